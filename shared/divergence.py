@@ -1,0 +1,33 @@
+"""Two spectra -> how far apart they are: the kernels K and the divergence rho (Eq. 6, 11, 16)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shared.graph import Float64
+
+ZERO = 1e-9  # an eigenvalue below this is a zero of the Laplacian (one a connected component), up to rounding
+LEAST_LENGTH = 8  # with fewer non-zero eigenvalues a comparison says nothing
+
+
+def kernel(eigenvalues: Float64) -> Float64:
+    """K (Eq. 16): the non-zero eigenvalues, ascending, over their sum. Shape (<= Phi,).
+
+    Paper: all of the first Phi eigenvalues; here: without the zeros, because each would add an arbitrary amount,
+    set by whatever replaces log 0, that swamps the rest.
+    """
+    positive = np.sort(eigenvalues[eigenvalues > ZERO])
+    shares: Float64 = positive / positive.sum() if len(positive) else positive
+    return shares
+
+
+def divergence(anchor: Float64, own: Float64) -> float | None:
+    """rho = KL(K^R || K^c) (Eq. 11), >= 0, in nats; None when fewer than 8 values can be compared.
+
+    The longer kernel is cut to the shorter's length and made to sum to 1 again, so only the caller knows the lengths.
+    """
+    length = min(len(anchor), len(own))
+    if length < LEAST_LENGTH:
+        return None
+    reference, local = anchor[:length] / anchor[:length].sum(), own[:length] / own[:length].sum()
+    return max(0.0, float(np.sum(reference * np.log(reference / local))))

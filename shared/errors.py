@@ -1,0 +1,82 @@
+"""Every error the project raises on purpose, as one tree.
+
+FederationError             anything below; carries a stable `code`
+|- DataError                a data set or shard cannot be used; names file and line where it can
+|- SettingsError            a setting is missing, out of range or excludes another
+|- ProtocolError            a message has other names, types, shapes or values than declared
+|- PrivacyError             something undeclared was about to leave a client
+|- AuthenticationError      the caller's secret is missing or wrong
+|- NotFoundError            no such run, round, client, user or item
+|- ConflictError            the same message came before with other content
+|  `- RoundClosedError      the round no longer (or does not yet) accept this message
+|- TooLargeError            a body or request is over its limit
+`- UnavailableError         the other side cannot be reached, or is not ready
+"""
+
+from __future__ import annotations
+
+
+class FederationError(Exception):
+    """Root of the tree. `code` is part of the public interface: programs match on it, wording may change."""
+
+    code = "federation"
+
+
+class DataError(FederationError):
+    """A data set or shard cannot be used. The message names the file, and the line where there is one."""
+
+    code = "data"
+
+
+class SettingsError(FederationError):
+    """A setting is missing, out of range, or excludes another."""
+
+    code = "settings"
+
+
+class ProtocolError(FederationError):
+    """A message differs from its declaration; the message says what was expected and what came."""
+
+    code = "protocol"
+
+
+class PrivacyError(FederationError):
+    """Something undeclared was about to leave this client; nothing was sent."""
+
+    code = "privacy"
+
+
+class AuthenticationError(FederationError):
+    """The caller's secret is missing, unknown or belongs to another name."""
+
+    code = "authentication"
+
+
+class NotFoundError(FederationError):
+    """There is no such run, round, client, user or item."""
+
+    code = "not-found"
+
+
+class ConflictError(FederationError):
+    """A message with the same address came before, with other content."""
+
+    code = "conflict"
+
+
+class RoundClosedError(ConflictError):
+    """The round does not accept this message (any more, or yet)."""
+
+    code = "round-closed"
+
+
+class TooLargeError(FederationError):
+    """A body or a request is larger than its limit."""
+
+    code = "too-large"
+
+
+class UnavailableError(FederationError):
+    """The other side cannot be reached within its deadline, or this side is not ready yet."""
+
+    code = "unavailable"

@@ -1,0 +1,42 @@
+"""User-item interactions -> degrees and the normalised interaction matrix.
+
+Shapes used throughout: M users, N items, E edges.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+Float64 = NDArray[np.float64]
+
+
+def interaction_matrix(users: NDArray[np.int64], items: NDArray[np.int64], shape: tuple[int, int]) -> sparse.csr_array:
+    """The 0/1 matrix R of (E,), (E,) index pairs -> (M, N). A pair given twice counts once."""
+    ones = np.ones(len(users), dtype=np.float64)
+    matrix = sparse.csr_array((ones, (users, items)), shape=shape)
+    matrix.sum_duplicates()
+    matrix.data[:] = 1.0
+    return matrix
+
+
+def degrees(interactions: sparse.csr_array) -> tuple[Float64, Float64]:
+    """Number of edges of each user (M,) and each item (N,)."""
+    by_user, by_item = interactions.sum(axis=1), interactions.sum(axis=0)
+    return np.asarray(by_user, dtype=np.float64).ravel(), np.asarray(by_item, dtype=np.float64).ravel()
+
+
+def power(degree: Float64, exponent: float) -> Float64:
+    """degree ** exponent, with 0 for nodes without an edge: their rows stay zero instead of becoming infinite."""
+    positive = np.maximum(degree, 1.0)
+    scaled: Float64 = np.where(degree > 0, positive**exponent, 0.0)
+    return scaled
+
+
+def normalised(interactions: sparse.csr_array, exponent: float = 0.5) -> sparse.csr_array:
+    """R_hat = D_u^-e R D_i^-e, (M, N). With e = 1/2 it is the off-diagonal block of I - L, so its singular triplets
+    (u, s, v) give the low end of the normalised Laplacian: lambda = 1 - s with eigenvector [u; v] / sqrt(2)."""
+    by_user, by_item = degrees(interactions)
+    rows, columns = sparse.diags_array(power(by_user, -exponent)), sparse.diags_array(power(by_item, -exponent))
+    return sparse.csr_array(rows @ interactions @ columns)

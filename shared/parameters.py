@@ -1,0 +1,62 @@
+"""Method settings -> names, shapes and seeded initial values of the two MLPs that clients exchange.
+
+The arithmetic is numpy alone, so that the aggregator can hand out the start without torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.schemas import TensorSpec
+from shared.settings import MethodSettings
+
+Float32 = NDArray[np.float32]
+Arrays = Mapping[str, Float32]
+
+
+def mlp_specification(method: MethodSettings) -> tuple[TensorSpec, ...]:
+    """Every tensor of the pooling MLP (Eq. 4) and of the predictive MLP (Eq. 5), sorted by name.
+
+    pooling: (L + 1) d -> d -> d on the concatenated layers; predictive: 3 d -> d -> 1 on [u, v, u * v].
+    """
+    width, layers = method.width, method.layers
+    shapes = {
+        "pooling.hidden": (width, (layers + 1) * width),
+        "pooling.output": (width, width),
+        "predictive.hidden": (width, 3 * width),
+        "predictive.output": (1, width),
+    }
+    weights = [TensorSpec(name=f"{name}.weight", shape=shape) for name, shape in shapes.items()]
+    biases = [TensorSpec(name=f"{name}.bias", shape=shape[:1]) for name, shape in shapes.items()]
+    return tuple(sorted(weights + biases, key=lambda spec: spec.name))
+
+
+def initial_parameters(specification: tuple[TensorSpec, ...], seed: int, *, exact: bool) -> dict[str, Float32]:
+    """Xavier-uniform weights and zero biases, the same on every machine for the same seed.
+
+    `exact` zeroes the two output layers, so that a model starts exactly at its base path.
+    """
+    generator = np.random.default_rng(seed)
+    values = {spec.name: _xavier(spec, generator) for spec in specification}
+    return {name: np.zeros_like(v) if exact and ".output." in name else v for name, v in values.items()}
+
+
+def _xavier(spec: TensorSpec, generator: np.random.Generator) -> Float32:
+    if len(spec.shape) == 1:
+        return np.zeros(spec.shape, dtype=np.float32)
+    limit = np.sqrt(6.0 / sum(spec.shape))
+    return generator.uniform(-limit, limit, spec.shape).astype(np.float32)
+
+
+def digest(arrays: Arrays) -> str:
+    """sha256 over names, shapes and little-endian bytes in name order: equal digests mean equal parameters."""
+    total = hashlib.sha256()
+    for name in sorted(arrays):
+        value = np.ascontiguousarray(arrays[name], dtype="<f4")
+        total.update(f"{name}{value.shape}".encode())
+        total.update(value.data)
+    return total.hexdigest()

@@ -1,0 +1,102 @@
+"""The method's settings, agreed for a whole run: one place for every default and its meaning."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from shared.errors import SettingsError
+
+Preset = Literal["default", "paper"]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class AnchorSettings(BaseModel):
+    """The neutral random bipartite graph G_R (Appendix D.3)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    graph: Literal["gnmk", "er"] = Field("gnmk", description="uniform edges of a given number, or independent edges")
+    size: Literal["declared", "counts"] = Field(
+        "declared", description="size from these settings, or the mean of what clients agreed to count"
+    )
+    users: int = Field(1000, ge=8, le=1_000_000)
+    items: int = Field(1000, ge=8, le=1_000_000)
+    edges: int = Field(20_000, ge=8, le=100_000_000)
+    every_round: bool = Field(False, description="draw a new graph each round, as the paper says, or once a run")
+
+
+class MethodSettings(BaseModel):
+    """Settings of LPSFed. `default` is what validation chose; `paper` is Appendix D.6."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    width: int = Field(64, ge=1, le=1024, description="d, width of embeddings and of both MLPs")
+    layers: int = Field(2, ge=1, le=8, description="L, number of low-pass convolutions")
+    cutoff: int = Field(64, ge=1, le=4096, description="Phi, number of lowest frequencies kept")
+    start: Literal["exact", "random"] = Field("exact", description="start at the low-pass filter, or at normal noise")
+    optimiser: Literal["adam", "rmsprop"] = "adam"
+    learning_rate: float = Field(5e-4, gt=0, le=1)
+    table_learning_rate: float = Field(0.05, gt=0, le=10, description="rate of the popularity tables")
+    decay: float = Field(0.0, ge=0, le=1e3, description="pull of the embeddings toward their start")
+    local_epochs: int = Field(1, ge=1, le=100)
+    batch_size: int = Field(2048, ge=1, le=1_000_000)
+    negatives: int = Field(64, ge=1, le=4096, description="sampled items a positive pair is held against")
+    loss: Literal["bc", "bpr"] = "bc"
+    temperature: float = Field(0.2, gt=0, le=10, description="tau of Eq. 7 and Eq. 9")
+    margin_strength: float = Field(0.2, ge=0, le=1, description="gamma of Eq. 8; 0 turns the margin off")
+    refinement: float = Field(0.25, ge=0, le=1, description="omega of Eq. 15")
+    warmup_rounds: int = Field(2, ge=0, le=100, description="rounds before the margin is used; 1 in runs of <= 5")
+    warmup_trains: Literal["all", "tables"] = Field("all", description="model and tables, or the tables alone")
+    signal: Literal["eigenvalues", "trained"] = Field("eigenvalues", description="what K^c is made of (Eq. 6)")
+    similarity_floor: float = Field(0.0, ge=0, le=1, description="least rhobar; 1 is plain averaging")
+    anchor: AnchorSettings = AnchorSettings()
+
+    def warmup(self, rounds: int) -> int:
+        """Rounds without a margin in a run of `rounds`."""
+        return min(self.warmup_rounds, 1) if rounds <= SHORT_RUN else self.warmup_rounds
+
+
+SHORT_RUN = 5  # a run this short would spend half of its rounds in a two-round warm-up
+
+PRESETS: dict[Preset, dict[str, Any]] = {
+    "default": {},
+    "paper": {
+        "start": "random",
+        "optimiser": "rmsprop",
+        "learning_rate": 5e-4,
+        "local_epochs": 5,
+        "temperature": 0.1,
+        "margin_strength": 1.0,
+        "warmup_trains": "tables",
+        "anchor": {"every_round": True},
+    },
+}
+PRESET_ROUNDS: dict[Preset, int] = {"default": 15, "paper": 40}
+
+
+def method_settings(preset: Preset = "default", **overrides: Any) -> MethodSettings:
+    """A preset with some fields replaced; `anchor.graph="er"`-like dotted names reach the anchor's fields.
+
+    Raises SettingsError naming the field, what was expected and what came.
+    """
+    values: dict[str, Any] = {**PRESETS[preset]}
+    anchor = dict(values.get("anchor", {}))
+    anchor |= {name.removeprefix("anchor."): v for name, v in overrides.items() if name.startswith("anchor.")}
+    values |= {name: v for name, v in overrides.items() if not name.startswith("anchor.")}
+    return validated(MethodSettings, values | ({"anchor": anchor} if anchor else {}))
+
+
+def validated(model: type[Model], values: dict[str, Any]) -> Model:
+    """`values` as a settings model, or a SettingsError naming each bad field."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise SettingsError(describe(error)) from None
+
+
+def describe(error: ValidationError) -> str:
+    """One line a bad field: its dotted name, what was expected, what came."""
+    lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}, got {e['input']!r}" for e in error.errors()]
+    return "; ".join(lines)

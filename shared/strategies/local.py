@@ -1,0 +1,25 @@
+"""Local-only training: nothing leaves a client. It answers whether federation pays."""
+
+from __future__ import annotations
+
+from shared.settings import MethodSettings
+from shared.strategy import LocalClient, Parameters, Strategy
+
+
+def fit_alone(client: LocalClient, received: Parameters) -> Parameters:
+    """Train as LPSFed does, with the local margin alone, and send nothing."""
+    client.load(received)
+    client.train(bias_aware=True)
+    return Parameters({})
+
+
+def nothing(name: str) -> bool:
+    """No parameter may leave."""
+    del name
+    return False
+
+
+def local(method: MethodSettings) -> Strategy:
+    """No parameter is shared and no scalar leaves."""
+    del method
+    return Strategy("local", shared=nothing, fit=fit_alone)

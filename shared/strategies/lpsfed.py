@@ -1,0 +1,61 @@
+"""LPSFed: average the two MLPs, then give each client as much of the mean as its spectrum resembles a neutral one.
+
+Low-pass Personalized Subgraph Federated Recommendation. ICLR 2026. OpenReview SSd3GENRAU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from shared.settings import MethodSettings
+from shared.strategy import LocalClient, Parameters, Scalars, State, Strategy, Update, both_mlps
+
+
+def fit_bias_aware(client: LocalClient, received: Parameters) -> Parameters:
+    """Algorithm 3: train with the refined margin, then send both MLPs, rho and M."""
+    client.load(received)
+    client.train(bias_aware=True)
+    rho = client.divergence()
+    scalars = {"margin": client.mean_margin()}
+    return Parameters(client.arrays(), scalars if rho is None else scalars | {"rho": rho})
+
+
+def similarities(latest: Mapping[str, Scalars], floor: float = 0.0) -> dict[str, float]:
+    """rhobar (Eq. 12) of every client from the latest rho of each: 1 for the nearest to the anchor, 0 for the farthest.
+
+    One client, or equal rho: 1. A client without a rho cannot be placed and counts as near: 1.
+    """
+    rho = {client: scalars["rho"] for client, scalars in latest.items() if "rho" in scalars}
+    least, most = min(rho.values(), default=0.0), max(rho.values(), default=0.0)
+    spread = most - least
+    near = {client: 1.0 if spread == 0.0 else 1.0 - (value - least) / spread for client, value in rho.items()}
+    # Paper: the farthest client gets 0 and never learns from others; here: `floor` is the least, because min-max
+    # always sends somebody there, however alike the clients are. Its default, 0, is the paper's.
+    return {client: max(floor, near.get(client, 1.0)) for client in latest}
+
+
+def personalise(state: State, update: Update | None, *, floor: float) -> Parameters:
+    """Eq. 14: rhobar * mean + (1 - rhobar) * own, for both MLPs and the margin. One that never sent gets the mean."""
+    if update is None:
+        return Parameters(state.arrays, _only_margin(state.scalars))
+    near = similarities(state.latest, floor).get(update.client, 1.0)
+    arrays = {name: near * value + (1.0 - near) * update.arrays[name] for name, value in state.arrays.items()}
+    own = update.scalars.get("margin", 0.0)
+    margin = {name: near * value + (1.0 - near) * own for name, value in _only_margin(state.scalars).items()}
+    return Parameters(arrays, margin)
+
+
+def _only_margin(scalars: Scalars) -> dict[str, float]:
+    return {name: value for name, value in scalars.items() if name == "margin"}
+
+
+def lpsfed(method: MethodSettings) -> Strategy:
+    """The method itself; `similarity_floor` = 1 is its "w/o per" ablation."""
+    return Strategy(
+        "lpsfed",
+        shared=both_mlps,
+        scalars=("margin", "rho"),
+        fit=fit_bias_aware,
+        personalise=partial(personalise, floor=method.similarity_floor),
+    )

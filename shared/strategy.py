@@ -1,0 +1,114 @@
+"""What a federated algorithm is: a record of functions for both sides, FedAvg where nothing else is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from shared.parameters import Arrays, Float32
+from shared.schemas import Declaration, TensorSpec
+
+Scalars = Mapping[str, float]
+Penalty = Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
+"""(current, received) named tensors -> scalar added to the loss. Operators only, so that no torch is needed here."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What travels, either way: named float32 arrays (a lazy mapping where they lie on disk) and named scalars."""
+
+    arrays: Arrays
+    scalars: Scalars = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one client sent in one round."""
+
+    client: str
+    arrays: Arrays
+    scalars: Scalars
+
+
+@dataclass(frozen=True)
+class State:
+    """The aggregator's memory between rounds: mean arrays and scalars, and each enrolled client's latest scalars."""
+
+    arrays: Arrays
+    scalars: Scalars = field(default_factory=dict)
+    latest: Mapping[str, Scalars] = field(default_factory=dict)
+
+
+class LocalClient(Protocol):
+    """A client as a strategy sees it: no torch, no data, only verbs."""
+
+    def load(self, received: Parameters) -> None:
+        """Take over the named arrays and remember them for penalties."""
+
+    def train(self, *, bias_aware: bool = False, penalty: Penalty | None = None, only: str = "") -> None:
+        """Run the run's local epochs. `only`: train just the parameters whose name starts so."""
+
+    def arrays(self) -> Arrays:
+        """The shared parameters as they are now."""
+
+    def divergence(self) -> float | None:
+        """rho (Eq. 11), or None where the shard's spectrum is too short to be compared."""
+
+    def mean_margin(self) -> float:
+        """M^c (Eq. 10)."""
+
+
+def fit_plain(client: LocalClient, received: Parameters) -> Parameters:
+    """FedAvg's half at the client: load, train, send."""
+    client.load(received)
+    client.train()
+    return Parameters(client.arrays())
+
+
+def mean(state: State, updates: Sequence[Update]) -> State:
+    """Eq. 13: unweighted mean of the round's updates, tensor by tensor, summed in the order of client names."""
+    ordered = sorted(updates, key=lambda update: update.client)
+    arrays = {name: _mean_array(name, ordered) for name in state.arrays}
+    names = sorted({name for update in ordered for name in update.scalars})
+    scalars = {name: float(np.mean([u.scalars[name] for u in ordered if name in u.scalars])) for name in names}
+    latest = {**state.latest, **{update.client: dict(update.scalars) for update in ordered}}
+    return State(arrays, scalars, latest)
+
+
+def _mean_array(name: str, updates: Sequence[Update]) -> Float32:
+    """Sums in float64: with equal inputs the mean is then exactly that input."""
+    total = np.array(updates[0].arrays[name], dtype=np.float64)
+    for update in updates[1:]:
+        total += update.arrays[name]
+    return (total / len(updates)).astype(np.float32)
+
+
+def same_for_all(state: State, update: Update | None) -> Parameters:
+    """FedAvg's answer: everybody gets the mean. `update` is the client's last accepted one, None if it never sent."""
+    del update
+    return Parameters(state.arrays)
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One algorithm, both halves. `scalars` names all scalars that may leave a client."""
+
+    name: str
+    shared: Callable[[str], bool]
+    scalars: tuple[str, ...] = ()
+    fit: Callable[[LocalClient, Parameters], Parameters] = fit_plain
+    aggregate: Callable[[State, Sequence[Update]], State] = mean
+    personalise: Callable[[State, Update | None], Parameters] = same_for_all
+
+    def declaration(self, specification: Sequence[TensorSpec]) -> Declaration:
+        """All that this strategy may send of a model with these tensors."""
+        tensors = tuple(sorted((s for s in specification if self.shared(s.name)), key=lambda s: s.name))
+        return Declaration(strategy=self.name, tensors=tensors, scalars=self.scalars)
+
+
+def both_mlps(name: str) -> bool:
+    """The pooling and the predictive MLP, and nothing else."""
+    return name.startswith(("pooling.", "predictive."))

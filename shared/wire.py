@@ -1,0 +1,99 @@
+"""Named arrays and scalars <-> safetensors bodies. No pickle, no compression: what is declared is what is sent."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from shared.errors import ProtocolError
+from shared.parameters import Arrays, Float32
+from shared.schemas import Declaration, TensorSpec
+from shared.strategy import Parameters, Scalars
+
+MEDIA_TYPE = "application/vnd.safetensors"
+DTYPE = "F32"
+
+
+def encode(parameters: Parameters) -> bytes:
+    """One safetensors body: float32 arrays, and the scalars in its metadata as exact decimal text."""
+    arrays = {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in sorted(parameters.arrays.items())}
+    scalars = {name: float(value) for name, value in sorted(parameters.scalars.items())}
+    return save(arrays, metadata={"scalars": json.dumps(scalars, allow_nan=False)})
+
+
+class StoredArrays(Mapping[str, Float32]):
+    """The arrays of a safetensors file, each read when asked for: a whole update never lies in memory."""
+
+    def __init__(self, path: Path, specification: tuple[TensorSpec, ...]) -> None:
+        self._path = path
+        self._names = [spec.name for spec in specification]
+
+    def __getitem__(self, name: str) -> Float32:
+        with safe_open(self._path, framework="numpy") as body:
+            value: Float32 = body.get_tensor(name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def open_parameters(path: Path) -> tuple[tuple[TensorSpec, ...], Parameters]:
+    """What a spooled body holds: the specification it claims, and its content, lazily. ProtocolError if malformed."""
+    try:
+        with safe_open(path, framework="numpy") as body:
+            specification = tuple(_specification(name, body.get_slice(name)) for name in sorted(body.keys()))
+            scalars = _scalars(body.metadata() or {})
+    except SafetensorError as error:
+        raise ProtocolError(f"expected a safetensors body, got: {error}") from None
+    return specification, Parameters(StoredArrays(path, specification), scalars)
+
+
+def _specification(name: str, piece: object) -> TensorSpec:
+    dtype, shape = piece.get_dtype(), tuple(piece.get_shape())  # type: ignore[attr-defined]
+    if dtype != DTYPE:
+        raise ProtocolError(f"expected dtype {DTYPE}, got {dtype} for {name!r}")
+    return TensorSpec.model_construct(name=name, dtype="F32", shape=shape)
+
+
+def _scalars(metadata: Mapping[str, str]) -> Scalars:
+    if set(metadata) - {"scalars"}:
+        raise ProtocolError(f"expected the metadata field 'scalars' alone, got {sorted(metadata)}")
+    try:
+        values = json.loads(metadata.get("scalars", "{}"))
+    except ValueError:
+        raise ProtocolError("expected the scalars as JSON, got text that is not") from None
+    if not isinstance(values, dict) or not all(type(v) is float for v in values.values()):
+        raise ProtocolError("expected the scalars as an object of JSON numbers with a fraction")
+    return values
+
+
+def check(declaration: Declaration, specification: tuple[TensorSpec, ...], content: Parameters) -> None:
+    """Hold content against its declaration: the very tensors, at most the scalars, all finite. Else ProtocolError."""
+    declared = {spec.name: spec for spec in declaration.tensors}
+    came = {spec.name: spec for spec in specification}
+    if set(declared) != set(came):
+        raise ProtocolError(f"expected tensors {sorted(declared)}, got {sorted(came)}")
+    for name, spec in declared.items():
+        if spec.shape != came[name].shape:
+            raise ProtocolError(f"expected shape {list(spec.shape)}, got {list(came[name].shape)} for {name!r}")
+    if set(content.scalars) - set(declaration.scalars):
+        raise ProtocolError(f"expected at most scalars {list(declaration.scalars)}, got {sorted(content.scalars)}")
+    _check_finite(content.arrays, content.scalars)
+
+
+def _check_finite(arrays: Arrays, scalars: Scalars) -> None:
+    for name, value in scalars.items():
+        if not math.isfinite(value):
+            raise ProtocolError(f"expected a finite number, got {value} for {name!r}")
+    for name in arrays:
+        if not np.isfinite(arrays[name]).all():
+            raise ProtocolError(f"expected finite values, got NaN or infinity in {name!r}")

@@ -1,0 +1,1 @@
+"""Experiments that see more than one client's data. No service may import this package."""
