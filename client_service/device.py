@@ -1,0 +1,21 @@
+"""A wish (auto, cpu, cuda) -> the torch device that is used, and the reason in words."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from shared.errors import SettingsError
+
+DeviceWish = Literal["auto", "cpu", "cuda"]
+
+
+def choose_device(wish: DeviceWish) -> tuple[torch.device, str]:
+    """Raises SettingsError when cuda is demanded and there is none."""
+    available = torch.cuda.is_available()
+    if wish == "cuda" and not available:
+        raise SettingsError(f"device: 'cuda' is set, but torch {torch.__version__} finds no CUDA device")
+    if wish == "cpu" or not available:
+        return torch.device("cpu"), "as set" if wish == "cpu" else "torch finds no CUDA device"
+    return torch.device("cuda"), f"torch finds {torch.cuda.get_device_name(0)}"

@@ -1,0 +1,97 @@
+"""Ranked lists and held-out items -> Recall and NDCG, for all users at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from client_service.shard import Shard
+from shared.graph import Float64
+
+K = 20
+CHUNK = 256  # users ranked at a time: bounds memory at CHUNK x N scores
+VALIDATION_USERS = 2000
+
+Rows = NDArray[np.int64]
+TopItems = Callable[[Rows, sparse.csr_array, int], Rows]
+"""(users (B,), their items to leave out (B, N), k) -> item rows (B, k), best first, -1 where there are no more."""
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Means over users with a held-out item."""
+
+    recall: float
+    ndcg: float
+    users: int
+
+
+def evaluate(top: TopItems, target: sparse.csr_array, seen: sparse.csr_array, users: Rows | None = None) -> Quality:
+    """Recall@20 and NDCG@20 of all users with a target item, or of those among `users`.
+
+    seen: (M, N) items that are no candidates. NDCG's ideal puts min(|target|, 20) items first.
+    """
+    counts = np.diff(target.indptr)
+    asked = np.flatnonzero(counts > 0) if users is None else users[counts[users] > 0]
+    if len(asked) == 0:
+        return Quality(0.0, 0.0, 0)
+    chunks = np.split(asked, np.arange(CHUNK, len(asked), CHUNK))
+    hits = np.concatenate([_hits(top(chunk, seen[chunk], K), target[chunk]) for chunk in chunks])
+    return Quality(float(recall(hits, counts[asked]).mean()), float(ndcg(hits, counts[asked]).mean()), len(asked))
+
+
+def recall(hits: NDArray[np.bool_], relevant: NDArray[np.integer]) -> Float64:
+    """Hits over the number of relevant items, (B, k), (B,) -> (B,)."""
+    shares: Float64 = hits.sum(1) / relevant
+    return shares
+
+
+def ndcg(hits: NDArray[np.bool_], relevant: NDArray[np.integer]) -> Float64:
+    """Gain 1 / log2(rank + 1) of the hits over that of the ideal list, (B, k), (B,) -> (B,)."""
+    gains = 1.0 / np.log2(np.arange(2, hits.shape[1] + 2))
+    ideal = np.cumsum(gains)[np.minimum(relevant, hits.shape[1]) - 1]
+    shares: Float64 = (hits @ gains) / ideal
+    return shares
+
+
+def validation_users(users: int, seed: int) -> Rows:
+    """At most 2,000 users of M, the same in every round."""
+    drawn = np.random.default_rng(seed).permutation(users)[:VALIDATION_USERS]
+    return np.sort(drawn).astype(np.int64)
+
+
+def _hits(ranked: Rows, target: sparse.csr_array) -> NDArray[np.bool_]:
+    """Which ranked items are held out, (B, k): keys are unique pairs, looked up in the sorted target pairs."""
+    width = target.shape[1] + 1
+    rows = np.arange(len(ranked))[:, None]
+    owner = np.repeat(np.arange(len(ranked)), np.diff(target.indptr))
+    return np.isin(rows * width + np.where(ranked < 0, width - 1, ranked), owner * width + target.indices)
+
+
+def on_validation(shard: Shard, top: TopItems, users: Rows) -> Quality:
+    """Quality on validation items; candidates are all items outside the training items."""
+    return evaluate(top, shard.valid, shard.train, users)
+
+
+def on_test(shard: Shard, top: TopItems) -> Quality:
+    """Quality on test items, all users; candidates are all items outside training and validation."""
+    return evaluate(top, shard.test, sparse.csr_array(shard.train + shard.valid))
+
+
+def ranked_by(scores: Callable[[Rows], NDArray[np.floating]]) -> TopItems:
+    """Lists from a function of user rows (B,) -> scores of every item (B, N)."""
+
+    def top(users: Rows, seen: sparse.csr_array, k: int) -> Rows:
+        values = np.array(scores(users), dtype=np.float32)
+        values[np.repeat(np.arange(len(users)), np.diff(seen.indptr)), seen.indices] = -np.inf
+        size = min(k, values.shape[1])
+        chosen = np.argpartition(-values, size - 1, axis=1)[:, :size]
+        order = np.argsort(-np.take_along_axis(values, chosen, 1), axis=1, kind="stable")
+        chosen = np.take_along_axis(chosen, order, 1)
+        return np.where(np.isneginf(np.take_along_axis(values, chosen, 1)), -1, chosen)
+
+    return top

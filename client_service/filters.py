@@ -1,0 +1,101 @@
+"""Spectrum and degrees -> closed-form scores: the floors of every table, and the filter at which training starts.
+
+This is what a silo could have alone without training a network. Every choice is made on validation data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+from scipy import linalg, sparse
+
+from client_service.evaluate import Quality, TopItems, on_validation, ranked_by, validation_users
+from client_service.models.start import Filter, start_at
+from client_service.shard import Shard
+from shared.graph import degrees
+from shared.parameters import Float32
+from shared.spectrum import Spectrum
+
+Choice = TypeVar("Choice")
+
+RIDGES = (0.1, 0.4, 1.0)
+CUTOFFS = (32, 64, 128, 256)
+EXPONENTS = (0.1, 0.3, 0.5)
+USUAL_EXPONENT = 0.3
+LOW_PASS = tuple(Filter(cutoff, ridge=0.0, exponent=0.5) for cutoff in (16, 32, 64))
+EASE_Choice = TypeVar("Choice")
+
+RIDGES = (100.0, 300.0, 1000.0)
+EASE_ITEMS = 12_000  # its N x N inverse takes 8 N^2 bytes and about N^3 operations: 1.2 GB and a minute here
+
+
+@dataclass(frozen=True)
+class Chosen(Generic[Choice]):
+    """The best of several by validation NDCG@20."""
+
+    choice: Choice
+    top: TopItems
+    validation: Quality
+
+
+def filter_top(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array) -> TopItems:
+    """Lists of the filter alone: one GEMM a block of users."""
+    start = start_at(chosen, spectrum, train)
+    users = (start.users * start.user_scale[:, None]).astype(np.float32)
+    items = (start.items * start.item_scale[:, None]).T.astype(np.float32)
+    return ranked_by(lambda rows: users[rows] @ items)
+
+
+def best_filter(shard: Shard, spectrum: Spectrum) -> Chosen[Filter]:
+    """The ridge-response filter that validation prefers: first cut-off and ridge, then the degree exponent."""
+    longest = len(spectrum.singular)
+    cutoffs = sorted({min(cutoff, longest) for cutoff in CUTOFFS})
+    coarse = _best_of(shard, spectrum, [Filter(c, ridge, USUAL_EXPONENT) for c in cutoffs for ridge in RIDGES])
+    found = coarse.choice
+    return _best_of(shard, spectrum, [Filter(found.cutoff, found.ridge, exponent) for exponent in EXPONENTS])
+
+
+def best_low_pass(shard: Shard, spectrum: Spectrum) -> Chosen[Filter]:
+    """The ideal low-pass filter h = 1 with the best of 16, 32 or 64 components."""
+    return _best_of(shard, spectrum, LOW_PASS)
+
+
+def popularity_top(shard: Shard) -> TopItems:
+    """Everybody gets the items with most training edges."""
+    _, by_item = degrees(shard.train)
+    return ranked_by(lambda rows: np.broadcast_to(by_item.astype(np.float32), (len(rows), len(by_item))))
+
+
+def best_ease(shard: Shard) -> Chosen[float] | None:
+    """EASE, the closed-form linear autoencoder (Steck, WWW 2019), with the best ridge; None where N is too large."""
+    if shard.train.shape[1] > EASE_ITEMS:
+        return None
+    gram = (shard.train.T @ shard.train).toarray()
+    return _best(shard, ((ridge, _ease_top(shard.train, gram, ridge)) for ridge in EASE_RIDGES))
+
+
+def _ease_top(train: sparse.csr_array, gram: np.ndarray, ridge: float) -> TopItems:
+    weights = ease_weights(gram, ridge)
+    return ranked_by(lambda rows: train[rows] @ weights)
+
+
+def ease_weights(gram: np.ndarray, ridge: float) -> Float32:
+    """B = I - P diag(P)^-1 with P = (X^T X + ridge I)^-1 and a zero diagonal, (N, N)."""
+    inverse = linalg.inv(gram + ridge * np.eye(len(gram)), overwrite_a=True, check_finite=False)
+    weights = -inverse / np.diag(inverse)
+    np.fill_diagonal(weights, 0.0)
+    found: Float32 = weights.astype(np.float32)
+    return found
+
+
+def _best_of(shard: Shard, spectrum: Spectrum, filters: Iterable[Filter]) -> Chosen[Filter]:
+    return _best(shard, ((chosen, filter_top(chosen, spectrum, shard.train)) for chosen in filters))
+
+
+def _best(shard: Shard, candidates: Iterable[tuple[Choice, TopItems]]) -> Chosen[Choice]:
+    users = validation_users(shard.train.shape[0], seed=0)
+    judged = [Chosen(choice, top, on_validation(shard, top, users)) for choice, top in candidates]
+    return max(judged, key=lambda chosen: chosen.validation.ndcg)

@@ -1,0 +1,187 @@
+"""One shard and one model behind the verbs that a strategy may use: load, train, arrays, divergence, mean margin."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from client_service.filters import best_filter
+from client_service.losses import margin
+from client_service.models.lgcn import LGCN
+from client_service.models.popularity import PopularityTables
+from client_service.models.start import Start, start_at
+from client_service.sampling import PairSampler
+from client_service.shard import Shard
+from client_service.train import MLPS, Margins, build_optimiser, fit_tables, pair_loss
+from shared.divergence import divergence, kernel
+from shared.graph import Float64
+from shared.parameters import Float32
+from shared.settings import MethodSettings
+from shared.spectrum import Spectrum
+from shared.strategy import Parameters, Penalty
+
+EXACT_PAIRS = 50_000_000  # up to so many user-item pairs the mean margin is exact
+SAMPLED_PAIRS = 1_000_000
+USER_BLOCK = 512
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where in a run a client trains: round 1..rounds, the run's seed, the anchor's kernel if there is one."""
+
+    round: int
+    rounds: int
+    seed: int
+    anchor: Float64 | None = None
+
+
+@dataclass
+class Figures:
+    """What training a round was like. Stays in the silo."""
+
+    loss: float = float("nan")
+    saturated: float = 0.0
+    table_steps: int = 0
+    seconds: float = 0.0
+
+
+class LocalTraining:
+    """The client's half of every strategy (see shared.strategy.LocalClient). `moment` is set before each round."""
+
+    def __init__(self, shard: Shard, spectrum: Spectrum, method: MethodSettings, device: torch.device) -> None:
+        self.shard, self.spectrum, self.method, self.device = shard, spectrum, method, device
+        start = _start(shard, spectrum) if method.start == "exact" else None
+        self.model = LGCN(spectrum, shard.train, start, method).to(device)
+        self.tables = PopularityTables(shard.train, method.width).to(device)
+        self.figures = Figures()
+        self.moment = Moment(round=1, rounds=1, seed=0)
+        self._batches = PairSampler(
+            shard.train, batch_size=method.batch_size, negatives=method.negatives, device=device
+        )
+        self._optimisers: dict[str, torch.optim.Optimizer] = {}
+        self._received = Parameters({})
+
+    def load(self, received: Parameters) -> None:
+        """Overwrite the named parameters, and keep what came for penalties and for the refined margin."""
+        self._received = received
+        own = dict(self.model.named_parameters())
+        with torch.no_grad():
+            for name, value in received.arrays.items():
+                own[name].copy_(torch.from_numpy(np.array(value)))
+
+    def train(self, *, bias_aware: bool = False, penalty: Penalty | None = None, only: str = "") -> None:
+        """The round's local epochs; in the warm-up the popularity tables are fitted and no margin is used yet."""
+        generator = torch.Generator().manual_seed(self._seed("train"))
+        warming = bias_aware and self.moment.round <= self.method.warmup(self.moment.rounds)
+        self.figures = Figures()
+        if warming:
+            self.figures.table_steps = fit_tables(self.tables, self._batches, self.method, generator)
+        if warming and self.method.warmup_trains == "tables":
+            return
+        margins = self._margins() if bias_aware and not warming else None
+        for _ in range(self.method.local_epochs):
+            self._epoch(generator, margins, penalty, only)
+
+    def arrays(self) -> dict[str, Float32]:
+        """Both MLPs as they are now, on the CPU."""
+        named = self.model.named_parameters()
+        return {name: p.detach().cpu().numpy().copy() for name, p in named if name.startswith(MLPS)}
+
+    def divergence(self) -> float | None:
+        """rho (Eq. 11) against the moment's anchor; None without one, or with too short a spectrum."""
+        if self.moment.anchor is None:
+            return None
+        return divergence(self.moment.anchor, kernel(self._signal()))
+
+    @torch.no_grad()
+    def mean_margin(self) -> float:
+        """M^c (Eq. 10): the mean margin over all user-item pairs, or over a million random ones of a large shard."""
+        if self.method.margin_strength == 0.0:
+            return 0.0
+        pairs = self.model.users * self.model.items
+        return self._exact_mean_margin() / pairs if pairs <= EXACT_PAIRS else self._sampled_mean_margin()
+
+    def _signal(self) -> Float64:
+        """The eigenvalues, or (Algorithm 3) the eigenvalues weighted by the trained kernel of the last layer."""
+        if self.method.signal == "eigenvalues":
+            return self.spectrum.eigenvalues
+        weights = self.model.kernels[-1].detach().abs().cpu().double().numpy()
+        weighted: Float64 = self.spectrum.eigenvalues * weights
+        return weighted
+
+    def _margins(self) -> Margins | None:
+        if self.method.margin_strength == 0.0:
+            return None
+        updated = self._received.scalars.get("margin")
+        return Margins(self.tables, self.method.margin_strength, self.method.refinement, updated)
+
+    def _epoch(
+        self, generator: torch.Generator, margins: Margins | None, *, penalty: Penalty | None, only: str
+    ) -> None:
+        optimiser = self._optimisers.setdefault(only, build_optimiser(self.model, self.method, only))
+        losses, saturated = [], []
+        for batch in self._batches.epoch(generator):
+            loss, share = pair_loss(self.model, batch, self.method, margins)
+            loss = loss if penalty is None else loss + self._penalised(penalty)
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            self._pull_to_start()
+            losses.append(loss.detach())
+            saturated.append(share)
+        self.figures.loss, self.figures.saturated = _mean(losses), _mean(saturated)
+
+    def _penalised(self, penalty: Penalty) -> Tensor:
+        own = dict(self.model.named_parameters())
+        received = {name: torch.from_numpy(np.array(v)).to(self.device) for name, v in self._received.arrays.items()}
+        value: Tensor = penalty({name: own[name] for name in received}, received)
+        return value
+
+    @torch.no_grad()
+    def _pull_to_start(self) -> None:
+        if self.method.decay:
+            self.model.embedding.lerp_(self.model.origin, self.method.decay * self.method.learning_rate)
+
+    def _exact_mean_margin(self) -> float:
+        coefficients = self.model.coefficients()
+        items = self.model.pooled_items(self._rows(self.model.items), coefficients)
+        every_item = self._rows(self.model.items)[None, :]
+        angles, total = self.tables.angles(), 0.0
+        for rows in self._rows(self.model.users).chunk(-(-self.model.users // USER_BLOCK)):
+            score = self.model.score_all(self.model.pooled_users(rows, coefficients), items)
+            xi = self.tables.at(angles, rows[:, None], every_item)
+            total += float(margin(xi, score, self.method.margin_strength).double().sum())
+        return total
+
+    def _sampled_mean_margin(self) -> float:
+        generator = torch.Generator().manual_seed(self._seed("margin"))
+        users = torch.randint(self.model.users, (SAMPLED_PAIRS,), generator=generator).to(self.device)
+        items = torch.randint(self.model.items, (SAMPLED_PAIRS,), generator=generator).to(self.device)
+        coefficients, angles, total = self.model.coefficients(), self.tables.angles(), 0.0
+        for u, i in zip(users.chunk(64), items.chunk(64), strict=True):
+            pair = self.model.pooled_users(u, coefficients), self.model.pooled_items(i, coefficients)
+            xi = self.tables.at(angles, u, i)
+            total += float(margin(xi, self.model.score(*pair), self.method.margin_strength).double().sum())
+        return total / SAMPLED_PAIRS
+
+    def _rows(self, count: int) -> Tensor:
+        return torch.arange(count, device=self.device)
+
+    def _seed(self, purpose: str) -> int:
+        """One stream a run, client, round and purpose: a round that is run again draws the same."""
+        text = f"{self.moment.seed}/{self.shard.name}/{self.moment.round}/{purpose}"
+        return zlib.crc32(text.encode())
+
+
+def _start(shard: Shard, spectrum: Spectrum) -> Start:
+    """The filter that this shard's validation data prefer."""
+    chosen = best_filter(shard, spectrum).choice
+    return start_at(chosen, spectrum, shard.train)
+
+
+def _mean(values: list[Tensor]) -> float:
+    return float(torch.stack(values).mean())

@@ -1,0 +1,58 @@
+"""Scores, popularity angles and margins -> losses (Eq. 7-10, 15). Every function is one equation."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+MASKED = -1e9  # a negative that is none: its exponential is zero, its gradient too
+
+
+def angle(score: Tensor) -> Tensor:
+    """R = arccos(tanh f) (Eq. 5), in [0, pi]. Only for margins: no gradient is ever asked of it."""
+    return torch.arccos(torch.tanh(score.detach()))
+
+
+def margin(xi: Tensor, score: Tensor, strength: float) -> Tensor:
+    """M_ui = min(gamma xi, pi - R) (Eq. 8), without gradient: a loss must not shrink its own margin."""
+    return torch.minimum(strength * xi, math.pi - angle(score))
+
+
+def refined_margin(updated: float | None, local: Tensor, score: Tensor, refinement: float) -> Tensor:
+    """omega M_updated + (1 - omega) M_ui (Eq. 15), at most pi - R.
+
+    # Paper: unlimited; here: limited, because past pi a larger angle would score higher again. Without a value from
+    the aggregator (the first rounds) the local margin stands alone.
+    """
+    if updated is None:
+        return local
+    return torch.minimum(refinement * updated + (1.0 - refinement) * local, math.pi - angle(score))
+
+
+def shifted_cosine(score: Tensor, shift: Tensor) -> Tensor:
+    """cos(R + m) = tanh f cos m - sin m / cosh f: no arccos, so the gradient is finite everywhere.
+
+    1 / cosh f is written with exp(-|f|), which cannot overflow.
+    """
+    decay = torch.exp(-score.abs())
+    sine = 2.0 * decay / (1.0 + decay**2)
+    return torch.tanh(score) * torch.cos(shift) - sine * torch.sin(shift)
+
+
+def contrastive(positive: Tensor, negatives: Tensor, excluded: Tensor, temperature: float) -> Tensor:
+    """-log softmax of the positive among the negatives, mean over the batch: (B,), (B, n), (B, n) -> ().
+
+    The common form of Eq. 7 and Eq. 9. `excluded` marks sampled items that the user has in training.
+    """
+    logits = torch.cat([positive[:, None], negatives], dim=1) / temperature
+    logits = torch.cat([logits[:, :1], logits[:, 1:].masked_fill(excluded, MASKED)], dim=1)
+    return (torch.logsumexp(logits, dim=1) - logits[:, 0]).mean()
+
+
+def bpr(positive: Tensor, negatives: Tensor, excluded: Tensor) -> Tensor:
+    """-log sigmoid(f_ui - f_uj), mean over all pairs that count: (B,), (B, n), (B, n) -> ()."""
+    pairs = functional.softplus(negatives - positive[:, None]).masked_fill(excluded, 0.0)
+    return pairs.sum() / (~excluded).sum().clamp(min=1)

@@ -1,0 +1,190 @@
+"""Spectrum -> embeddings by low-pass convolutions -> pooled embeddings -> scores.
+
+Low-pass Graph Convolutional Network for Recommendation. Yu, Zhang, Qin. AAAI 2022; with the pooling and predictive
+MLPs of LPSFed (ICLR 2026). Shapes: M users, N items, Phi cut-off, q embedding width, d MLP width, L layers, B rows,
+n candidates of a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor, nn
+
+from client_service.models.start import Start
+from shared.graph import degrees, power
+from shared.settings import MethodSettings
+from shared.spectrum import Spectrum
+
+SATURATION = 2.0  # |f| of the start stays below this for 99 % of all pairs, so that tanh f still has a gradient
+CALIBRATION_PAIRS = 100_000
+RANDOM_DEVIATION = 0.1
+
+
+class TwoLayers(nn.Module):
+    """output(tanh(hidden(x))), (B, in) -> (B, out): the form of both MLPs."""
+
+    def __init__(self, inputs: int, width: int, outputs: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(inputs, width)
+        self.output = nn.Linear(width, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.output(torch.tanh(self.hidden(x)))
+        return result
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """Pooled rows of users or of items (B, q) with their degree scale (B,), as the score needs them."""
+
+    embedding: Tensor
+    scale: Tensor
+
+
+class LGCN(nn.Module):
+    """The client's model. Only `pooling.*` and `predictive.*` are ever shared; everything else is private."""
+
+    basis: Tensor
+    edge_step: Tensor
+    degree: Tensor
+    user_scale: Tensor
+    item_scale: Tensor
+    origin: Tensor
+    alpha_start: Tensor
+
+    def __init__(self, spectrum: Spectrum, interactions: sparse.csr_array, start: Start | None, method: MethodSettings):
+        super().__init__()
+        self.users, self.items = interactions.shape
+        self.width, self.residual = method.width, start is not None
+        self._keep_graph(spectrum, interactions)
+        self._keep_start(start, len(spectrum.singular))
+        self.embedding = nn.Parameter(self.origin.clone())
+        self.kernels = nn.Parameter(torch.ones(method.layers, len(spectrum.singular)))
+        self.log_alpha = nn.Parameter(torch.zeros(()))
+        self.pooling = TwoLayers((method.layers + 1) * self.width, self.width, self.width)
+        self.predictive = TwoLayers(3 * self.width, self.width, 1)
+
+    def _keep_graph(self, spectrum: Spectrum, interactions: sparse.csr_array) -> None:
+        by_user, by_item = degrees(interactions)
+        safe = np.where(spectrum.singular > 1e-6, spectrum.singular, np.inf)  # a null direction adds nothing
+        step = power(by_item, -0.5)[:, None] * spectrum.items / safe / np.sqrt(2.0)
+        self.register_buffer("basis", _tensor(spectrum.basis), persistent=False)
+        self.register_buffer("edge_step", _tensor(step), persistent=False)
+        self.register_buffer("degree", _tensor(by_user), persistent=False)
+
+    def _keep_start(self, start: Start | None, components: int) -> None:
+        if start is None:
+            shape = (self.users + self.items, self.width)
+            noise = np.random.default_rng(0).normal(0.0, RANDOM_DEVIATION, shape)
+            return self._register_start(noise, np.ones(self.users), np.ones(self.items), alpha=1.0)
+        scale = np.sqrt(
+            (self.users + self.items) / 2.0
+        )  # entries of order one: smaller ones drown in Adam's first steps
+        rows = np.concatenate([start.users, start.items]) * scale
+        rows = np.pad(rows, ((0, 0), (0, max(0, self.width - components))))
+        return self._register_start(rows, start.user_scale, start.item_scale, alpha=_calibrated(rows, start))
+
+    def _register_start(self, rows: np.ndarray, user_scale: np.ndarray, item_scale: np.ndarray, alpha: float) -> None:
+        self.register_buffer("origin", _tensor(rows), persistent=False)
+        self.register_buffer("user_scale", _tensor(user_scale), persistent=False)
+        self.register_buffer("item_scale", _tensor(item_scale), persistent=False)
+        self.register_buffer("alpha_start", _tensor(np.asarray(alpha)), persistent=False)
+
+    @property
+    def alpha(self) -> Tensor:
+        """Weight of the base path, alpha_0 exp(a)."""
+        return self.alpha_start * torch.exp(self.log_alpha)
+
+    def coefficients(self) -> list[Tensor]:
+        """P^T Z(l) for l = 0..L, each (Phi, q).
+
+        Since P^T P = I, Eq. 3 becomes P^T Z(l) = diag(k(l)) P^T Z(l-1): one product with all nodes, not 2 L.
+        """
+        found = [self.basis.T @ self.embedding]
+        for kernel in self.kernels:
+            found.append(kernel[:, None] * found[-1])
+        return found
+
+    def layers(self, rows: Tensor, coefficients: list[Tensor]) -> list[Tensor]:
+        """Z(0..L) (Eq. 3) of the given nodes, each (B, q). Items follow users in the numbering."""
+        basis = self.basis[rows]
+        return [self.embedding[rows], *(basis @ c for c in coefficients[1:])]
+
+    def layers_without(self, users: Tensor, items: Tensor, coefficients: list[Tensor]) -> list[Tensor]:
+        """Z(0..L) of users as if the edge to the item beside each were not there, each (B, q).
+
+        A pair that is scored by a graph which holds it teaches nothing about pairs that it does not hold. The user's
+        row of P is the Nystroem row of the basket (see `fold_in`), so that taking one edge out is a subtraction.
+        """
+        degree = self.degree[users][:, None]
+        reduced = (degree.sqrt() * self.basis[users] - self.edge_step[items]) / (degree - 1).clamp(min=1).sqrt()
+        reduced = torch.where(degree > 1, reduced, 0.0)
+        shift = (reduced - self.basis[users]) @ coefficients[0]
+        return [self.embedding[users] + shift, *(reduced @ c for c in coefficients[1:])]
+
+    def fold_in(self, baskets: Tensor, coefficients: list[Tensor]) -> list[Tensor]:
+        """Z(0..L) of 0/1 baskets (B, N) of somebody who is not in the graph: p = d^-1/2 r D_i^-1/2 V S^-1 / sqrt 2."""
+        degree = baskets.sum(1, keepdim=True).clamp(min=1)
+        basis = (baskets @ self.edge_step) / degree.sqrt()
+        return [basis @ c for c in coefficients]
+
+    def pool(self, layers: list[Tensor]) -> Tensor:
+        """Pooled embedding (Eq. 4), (B, q): the layers' mean plus the MLP of their d lowest frequencies.
+
+        # Paper: the MLP alone; here: a residual path beside it, because only so can training start at the filter.
+        """
+        found: Tensor = self.pooling(torch.cat([layer[:, : self.width] for layer in layers], dim=1))
+        if not self.residual:
+            return found
+        return torch.stack(layers).mean(0) + nn.functional.pad(found, (0, layers[0].shape[1] - self.width))
+
+    def pooled_users(self, users: Tensor, coefficients: list[Tensor]) -> Pooled:
+        return Pooled(self.pool(self.layers(users, coefficients)), self.user_scale[users])
+
+    def pooled_users_without(self, users: Tensor, items: Tensor, coefficients: list[Tensor]) -> Pooled:
+        """As `pooled_users`, each without its edge to the item beside it."""
+        return Pooled(self.pool(self.layers_without(users, items, coefficients)), self.user_scale[users])
+
+    def pooled_items(self, items: Tensor, coefficients: list[Tensor]) -> Pooled:
+        return Pooled(self.pool(self.layers(items + self.users, coefficients)), self.item_scale[items])
+
+    def score(self, users: Pooled, items: Pooled) -> Tensor:
+        """f (Eq. 5, before tanh) of each user row with the item row beside it: (B, q), (B, q) -> (B,)."""
+        u, v = users.embedding[:, : self.width], items.embedding[:, : self.width]
+        found: Tensor = self.predictive(torch.cat([u, v, u * v], dim=1))[:, 0]
+        base = (users.embedding * items.embedding).sum(1) * users.scale * items.scale
+        return found + self.alpha * base if self.residual else found
+
+    def score_all(self, users: Pooled, items: Pooled) -> Tensor:
+        """f of every user row with every item row: (B, q), (n, q) -> (B, n).
+
+        The first layer is split into its u, v and u * v parts, and W (u * v) is written (W diag v) u: one GEMM with
+        the user rows instead of a (B, n, d) product.
+        """
+        u, v = users.embedding[:, : self.width], items.embedding[:, : self.width]
+        on_u, on_v, on_both = self.predictive.hidden.weight.chunk(3, dim=1)
+        joint = (v[:, None, :] * on_both).reshape(-1, self.width)  # (n d, d)
+        hidden = (u @ joint.T).view(len(u), len(v), self.width)
+        hidden = hidden + (u @ on_u.T)[:, None, :] + (v @ on_v.T + self.predictive.hidden.bias)
+        found: Tensor = self.predictive.output(torch.tanh(hidden))[..., 0]
+        if not self.residual:
+            return found
+        return found + self.alpha * (users.embedding @ items.embedding.T) * users.scale[:, None] * items.scale
+
+
+def _tensor(values: np.ndarray) -> Tensor:
+    return torch.tensor(values, dtype=torch.get_default_dtype())
+
+
+def _calibrated(rows: np.ndarray, start: Start) -> float:
+    """alpha_0: the 99th percentile of the start's |f| over random pairs becomes SATURATION."""
+    generator = np.random.default_rng(0)
+    users = generator.integers(0, len(start.users), CALIBRATION_PAIRS)
+    items = generator.integers(0, len(start.items), CALIBRATION_PAIRS)
+    f = (rows[users] * rows[len(start.users) + items]).sum(1) * start.user_scale[users] * start.item_scale[items]
+    high = float(np.quantile(np.abs(f), 0.99))
+    return SATURATION / high if high > 0 else 1.0

@@ -1,0 +1,55 @@
+"""Spectrum and degrees -> the closed-form low-pass filter at which training starts.
+
+A linear filter that nobody trained is hard to beat, so the model begins as one. Where we leave the paper:
+# Paper: normal noise; here: the filter h on the spectrum, because from noise the filter is never reached again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+from shared.graph import Float64, degrees, power
+from shared.spectrum import Spectrum
+
+
+@dataclass(frozen=True)
+class Filter:
+    """f_ui = d_u^a d_i^b <U_u sqrt(s h), V_i sqrt(s h)>, with h = s^2 / (s^2 + ridge) on the first `cutoff` components.
+
+    ridge 0 is the ideal low-pass filter h = 1. With a = b = 1/2 and h = 1 this is r_u D_i^-1/2 V V^T D_i^1/2.
+    """
+
+    cutoff: int
+    ridge: float
+    exponent: float
+
+    def response(self, singular: Float64) -> Float64:
+        """h (Phi,), zero beyond the cut-off."""
+        squares = singular**2
+        kept: Float64 = np.where(np.arange(len(singular)) < self.cutoff, squares / (squares + self.ridge), 0.0)
+        return kept
+
+
+@dataclass(frozen=True)
+class Start:
+    """The filter of one shard: users (M, Phi), items (N, Phi), and the degree scales d^exponent, (M,) and (N,)."""
+
+    users: Float64
+    items: Float64
+    user_scale: Float64
+    item_scale: Float64
+
+
+def start_at(chosen: Filter, spectrum: Spectrum, interactions: sparse.csr_array) -> Start:
+    """Z(0) = [U; V] diag(sqrt(s h)): it lies in the range of P, so that every convolution leaves it as it is."""
+    amplitude = np.sqrt(spectrum.singular * chosen.response(spectrum.singular))
+    by_user, by_item = degrees(interactions)
+    return Start(
+        spectrum.users * amplitude,
+        spectrum.items * amplitude,
+        power(by_user, chosen.exponent),
+        power(by_item, chosen.exponent),
+    )

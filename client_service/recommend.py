@@ -1,0 +1,142 @@
+"""Model -> a frozen numpy snapshot that ranks items: by the cheap base score first, by the full score where it counts.
+
+Answering from arrays that nothing changes is what lets recommendations go on while the model trains.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+
+from client_service.evaluate import Rows
+from client_service.models.lgcn import LGCN
+from shared.parameters import Float32
+
+CANDIDATES = 2000  # of these at most the full score is computed
+BLOCK = 1 << 22  # pairs x width that are scored at a time: 16 MB
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """The predictive MLP, its first layer split: on_both (d, d), output (d,), bias ()."""
+
+    on_both: Float32
+    output: Float32
+    bias: np.float32
+
+    @property
+    def reach(self) -> float:
+        """The MLP's part of f lies within bias +- reach, since |tanh| <= 1."""
+        return float(np.abs(self.output).sum())
+
+
+@dataclass(frozen=True)
+class Side:
+    """Rows of users or of items: embedding (R, q) with degree scale and alpha in it, narrow (R, d), hidden (R, d)."""
+
+    embedding: Float32
+    narrow: Float32
+    hidden: Float32
+
+    def __getitem__(self, rows: Rows) -> Side:
+        return Side(self.embedding[rows], self.narrow[rows], self.hidden[rows])
+
+
+@dataclass(frozen=True)
+class Ranker:
+    """A model at rest. Every method is a pure function of arrays."""
+
+    users: Side
+    items: Side
+    predictor: Predictor
+    residual: bool
+
+    def top(self, rows: Rows, seen: sparse.csr_array, k: int) -> Rows:
+        """The k best items of the users in `rows`, (B, k), without `seen` (B, N); -1 where there are no more."""
+        return self.top_scored(self.users[rows], _dense(seen), k)[0]
+
+    def top_scored(self, users: Side, excluded: NDArray[np.bool_], k: int) -> tuple[Rows, Float32]:
+        """Item rows and scores f, both (B, k), best first; -1 and -inf where there are no more."""
+        base = self._base(users)
+        base[excluded] = -np.inf
+        chosen = self._candidates(base, k)
+        scores = np.take_along_axis(base, chosen, 1) + self._correction(users, chosen)
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        ranked, scores = np.take_along_axis(chosen, order, 1), np.take_along_axis(scores, order, 1)
+        return np.where(np.isneginf(scores), -1, ranked), scores
+
+    def _base(self, users: Side) -> Float32:
+        """alpha d_u^a d_i^b <u, v>, (B, N): one GEMM."""
+        if not self.residual:
+            return np.zeros((len(users.embedding), len(self.items.embedding)), dtype=np.float32)
+        base: Float32 = users.embedding @ self.items.embedding.T
+        return base
+
+    def _candidates(self, base: Float32, k: int) -> Rows:
+        """Columns whose full score can reach the top k, (B, n), at most CANDIDATES of them, ascending.
+
+        An item further than twice the MLP's reach below the k-th best base score cannot catch up, so that nothing is
+        lost unless the limit cuts. Without a base path every item is one.
+        """
+        count = base.shape[1]
+        if not self.residual or count <= k:
+            return np.broadcast_to(np.arange(count), base.shape)
+        kth = np.partition(base, count - k, axis=1)[:, count - k]
+        able = (base >= (kth - 2.0 * self.predictor.reach)[:, None]).sum(1).max()
+        size = int(min(max(able, k), max(CANDIDATES, k), count))
+        return np.sort(np.argpartition(base, count - size, axis=1)[:, count - size :], axis=1)
+
+    def _correction(self, users: Side, chosen: Rows) -> Float32:
+        """The predictive MLP's part of f at the chosen columns, (B, n)."""
+        if self.predictor.reach == 0.0:
+            return np.full(chosen.shape, self.predictor.bias, dtype=np.float32)
+        step = max(1, BLOCK // (chosen.shape[1] * self.items.narrow.shape[1]))
+        parts = [self._mlp(users[rows], chosen[rows]) for rows in _blocks(len(chosen), step)]
+        return np.concatenate(parts)
+
+    def _mlp(self, users: Side, chosen: Rows) -> Float32:
+        """w tanh(W (u * v) + hidden_u + hidden_v) + b, with W (u * v) as v (W diag u)^T: (B, n)."""
+        turned = users.narrow[:, :, None] * self.predictor.on_both.T  # (B, d, d)
+        hidden = self.items.narrow[chosen] @ turned + self.items.hidden[chosen] + users.hidden[:, None, :]
+        part: Float32 = np.tanh(hidden, out=hidden) @ self.predictor.output + self.predictor.bias
+        return part
+
+
+def _dense(seen: sparse.csr_array) -> NDArray[np.bool_]:
+    mask = np.zeros(seen.shape, dtype=bool)
+    mask[np.repeat(np.arange(seen.shape[0]), np.diff(seen.indptr)), seen.indices] = True
+    return mask
+
+
+def _blocks(length: int, step: int) -> list[Rows]:
+    return [np.arange(start, min(start + step, length)) for start in range(0, length, step)]
+
+
+@torch.no_grad()
+def snapshot(model: LGCN) -> Ranker:
+    """The model as it is now."""
+    coefficients = model.coefficients()
+    device = model.embedding.device
+    users = model.pooled_users(torch.arange(model.users, device=device), coefficients)
+    items = model.pooled_items(torch.arange(model.items, device=device), coefficients)
+    on_u, on_v, on_both = model.predictive.hidden.weight.chunk(3, dim=1)
+    narrow_u, narrow_v = users.embedding[:, : model.width], items.embedding[:, : model.width]
+    return Ranker(
+        _side(users.embedding * users.scale[:, None] * model.alpha, narrow_u, narrow_u @ on_u.T),
+        _side(items.embedding * items.scale[:, None], narrow_v, narrow_v @ on_v.T + model.predictive.hidden.bias),
+        Predictor(_array(on_both), _array(model.predictive.output.weight)[0], _array(model.predictive.output.bias)[0]),
+        model.residual,
+    )
+
+
+def _side(embedding: torch.Tensor, narrow: torch.Tensor, hidden: torch.Tensor) -> Side:
+    return Side(_array(embedding), _array(narrow), _array(hidden))
+
+
+def _array(tensor: torch.Tensor) -> Float32:
+    values: Float32 = np.ascontiguousarray(tensor.detach().cpu().numpy())
+    return values

@@ -1,0 +1,55 @@
+"""Training edges -> shuffled batches of positive pairs with uniform negatives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Positive pairs users (B,), items (B,); negatives (n,) common to the batch; excluded (B, n) where a sampled item
+    is one of the user's training items. The negatives that remain are uniform over the user's other items."""
+
+    users: Tensor
+    items: Tensor
+    negatives: Tensor
+    excluded: Tensor
+
+
+class PairSampler:
+    """All training pairs once an epoch, in an order drawn from the generator given.
+
+    Drawing always happens on the CPU, so that a GPU sees the same batches.
+    """
+
+    def __init__(self, interactions: sparse.csr_array, *, batch_size: int, negatives: int, device: torch.device):
+        pairs = interactions.tocoo()
+        self._users = torch.from_numpy(pairs.row.astype(np.int64)).to(device)
+        self._items = torch.from_numpy(pairs.col.astype(np.int64)).to(device)
+        self._catalogue = interactions.shape[1]
+        self._known = torch.sort(self._users * self._catalogue + self._items).values
+        self._batch_size, self._negatives, self._device = batch_size, negatives, device
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        return -(-len(self._users) // self._batch_size)
+
+    def epoch(self, generator: torch.Generator) -> Iterator[Batch]:
+        order = torch.randperm(len(self._users), generator=generator).to(self._device)
+        for first in range(0, len(order), self._batch_size):
+            chosen = order[first : first + self._batch_size]
+            drawn = torch.randint(self._catalogue, (self._negatives,), generator=generator).to(self._device)
+            users = self._users[chosen]
+            yield Batch(users, self._items[chosen], drawn, self._is_known(users, drawn))
+
+    def _is_known(self, users: Tensor, items: Tensor) -> Tensor:
+        """Whether each (user, item) is a training pair, (B, n): a binary search in the sorted pairs."""
+        keys = users[:, None] * self._catalogue + items
+        place = torch.searchsorted(self._known, keys).clamp(max=len(self._known) - 1)
+        return self._known[place] == keys

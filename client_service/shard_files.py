@@ -1,0 +1,46 @@
+"""Paths -> bytes and tables, a DataError for what cannot be read; bytes -> files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from uuid import uuid4
+
+import polars as pl
+
+from shared.errors import DataError
+
+
+def read_bytes(path: Path) -> bytes:
+    """The file's content, or a DataError naming it."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: expected a readable file, got {error.strerror}") from None
+
+
+def read_table(path: Path) -> pl.DataFrame:
+    """A Parquet file as a table."""
+    return parsed_table(path, read_bytes(path))
+
+
+def parsed_table(path: Path, content: bytes) -> pl.DataFrame:
+    """The content of a Parquet file as a table. The reader's own words are left out: they can quote cells."""
+    try:
+        return pl.read_parquet(io.BytesIO(content))
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError):  # damaged pages panic
+        raise DataError(f"{path}: expected a Parquet file, got {len(content)} bytes of something else") from None
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put `content` at `path` in one step: a reader, or a crash, sees the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

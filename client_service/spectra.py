@@ -1,0 +1,50 @@
+"""Shard -> its spectrum, computed once and kept beside the model under the shard's digest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from client_service.shard import Shard
+from shared.graph import Float64
+from shared.spectrum import Spectrum, low_spectrum
+
+
+def cached_spectrum(shard: Shard, cutoff: int, folder: Path | None) -> Spectrum:
+    """The low spectrum of the shard's training graph.
+
+    The file's name holds the digest and the cut-off: when the shard changes, the basis turns and the old file is of
+    no use. A file that cannot be read is computed anew. Without a folder nothing is kept.
+    """
+    if folder is None:
+        return low_spectrum(shard.train, cutoff)
+    path = folder / f"spectrum-{shard.digest[:16]}-{cutoff}.safetensors"
+    kept = _read(path)
+    return kept if kept is not None else _computed(shard, cutoff, path)
+
+
+def _read(path: Path) -> Spectrum | None:
+    try:
+        arrays = load_file(path)
+        return Spectrum(arrays["singular"], arrays["users"], arrays["items"])
+    except (FileNotFoundError, SafetensorError, KeyError):
+        return None
+
+
+def _computed(shard: Shard, cutoff: int, path: Path) -> Spectrum:
+    spectrum = low_spectrum(shard.train, cutoff)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _drop_others(path)
+    partial = path.with_suffix(".partial")
+    arrays: dict[str, Float64] = {"singular": spectrum.singular, "users": spectrum.users, "items": spectrum.items}
+    save_file({name: value.copy(order="C") for name, value in arrays.items()}, partial)
+    partial.replace(path)
+    return spectrum
+
+
+def _drop_others(path: Path) -> None:
+    """One shard, one spectrum: a cut-off tried before, or a shard that is gone, would only fill the disk."""
+    for old in path.parent.glob("spectrum-*.safetensors"):
+        old.unlink(missing_ok=True)
