@@ -22,13 +22,11 @@ from shared.spectrum import Spectrum
 Choice = TypeVar("Choice")
 
 RIDGES = (0.1, 0.4, 1.0)
-CUTOFFS = (32, 64, 128, 256)
+CUTOFFS = (8, 16, 32, 64, 128, 256)
 EXPONENTS = (0.1, 0.3, 0.5)
 USUAL_EXPONENT = 0.3
 LOW_PASS = tuple(Filter(cutoff, ridge=0.0, exponent=0.5) for cutoff in (16, 32, 64))
-EASE_Choice = TypeVar("Choice")
-
-RIDGES = (100.0, 300.0, 1000.0)
+EASE_RIDGES = (100.0, 300.0, 1000.0)
 EASE_ITEMS = 12_000  # its N x N inverse takes 8 N^2 bytes and about N^3 operations: 1.2 GB and a minute here
 
 

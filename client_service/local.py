@@ -119,9 +119,7 @@ class LocalTraining:
         updated = self._received.scalars.get("margin")
         return Margins(self.tables, self.method.margin_strength, self.method.refinement, updated)
 
-    def _epoch(
-        self, generator: torch.Generator, margins: Margins | None, *, penalty: Penalty | None, only: str
-    ) -> None:
+    def _epoch(self, generator: torch.Generator, margins: Margins | None, penalty: Penalty | None, only: str) -> None:
         optimiser = self._optimisers.setdefault(only, build_optimiser(self.model, self.method, only))
         losses, saturated = [], []
         for batch in self._batches.epoch(generator):

@@ -1,0 +1,55 @@
+"""A path, plain or gzipped -> its bytes, text and lines; what cannot be read is a DataError with file and line."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+
+from shared.errors import DataError
+
+
+def kind(path: Path) -> str:
+    """The extension that names the format: "csv" of ratings.csv and of ratings.csv.gz."""
+    return Path(path.name.removesuffix(".gz")).suffix.lstrip(".").lower()
+
+
+def stem(path: Path) -> str:
+    """The file's name without .gz and without the extension."""
+    return Path(path.name.removesuffix(".gz")).stem
+
+
+def fault(path: Path, line: int, message: str) -> DataError:
+    """The error for one line (from 1) of a file."""
+    return DataError(f"{path}: line {line}: {message}")
+
+
+def content(path: Path) -> bytes:
+    """The file's bytes, unpacked; never empty."""
+    try:
+        packed = path.read_bytes()
+        data = gzip.decompress(packed) if path.name.endswith(".gz") and packed else packed
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise DataError(f"{path}: expected a readable gzip file, got a broken one or another format") from None
+    except OSError as error:
+        raise DataError(f"{path}: expected a readable file, got {error.strerror}") from None
+    if not data.strip():
+        raise fault(path, 1, "expected data, got an empty file")
+    return data
+
+
+def text(path: Path, *, latin: bool = False) -> str:
+    """The file as UTF-8 text. MovieLens' title files are latin-1 in some editions: `latin` allows for that."""
+    data = content(path)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if latin:
+            return data.decode("latin-1")
+        line = data.count(b"\n", 0, error.start) + 1
+        raise fault(path, line, f"expected UTF-8 text, got byte 0x{data[error.start]:02x}") from None
+
+
+def lines(whole: str) -> list[str]:
+    """Lines without their ends; empty ones at the end of the file do not count."""
+    return whole.replace("\r\n", "\n").rstrip("\n").split("\n")

@@ -1,0 +1,122 @@
+"""A seed -> a small data set with communities of very different size and density, for demonstrations and tests.
+
+What it plants: communities that clustering can find, genres inside them that a low-pass filter can learn, and item
+popularity with a long tail, so that popularity alone is a poor guide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from shared.errors import DataError
+from simulation.datasets.dataset import WHOLE, Dataset, assemble
+
+Float64 = NDArray[np.float64]
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Community:
+    """Shares of all users and items, and how many items a user has on average, as a share of the community's."""
+
+    users: float
+    items: float
+    density: float
+
+
+KINDS = ("adventure", "biography", "comedy", "crime", "drama", "fantasy", "history", "mystery", "satire", "western")
+QUALITIES = ("Amber", "Borrowed", "Crooked", "Distant", "Empty", "Glass", "Hidden", "Northern", "Paper", "Quiet")
+THINGS = ("Bridge", "Compass", "Garden", "Harbour", "Letter", "Map", "Orchard", "River", "Station", "Window")
+
+COMMUNITIES = (
+    Community(users=0.50, items=0.40, density=0.055),
+    Community(users=0.25, items=0.30, density=0.10),
+    Community(users=0.15, items=0.18, density=0.22),
+    Community(users=0.10, items=0.12, density=0.16),
+)
+GENRES = len(KINDS)  # in each community
+TASTE = 0.15  # Dirichlet parameter of a user's genres: small, so that a user likes one or two of them
+ABROAD = 0.003  # weight of an item of another community, against 1 for a favourite one at home
+POPULARITY = 0.8  # exponent of the power law
+SPREAD = 0.5  # standard deviation of the logarithm of a user's number of items
+FEWEST_ITEMS = 5  # of a user
+SMALLEST, LARGEST = 50, 30_000_000  # least users and items; most user-item pairs, all of which are held in memory
+
+
+def generate(seed: int, *, users: int = 2000, items: int = 1200) -> Dataset:
+    """A data set of about 30 interactions a user (at the default size), split 8:1:1, the same for the same seed.
+
+    Raises DataError when the size cannot hold the communities, or the memory the pairs.
+    """
+    if min(users, items) < SMALLEST or users * items > LARGEST:
+        expected = f"expected at least {SMALLEST} users and items and at most {LARGEST} pairs"
+        raise DataError(f"generator: {expected}, got {users} users and {items} items")
+    rng = np.random.default_rng(seed)
+    user_community = _shares([community.users for community in COMMUNITIES], users, rng)
+    item_community = _shares([community.items for community in COMMUNITIES], items, rng)
+    genre = rng.integers(0, GENRES, items)
+    weight = _affinity(user_community, item_community, genre, rng) * _popularity(item_community, rng)
+    degree = _user_degrees(user_community, item_community, rng)
+    rows, columns = _drawn(weight, degree, rng)
+    user_ids, item_ids = _ids("user", users), _ids("item", items)
+    pairs = pl.DataFrame({"user": user_ids.gather(rows), "item": item_ids.gather(columns)})
+    titles = pl.DataFrame({"item": item_ids, "title": _titles(genre, rng)})
+    return assemble("synthetic", {WHOLE: pairs}, seed=seed, titles=titles)
+
+
+def _shares(shares: list[float], count: int, rng: np.random.Generator) -> Int64:
+    """(count,): the community of each node, in shuffled order, so that an id says nothing about it."""
+    edges = np.round(np.cumsum(shares) * count).astype(np.int64)
+    return rng.permutation(np.searchsorted(edges, np.arange(count), side="right"))
+
+
+def _affinity(users: Int64, items: Int64, genre: Int64, rng: np.random.Generator) -> Float64:
+    """(M, N): a user's taste for the genre of an item at home, and a small constant for all items abroad."""
+    taste = rng.dirichlet(np.full(GENRES, TASTE), len(users))
+    return np.where(users[:, None] == items[None, :], taste[:, genre] + ABROAD, ABROAD)
+
+
+def _popularity(items: Int64, rng: np.random.Generator) -> Float64:
+    """(N,): a power law over the random ranks of the items of each community, with mean 1 there."""
+    order = np.lexsort((rng.random(len(items)), items))
+    sizes = np.bincount(items)
+    rank = np.empty(len(items))
+    rank[order] = np.arange(len(items)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    weight = (1.0 + rank) ** -POPULARITY
+    mean = np.bincount(items, weight) / sizes
+    return weight / mean[items]
+
+
+def _user_degrees(users: Int64, items: Int64, rng: np.random.Generator) -> Int64:
+    """(M,): log-normal around each community's mean, at most half of its items."""
+    sizes = np.bincount(items, minlength=len(COMMUNITIES))
+    mean = np.array([community.density for community in COMMUNITIES]) * sizes
+    noise = rng.lognormal(-(SPREAD**2) / 2, SPREAD, len(users))
+    return np.clip(np.round(mean[users] * noise), FEWEST_ITEMS, sizes[users] // 2).astype(np.int64)
+
+
+def _drawn(weight: Float64, degree: Int64, rng: np.random.Generator) -> tuple[Int64, Int64]:
+    """(M, N), (M,) -> (E,), (E,): each user's items, without replacement, with chances in proportion to the weights.
+
+    The items with the largest log-weight plus Gumbel noise are such a draw.
+    """
+    keys = np.log(weight) + rng.gumbel(size=weight.shape)
+    order = np.argsort(-keys, axis=1)
+    chosen = np.arange(weight.shape[1])[None, :] < degree[:, None]
+    return np.nonzero(chosen)[0], order[chosen]
+
+
+def _ids(kind: str, count: int) -> pl.Series:
+    numbers = pl.Series(np.arange(1, count + 1)).cast(pl.String)
+    return pl.Series([f"{kind}-"]) + numbers.str.zfill(5)
+
+
+def _titles(genre: Int64, rng: np.random.Generator) -> pl.Series:
+    """Made-up titles: the last word tells the genre, so that a list of recommendations can be judged by eye."""
+    first, second = (pl.Series(words).gather(rng.integers(0, len(words), len(genre))) for words in (QUALITIES, THINGS))
+    years = pl.Series(rng.integers(1950, 2025, len(genre))).cast(pl.String)
+    return "The " + first + " " + second + " (" + years + ", " + pl.Series(KINDS).gather(genre) + ")"

@@ -1,0 +1,97 @@
+"""The training graph -> which client each user, and perhaps each item, belongs to: one function a method (Table 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from shared.graph import Float64, degrees
+from simulation.clustering import joint_labels, user_labels
+
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """users (M,), items (N,): a client's number, -1 for none. items is None where items follow their users."""
+
+    users: Int64
+    items: Int64 | None = None
+
+
+def spectral(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
+    """Users and items clustered together (Appendix D.2)."""
+    return Groups(*joint_labels(graph, clients, seed))
+
+
+def by_users(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
+    """Users clustered alone."""
+    return Groups(user_labels(graph, clients, seed))
+
+
+def random(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
+    """Random-Const.: random subsets of users, of equal size."""
+    return Groups(np.random.default_rng(seed).permutation(graph.shape[0]) % clients)
+
+
+def interconnected(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
+    """Interconnected-Const.: the graph that a group of users induces, with all of their items."""
+    # Paper: "a full bipartite graph induced by a group of users", which group is left open; here: the users of the
+    # spectral clusters, because then it differs from `spectral` in nothing but the edges that the cut drops.
+    return Groups(joint_labels(graph, clients, seed)[0])
+
+
+def ego(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
+    """Ego-graph: users by the nearest ego, items by the client in whose edges they have the largest share."""
+    # Paper: "a 1-hop ego network of a single user", 100 clients a round; here: every user joins the ego that is the
+    # fewest hops away, because a client of one user has nobody to learn from and nothing to compare.
+    egos = _egos(graph, clients, np.random.default_rng(seed))
+    users = _nearest(graph, egos)
+    edges = graph.T @ (users[:, None] == np.arange(clients)).astype(np.float64)  # (N, clients)
+    share = edges / np.maximum(edges.sum(axis=0), 1.0)  # by number alone the largest client would take all items
+    return Groups(users, np.where(edges.any(axis=1), np.argmax(share, axis=1), -1))
+
+
+def _egos(graph: sparse.csr_array, clients: int, rng: np.random.Generator) -> Int64:
+    """(clients,) users, drawn by degree among the half that has least in common with those drawn before."""
+    degree = degrees(graph)[0]
+    closeness = np.zeros(graph.shape[0])
+    chosen: list[int] = []
+    for _ in range(clients):
+        closeness[chosen] = np.inf
+        distant = closeness <= np.median(closeness)
+        weight = np.where(distant & np.isfinite(closeness), degree, 0.0)
+        chosen.append(int(rng.choice(len(weight), p=weight / weight.sum())))
+        common = graph @ graph[[chosen[-1]]].toarray()[0]
+        closeness = np.maximum(closeness, common / np.sqrt(degree * degree[chosen[-1]]))
+    return np.array(chosen, dtype=np.int64)
+
+
+def _nearest(graph: sparse.csr_array, egos: Int64) -> Int64:
+    """(M,): the ego reached in the fewest hops, the one with most items in common among several; -1: none reached."""
+    label = np.full(graph.shape[0], -1, dtype=np.int64)
+    label[egos] = np.arange(len(egos))
+    reached: Float64 = np.zeros((graph.shape[0], len(egos)))
+    reached[egos, np.arange(len(egos))] = 1.0
+    while True:
+        items = (graph.T @ reached) > 0
+        weight = 1.0 / np.sqrt(np.maximum(items.sum(axis=0), 1))  # without it the ego with most items takes everybody
+        common = graph @ (items * weight)  # (M, clients): items shared with what each ego has reached so far
+        new = (label < 0) & common.any(axis=1)
+        if not new.any():
+            return label
+        label[new] = np.argmax(common[new], axis=1)
+        reached = np.maximum(reached, common > 0)
+
+
+METHODS: dict[str, Callable[[sparse.csr_array, int, int], Groups]] = {
+    "spectral": spectral,
+    "users": by_users,
+    "random": random,
+    "ego": ego,
+    "interconnected": interconnected,
+}

@@ -1,0 +1,169 @@
+"""A Dataset -> disjoint groups of users with a catalogue each, and their shard folders.
+
+Groups are made from training interactions alone; validation and test pairs follow. An item without a training
+interaction has no place in the graph and is left out, as putting it where its test pairs are would leak them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy import sparse
+
+from client_service.shard import write_shard
+from client_service.shard_content import SPLITS, matrix, row_numbers
+from shared.errors import DataError
+from simulation.datasets import Dataset
+from simulation.groups import METHODS, Groups
+
+Int64 = NDArray[np.int64]
+
+FEWEST = 2  # users and items of a client: less is no graph
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Sizes of one client after the cut."""
+
+    users: int
+    items: int
+    train: int
+    valid: int
+    test: int
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One client: its users (each with a training item inside it) and its catalogue, ids sorted."""
+
+    name: str
+    users: pl.Series
+    items: pl.Series
+    counts: Counts
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """parts: largest first, by training interactions, then users, then items. edges_kept: share of the training
+    interactions that lie inside a client. notes: what the cut dropped, counted."""
+
+    method: str
+    seed: int
+    parts: tuple[Part, ...]
+    edges_kept: float
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Cut:
+    """Training graph, and for each of its users and items the client; -1 for none, no items where they follow users."""
+
+    users: pl.Series
+    items: pl.Series
+    graph: sparse.csr_array
+    groups: Groups
+
+
+def partition(dataset: Dataset, *, clients: int, method: str, seed: int) -> Partition:
+    """Divide the data set among `clients`.
+
+    spectral: users and items together by pivoted-QR spectral clustering, edges between clients dropped; users: users
+    alone by the same rule; random: users at random, in equal parts; ego: users by the nearest of `clients` drawn users,
+    items by majority; interconnected: users as in spectral. Where items are not divided, a client has every item its
+    users have a training interaction with, and nothing is dropped.
+
+    Raises DataError for an unknown method, too many clients, or a client with fewer than 2 users or 2 items.
+    """
+    if method not in METHODS:
+        raise DataError(f"partition: expected one of {', '.join(METHODS)}, got {method!r}")
+    train = dataset.interactions.filter(pl.col("split") == "train")
+    users, items = (train[column].unique().sort() for column in ("user", "item"))
+    if not 1 <= clients <= len(users) // FEWEST:
+        raise DataError(
+            f"partition: expected 1 to {len(users) // FEWEST} clients for {len(users)} users, got {clients}"
+        )
+    graph = matrix(row_numbers(train["user"], users), row_numbers(train["item"], items), (len(users), len(items)))
+    cut = _Cut(users, items, graph, METHODS[method](graph, clients, seed))
+    members = [_members(cut, client) for client in range(clients)]
+    parts = _named([_part(dataset.interactions, *lists) for lists in members], method)
+    kept = sum(part.counts.train for part in parts)
+    return Partition(method, seed, parts, kept / graph.nnz, _notes(dataset.interactions, parts))
+
+
+def write_partition(dataset: Dataset, partition: Partition, folder: Path) -> list[Path]:
+    """Write each part as a shard folder `folder/client-1`, ... and return these folders.
+
+    Raises DataError when `folder` has shards of an earlier partition that would stay beside the new ones.
+    """
+    names = {part.name for part in partition.parts}
+    left = sorted(path.name for path in folder.glob("client-*") if path.name not in names)
+    if left:
+        raise DataError(f"{folder}: expected no other clients than {len(names)} new ones, got also {', '.join(left)}")
+    notes = (f"one of {len(names)} parts of {dataset.name}: {partition.method}, seed {partition.seed}",)
+    for part in partition.parts:
+        catalogue = pl.DataFrame({"item": part.items})
+        if dataset.titles is not None:
+            catalogue = catalogue.join(dataset.titles, on="item", how="left")
+        write_shard(
+            folder / part.name, part.name, _inside(dataset.interactions, part.users, part.items), catalogue, notes
+        )
+    return [folder / part.name for part in partition.parts]
+
+
+def _members(cut: _Cut, client: int) -> tuple[pl.Series, pl.Series]:
+    """Users and catalogue of one client. A user whose training items are all elsewhere is nobody's."""
+    rows = np.flatnonzero(cut.groups.users == client)
+    inside = cut.graph[rows]
+    columns = np.flatnonzero(np.bincount(inside.indices, minlength=len(cut.items)))
+    if cut.groups.items is not None:
+        columns = np.flatnonzero(cut.groups.items == client)
+    trained = rows[np.diff(inside[:, columns].indptr) > 0]
+    return cut.users.gather(trained), cut.items.gather(columns)
+
+
+def _inside(interactions: pl.DataFrame, users: pl.Series, items: pl.Series) -> pl.DataFrame:
+    return interactions.filter(pl.col("user").is_in(users.implode()) & pl.col("item").is_in(items.implode()))
+
+
+def _part(interactions: pl.DataFrame, users: pl.Series, items: pl.Series) -> Part:
+    found = dict(_inside(interactions, users, items)["split"].value_counts().iter_rows())
+    train, valid, test = (int(found.get(split, 0)) for split in SPLITS)
+    return Part("", users, items, Counts(len(users), len(items), train, valid, test))
+
+
+def _named(parts: Sequence[Part], method: str) -> tuple[Part, ...]:
+    """The parts from large to small, as client-1, client-2, ...; with leading zeros, so that names sort."""
+    small = [part for part in parts if min(part.counts.users, part.counts.items) < FEWEST]
+    if small:
+        sizes = ", ".join(f"{part.counts.users} users and {part.counts.items} items" for part in small)
+        expected = f"expected at least {FEWEST} users and {FEWEST} items at each of {len(parts)} clients"
+        raise DataError(f"partition: {expected} by {method!r}, got {sizes}; fewer clients may do")
+    digits = len(str(len(parts)))
+    ordered = sorted(
+        parts, key=lambda part: (-part.counts.train, -part.counts.users, -part.counts.items, part.users[0])
+    )
+    return tuple(
+        Part(f"client-{number:0{digits}d}", part.users, part.items, part.counts)
+        for number, part in enumerate(ordered, start=1)
+    )
+
+
+def _notes(interactions: pl.DataFrame, parts: Sequence[Part]) -> tuple[str, ...]:
+    """What is in no client any more."""
+    whole = dict(interactions["split"].value_counts().iter_rows())
+    lost = {split: whole.get(split, 0) - sum(getattr(part.counts, split) for part in parts) for split in SPLITS}
+    users = interactions["user"].n_unique() - sum(part.counts.users for part in parts)
+    items = interactions["item"].n_unique() - pl.concat([part.items for part in parts]).n_unique()
+    counted = [
+        (lost["train"], "training pairs between clients dropped"),
+        (lost["valid"], "validation pairs outside their user's client dropped"),
+        (lost["test"], "test pairs outside their user's client dropped"),
+        (users, "users without a training item inside a client dropped"),
+        (items, "items without a training interaction or a client dropped"),
+    ]
+    return tuple(f"{count} {what}" for count, what in counted if count)
