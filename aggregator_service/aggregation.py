@@ -1,0 +1,81 @@
+"""A closed round's spooled updates -> the next state; a state and one client's update -> that client's parameters.
+
+Everything is read tensor by tensor from files, so that no client's whole update lies in memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aggregator_service import records
+from aggregator_service.blobs import Blobs
+from aggregator_service.database import Database
+from aggregator_service.records import HeldState, HeldUpdate
+from aggregator_service.rounds import Run
+from aggregator_service.settings import AggregatorSettings
+from shared.errors import NotFoundError
+from shared.parameters import initial_parameters
+from shared.strategies import build_strategy
+from shared.strategy import Parameters, State, Strategy, Update
+from shared.wire import encode, open_parameters
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Where rows and files lie, and what is exchanged."""
+
+    database: Database
+    blobs: Blobs
+    settings: AggregatorSettings
+
+    def strategy(self, run: Run) -> Strategy:
+        return build_strategy(self.settings.strategy, run.request.method)
+
+
+def initial(archive: Archive, run: Run) -> Parameters:
+    """What every client of a run starts from."""
+    specification, exact = archive.settings.declaration().tensors, run.request.method.start == "exact"
+    return Parameters(initial_parameters(specification, run.request.seed, exact=exact))
+
+
+def aggregate(archive: Archive, run: Run) -> HeldState:
+    """Eq. 13, or what the strategy puts in its place: the state after the run's current round, on disk."""
+    held = records.updates(archive.database, run.name, number=run.round)
+    before, updates = _state(archive, run, run.round - 1), [_update(archive, one) for one in held]
+    after = archive.strategy(run).aggregate(before, updates)
+    blob = archive.blobs.save(encode(Parameters(after.arrays, after.scalars)))
+    return HeldState(run.name, run.round, blob.digest, dict(after.latest), blob.name)
+
+
+def personalise(archive: Archive, run: Run, *, number: int, client: str) -> bytes:
+    """Eq. 14, or what the strategy puts in its place: the body that this client alone may fetch after a round."""
+    state = _state(archive, run, number)
+    held = records.last_update(archive.database, run.name, number=number, client=client)
+    try:
+        update = None if held is None else _update(archive, held)
+        return encode(archive.strategy(run).personalise(state, update))
+    except FileNotFoundError:  # retention may delete a file between the query and the reading
+        raise _deleted(number) from None
+
+
+def _state(archive: Archive, run: Run, number: int) -> State:
+    if number == 0:
+        return State(initial(archive, run).arrays)
+    held = records.state(archive.database, run.name, number=number)
+    content = _content(archive, held.blob, number)
+    return State(content.arrays, content.scalars, held.latest)
+
+
+def _update(archive: Archive, held: HeldUpdate) -> Update:
+    content = _content(archive, held.blob, held.receipt.round)
+    return Update(held.receipt.client, content.arrays, content.scalars)
+
+
+def _content(archive: Archive, blob: str | None, number: int) -> Parameters:
+    if blob is None:
+        raise _deleted(number)
+    return open_parameters(archive.blobs.path(blob))[1]
+
+
+def _deleted(number: int) -> NotFoundError:
+    return NotFoundError(f"round {number}: its parameters were deleted after the retention time")

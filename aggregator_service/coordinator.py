@@ -1,0 +1,202 @@
+"""Calls of clients and of the operator -> answers. Knows neither HTTP nor SQL; the in-process simulation can use it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import anyio
+
+from aggregator_service import aggregation, records, rounds, store
+from aggregator_service.aggregation import Archive
+from aggregator_service.anchor import Anchor, anchor
+from aggregator_service.blobs import Blobs
+from aggregator_service.conductor import Clock, Conductor
+from aggregator_service.database import Database
+from aggregator_service.history import run_histories, run_history
+from aggregator_service.membership import Members, require_same
+from aggregator_service.metrics import Metrics
+from aggregator_service.rounds import Receipt, Run
+from aggregator_service.settings import AggregatorSettings
+from aggregator_service.threads import off_loop
+from aggregator_service.uploads import Address, Uploads
+from shared.errors import ConflictError, NotFoundError, ProtocolError, UnavailableError
+from shared.schemas import JoinIn, JoinOut, RunHistoryOut, RunIn, RunOut
+from shared.wire import encode
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What exists only while the coordinator is running."""
+
+    archive: Archive
+    members: Members
+    conductor: Conductor
+    uploads: Uploads
+
+
+class Coordinator:
+    """The aggregator without HTTP. Use it within `running()`; before, it touches nothing."""
+
+    def __init__(self, settings: AggregatorSettings, *, clock: Clock = time.time) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.operator_token = settings.token()
+        self._clock = clock
+        self._declaration = settings.declaration()
+        self._federation: Federation | None = None
+        self._drawing = anyio.Lock()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Resume from the state directory and conduct the rounds meanwhile."""
+        federation = self._federation = await off_loop(self._open)
+        conducting = asyncio.create_task(federation.conductor.conduct())
+        try:
+            yield
+        finally:
+            self.wind_down()
+            await conducting  # it ends by itself, after the step that it is in
+            self._federation = None
+            federation.archive.database.close()
+
+    def _open(self) -> Federation:
+        directory = self.settings.state_directory
+        database, blobs = Database(directory, self._declaration), Blobs(directory / "blobs")
+        blobs.keep_only(records.blobs(database))
+        archive, members = Archive(database, blobs, self.settings), Members(records.clients(database))
+        conductor = Conductor(archive, self.metrics, clock=self._clock)
+        self.metrics.clients.set(len(members))
+        return Federation(archive, members, conductor, Uploads(conductor, self._declaration, clock=self._clock))
+
+    @property
+    def _running(self) -> Federation:
+        if self._federation is None:
+            raise UnavailableError("the aggregator is not running")
+        return self._federation
+
+    @property
+    def ready(self) -> bool:
+        """May clients call? Not while the disk refuses, nor once a shutdown has begun."""
+        conductor = self._federation.conductor if self._federation else None
+        return conductor is not None and conductor.healthy and not conductor.changes.closing
+
+    def wind_down(self) -> None:
+        """Let every long poll answer at once, so that a shutdown need not wait for it."""
+        if self._federation is not None:
+            self._federation.conductor.changes.close()
+
+    def identify(self, secret: str) -> str:
+        return self._running.members.identify(secret)
+
+    async def join(self, message: JoinIn, secret: str) -> JoinOut:
+        require_same(self._declaration, message.declaration)
+        here = self._running
+        async with here.conductor.lock:
+            client = here.members.admit(message, secret, now=self._clock())
+            if client not in here.members:
+                await off_loop(store.add_client, here.archive.database, client, declaration=self._declaration)
+                here.members.add(client)
+                self.metrics.clients.set(len(here.members))
+            await self._enrol(here.conductor, client.name)
+        return JoinOut(client=client.name, clients=len(here.members), warnings=here.members.warnings)
+
+    async def _enrol(self, conductor: Conductor, client: str) -> None:
+        if conductor.run is not None:
+            run = rounds.enrol(conductor.run, client, now=self._clock())
+            await conductor.commit(run, partial(store.enrol, clients=(client,)))
+
+    async def start_run(self, request: RunIn) -> RunHistoryOut:
+        """ConflictError while a run is active; ProtocolError for one that this federation could not carry out."""
+        _require_same_shape(self.settings, request)
+        here = self._running
+        async with here.conductor.lock:
+            name = _next_name(here.conductor.run)
+            run = rounds.start(name, request, clients=here.members.names, now=self._clock())
+            await here.conductor.commit(run, partial(store.enrol, clients=run.clients))
+        return await self.history(name)
+
+    async def histories(self) -> list[RunHistoryOut]:
+        return await off_loop(run_histories, self._running.archive.database)
+
+    async def history(self, name: str) -> RunHistoryOut:
+        return await off_loop(run_history, self._running.archive.database, name)
+
+    async def model(self, name: str) -> bytes:
+        """The body that every client of the run starts from."""
+        run, archive = await self._running.conductor.find(name), self._running.archive
+        return await off_loop(lambda: encode(aggregation.initial(archive, run)))
+
+    async def current(self, client: str, *, after: int | None, wait: float) -> RunOut:
+        """Where the federation stands, once its sequence is another than `after` or the wait is over."""
+        here = self._running
+        await here.conductor.wait(lambda: here.conductor.sequence != after, self._bounded(wait))
+        run, sequence = here.conductor.run, here.conductor.sequence
+        if run is None:
+            return RunOut(sequence=sequence, joined=len(here.members))
+        return rounds.view(run, client, sequence=sequence, now=self._clock())
+
+    async def anchor(self, name: str, number: int) -> Anchor:
+        """K^R of a round that has opened: drawn when first asked for, then the same for everybody and for good."""
+        here = self._running
+        run = await here.conductor.find(name)
+        if not 1 <= number <= run.round:
+            raise NotFoundError(f"round {number} of {name} has not opened")
+        key = number if run.request.method.anchor.every_round else 0
+        async with self._drawing:
+            held = await off_loop(records.anchor, here.archive.database, name, number=key)
+            return held if held is not None else await off_loop(_draw, here, run, key)
+
+    async def receive(self, address: Address, body: AsyncIterator[bytes]) -> tuple[Receipt, bool]:
+        """Take one update in -> its receipt, and whether it is new."""
+        receipt, new = await self._running.uploads.receive(address, body)
+        self.metrics.uploads.labels("accepted" if new else "repeated").inc()
+        self.metrics.upload_bytes.inc(receipt.size if new else 0)
+        return receipt, new
+
+    async def personalised(self, address: Address, *, wait: float) -> bytes | None:
+        """That client's parameters after the round; None if the round is not aggregated within the wait."""
+        here = self._running
+        run = await here.conductor.find(address.run)
+        if not 1 <= address.round <= run.request.rounds:
+            raise NotFoundError(f"expected a round from 1 to {run.request.rounds} of {run.name}, got {address.round}")
+        if run.active:
+            await here.conductor.wait(lambda: self._settled(address), self._bounded(wait))
+            run = await here.conductor.find(address.run)
+        if run.aggregated(address.round):
+            compute = partial(aggregation.personalise, number=address.round, client=address.client)
+            return await off_loop(compute, here.archive, run)
+        if run.phase == "failed":
+            raise ConflictError(f"{run.name} has failed: {run.reason}")
+        return None
+
+    def _settled(self, address: Address) -> bool:
+        run = self._running.conductor.run
+        return run is None or run.name != address.run or not run.active or run.aggregated(address.round)
+
+    def _bounded(self, seconds: float) -> float:
+        return min(seconds, self.settings.longest_wait_seconds)
+
+
+def _draw(here: Federation, run: Run, key: int) -> Anchor:
+    counts = [c for c in (here.members[client].counts for client in sorted(run.clients)) if c is not None]
+    drawn = anchor(run.request.method, counts, seed=run.request.seed, number=key)
+    store.add_anchor(here.archive.database, run.name, number=key, anchor=drawn)
+    return drawn
+
+
+def _next_name(run: Run | None) -> str:
+    if run is not None and run.active:
+        raise ConflictError(f"expected no active run, {run.name} is {run.phase}")
+    return f"run-{1 + (int(run.name.removeprefix('run-')) if run else 0)}"
+
+
+def _require_same_shape(settings: AggregatorSettings, request: RunIn) -> None:
+    for name in ("width", "layers"):
+        ours, theirs = getattr(settings.method, name), getattr(request.method, name)
+        if ours != theirs:
+            raise ProtocolError(f"method.{name}: expected this federation's {ours}, got {theirs}")

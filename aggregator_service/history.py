@@ -1,0 +1,99 @@
+"""Rows of the database -> the operator's view of a run: who sent what, who is missing, rho and its standing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from aggregator_service.database import Database
+from aggregator_service.tables import ENROLMENTS, ROUNDS, RUNS, STATES, UPDATES
+from shared.errors import NotFoundError
+from shared.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn
+from shared.strategies.lpsfed import similarities
+from shared.strategy import Scalars
+
+
+def instant(seconds: float) -> str:
+    """Seconds since the epoch as UTC, ISO 8601."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
+def run_histories(database: Database) -> list[RunHistoryOut]:
+    """Every run, oldest first, without its rounds."""
+    with database.reading() as connection:
+        return [_head(row) for row in connection.execute(select(RUNS).order_by(RUNS.c.number))]
+
+
+def run_history(database: Database, name: str) -> RunHistoryOut:
+    """A run with all its rounds."""
+    with database.reading() as connection:
+        row = connection.execute(select(RUNS).where(RUNS.c.name == name)).first()
+        if row is None:
+            raise NotFoundError(f"there is no run {name!r}")
+        head = _head(row)
+        rounds = _rounds(connection, name, head.request.method.similarity_floor)
+        return head.model_copy(update={"rounds": rounds})
+
+
+def _head(row: Row[Any]) -> RunHistoryOut:
+    return RunHistoryOut(
+        run=row.name,
+        phase=row.phase,
+        reason=row.reason,
+        request=RunIn.model_validate(row.request),
+        started_at=instant(row.started_at),
+    )
+
+
+def _rounds(connection: Connection, name: str, floor: float) -> tuple[RoundOut, ...]:
+    enrolled = connection.execute(select(ENROLMENTS).where(ENROLMENTS.c.run == name)).all()
+    since = {row.client: row.since_round for row in enrolled}
+    sent = _participants(connection, name, _near(connection, name, floor))
+    views = []
+    for row in connection.execute(select(ROUNDS).where(ROUNDS.c.run == name).order_by(ROUNDS.c.number)):
+        expected = sorted(client for client, first in since.items() if first <= row.number)
+        absent = {client: ParticipantOut(client=client, received=False) for client in expected}
+        views.append(_round(row, absent | sent.get(row.number, {})))
+    return tuple(views)
+
+
+def _round(row: Row[Any], everybody: Mapping[str, ParticipantOut]) -> RoundOut:
+    participants = tuple(everybody[client] for client in sorted(everybody))
+    return RoundOut(
+        number=row.number,
+        phase=row.phase,
+        opened_at=instant(row.opened_at),
+        closed_at=None if row.closed_at is None else instant(row.closed_at),
+        missing=tuple(one.client for one in participants if not one.received),
+        participants=participants,
+    )
+
+
+def _near(connection: Connection, name: str, floor: float) -> dict[int, dict[str, float]]:
+    """rhobar (Eq. 12) by round and client, where the strategy sends rho."""
+    rows = connection.execute(select(STATES.c.round, STATES.c.latest).where(STATES.c.run == name))
+    return {row.round: similarities(row.latest, floor) for row in rows if _has_rho(row.latest)}
+
+
+def _has_rho(latest: Mapping[str, Scalars]) -> bool:
+    return any("rho" in scalars for scalars in latest.values())
+
+
+def _participants(
+    connection: Connection, name: str, near: Mapping[int, Mapping[str, float]]
+) -> dict[int, dict[str, ParticipantOut]]:
+    by_round: dict[int, dict[str, ParticipantOut]] = {}
+    for row in connection.execute(select(UPDATES).where(UPDATES.c.run == name)):
+        by_round.setdefault(row.round, {})[row.client] = ParticipantOut(
+            client=row.client,
+            received=True,
+            size=row.size,
+            digest=row.digest,
+            received_at=instant(row.received_at),
+            rho=row.scalars.get("rho"),
+            rhobar=near.get(row.round, {}).get(row.client),
+        )
+    return by_round

@@ -1,0 +1,45 @@
+"""What happens in the service -> Prometheus series, in a registry of its own for each app."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from aggregator_service.rounds import Run
+from shared.schemas import Phase
+
+PHASES: tuple[Phase, ...] = ("waiting", "open", "aggregated", "finished", "failed")
+
+
+class Metrics:
+    """Series named lpsfed_aggregator_*; no label ever holds a client's name."""
+
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry()
+        prefix = "lpsfed_aggregator"
+        self.uploads = Counter(f"{prefix}_uploads", "Uploads by outcome", ["outcome"], registry=registry)
+        self.upload_bytes = Counter(f"{prefix}_upload_bytes", "Bytes of accepted updates", registry=registry)
+        self.rounds = Counter(f"{prefix}_rounds", "Rounds that ended, by outcome", ["outcome"], registry=registry)
+        self.round_seconds = Histogram(f"{prefix}_round_seconds", "From opened to closed", registry=registry)
+        self.aggregation_seconds = Histogram(f"{prefix}_aggregation_seconds", "Closed to durable", registry=registry)
+        self.requests = Histogram(
+            f"{prefix}_request_seconds", "Latency by route", ["method", "route", "status"], registry=registry
+        )
+        self._phase = Gauge(f"{prefix}_phase", "1 for the current run's phase", ["phase"], registry=registry)
+        self._round = Gauge(f"{prefix}_round", "Number of the current round", registry=registry)
+        self.clients = Gauge(f"{prefix}_clients", "Clients enrolled in the federation", registry=registry)
+
+    def stand(self, phase: Phase, number: int) -> None:
+        """Where the current run stands."""
+        for known in PHASES:
+            self._phase.labels(known).set(known == phase)
+        self._round.set(number)
+
+    def close_round(self, run: Run, *, now: float) -> None:
+        """A round whose state is durable since `now`."""
+        closed_at = run.closed_at or now
+        self.rounds.labels("aggregated").inc()
+        self.round_seconds.observe(closed_at - run.opened_at)
+        self.aggregation_seconds.observe(now - closed_at)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)

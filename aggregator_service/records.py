@@ -1,0 +1,140 @@
+"""Rows of the database -> runs, clients, updates and states as the rest of the service knows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from aggregator_service.anchor import Anchor
+from aggregator_service.database import Database
+from aggregator_service.rounds import Receipt, Run
+from aggregator_service.tables import ANCHORS, CLIENTS, ENROLMENTS, FEDERATION, ROUNDS, RUNS, STATES, UPDATES
+from shared.errors import NotFoundError
+from shared.schemas import Counts, RunIn
+from shared.strategy import Scalars
+
+
+@dataclass(frozen=True)
+class Client:
+    """A name and the hash of the secret that is bound to it."""
+
+    name: str
+    secret_hash: str
+    counts: Counts | None
+    joined_at: float
+
+
+@dataclass(frozen=True)
+class HeldUpdate:
+    """An accepted update; `blob` is None once retention has deleted its content."""
+
+    receipt: Receipt
+    scalars: Scalars
+    blob: str | None
+
+
+@dataclass(frozen=True)
+class HeldState:
+    """The aggregator's memory after a round."""
+
+    run: str
+    round: int
+    digest: str
+    latest: dict[str, Scalars]
+    blob: str | None
+
+
+def sequence(database: Database) -> int:
+    with database.reading() as connection:
+        return int(connection.execute(select(FEDERATION.c.sequence)).scalar_one())
+
+
+def clients(database: Database) -> dict[str, Client]:
+    with database.reading() as connection:
+        return {row.name: _client(row) for row in connection.execute(select(CLIENTS))}
+
+
+def run(database: Database, name: str | None = None) -> Run | None:
+    """The named run, or the newest."""
+    chosen = select(RUNS).order_by(RUNS.c.number.desc()).limit(1)
+    with database.reading() as connection:
+        row = connection.execute(chosen if name is None else chosen.where(RUNS.c.name == name)).first()
+        return None if row is None else _run(connection, row)
+
+
+def update(database: Database, run: str, *, number: int, client: str) -> HeldUpdate | None:
+    """The client's update of exactly this round."""
+    held = last_update(database, run, number=number, client=client)
+    return held if held is not None and held.receipt.round == number else None
+
+
+def last_update(database: Database, run: str, *, number: int, client: str) -> HeldUpdate | None:
+    """The client's last accepted update in rounds up to `number`."""
+    mine = (UPDATES.c.run == run) & (UPDATES.c.client == client) & (UPDATES.c.round <= number)
+    with database.reading() as connection:
+        row = connection.execute(select(UPDATES).where(mine).order_by(UPDATES.c.round.desc()).limit(1)).first()
+    return None if row is None else _update(row)
+
+
+def updates(database: Database, run: str, *, number: int) -> list[HeldUpdate]:
+    """The round's updates in the order of client names."""
+    with database.reading() as connection:
+        return _updates(connection, run, number)
+
+
+def state(database: Database, run: str, *, number: int) -> HeldState:
+    query = select(STATES).where((STATES.c.run == run) & (STATES.c.round == number))
+    with database.reading() as connection:
+        row = connection.execute(query).first()
+    if row is None:
+        raise NotFoundError(f"there is no aggregated round {number} of {run}")
+    return HeldState(**row._mapping)
+
+
+def anchor(database: Database, run: str, *, number: int) -> Anchor | None:
+    query = select(ANCHORS).where((ANCHORS.c.run == run) & (ANCHORS.c.round == number))
+    with database.reading() as connection:
+        row = connection.execute(query).first()
+    return None if row is None else Anchor(tuple(row.kernel), row.source)
+
+
+def blobs(database: Database) -> set[str]:
+    """Every file that a row speaks of."""
+    with database.reading() as connection:
+        return {name for table in (UPDATES, STATES) for name in connection.scalars(select(table.c.blob)) if name}
+
+
+def _client(row: Row[Any]) -> Client:
+    counts = None if row.counts is None else Counts(**row.counts)
+    return Client(row.name, row.secret_hash, counts, row.joined_at)
+
+
+def _update(row: Row[Any]) -> HeldUpdate:
+    receipt = Receipt(row.run, row.round, row.client, row.digest, row.size, row.received_at)
+    return HeldUpdate(receipt, row.scalars, row.blob)
+
+
+def _updates(connection: Connection, run: str, number: int) -> list[HeldUpdate]:
+    query = select(UPDATES).where((UPDATES.c.run == run) & (UPDATES.c.round == number)).order_by(UPDATES.c.client)
+    return [_update(row) for row in connection.execute(query)]
+
+
+def _run(connection: Connection, row: Row[Any]) -> Run:
+    enrolled = connection.scalars(select(ENROLMENTS.c.client).where(ENROLMENTS.c.run == row.name))
+    current = select(ROUNDS).where((ROUNDS.c.run == row.name) & (ROUNDS.c.number == row.round))
+    opened = connection.execute(current).first()
+    return Run(
+        name=row.name,
+        request=RunIn.model_validate(row.request),
+        started_at=row.started_at,
+        deadline=row.deadline,
+        clients=frozenset(enrolled),
+        phase=row.phase,
+        round=row.round,
+        opened_at=opened.opened_at if opened else 0.0,
+        closed_at=opened.closed_at if opened else None,
+        reason=row.reason,
+        receipts={held.receipt.client: held.receipt for held in _updates(connection, row.name, row.round)},
+    )

@@ -1,0 +1,192 @@
+"""HTTP -> calls of the coordinator -> HTTP. Nothing is decided here."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi.security import HTTPBearer
+
+from aggregator_service.access import ForbiddenError, bearer, same
+from aggregator_service.coordinator import Coordinator
+from aggregator_service.history import instant
+from aggregator_service.uploads import Address
+from shared.errors import ProtocolError, TooLargeError, UnavailableError
+from shared.schemas import AnchorOut, JoinIn, JoinOut, ProblemOut, ReceiptOut, RunHistoryOut, RunIn, RunOut
+from shared.wire import MEDIA_TYPE
+
+PRIVATE = {"Cache-Control": "no-store"}
+RETRY_SECONDS = "1"
+
+RunPath = Annotated[str, Path(pattern=r"^run-[0-9]{1,9}$")]
+RoundPath = Annotated[int, Path(ge=1, le=100_000)]
+ClientPath = Annotated[str, Path(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+Wait = Annotated[float, Query(ge=0, allow_inf_nan=False, description="seconds; clamped by the aggregator")]
+
+
+class MediaTypeError(ProtocolError):
+    """The body is not of the one kind that an upload may be."""
+
+
+# Dependencies are async because the framework sends each plain function through a worker thread.
+async def coordinator(request: Request) -> Coordinator:
+    found: Coordinator = request.app.state.coordinator
+    return found
+
+
+Service = Annotated[Coordinator, Depends(coordinator)]
+
+
+async def caller(request: Request, service: Service) -> str:
+    """The joined client whose secret this is."""
+    name = service.identify(bearer(request.headers.get("authorization")))
+    request.state.client = name
+    return name
+
+
+Caller = Annotated[str, Depends(caller)]
+
+
+async def address(run: RunPath, number: RoundPath, client: ClientPath, caller: Caller) -> Address:
+    """What a client may name: only its own."""
+    if client != caller:
+        raise ForbiddenError(f"expected your own name, {caller!r}, got {client!r}")
+    return Address(run, number, client)
+
+
+async def operator(request: Request, service: Service) -> None:
+    secret = bearer(request.headers.get("authorization"))
+    if same(secret, service.operator_token):
+        return
+    await caller(request, service)
+    raise ForbiddenError("expected the operator's token, got a client's secret")
+
+
+async def acceptable(request: Request, service: Service, caller: Caller) -> None:
+    """Refuse by its headers a body that could not be an update; but only to somebody known."""
+    del caller
+    kind, encoding = request.headers.get("content-type", ""), request.headers.get("content-encoding")
+    if kind != MEDIA_TYPE or encoding is not None:
+        raise MediaTypeError(f"expected {MEDIA_TYPE} without content encoding, got {kind!r}, {encoding!r}")
+    length, limit = request.headers.get("content-length", "0"), service.settings.max_upload_bytes
+    if not length.isascii() or not length.isdigit() or int(length[:20]) > limit:
+        raise TooLargeError(f"expected at most {limit} bytes, got {length[:20]!r}")
+
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ProblemOut, "description": "RFC 9457 problem document"}}
+BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+PARAMETERS: dict[int | str, dict[str, Any]] = {200: {"content": {MEDIA_TYPE: BINARY}, "description": "parameters"}}
+UNCHANGED: dict[int | str, dict[str, Any]] = {304: {"description": "the caller has it already"}}
+NOT_YET: dict[int | str, dict[str, Any]] = {204: {"description": "the wait is over, the round is not aggregated"}}
+REPEATED: dict[int | str, dict[str, Any]] = {201: {"model": ReceiptOut, "description": "accepted; 200: it came before"}}
+UPDATE_BODY = {"requestBody": {"required": True, "content": {MEDIA_TYPE: BINARY}}}
+SHOWN = Depends(HTTPBearer(auto_error=False))  # for /docs alone; who is calling is decided by `caller` and `operator`
+clients = APIRouter(prefix="/v1", tags=["clients"], dependencies=[SHOWN], responses=PROBLEMS)
+runs = APIRouter(prefix="/v1/runs", tags=["operator"], dependencies=[SHOWN, Depends(operator)], responses=PROBLEMS)
+inside = APIRouter(tags=["service"])
+
+
+@clients.post("/clients")
+async def join(message: JoinIn, request: Request, service: Service) -> JoinOut:
+    secret = bearer(request.headers.get("authorization"))
+    request.state.client = message.client
+    return await service.join(message, secret)
+
+
+@clients.get("/runs/current")
+async def read_current(
+    service: Service, caller: Caller, response: Response, after: int | None = None, wait: Wait = 0.0
+) -> RunOut:
+    response.headers.update(PRIVATE)
+    return await service.current(caller, after=after, wait=wait)
+
+
+@clients.get(
+    "/runs/{run}/model", response_class=Response, dependencies=[Depends(caller)], responses=PARAMETERS | UNCHANGED
+)
+async def read_model(run: RunPath, request: Request, service: Service) -> Response:
+    return _tagged(request, await service.model(run), MEDIA_TYPE)
+
+
+@clients.get(
+    "/runs/{run}/rounds/{number}/anchor", response_model=AnchorOut, dependencies=[Depends(caller)], responses=UNCHANGED
+)
+async def read_anchor(run: RunPath, number: RoundPath, request: Request, service: Service) -> Response:
+    anchor = await service.anchor(run, number)
+    message = AnchorOut(run=run, round=number, kernel=anchor.kernel, source=anchor.source)
+    return _tagged(request, message.model_dump_json().encode(), "application/json")
+
+
+@clients.put(
+    "/runs/{run}/rounds/{number}/clients/{client}/update",
+    dependencies=[Depends(acceptable)],
+    responses=REPEATED,
+    openapi_extra=UPDATE_BODY,
+)
+async def put_update(
+    place: Annotated[Address, Depends(address)], request: Request, response: Response, service: Service
+) -> ReceiptOut:
+    receipt, new = await service.receive(place, request.stream())
+    response.status_code = 201 if new else 200
+    return ReceiptOut(
+        run=receipt.run,
+        round=receipt.round,
+        client=receipt.client,
+        digest=receipt.digest,
+        size=receipt.size,
+        received_at=instant(receipt.received_at),
+    )
+
+
+@clients.get(
+    "/runs/{run}/rounds/{number}/clients/{client}/personalized", response_class=Response, responses=PARAMETERS | NOT_YET
+)
+async def read_personalised(
+    place: Annotated[Address, Depends(address)], service: Service, wait: Wait = 0.0
+) -> Response:
+    body = await service.personalised(place, wait=wait)
+    if body is None:
+        return Response(status_code=204, headers=PRIVATE | {"Retry-After": RETRY_SECONDS})
+    return Response(body, media_type=MEDIA_TYPE, headers=PRIVATE)
+
+
+@runs.post("", status_code=201)
+async def start_run(message: RunIn, service: Service) -> RunHistoryOut:
+    return await service.start_run(message)
+
+
+@runs.get("")
+async def list_runs(service: Service) -> list[RunHistoryOut]:
+    return await service.histories()
+
+
+@runs.get("/{run}")
+async def read_run(run: RunPath, service: Service) -> RunHistoryOut:
+    return await service.history(run)
+
+
+@inside.get("/health/live")
+async def live() -> dict[str, str]:
+    return {"status": "live"}
+
+
+@inside.get("/health/ready")
+async def ready(service: Service) -> dict[str, str]:
+    if not service.ready:
+        raise UnavailableError("the aggregator is starting, stopping, or its disk refuses")
+    return {"status": "ready"}
+
+
+@inside.get("/metrics", response_class=Response)
+async def metrics(service: Service) -> Response:
+    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _tagged(request: Request, body: bytes, media_type: str) -> Response:
+    """A body with a strong ETag; 304 to whoever has it."""
+    tag = f'"{hashlib.sha256(body).hexdigest()}"'
+    held = [one.strip() for one in request.headers.get("if-none-match", "").split(",")]
+    if tag in held:
+        return Response(status_code=304, headers={"ETag": tag})
+    return Response(body, media_type=media_type, headers={"ETag": tag, "Cache-Control": "private, no-cache"})

@@ -1,0 +1,84 @@
+"""Environment and arguments -> the aggregator's settings: one place for every default and its meaning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsError as SourceError
+
+from shared.errors import SettingsError
+from shared.parameters import mlp_specification
+from shared.schemas import Declaration
+from shared.settings import MethodSettings
+from shared.strategies import STRATEGIES, build_strategy
+
+LEAST_TOKEN = 16  # characters; a shorter operator token could be guessed
+
+
+class AggregatorSettings(BaseSettings):
+    """Settings of one aggregator. Each comes from LPSFED_AGGREGATOR_<NAME> or from the constructor."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="LPSFED_AGGREGATOR_",
+        env_nested_delimiter="__",
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+    )
+
+    state_directory: Path = Field(description="database and blobs; a restart resumes from it")
+    operator_token: SecretStr | None = Field(None, description="secret of the operator's calls")
+    operator_token_file: Path | None = Field(None, description="a file whose content is that secret")
+    strategy: str = "lpsfed"
+    method: MethodSettings = Field(MethodSettings(), description="width and layers fix what is exchanged")
+    max_upload_bytes: int = Field(64 << 20, ge=1, description="limit of one update's body")
+    retention_rounds: int = Field(2, ge=1, description="rounds that stay available; older blobs are deleted")
+    longest_wait_seconds: float = Field(30.0, ge=0, le=300, description="limit of one long poll")
+    host: str = "127.0.0.1"
+    port: int = Field(8800, ge=0, le=65535)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("strategy")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in STRATEGIES:
+            raise ValueError(f"expected one of {', '.join(STRATEGIES)}, got {name!r}")
+        return name
+
+    @model_validator(mode="after")
+    def _usable_token(self) -> Self:
+        if (self.operator_token is None) == (self.operator_token_file is None):
+            raise ValueError("operator_token: expected either it or operator_token_file, got both or neither")
+        if len(self.token()) < LEAST_TOKEN:
+            raise ValueError(f"operator_token: expected at least {LEAST_TOKEN} characters, got {len(self.token())}")
+        return self
+
+    def token(self) -> str:
+        """The operator's secret, wherever it lies."""
+        if self.operator_token is not None:
+            return self.operator_token.get_secret_value()
+        try:
+            return Path(self.operator_token_file or "").read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"operator_token_file: expected a readable text file ({error})") from None
+
+    def declaration(self) -> Declaration:
+        """What every client of this federation may send, and no more."""
+        return build_strategy(self.strategy, self.method).declaration(mlp_specification(self.method))
+
+
+def aggregator_settings(**overrides: Any) -> AggregatorSettings:
+    """Settings from the environment with `overrides` on top, or a SettingsError naming each bad field.
+
+    What came is left out of the message: it may be the operator's token.
+    """
+    try:
+        return AggregatorSettings(**overrides)
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}".removeprefix(": ") for e in error.errors()]
+        raise SettingsError("; ".join(lines).replace("Value error, ", "")) from None
+    except SourceError as error:
+        raise SettingsError(str(error)) from None

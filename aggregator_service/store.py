@@ -1,0 +1,103 @@
+"""Transitions -> committed rows: each function is one transaction, durable before anybody is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import asdict
+
+from sqlalchemy import ColumnElement, Connection, Table, func, select, update
+from sqlalchemy.dialects.sqlite import insert
+
+from aggregator_service.anchor import Anchor
+from aggregator_service.database import Database
+from aggregator_service.records import Client, HeldState, HeldUpdate
+from aggregator_service.rounds import Run
+from aggregator_service.tables import ANCHORS, CLIENTS, ENROLMENTS, FEDERATION, ROUNDS, RUNS, STATES, UPDATES
+from shared.schemas import Declaration
+
+
+def add_client(database: Database, client: Client, *, declaration: Declaration) -> None:
+    """A new client; or new counts of a known one."""
+    counts = client.counts.model_dump() if client.counts else None
+    row = asdict(client) | {"counts": counts, "declaration": declaration.model_dump(mode="json")}
+    with database.writing() as connection:
+        connection.execute(insert(CLIENTS).values(row).on_conflict_do_update(["name"], set_={"counts": counts}))
+
+
+def save_run(database: Database, run: Run, *, sequence: int) -> None:
+    with database.writing() as connection:
+        _write(connection, run, sequence)
+
+
+def enrol(database: Database, run: Run, *, clients: Collection[str], sequence: int) -> None:
+    """A run, new or changed by those who join it."""
+    since = max(1, run.round)
+    with database.writing() as connection:
+        _write(connection, run, sequence)
+        for client in sorted(clients):
+            row = {"run": run.name, "client": client, "since_round": since}
+            connection.execute(insert(ENROLMENTS).values(row).on_conflict_do_nothing())
+
+
+def add_update(database: Database, run: Run, *, held: HeldUpdate, sequence: int) -> None:
+    """An update together with what it brought about in its run."""
+    row = asdict(held.receipt) | {"scalars": dict(held.scalars), "blob": held.blob}
+    with database.writing() as connection:
+        connection.execute(insert(UPDATES).values(row))
+        _write(connection, run, sequence)
+
+
+def add_state(database: Database, run: Run, *, state: HeldState, sequence: int) -> None:
+    """The state after a round together with what follows: the next round, or the end."""
+    with database.writing() as connection:
+        connection.execute(insert(STATES).values(asdict(state)))
+        _write(connection, run, sequence)
+
+
+def add_anchor(database: Database, run: str, *, number: int, anchor: Anchor) -> None:
+    row = {"run": run, "round": number, "kernel": list(anchor.kernel), "source": anchor.source}
+    with database.writing() as connection:
+        connection.execute(insert(ANCHORS).values(row).on_conflict_do_nothing())
+
+
+def drop_before(database: Database, run: str, *, oldest: int) -> list[str]:
+    """Forget the blobs that serve no round from `oldest` of `run` on; returns the files that may go.
+
+    What stays: each client's last update up to `oldest`, every later one, and the states from `oldest` on.
+    """
+    others = UPDATES.alias()
+    served = (others.c.run == run) & (others.c.client == UPDATES.c.client) & (others.c.round <= oldest)
+    last = select(func.max(others.c.round)).where(served).scalar_subquery()
+    with database.writing() as connection:
+        updates = _forget(connection, UPDATES, (UPDATES.c.run != run) | (UPDATES.c.round < last))
+        return updates + _forget(connection, STATES, (STATES.c.run != run) | (STATES.c.round < oldest))
+
+
+def _forget(connection: Connection, table: Table, old: ColumnElement[bool]) -> list[str]:
+    there = old & table.c.blob.is_not(None)
+    names = list(connection.scalars(select(table.c.blob).where(there)))
+    if names:
+        connection.execute(update(table).where(there).values(blob=None))
+    return names
+
+
+def _write(connection: Connection, run: Run, sequence: int) -> None:
+    row = {"deadline": run.deadline, "phase": run.phase, "round": run.round, "reason": run.reason}
+    first = {
+        "number": int(run.name.removeprefix("run-")),
+        "name": run.name,
+        "request": run.request.model_dump(mode="json"),
+        "started_at": run.started_at,
+    }
+    connection.execute(insert(RUNS).values(first | row).on_conflict_do_update(["number"], set_=row))
+    connection.execute(update(FEDERATION).values(sequence=sequence))
+    if run.round:
+        _write_round(connection, run)
+
+
+def _write_round(connection: Connection, run: Run) -> None:
+    # A finished run's last round was aggregated; "finished" is said of runs.
+    changed = {"phase": "aggregated" if run.phase == "finished" else run.phase, "closed_at": run.closed_at}
+    row = {"run": run.name, "number": run.round, "opened_at": run.opened_at}
+    statement = insert(ROUNDS).values(row | changed)
+    connection.execute(statement.on_conflict_do_update(["run", "number"], set_=changed))

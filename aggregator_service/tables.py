@@ -1,0 +1,90 @@
+"""The database's tables. Times are seconds since the epoch; a blob is a file name, NULL once deleted."""
+
+from __future__ import annotations
+
+from sqlalchemy import JSON, Column, Float, ForeignKey, ForeignKeyConstraint, Integer, MetaData, String, Table
+
+METADATA = MetaData()
+
+FEDERATION = Table(
+    "federation",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("declaration", JSON, nullable=False),
+    Column("sequence", Integer, nullable=False),
+)
+
+CLIENTS = Table(
+    "clients",
+    METADATA,
+    Column("name", String, primary_key=True),
+    Column("secret_hash", String, nullable=False, unique=True),
+    Column("declaration", JSON, nullable=False),
+    Column("counts", JSON(none_as_null=True)),
+    Column("joined_at", Float, nullable=False),
+)
+
+RUNS = Table(
+    "runs",
+    METADATA,
+    Column("number", Integer, primary_key=True),
+    Column("name", String, nullable=False, unique=True),
+    Column("request", JSON, nullable=False),
+    Column("started_at", Float, nullable=False),
+    Column("deadline", Float, nullable=False),
+    Column("phase", String, nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("reason", String),
+)
+
+ENROLMENTS = Table(
+    "enrolments",
+    METADATA,
+    Column("run", String, ForeignKey("runs.name"), primary_key=True),
+    Column("client", String, ForeignKey("clients.name"), primary_key=True),
+    Column("since_round", Integer, nullable=False),
+)
+
+ROUNDS = Table(
+    "rounds",
+    METADATA,
+    Column("run", String, ForeignKey("runs.name"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("phase", String, nullable=False),
+    Column("opened_at", Float, nullable=False),
+    Column("closed_at", Float),
+)
+
+UPDATES = Table(
+    "updates",
+    METADATA,
+    Column("run", String, primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("client", String, ForeignKey("clients.name"), primary_key=True),
+    Column("digest", String, nullable=False),
+    Column("size", Integer, nullable=False),
+    Column("received_at", Float, nullable=False),
+    Column("scalars", JSON, nullable=False),
+    Column("blob", String),
+    ForeignKeyConstraint(["run", "round"], ["rounds.run", "rounds.number"]),
+)
+
+STATES = Table(
+    "states",
+    METADATA,
+    Column("run", String, primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("digest", String, nullable=False),
+    Column("latest", JSON, nullable=False),
+    Column("blob", String),
+    ForeignKeyConstraint(["run", "round"], ["rounds.run", "rounds.number"]),
+)
+
+ANCHORS = Table(
+    "anchors",
+    METADATA,
+    Column("run", String, ForeignKey("runs.name"), primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("kernel", JSON, nullable=False),
+    Column("source", String, nullable=False),
+)

@@ -1,0 +1,88 @@
+"""One client's body for one round -> spooled, held against the declaration, accepted; or refused and gone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from aggregator_service import records, rounds, store
+from aggregator_service.blobs import Blob
+from aggregator_service.conductor import Clock, Conductor
+from aggregator_service.records import HeldUpdate
+from aggregator_service.rounds import Receipt, Run
+from aggregator_service.threads import off_loop
+from shared.errors import NotFoundError, ProtocolError
+from shared.schemas import Declaration
+from shared.strategy import Scalars
+from shared.wire import check, open_parameters
+
+
+@dataclass(frozen=True)
+class Address:
+    """Whose update of which round."""
+
+    run: str
+    round: int
+    client: str
+
+
+class Uploads:
+    """Takes updates in for the conductor's run."""
+
+    def __init__(self, conductor: Conductor, declaration: Declaration, *, clock: Clock) -> None:
+        self._conductor = conductor
+        self._archive = conductor.archive
+        self._declaration = declaration
+        self._clock = clock
+
+    async def receive(self, address: Address, body: AsyncIterator[bytes]) -> tuple[Receipt, bool]:
+        """The receipt of an update, and whether it is new."""
+        await self._require_place(address)
+        blob = await self._archive.blobs.receive(body, limit=self._archive.settings.max_upload_bytes)
+        new = False
+        try:
+            scalars = await off_loop(inspect, self._declaration, self._archive.blobs.path(blob.name))
+            receipt, new = await self._take(address, blob, scalars)
+        finally:
+            if not new:
+                self._archive.blobs.remove([blob.name])
+        return receipt, new
+
+    async def _require_place(self, address: Address) -> None:
+        """Refuse before the body is read what could not be accepted after it."""
+        run = await self._conductor.find(address.run)
+        if address.client not in run.clients:
+            raise NotFoundError(f"client {address.client!r} is not enrolled in {run.name}")
+        if await self._held(run, address) is None:
+            rounds.require_open(run, address.round, now=self._clock())
+
+    async def _held(self, run: Run, address: Address) -> Receipt | None:
+        if address.round == run.round:
+            return run.receipts.get(address.client)
+        find = partial(records.update, number=address.round, client=address.client)
+        held = await off_loop(find, self._archive.database, address.run)
+        return None if held is None else held.receipt
+
+    async def _take(self, address: Address, blob: Blob, scalars: Scalars) -> tuple[Receipt, bool]:
+        async with self._conductor.lock:
+            run = await self._conductor.find(address.run)
+            held = await self._held(run, address)
+            receipt = Receipt(address.run, address.round, address.client, blob.digest, blob.size, self._clock())
+            after = rounds.accept(run, receipt, earlier=held)
+            if held is not None:
+                return held, False
+            update = HeldUpdate(receipt, scalars, blob.name)
+            await self._conductor.commit(after, partial(store.add_update, held=update))
+            return receipt, True
+
+
+def inspect(declaration: Declaration, path: Path) -> Scalars:
+    """The scalars of a spooled body that is exactly what was declared; ProtocolError for any other."""
+    try:
+        specification, content = open_parameters(path)
+    except RecursionError:  # what the JSON reader makes of "[[[[..."
+        raise ProtocolError("expected the scalars as JSON, got a structure too deep to read") from None
+    check(declaration, specification, content)
+    return content.scalars

@@ -1,0 +1,236 @@
+"""Whole runs over the wire, with clients that only know numpy."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import anyio
+import numpy as np
+import pytest
+
+from shared.parameters import Float32, initial_parameters
+from shared.wire import MEDIA_TYPE
+
+if TYPE_CHECKING:
+    from conftest import FakeClient, Federation, Running
+
+Tensors = Callable[[bytes], dict[str, Float32]]
+pytestmark = pytest.mark.anyio
+
+
+async def begin(federation: Federation, *names: str, **request: object) -> list[FakeClient]:
+    clients = await federation.joined(*names)
+    assert (await federation.start_run(**({"rounds": 2, "clients": len(names)} | request))).status_code == 201
+    return clients
+
+
+@pytest.mark.parametrize("strategy", ["lpsfed", "fedavg", "local"])
+async def test_a_run_goes_from_the_first_join_to_the_end(running: Running, strategy: str) -> None:
+    async with running(strategy=strategy) as federation:
+        clients = await begin(federation, "east", "north", "south")
+        for number in (1, 2):
+            for client in clients:
+                scalars = {"rho": 0.1, "margin": 0.2} if strategy == "lpsfed" else {}
+                assert (await client.put(number, client.update(1.0, **scalars))).status_code == 201
+            for client in clients:
+                assert (await client.personalised(number)).status_code == 200
+        history = await federation.history()
+        assert history["phase"] == "finished"
+        assert [(one["phase"], one["missing"]) for one in history["rounds"]] == [("aggregated", [])] * 2
+
+
+async def test_everybody_starts_from_the_same_seeded_parameters(running: Running, tensors: Tensors) -> None:
+    async with running() as federation:
+        (north,) = await begin(federation, "north", seed=5)
+        answer = await north.get("/v1/runs/run-1/model")
+        expected = initial_parameters(federation.settings.declaration().tensors, 5, exact=True)
+        assert answer.headers["content-type"] == MEDIA_TYPE
+        assert answer.headers["etag"] == f'"{hashlib.sha256(answer.content).hexdigest()}"'
+        got = tensors(answer.content)
+        assert got.keys() == expected.keys()
+        assert all(np.array_equal(got[name], expected[name]) for name in expected)
+        known = await federation.http.get(
+            "/v1/runs/run-1/model", headers=north.headers | {"If-None-Match": answer.headers["etag"]}
+        )
+        assert (known.status_code, known.content) == (304, b"")
+
+
+async def test_lpsfed_mixes_the_mean_with_ones_own_as_much_as_ones_spectrum_is_far(
+    running: Running, tensors: Tensors
+) -> None:
+    # rho .2, .3, .6 -> rhobar 1, .75, 0 (Eq. 12); mean of 1, 2, 6 is 3 (Eq. 13); Eq. 14: 3, .75 * 3 + .25 * 2, 6
+    sent = {"east": (1.0, 0.2, 0.5), "north": (2.0, 0.3, 0.7), "south": (6.0, 0.6, 0.9)}
+    expected = {"east": (3.0, 0.7), "north": (2.75, 0.7), "south": (6.0, 0.9)}
+    async with running() as federation:
+        clients = await begin(federation, *sent)
+        for client in clients:
+            value, rho, margin = sent[client.name]
+            await client.put(1, client.update(value, rho=rho, margin=margin))
+        for client in clients:
+            answer = await client.personalised(1)
+            value, margin = expected[client.name]
+            assert all(np.allclose(array, value) for array in tensors(answer.content).values())
+            assert scalars_of(answer.content) == pytest.approx({"margin": margin})
+            assert answer.headers["cache-control"] == "no-store"
+        near = {one["client"]: one["rhobar"] for one in (await federation.history())["rounds"][0]["participants"]}
+        assert near == pytest.approx({"east": 1.0, "north": 0.75, "south": 0.0})
+
+
+def scalars_of(body: bytes) -> dict[str, float]:
+    """Read from the safetensors header by hand: 8 bytes of length, then JSON."""
+    length = int.from_bytes(body[:8], "little")
+    scalars: dict[str, float] = json.loads(json.loads(body[8 : 8 + length])["__metadata__"]["scalars"])
+    return scalars
+
+
+async def test_one_that_joins_late_and_one_that_was_away_still_get_parameters(
+    running: Running, tensors: Tensors
+) -> None:
+    async with running() as federation:
+        north, south = await begin(federation, "north", "south", rounds=3, quorum=1, deadline_seconds=0.25)
+        await north.put(1, north.update(1.0, rho=0.1, margin=0.0))
+        await south.put(1, south.update(5.0, rho=0.2, margin=0.0))
+        (late,) = await federation.joined("late")
+        mean = await late.personalised(1)
+        assert all(np.allclose(array, 3.0) for array in tensors(mean.content).values())
+        # round 2: south and late are away; south is the farther, rhobar 0, and keeps what it sent in round 1
+        await north.put(2, north.update(7.0, rho=0.1, margin=0.0))
+        kept = await south.personalised(2)
+        assert all(np.allclose(array, 5.0) for array in tensors(kept.content).values())
+        assert (await federation.history())["rounds"][1]["missing"] == ["late", "south"]
+
+
+async def test_a_long_poll_wakes_up_when_the_run_starts(running: Running) -> None:
+    async with running() as federation:
+        (north,) = await federation.joined("north")
+        idle = (await north.get("/v1/runs/current")).json()
+        assert (idle["run"], idle["joined"]) == (None, 1)
+        seen: list[dict[str, object]] = []
+
+        async def poll() -> None:
+            seen.append((await north.get("/v1/runs/current", after=idle["sequence"], wait=10)).json())
+
+        with anyio.fail_after(2):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(poll)
+                await anyio.sleep(0.05)
+                assert not seen
+                await federation.start_run(rounds=2, clients=1)
+        assert (seen[0]["run"], seen[0]["phase"], seen[0]["standing"]) == ("run-1", "open", "expected")
+        assert seen[0]["sequence"] > idle["sequence"]
+
+
+async def test_a_wait_is_cut_to_what_the_aggregator_allows(running: Running) -> None:
+    async with running(longest_wait_seconds=0.05) as federation:
+        (north,) = await begin(federation, "north")
+        sequence = (await north.get("/v1/runs/current")).json()["sequence"]
+        with anyio.fail_after(1):
+            assert (await north.get("/v1/runs/current", after=sequence, wait=1e9)).json()["sequence"] == sequence
+            answer = await north.personalised(1, wait=1e9)
+        assert (answer.status_code, answer.headers["retry-after"]) == (204, "1")
+
+
+async def test_a_shutdown_does_not_wait_for_long_polls(running: Running) -> None:
+    async with running() as federation:
+        (north,) = await begin(federation, "north")
+        sequence = (await north.get("/v1/runs/current")).json()["sequence"]
+        with anyio.fail_after(1):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(lambda: north.get("/v1/runs/current", after=sequence, wait=20))
+                tasks.start_soon(lambda: north.personalised(1, wait=20))
+                await anyio.sleep(0.05)
+                federation.app.state.coordinator.wind_down()
+        assert (await federation.http.get("/health/ready")).status_code == 503
+        assert (await federation.http.get("/health/live")).status_code == 200
+
+
+async def test_a_deadline_closes_a_round_that_has_its_quorum(running: Running) -> None:
+    async with running() as federation:
+        north, south = await begin(federation, "north", "south", rounds=1, quorum=1, deadline_seconds=0.15)
+        await north.put(1, north.update(1.0))
+        assert (await north.personalised(1)).status_code == 200
+        assert (await federation.history())["phase"] == "finished"
+        closed = await south.put(1, south.update(2.0))
+        assert (closed.status_code, closed.json()["code"]) == (409, "round-closed")
+
+
+async def test_a_deadline_without_quorum_fails_the_run_and_tells_whoever_waits(running: Running) -> None:
+    async with running() as federation:
+        north, _ = await begin(federation, "north", "south", deadline_seconds=0.15)
+        await north.put(1, north.update(1.0))
+        answer = await north.personalised(1)
+        assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
+        history = await federation.history()
+        assert (history["phase"], history["rounds"][0]["phase"]) == ("failed", "failed")
+        assert history["reason"] == "round 1: 1 of 2 updates at the deadline, missing south"
+        assert (await federation.start_run(rounds=1, clients=2)).json()["run"] == "run-2"
+
+
+async def test_an_anchor_is_the_same_for_everybody_and_is_known_by_its_tag(running: Running) -> None:
+    async with running() as federation:
+        north, south = await begin(federation, "north", "south")
+        first, second = [await one.get("/v1/runs/run-1/rounds/1/anchor") for one in (north, south)]
+        assert first.json() == second.json()
+        assert first.json()["source"] == "declared 40 x 30 x 200"
+        assert sum(first.json()["kernel"]) == pytest.approx(1.0)
+        again = await federation.http.get(
+            "/v1/runs/run-1/rounds/1/anchor", headers=north.headers | {"If-None-Match": first.headers["etag"]}
+        )
+        assert again.status_code == 304
+        assert (await north.get("/v1/runs/run-1/rounds/2/anchor")).status_code == 404
+
+
+async def test_below_three_clients_joining_warns(running: Running) -> None:
+    async with running() as federation:
+        warnings = [(await federation.client(name).join()).json()["warnings"] for name in ("a", "b", "c")]
+        assert "give away the other's" in warnings[1][0]
+        assert [len(one) for one in warnings] == [1, 1, 0]
+
+
+async def test_metrics_count_by_route_template_and_never_name_a_client(running: Running) -> None:
+    async with running() as federation:
+        (north,) = await begin(federation, "north", rounds=1)
+        await north.put(1, north.update(1.0))
+        assert (await north.personalised(1)).status_code == 200
+        text = (await federation.http.get("/metrics")).text
+        assert 'lpsfed_aggregator_uploads_total{outcome="accepted"} 1.0' in text
+        assert 'lpsfed_aggregator_rounds_total{outcome="aggregated"} 1.0' in text
+        assert 'lpsfed_aggregator_phase{phase="finished"} 1.0' in text
+        assert 'route="/v1/runs/{run}/rounds/{number}/clients/{client}/update"' in text
+        assert "north" not in text
+
+
+async def test_the_log_has_the_route_template_and_the_client_but_no_query_and_no_secret(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "aggregator_service")
+    async with running() as federation:
+        (north,) = await begin(federation, "north")
+        await north.get("/v1/runs/current", after=12345)
+        await north.put(1, north.update(1.0))
+        await federation.http.get("/nowhere/to/be/seen")
+    lines = [json.loads(line) for line in caplog.messages if line.startswith("{")]
+    requests = [(one["route"], one["client"], one["status"]) for one in lines if one["event"] == "request"]
+    assert ("/v1/runs/current", "north", 200) in requests
+    assert ("/v1/runs/{run}/rounds/{number}/clients/{client}/update", "north", 201) in requests
+    assert ("(unmatched)", None, 404) in requests
+    assert not any(word in caplog.text for word in ("12345", "ssssssss", "nowhere", "operator-token"))
+
+
+async def test_the_documentation_shows_what_an_update_is(running: Running) -> None:
+    async with running() as federation:
+        paths = (await federation.http.get("/openapi.json")).json()["paths"]
+        update = paths["/v1/runs/{run}/rounds/{number}/clients/{client}/update"]["put"]
+        assert MEDIA_TYPE in update["requestBody"]["content"]
+        assert update["responses"].keys() >= {"200", "201", "4XX"}
+        assert (await federation.http.get("/docs")).status_code == 200
+
+
+async def test_the_operator_lists_runs(running: Running) -> None:
+    async with running() as federation:
+        await begin(federation, "north")
+        (listed,) = (await federation.operate("GET", "/v1/runs")).json()
+        assert (listed["run"], listed["phase"], listed["request"]["rounds"]) == ("run-1", "open", 2)
