@@ -10,10 +10,6 @@ from shared.errors import AuthenticationError
 LEAST_SECRET = 32  # characters; a fast hash is safe only for secrets that nobody can guess
 
 
-class ForbiddenError(AuthenticationError):
-    """The secret is known, but belongs to another name or role."""
-
-
 def bearer(header: str | None) -> str:
     """The secret in an Authorization header."""
     scheme, _, secret = (header or "").partition(" ")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aggregator_service.access import ForbiddenError, hashed, new_hash, same
+from aggregator_service.access import hashed, new_hash, same
 from aggregator_service.records import Client
-from shared.errors import AuthenticationError, ProtocolError
+from shared.errors import AuthenticationError, ForbiddenError, ProtocolError
 from shared.schemas import Declaration, JoinIn
 
 FEW = 3

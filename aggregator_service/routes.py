@@ -8,11 +8,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.security import HTTPBearer
 
-from aggregator_service.access import ForbiddenError, bearer, same
+from aggregator_service.access import bearer, same
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.history import instant
 from aggregator_service.uploads import Address
-from shared.errors import ProtocolError, TooLargeError, UnavailableError
+from shared.errors import ForbiddenError, MediaTypeError, TooLargeError, UnavailableError
 from shared.schemas import AnchorOut, JoinIn, JoinOut, ProblemOut, ReceiptOut, RunHistoryOut, RunIn, RunOut
 from shared.wire import MEDIA_TYPE
 
@@ -23,10 +23,6 @@ RunPath = Annotated[str, Path(pattern=r"^run-[0-9]{1,9}$")]
 RoundPath = Annotated[int, Path(ge=1, le=100_000)]
 ClientPath = Annotated[str, Path(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 Wait = Annotated[float, Query(ge=0, allow_inf_nan=False, description="seconds; clamped by the aggregator")]
-
-
-class MediaTypeError(ProtocolError):
-    """The body is not of the one kind that an upload may be."""
 
 
 # Dependencies are async because the framework sends each plain function through a worker thread.

@@ -4,8 +4,10 @@ FederationError             anything below; carries a stable `code`
 |- DataError                a data set or shard cannot be used; names file and line where it can
 |- SettingsError            a setting is missing, out of range or excludes another
 |- ProtocolError            a message has other names, types, shapes or values than declared
+|  `- MediaTypeError         a body is not of the one kind that it may be
 |- PrivacyError             something undeclared was about to leave a client
-|- AuthenticationError      the caller's secret is missing or wrong
+|- AuthenticationError      the caller's secret is missing or unknown
+|  `- ForbiddenError         the secret is known, but belongs to another name or role
 |- NotFoundError            no such run, round, client, user or item
 |- ConflictError            the same message came before with other content
 |  `- RoundClosedError      the round no longer (or does not yet) accept this message
@@ -40,6 +42,12 @@ class ProtocolError(FederationError):
     code = "protocol"
 
 
+class MediaTypeError(ProtocolError):
+    """The body is not of the one kind that it may be."""
+
+    code = "media-type"
+
+
 class PrivacyError(FederationError):
     """Something undeclared was about to leave this client; nothing was sent."""
 
@@ -47,9 +55,15 @@ class PrivacyError(FederationError):
 
 
 class AuthenticationError(FederationError):
-    """The caller's secret is missing, unknown or belongs to another name."""
+    """The caller's secret is missing or unknown."""
 
     code = "authentication"
+
+
+class ForbiddenError(AuthenticationError):
+    """The secret is known, but belongs to another name or role."""
+
+    code = "forbidden"
 
 
 class NotFoundError(FederationError):

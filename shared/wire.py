@@ -69,7 +69,7 @@ def _scalars(metadata: Mapping[str, str]) -> Scalars:
         raise ProtocolError(f"expected the metadata field 'scalars' alone, got {sorted(metadata)}")
     try:
         values = json.loads(metadata.get("scalars", "{}"))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ProtocolError("expected the scalars as JSON, got text that is not") from None
     if not isinstance(values, dict) or not all(type(v) is float for v in values.values()):
         raise ProtocolError("expected the scalars as an object of JSON numbers with a fraction")

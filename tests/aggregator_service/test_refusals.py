@@ -98,8 +98,8 @@ async def test_only_one_kind_of_body_is_taken(running: Running) -> None:
     async with running() as federation:
         north, _ = await opened(federation)
         body = north.update(1.0)
-        require(await north.put(1, body, Content_Type="application/octet-stream"), 415, "protocol")
-        require(await north.put(1, body, Content_Encoding="gzip"), 415, "protocol")
+        require(await north.put(1, body, Content_Type="application/octet-stream"), 415, "media-type")
+        require(await north.put(1, body, Content_Encoding="gzip"), 415, "media-type")
 
 
 async def test_an_upload_again_is_answered_the_same_and_another_is_a_conflict(running: Running) -> None:
@@ -145,10 +145,10 @@ async def test_a_client_may_use_its_own_name_only(running: Running) -> None:
     async with running() as federation:
         north, _ = await opened(federation)
         place = "/v1/runs/run-1/rounds/1/clients/south"
-        require(await north.get(f"{place}/personalized"), 403, "authentication")
+        require(await north.get(f"{place}/personalized"), 403, "forbidden")
         kind = {"Content-Type": "application/vnd.safetensors"}
         answer = await federation.http.put(f"{place}/update", content=north.update(1.0), headers=north.headers | kind)
-        require(answer, 403, "authentication")
+        require(answer, 403, "forbidden")
 
 
 async def test_a_name_is_bound_to_its_first_secret_and_a_secret_to_its_first_name(running: Running) -> None:
@@ -157,8 +157,8 @@ async def test_a_name_is_bound_to_its_first_secret_and_a_secret_to_its_first_nam
         assert (await north.join()).status_code == 200
         message = {"client": "north", "declaration": north.declaration.model_dump(mode="json")}
         other = {"Authorization": "Bearer " + "o" * 40}
-        require(await federation.http.post("/v1/clients", json=message, headers=other), 403, "authentication")
-        require(await north.join(client="south"), 403, "authentication")
+        require(await federation.http.post("/v1/clients", json=message, headers=other), 403, "forbidden")
+        require(await north.join(client="south"), 403, "forbidden")
         short = {"Authorization": "Bearer short"}
         answer = await federation.http.post("/v1/clients", json=message | {"client": "west"}, headers=short)
         require(answer, 401, "authentication")
@@ -179,9 +179,9 @@ async def test_a_client_is_not_the_operator(running: Running) -> None:
     async with running() as federation:
         north, _ = await opened(federation)
         answer = await federation.http.post("/v1/runs", json={}, headers=north.headers)
-        require(answer, 403, "authentication")
-        require(await north.get("/v1/runs"), 403, "authentication")
-        require(await north.get("/v1/runs/run-1"), 403, "authentication")
+        require(answer, 403, "forbidden")
+        require(await north.get("/v1/runs"), 403, "forbidden")
+        require(await north.get("/v1/runs/run-1"), 403, "forbidden")
         require(await federation.operate("GET", "/v1/runs/current"), 401, "authentication")
 
 

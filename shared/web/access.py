@@ -1,15 +1,14 @@
-"""Each request -> one log line and one latency sample, by route template: never a query, a body or a secret."""
+"""Each request -> one log line and one latency sample, by route template: never a path, a query, a body or a secret."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
 
+import structlog
+from prometheus_client import Histogram
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from aggregator_service.logs import LOGGER
-from aggregator_service.metrics import Metrics
 
 LONGEST_MESSAGE = 4 << 20  # bytes of a JSON body; a declaration of 10,000 tensors fits
 UNMATCHED = "(unmatched)"
@@ -17,10 +16,11 @@ UNMATCHED = "(unmatched)"
 
 @dataclass(frozen=True)
 class Observed:
-    """Measures and logs what it wraps."""
+    """Measures and logs what it wraps. `requests` has the labels method, route, status."""
 
     app: ASGIApp
-    metrics: Metrics
+    requests: Histogram
+    logger: structlog.stdlib.BoundLogger
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -43,9 +43,9 @@ class Observed:
         method, route = scope["method"], getattr(scope.get("route"), "path", UNMATCHED)
         # The method is the caller's text: of a request that matched nothing it could be anything.
         known = method if route != UNMATCHED else "any"
-        self.metrics.requests.labels(known, route, status).observe(seconds)
+        self.requests.labels(known, route, status).observe(seconds)
         client = scope.get("state", {}).get("client")
-        LOGGER.info("request", method=known, route=route, status=status, client=client, seconds=round(seconds, 6))
+        self.logger.info("request", method=known, route=route, status=status, client=client, seconds=round(seconds, 6))
 
 
 @dataclass(frozen=True)

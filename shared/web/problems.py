@@ -1,0 +1,109 @@
+"""Errors of every kind -> RFC 9457 problem documents. The one table that knows which error is which status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from shared.errors import (
+    AuthenticationError,
+    ConflictError,
+    DataError,
+    FederationError,
+    ForbiddenError,
+    MediaTypeError,
+    NotFoundError,
+    ProtocolError,
+    SettingsError,
+    TooLargeError,
+    UnavailableError,
+)
+from shared.schemas import ProblemOut
+
+MEDIA_TYPE = "application/problem+json"
+LONGEST_DETAIL = 500  # characters; a refusal may quote what came, and what came may be long
+STATUS: dict[type[FederationError], int] = {
+    AuthenticationError: 401,
+    ForbiddenError: 403,
+    NotFoundError: 404,
+    ConflictError: 409,
+    TooLargeError: 413,
+    MediaTypeError: 415,
+    ProtocolError: 422,
+    SettingsError: 422,
+    DataError: 422,
+    UnavailableError: 503,
+    FederationError: 500,
+}
+HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
+CODES = {400: "bad-request", 404: "not-found", 405: "method-not-allowed", 413: "too-large"}
+TITLES = {
+    400: "Bad request",
+    401: "Who is calling?",
+    403: "Not yours",
+    404: "Not found",
+    405: "Method not allowed",
+    409: "Conflict",
+    413: "Too large",
+    415: "Unsupported media type",
+    422: "Not as declared",
+    503: "Not available now",
+}
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of this app with a problem document."""
+    app.add_exception_handler(FederationError, _federation)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(ClientDisconnect, _cut_off)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def problem(status: int, *, code: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    """One problem document."""
+    title = TITLES.get(status, "Error")
+    # What came may hold lone surrogates, which no UTF-8 document can.
+    plain = detail[:LONGEST_DETAIL].encode("utf-8", "replace").decode()
+    content = ProblemOut(title=title, status=status, detail=plain, code=code).model_dump_json()
+    return Response(content, status, headers={"Cache-Control": "no-store"} | dict(headers or {}), media_type=MEDIA_TYPE)
+
+
+async def _federation(request: Request, error: Exception) -> Response:
+    del request
+    assert isinstance(error, FederationError)
+    status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+    return problem(status, code=error.code, detail=str(error), headers=HEADERS.get(status))
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    """A message that does not fit its schema: where and why, not what came: that may be somebody's data."""
+    del request
+    assert isinstance(error, RequestValidationError)
+    lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+    return problem(422, code="protocol", detail="; ".join(lines))
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """What the framework itself refuses: no such route or method, an unreadable body."""
+    del request
+    assert isinstance(error, HTTPException)
+    code = CODES.get(error.status_code, "http")
+    return problem(error.status_code, code=code, detail=str(error.detail), headers=error.headers)
+
+
+async def _cut_off(request: Request, error: Exception) -> Response:
+    """The caller went away in the middle of its body; nobody is left to read this."""
+    del request, error
+    return problem(400, code=ProtocolError.code, detail="expected the whole body, the connection was cut")
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    """Our own mistake. The log has the reason; the caller learns nothing of the inside."""
+    del request, error
+    return problem(500, code="internal", detail="the service has made a mistake; its log says which")
