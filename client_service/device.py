@@ -5,10 +5,20 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from shared.errors import SettingsError
 
 DeviceWish = Literal["auto", "cpu", "cuda"]
+
+
+def pin_threads(count: int) -> None:
+    """CPU threads of this process's linear algebra and of torch in the calling thread.
+
+    Sums depend on how they are split: the same count in every mode is part of what makes runs repeatable.
+    """
+    threadpool_limits(count)
+    torch.set_num_threads(count)
 
 
 def choose_device(wish: DeviceWish) -> tuple[torch.device, str]:

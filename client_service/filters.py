@@ -27,7 +27,7 @@ EXPONENTS = (0.1, 0.3, 0.5)
 USUAL_EXPONENT = 0.3
 LOW_PASS = tuple(Filter(cutoff, ridge=0.0, exponent=0.5) for cutoff in (16, 32, 64))
 EASE_RIDGES = (100.0, 300.0, 1000.0)
-EASE_ITEMS = 12_000  # its N x N inverse takes 8 N^2 bytes and about N^3 operations: 1.2 GB and a minute here
+EASE_ITEMS = 6_000  # its N x N inverse takes 16 N^2 bytes and N^3 operations: beyond this, minutes a shard
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from client_service.filters import best_filter
 from client_service.losses import margin
 from client_service.models.lgcn import LGCN
 from client_service.models.popularity import PopularityTables
-from client_service.models.start import Start, start_at
+from client_service.models.start import Filter, start_at
 from client_service.sampling import PairSampler
 from client_service.shard import Shard
 from client_service.train import MLPS, Margins, build_optimiser, fit_tables, pair_loss
@@ -50,12 +50,23 @@ class Figures:
 
 
 class LocalTraining:
-    """The client's half of every strategy (see shared.strategy.LocalClient). `moment` is set before each round."""
+    """The client's half of every strategy (see shared.strategy.LocalClient). `moment` is set before each round.
 
-    def __init__(self, shard: Shard, spectrum: Spectrum, method: MethodSettings, device: torch.device) -> None:
+    An exact start is at `start`, or where none is given at the filter that the shard's validation data prefer.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        spectrum: Spectrum,
+        method: MethodSettings,
+        device: torch.device,
+        start: Filter | None = None,
+    ) -> None:
         self.shard, self.spectrum, self.method, self.device = shard, spectrum, method, device
-        start = _start(shard, spectrum) if method.start == "exact" else None
-        self.model = LGCN(spectrum, shard.train, start, method).to(device)
+        self.start = best_filter(shard, spectrum).choice if start is None and method.start == "exact" else start
+        origin = None if self.start is None else start_at(self.start, spectrum, shard.train)
+        self.model = LGCN(spectrum, shard.train, origin, method).to(device)
         self.tables = PopularityTables(shard.train, method.width).to(device)
         self.figures = Figures()
         self.moment = Moment(round=1, rounds=1, seed=0)
@@ -173,12 +184,6 @@ class LocalTraining:
         """One stream a run, client, round and purpose: a round that is run again draws the same."""
         text = f"{self.moment.seed}/{self.shard.name}/{self.moment.round}/{purpose}"
         return zlib.crc32(text.encode())
-
-
-def _start(shard: Shard, spectrum: Spectrum) -> Start:
-    """The filter that this shard's validation data prefer."""
-    chosen = best_filter(shard, spectrum).choice
-    return start_at(chosen, spectrum, shard.train)
 
 
 def _mean(values: list[Tensor]) -> float:

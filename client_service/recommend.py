@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.evaluate import Rows
-from client_service.models.lgcn import LGCN
+from client_service.models.lgcn import LGCN, Pooled
 from shared.parameters import Float32
 
 CANDIDATES = 2000  # of these at most the full score is computed
@@ -123,14 +123,20 @@ def snapshot(model: LGCN) -> Ranker:
     device = model.embedding.device
     users = model.pooled_users(torch.arange(model.users, device=device), coefficients)
     items = model.pooled_items(torch.arange(model.items, device=device), coefficients)
-    on_u, on_v, on_both = model.predictive.hidden.weight.chunk(3, dim=1)
-    narrow_u, narrow_v = users.embedding[:, : model.width], items.embedding[:, : model.width]
+    _, on_v, on_both = model.predictive.hidden.weight.chunk(3, dim=1)
+    narrow = items.embedding[:, : model.width]
     return Ranker(
-        _side(users.embedding * users.scale[:, None] * model.alpha, narrow_u, narrow_u @ on_u.T),
-        _side(items.embedding * items.scale[:, None], narrow_v, narrow_v @ on_v.T + model.predictive.hidden.bias),
+        _user_side(model, users),
+        _side(items.embedding * items.scale[:, None], narrow, narrow @ on_v.T + model.predictive.hidden.bias),
         Predictor(_array(on_both), _array(model.predictive.output.weight)[0], _array(model.predictive.output.bias)[0]),
         model.residual,
     )
+
+
+def _user_side(model: LGCN, users: Pooled) -> Side:
+    on_u, _, _ = model.predictive.hidden.weight.chunk(3, dim=1)
+    narrow = users.embedding[:, : model.width]
+    return _side(users.embedding * users.scale[:, None] * model.alpha, narrow, narrow @ on_u.T)
 
 
 def _side(embedding: torch.Tensor, narrow: torch.Tensor, hidden: torch.Tensor) -> Side:
@@ -140,3 +146,12 @@ def _side(embedding: torch.Tensor, narrow: torch.Tensor, hidden: torch.Tensor) -
 def _array(tensor: torch.Tensor) -> Float32:
     values: Float32 = np.ascontiguousarray(tensor.detach().cpu().numpy())
     return values
+
+
+@torch.no_grad()
+def fold_in(model: LGCN, basket: Rows) -> Side:
+    """The user side, one row, of somebody with these items who is in no graph."""
+    device = model.embedding.device
+    baskets = torch.zeros(1, model.items, device=device)
+    baskets[0, torch.from_numpy(basket).to(device)] = 1.0
+    return _user_side(model, model.pooled_baskets(baskets, model.coefficients()))

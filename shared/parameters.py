@@ -56,7 +56,7 @@ def digest(arrays: Arrays) -> str:
     """sha256 over names, shapes and little-endian bytes in name order: equal digests mean equal parameters."""
     total = hashlib.sha256()
     for name in sorted(arrays):
-        value = np.ascontiguousarray(arrays[name], dtype="<f4")
+        value = np.asarray(arrays[name], dtype="<f4", order="C")
         total.update(f"{name}{value.shape}".encode())
         total.update(value.data)
     return total.hexdigest()

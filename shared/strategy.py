@@ -73,7 +73,7 @@ def mean(state: State, updates: Sequence[Update]) -> State:
     ordered = sorted(updates, key=lambda update: update.client)
     arrays = {name: _mean_array(name, ordered) for name in state.arrays}
     names = sorted({name for update in ordered for name in update.scalars})
-    scalars = {name: float(np.mean([u.scalars[name] for u in ordered if name in u.scalars])) for name in names}
+    scalars = dict.fromkeys(names, fmean_exact)
     latest = {**state.latest, **{update.client: dict(update.scalars) for update in ordered}}
     return State(arrays, scalars, latest)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 
 from shared.errors import ProtocolError
 from shared.parameters import Arrays, Float32
@@ -22,7 +22,7 @@ DTYPE = "F32"
 
 def encode(parameters: Parameters) -> bytes:
     """One safetensors body: float32 arrays, and the scalars in its metadata as exact decimal text."""
-    arrays = {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in sorted(parameters.arrays.items())}
+    arrays = {name: np.asarray(value, dtype=np.float32, order="C") for name, value in sorted(parameters.arrays.items())}
     scalars = {name: float(value) for name, value in sorted(parameters.scalars.items())}
     return save(arrays, metadata={"scalars": json.dumps(scalars, allow_nan=False)})
 
@@ -97,3 +97,23 @@ def _check_finite(arrays: Arrays, scalars: Scalars) -> None:
     for name in arrays:
         if not np.isfinite(arrays[name]).all():
             raise ProtocolError(f"expected finite values, got NaN or infinity in {name!r}")
+
+
+def decode(body: bytes) -> tuple[tuple[TensorSpec, ...], Parameters]:
+    """What a body in memory holds: the specification it claims, and its content. ProtocolError if malformed."""
+    try:
+        arrays = load(body)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise ProtocolError(f"expected a safetensors body, got: {error}") from None
+    specification = tuple(TensorSpec.model_construct(name=n, dtype="F32", shape=v.shape) for n, v in arrays.items())
+    if wrong := sorted(name for name, value in arrays.items() if value.dtype != np.float32):
+        raise ProtocolError(f"expected dtype {DTYPE} everywhere, got another for {wrong}")
+    return tuple(sorted(specification, key=lambda spec: spec.name)), Parameters(arrays, _scalars(_metadata(body)))
+
+
+def _metadata(body: bytes) -> Mapping[str, str]:
+    """The header's metadata: safetensors begins with the header's length in 8 bytes, then the header as JSON."""
+    length = int.from_bytes(body[:8], "little")
+    header = json.loads(body[8 : 8 + length])
+    metadata: Mapping[str, str] = header.get("__metadata__") or {}
+    return metadata

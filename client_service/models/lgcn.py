@@ -60,6 +60,7 @@ class LGCN(nn.Module):
         super().__init__()
         self.users, self.items = interactions.shape
         self.width, self.residual = method.width, start is not None
+        self.exponent = 0.0 if start is None else start.exponent
         self._keep_graph(spectrum, interactions)
         self._keep_start(start, len(spectrum.singular))
         self.embedding = nn.Parameter(self.origin.clone())
@@ -148,6 +149,10 @@ class LGCN(nn.Module):
     def pooled_users_without(self, users: Tensor, items: Tensor, coefficients: list[Tensor]) -> Pooled:
         """As `pooled_users`, each without its edge to the item beside it."""
         return Pooled(self.pool(self.layers_without(users, items, coefficients)), self.user_scale[users])
+
+    def pooled_baskets(self, baskets: Tensor, coefficients: list[Tensor]) -> Pooled:
+        """As `pooled_users`, of baskets (B, N) that are no row of the graph."""
+        return Pooled(self.pool(self.fold_in(baskets, coefficients)), baskets.sum(1) ** self.exponent)
 
     def pooled_items(self, items: Tensor, coefficients: list[Tensor]) -> Pooled:
         return Pooled(self.pool(self.layers(items + self.users, coefficients)), self.item_scale[items])

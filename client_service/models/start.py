@@ -41,6 +41,7 @@ class Start:
     items: Float64
     user_scale: Float64
     item_scale: Float64
+    exponent: float
 
 
 def start_at(chosen: Filter, spectrum: Spectrum, interactions: sparse.csr_array) -> Start:
@@ -52,4 +53,5 @@ def start_at(chosen: Filter, spectrum: Spectrum, interactions: sparse.csr_array)
         spectrum.items * amplitude,
         power(by_user, chosen.exponent),
         power(by_item, chosen.exponent),
+        chosen.exponent,
     )

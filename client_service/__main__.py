@@ -1,0 +1,46 @@
+"""Environment and arguments -> a running client: `python -m client_service [settings.toml]`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import anyio
+
+from client_service.app import create_app
+from client_service.logs import LOGGER
+from client_service.settings import ClientSettings, client_settings
+from shared.errors import FederationError, SettingsError
+from shared.web.logs import configure
+from shared.web.server import run_server
+
+BAD_SETTINGS = 2
+SWITCH_SECONDS = 0.0005  # how long training may keep the interpreter from a request; the default is ten times it
+    0.0005  # how long training may keep the interpreter from a request; Python's own default is ten times it
+)
+
+
+def serve(settings: ClientSettings) -> None:
+    """Run until SIGINT or SIGTERM. DataError or SettingsError when shard or state directory are of no use."""
+    configure("client_service", settings.log_level)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    anyio.run(_serve, settings)
+
+
+async def _serve(settings: ClientSettings) -> None:
+    app = create_app(settings)
+    LOGGER.info("starting", client=settings.name, host=settings.host, port=settings.port)
+    await run_server(app, host=settings.host, port=settings.port, wind_down=lambda: None)
+
+
+def main() -> int:
+    try:
+        serve(client_settings(Path(sys.argv[1]) if len(sys.argv) > 1 else None))
+    except FederationError as error:
+        sys.stderr.write(f"client: {error}\n")
+        return BAD_SETTINGS if isinstance(error, SettingsError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

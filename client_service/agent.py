@@ -1,0 +1,202 @@
+"""The client's part in the federation: join, poll, train, gate, upload, fetch, apply; run after run, for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from typing import ParamSpec, TypeVar
+
+import torch
+
+from client_service.aggregator import Aggregator
+from client_service.local import Moment
+from client_service.logs import LOGGER
+from client_service.metrics import Metrics
+from client_service.participation import Participation, Place
+from client_service.schemas import RoundQuality
+from client_service.serving import Recommender
+from client_service.settings import ClientSettings, allowed
+from client_service.shard import Shard
+from shared.errors import ConflictError, FederationError, PrivacyError, RoundClosedError, UnavailableError
+from shared.privacy import pass_gate
+from shared.schemas import Counts, Declaration, RunOut
+from shared.settings import MethodSettings
+from shared.strategies import build_strategy
+from shared.strategy import Parameters
+
+P = ParamSpec("P")
+T = TypeVar("T")
+PAUSE_SECONDS = 1.0  # after a call that could not be made, before the next
+LONG_PAUSE_SECONDS = 10.0  # after a refusal: somebody has to change something first
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where the client is, in words that its own API may show."""
+
+    phase: str = "starting"
+    run: str | None = None
+    round: int = 0
+    rounds: int = 0
+    shared_digest: str | None = None
+    problem: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Silo:
+    """What the agent works with and the network never sees."""
+
+    settings: ClientSettings
+    shard: Shard
+    recommender: Recommender
+    device: torch.device
+    metrics: Metrics
+
+
+class Agent:
+    """Follows the aggregator. `standing` and `participation` may be read at any time."""
+
+    def __init__(self, silo: Silo, aggregator: Aggregator, worker: Executor) -> None:
+        self._silo, self._aggregator, self._worker = silo, aggregator, worker
+        self._declaration: Declaration = silo.settings.declaration()
+        self._sequence: int | None = None
+        self._joined = False
+        self.standing = Standing()
+        self.participation: Participation | None = None
+
+    async def follow(self) -> None:
+        """Until cancelled. A refusal or a lost connection is shown in `standing` and tried again later."""
+        while True:
+            try:
+                await self._step()
+                self._note(problem=None)
+            except (UnavailableError, ConflictError) as error:
+                await self._pause(error, PAUSE_SECONDS)
+            except FederationError as error:
+                await self._pause(error, LONG_PAUSE_SECONDS)
+
+    async def _pause(self, error: FederationError, seconds: float) -> None:
+        LOGGER.warning("held_up", code=error.code, reason=str(error))
+        self._note(problem=str(error))
+        self._sequence = None  # whatever was missed meanwhile is asked for again
+        await asyncio.sleep(seconds)
+
+    async def _step(self) -> None:
+        """One change of the federation: wait for it, then do what it asks of this client."""
+        if not self._joined:
+            await self._join()
+        state = await self._aggregator.current(self._sequence, self._silo.settings.wait_seconds)
+        if state.run is not None:
+            await self._take_part(state, state.run)
+        self._sequence = state.sequence
+
+    async def _join(self) -> None:
+        self._note(phase="joining")
+        train = self._silo.shard.train
+        counts = Counts(users=train.shape[0], items=train.shape[1], edges=train.nnz)
+        answer = await self._aggregator.join(self._declaration, counts if self._silo.settings.policy.counts else None)
+        for warning in answer.warnings:
+            LOGGER.warning("joined", warning=warning)
+        self._joined = True
+        self._note(phase="waiting", warnings=answer.warnings)
+
+    async def _take_part(self, state: RunOut, run: str) -> None:
+        over = state.phase in ("finished", "failed")
+        part = self.participation
+        if part is None or part.place.run != run:
+            if over:
+                return self._note(phase="waiting")
+            part = await self._begin(state, run)
+        self._note(run=run, round=state.round, rounds=state.rounds)
+        if state.phase == "open" and state.standing == "expected" and part.applied < state.round:
+            await self._round(part, state)
+        elif over and not part.quality.finished:
+            await self._finish(part, None if state.phase == "finished" else "the aggregator ended the run as failed")
+
+    async def _begin(self, state: RunOut, run: str) -> Participation:
+        """Make this run's model and put the run's parameters into it: the initial ones, or the latest."""
+        self._note(phase="preparing", run=run)
+        method = self._agreed(state.method)
+        place = Place(self._silo.settings.name, run, method, self._silo.settings.state_directory / "model")
+        part = await self._off_loop(Participation, place, self._silo.shard, self._silo.recommender, self._silo.device)
+        number = max(0, state.round - 1)
+        received = await self._personalised(run, number) if number else await self._aggregator.model(run)
+        await self._off_loop(part.begin, received, number)
+        self.participation, self._received = part, received
+        return part
+
+    def _agreed(self, method: MethodSettings | None) -> MethodSettings:
+        """The run's settings, if what they let leave is what this silo has declared."""
+        agreed = method or self._silo.settings.method
+        strategy = build_strategy(self._silo.settings.strategy, agreed)
+        if allowed(strategy, agreed, self._silo.settings.policy) != self._declaration:
+            raise PrivacyError("the run's settings would send other parameters than this client has declared")
+        return agreed
+
+    async def _round(self, part: Participation, state: RunOut) -> None:
+        """Algorithm 1's body at the client."""
+        began, before = time.perf_counter(), replace(self._aggregator.traffic)
+        run, number = part.place.run, state.round
+        if part.applied < number - 1:  # a round was missed: go on from what it gave
+            self._received = await self._personalised(run, number - 1)
+        update, seconds = await self._fit(part, state)
+        await self._upload(run, number, update)
+        self._received = await self._personalised(run, number)
+        traffic = self._aggregator.traffic
+        figures = RoundQuality(
+            round=number,
+            recall=0.0,
+            ndcg=0.0,
+            rho=update.scalars.get("rho"),
+            margin=update.scalars.get("margin"),
+            train_seconds=seconds,
+            overhead_seconds=time.perf_counter() - began - seconds,
+            bytes_up=traffic.up - before.up,
+            bytes_down=traffic.down - before.down,
+        )
+        self._note(phase="evaluating")
+        await self._off_loop(part.apply, self._received, figures)
+        self._note(phase="waiting", shared_digest=part.shared_digest())
+        self._silo.metrics.rounds.inc()
+
+    async def _fit(self, part: Participation, state: RunOut) -> tuple[Parameters, float]:
+        strategy = build_strategy(self._silo.settings.strategy, part.place.method)
+        anchor = await self._aggregator.anchor(part.place.run, state.round) if "rho" in strategy.scalars else None
+        moment = Moment(state.round, state.rounds, state.seed, anchor)
+        self._note(phase="training")
+        return await self._off_loop(part.fit, strategy, moment, self._received)
+
+    async def _upload(self, run: str, number: int, update: Parameters) -> None:
+        """Through the gate. A round that was closed without this client is no error: it goes on with what it gives."""
+        self._note(phase="uploading")
+        body = pass_gate(self._declaration, update)
+        try:
+            receipt = await self._aggregator.upload(run, number, body)
+            LOGGER.info("uploaded", run=run, round=number, bytes=receipt.size, digest=receipt.digest)
+            self._silo.metrics.upload_bytes.inc(receipt.size)
+        except RoundClosedError as error:
+            LOGGER.warning("too_late", run=run, round=number, reason=str(error))
+
+    async def _personalised(self, run: str, number: int) -> Parameters:
+        """Wait for the round to be aggregated. The aggregator's deadline bounds the wait: a failed run is refused."""
+        self._note(phase="waiting for the round")
+        while True:
+            found = await self._aggregator.personalised(run, number, self._silo.settings.wait_seconds)
+            if found is not None:
+                return found
+
+    async def _finish(self, part: Participation, failure: str | None) -> None:
+        self._note(phase="evaluating")
+        await self._off_loop(part.finish, failure)
+        self._note(phase="finished" if failure is None else "failed")
+
+    async def _off_loop(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """In the worker thread: requests go on being answered meanwhile."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, lambda: function(*args, **kwargs))
+
+    def _note(self, **changes: object) -> None:
+        self.standing = replace(self.standing, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,138 @@
+"""The httpx calls to the aggregator. Nothing else in the client talks to the outside."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import httpx
+import numpy as np
+import stamina
+from pydantic import BaseModel, ValidationError
+
+from client_service.gate import USER_AGENT, Boundary, GateTransport, Traffic
+from client_service.ledger import Ledger
+from shared.errors import (
+    AuthenticationError,
+    ConflictError,
+    FederationError,
+    ForbiddenError,
+    NotFoundError,
+    ProtocolError,
+    RoundClosedError,
+    TooLargeError,
+    UnavailableError,
+)
+from shared.graph import Float64
+from shared.schemas import AnchorOut, Counts, Declaration, JoinIn, JoinOut, ReceiptOut, RunOut
+from shared.strategy import Parameters
+from shared.wire import MEDIA_TYPE, decode
+
+Model = TypeVar("Model", bound=BaseModel)
+ATTEMPTS = 4  # of one call, all of them safe to repeat; the agent comes back later anyway
+RETRY_SECONDS = 15.0
+RAISED: dict[str, type[FederationError]] = {
+    kind.code: kind
+    for kind in (
+        AuthenticationError,
+        ConflictError,
+        ForbiddenError,
+        NotFoundError,
+        ProtocolError,
+        RoundClosedError,
+        TooLargeError,
+    )
+}
+
+
+def _passing(error: Exception) -> bool:
+    """Worth another attempt: the connection failed, or the aggregator is not ready."""
+    return isinstance(error, httpx.TransportError | UnavailableError)
+
+
+class Aggregator:
+    """The aggregator as this client may call it. Every answer that is no success becomes an error of the tree."""
+
+    def __init__(self, http: httpx.AsyncClient, client: str, timeout_seconds: float, traffic: Traffic) -> None:
+        self._http, self._client, self._timeout, self.traffic = http, client, timeout_seconds, traffic
+
+    async def join(self, declaration: Declaration, counts: Counts | None) -> JoinOut:
+        message = JoinIn(client=self._client, declaration=declaration, counts=counts)
+        headers = {"Content-Type": "application/json"}
+        answer = await self._call("POST", "/v1/clients", content=message.model_dump_json().encode(), headers=headers)
+        return _parsed(JoinOut, answer)
+
+    async def current(self, after: int | None, wait: float) -> RunOut:
+        query = {"wait": f"{wait:g}"} | ({} if after is None else {"after": str(after)})
+        return _parsed(RunOut, await self._call("GET", "/v1/runs/current", params=query, wait=wait))
+
+    async def model(self, run: str) -> Parameters:
+        return decode((await self._call("GET", f"/v1/runs/{run}/model")).content)[1]
+
+    async def anchor(self, run: str, number: int) -> Float64:
+        """K^R (Eq. 6) of the round, (<= Phi,), summing to 1."""
+        answer = _parsed(AnchorOut, await self._call("GET", f"/v1/runs/{run}/rounds/{number}/anchor"))
+        return np.array(answer.kernel, dtype=np.float64)
+
+    async def upload(self, run: str, number: int, body: bytes) -> ReceiptOut:
+        headers = {"Content-Type": MEDIA_TYPE}
+        answer = await self._call("PUT", f"{self._own(run, number)}/update", content=body, headers=headers)
+        return _parsed(ReceiptOut, answer)
+
+    async def personalised(self, run: str, number: int, wait: float) -> Parameters | None:
+        """This client's parameters after the round, or None when the wait was over first."""
+        answer = await self._call(
+            "GET", f"{self._own(run, number)}/personalized", params={"wait": f"{wait:g}"}, wait=wait
+        )
+        return None if answer.status_code == httpx.codes.NO_CONTENT else decode(answer.content)[1]
+
+    def _own(self, run: str, number: int) -> str:
+        return f"/v1/runs/{run}/rounds/{number}/clients/{self._client}"
+
+    async def _call(self, method: str, path: str, *, wait: float = 0.0, **what: object) -> httpx.Response:
+        """One call, repeated while the connection fails. UnavailableError when it goes on failing."""
+        try:
+            async for attempt in stamina.retry_context(on=_passing, attempts=ATTEMPTS, timeout=RETRY_SECONDS):
+                with attempt:
+                    return await self._once(method, path, timeout=self._timeout + wait, **what)
+        except httpx.TransportError as error:
+            raise UnavailableError(f"the aggregator cannot be reached: {type(error).__name__}") from None
+        raise AssertionError("a retry context ends by returning or raising")
+
+    async def _once(self, method: str, path: str, **what: object) -> httpx.Response:
+        answer = await self._http.request(method, path, **what)  # type: ignore[arg-type]
+        if not answer.is_success:
+            raise _error(answer)
+        return answer
+
+
+@asynccontextmanager
+async def connected(
+    boundary: Boundary, ledger: Ledger, secret: str, *, timeout_seconds: float, inner: httpx.AsyncBaseTransport
+) -> AsyncIterator[Aggregator]:
+    """The client's only outgoing HTTP client: it follows no redirect, heeds no proxy, and passes the gate."""
+    headers = {"Authorization": f"Bearer {secret}", "User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
+    transport = GateTransport(inner, boundary, ledger)
+    http = httpx.AsyncClient(transport=transport, base_url=boundary.aggregator, headers=headers, trust_env=False)
+    async with http:
+        yield Aggregator(http, boundary.client, timeout_seconds, transport.traffic)
+
+
+def _parsed(model: type[Model], answer: httpx.Response) -> Model:
+    try:
+        return model.model_validate_json(answer.content)
+    except ValidationError:
+        raise ProtocolError(f"expected {model.__name__} from the aggregator, got another message") from None
+
+
+def _error(answer: httpx.Response) -> FederationError:
+    """A problem document -> the error of the tree that has its code."""
+    try:
+        problem = answer.json()
+        code, detail = str(problem["code"]), str(problem["detail"])
+    except (ValueError, KeyError, TypeError):
+        code, detail = "", f"status {answer.status_code} without a problem document"
+    if answer.status_code >= 500:
+        return UnavailableError(f"the aggregator answered: {detail}")
+    return RAISED.get(code, ProtocolError)(f"the aggregator answered: {detail}")

@@ -1,0 +1,37 @@
+"""Settings -> the HTTP service of one silo, with its agent in the background."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+from fastapi import FastAPI
+
+from client_service import routes
+from client_service.logs import LOGGER
+from client_service.service import ClientService
+from client_service.settings import ClientSettings
+from shared.web import problems
+from shared.web.access import Limited, Observed
+
+
+def create_app(settings: ClientSettings, outside: httpx.AsyncBaseTransport | None = None) -> FastAPI:
+    """The service. Its lifespan reads the shard and starts the agent; `app.state.service` is its inside.
+
+    `outside`: what carries requests to the aggregator, beneath the gate; by default the network.
+    """
+    app = FastAPI(title="LPSFed client", lifespan=_lifespan)
+    service = app.state.service = ClientService(settings, outside or httpx.AsyncHTTPTransport())
+    for router in (routes.recommendations, routes.silo, routes.inside):
+        app.include_router(router)
+    problems.install(app)
+    app.add_middleware(Limited)
+    app.add_middleware(Observed, requests=service.metrics.requests, logger=LOGGER)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async with app.state.service.running():
+        yield

@@ -1,0 +1,86 @@
+"""A trained model <-> two files, each replaced whole: parameters as safetensors, what they belong to as JSON."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from client_service.models.lgcn import LGCN
+from client_service.models.start import Filter
+from shared.settings import MethodSettings
+
+FORMAT = "lpsfed-model/1"
+
+
+class ModelHead(BaseModel):
+    """What a model belongs to. A model fits only the shard, the start and the settings that it was trained with."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: str = FORMAT
+    shard: str
+    run: str
+    round: int
+    method: MethodSettings
+    start: Filter | None
+    recall: float
+    ndcg: float
+    parameters: str = ""
+
+    @property
+    def version(self) -> str:
+        """Short name of a model, shown with each recommendation."""
+        return f"{self.run}.{self.round}"
+
+
+def save_model(folder: Path, model: LGCN, head: ModelHead) -> None:
+    """Parameters first, then the head that names their file: whoever reads sees the old pair or the new one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"model-{head.version}.safetensors"
+    tensors = {key: value.detach().cpu().contiguous() for key, value in model.named_parameters()}
+    partial = folder / f"{name}.partial"
+    save_file(tensors, partial)
+    _replace(partial, folder / name)
+    partial = folder / "model.json.partial"
+    partial.write_text(head.model_copy(update={"parameters": name}).model_dump_json(indent=1), encoding="utf-8")
+    _replace(partial, folder / "model.json")
+    for old in folder.glob("model-*.safetensors"):
+        if old.name != name:
+            old.unlink(missing_ok=True)
+
+
+def read_head(folder: Path) -> ModelHead | None:
+    """The head of the model kept in this folder, or None where there is none that can be read."""
+    try:
+        return ModelHead.model_validate_json((folder / "model.json").read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def load_parameters(folder: Path, head: ModelHead, model: LGCN) -> bool:
+    """Fill the model; False, and nothing changed, where the file is missing, damaged or of another shape."""
+    try:
+        tensors = load_file(folder / head.parameters)
+    except (FileNotFoundError, SafetensorError):
+        return False
+    own = dict(model.named_parameters())
+    if {k: v.shape for k, v in tensors.items()} != {k: v.shape for k, v in own.items()}:
+        return False
+    with torch.no_grad():
+        for name, value in tensors.items():
+            own[name].copy_(value)
+    return True
+
+
+def _replace(partial: Path, path: Path) -> None:
+    descriptor = os.open(partial, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    partial.replace(path)

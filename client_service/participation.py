@@ -1,0 +1,162 @@
+"""One run as this client lives it: train, apply, evaluate, keep and serve the best. It never touches the network."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from client_service.checkpoint import ModelHead, load_parameters, read_head, save_model
+from client_service.evaluate import on_test, on_validation, validation_users
+from client_service.local import LocalTraining, Moment
+from client_service.schemas import QualityOut, RoundQuality
+from client_service.serving import Recommender, Served, freeze
+from client_service.shard import Shard
+from client_service.spectra import cached_spectrum
+from shared.errors import DataError
+from shared.parameters import digest
+from shared.settings import MethodSettings
+from shared.strategy import Parameters, Strategy
+
+QUALITY = "quality.json"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a participation belongs: the client's name, its run, the run's settings, and the folder of its models."""
+
+    client: str
+    run: str
+    method: MethodSettings
+    folder: Path
+
+
+class Participation:
+    """The model of one run. Its methods are slow and belong in a worker thread; `quality` may be read at any time."""
+
+    def __init__(self, place: Place, shard: Shard, recommender: Recommender, device: torch.device) -> None:
+        self.place, self._shard, self._recommender = place, shard, recommender
+        began = time.perf_counter()
+        spectrum = cached_spectrum(shard, place.method.cutoff, place.folder)
+        seconds = time.perf_counter() - began
+        self._training = LocalTraining(shard, spectrum, place.method, device)
+        self._users = validation_users(shard.train.shape[0], seed=0)
+        self._best: Served | None = None
+        self.applied = 0
+        self.quality = self._empty_quality(seconds)
+
+    def begin(self, received: Parameters, number: int) -> None:
+        """Take over the run's parameters after round `number` (0: the initial ones) and serve them."""
+        self._training.load(received)
+        self._judge(RoundQuality(round=number, recall=0.0, ndcg=0.0))
+        self.applied = number
+
+    def fit(self, strategy: Strategy, moment: Moment, received: Parameters) -> tuple[Parameters, float]:
+        """The client's half of a round: what the strategy wants to send, and the seconds it took."""
+        began = time.perf_counter()
+        self._training.moment = moment
+        update = strategy.fit(self._training, received)
+        return update, time.perf_counter() - began
+
+    def apply(self, received: Parameters, figures: RoundQuality) -> None:
+        """Take over a round's personalised parameters, evaluate, and serve them if they are the best so far."""
+        self._training.load(received)
+        trained = self._training.figures
+        self._judge(figures.model_copy(update={"loss": trained.loss, "saturated": trained.saturated}))
+        self.applied = figures.round
+
+    def finish(self, failure: str | None = None) -> None:
+        """Read the test items, once, with the model that validation chose."""
+        if self._best is None:
+            return
+        found = on_test(self._shard, self._best.ranker.top)
+        test = {"recall@20": found.recall, "ndcg@20": found.ndcg}
+        ended = {
+            "test": test,
+            "test_users": found.users,
+            "finished": True,
+            "failure": failure,
+            "angles": self._angles(),
+        }
+        self._keep(self.quality.model_copy(update=ended))
+
+    def shared_digest(self) -> str:
+        """sha256 over both MLPs as they are now."""
+        return digest(self._training.arrays())
+
+    def _judge(self, figures: RoundQuality) -> None:
+        began = time.perf_counter()
+        served = freeze(f"{self.place.run}.{figures.round}", self._training.model)
+        found = on_validation(self._shard, served.ranker.top, self._users)
+        best = max((entry.ndcg for entry in self.quality.rounds), default=-1.0)
+        judged = {"recall": found.recall, "ndcg": found.ndcg, "evaluate_seconds": time.perf_counter() - began}
+        rounds = (*self.quality.rounds, figures.model_copy(update=judged))
+        update: dict[str, object] = {"rounds": rounds}
+        if found.ndcg > best:
+            self._serve(served, figures.round, recall=found.recall, ndcg=found.ndcg)
+            update["best_round"] = figures.round
+        self._keep(self.quality.model_copy(update=update))
+
+    def _serve(self, served: Served, number: int, *, recall: float, ndcg: float) -> None:
+        """Keep the checkpoint, then let it answer: what is served survives a restart."""
+        place = self.place
+        head = ModelHead(
+            shard=self._shard.digest,
+            run=place.run,
+            round=number,
+            method=place.method,
+            start=self._training.start,
+            recall=recall,
+            ndcg=ndcg,
+        )
+        save_model(place.folder, served.model, head)
+        self._best = self._recommender.served = served
+
+    def _keep(self, quality: QualityOut) -> None:
+        path = self.place.folder / QUALITY
+        partial = path.with_suffix(".partial")
+        partial.write_text(quality.model_dump_json(), encoding="utf-8")
+        partial.replace(path)
+        self.quality = quality
+
+    def _empty_quality(self, spectrum_seconds: float) -> QualityOut:
+        start = self._training.start
+        return QualityOut(
+            client=self.place.client,
+            run=self.place.run,
+            users=self._shard.train.shape[0],
+            items=self._shard.train.shape[1],
+            edges=self._shard.train.nnz,
+            spectrum_seconds=spectrum_seconds,
+            start=None if start is None else asdict(start),
+        )
+
+    def _angles(self) -> dict[str, float]:
+        """Mean xi over users by log2 bucket of the item's popularity."""
+        tables = self._training.tables
+        weights = torch.bincount(tables.user_bucket, minlength=len(tables.user_table)).cpu().numpy()
+        angles = np.average(tables.angles().cpu().numpy(), axis=0, weights=weights)
+        return {str(bucket): float(angle) for bucket, angle in enumerate(angles)}
+
+
+def kept_quality(folder: Path, client: str) -> QualityOut:
+    """The figures of the last run that this client took part in."""
+    try:
+        return QualityOut.model_validate_json((folder / QUALITY).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return QualityOut(client=client)
+
+
+def kept_model(shard: Shard, folder: Path, device: torch.device) -> Served | None:
+    """The model kept by an earlier process, or None where there is none that fits the shard."""
+    head = read_head(folder)
+    if head is None or head.shard != shard.digest:
+        return None
+    spectrum = cached_spectrum(shard, head.method.cutoff, folder)
+    training = LocalTraining(shard, spectrum, head.method, device, head.start)
+    if not load_parameters(folder, head, training.model):
+        raise DataError(f"{folder / head.parameters}: expected the kept model, got a damaged or other file")
+    return freeze(head.version, training.model)

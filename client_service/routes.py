@@ -1,0 +1,99 @@
+"""HTTP -> recommendations, status, quality, ledger and health. Nothing is decided here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from client_service.schemas import (
+    BatchOut,
+    LedgerOut,
+    QualityOut,
+    RecommendationsIn,
+    RecommendationsOut,
+    SimilarOut,
+    StatusOut,
+)
+from client_service.service import ClientService
+from client_service.serving import Limits
+from shared.errors import DataError, UnavailableError
+from shared.schemas import ProblemOut
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ProblemOut, "description": "RFC 9457 problem document"}}
+LEDGER_PAGE = 1000
+
+recommendations = APIRouter(prefix="/v1", tags=["recommendations"], responses=PROBLEMS)
+silo = APIRouter(prefix="/v1", tags=["silo"], responses=PROBLEMS)
+inside = APIRouter(tags=["service"])
+
+IdPath = Annotated[str, Path(min_length=1, max_length=512)]
+Count = Annotated[int, Query(ge=1, le=1000)]
+
+
+# Dependencies are async because the framework sends each plain function through a worker thread.
+async def service(request: Request) -> ClientService:
+    found: ClientService = request.app.state.service
+    return found
+
+
+Service = Annotated[ClientService, Depends(service)]
+
+
+@recommendations.get("/users/{user:path}/recommendations", response_model_exclude_none=True)
+async def recommend(user: IdPath, service: Service, k: Count = 20, exclude_seen: bool = True) -> RecommendationsOut:
+    return service.recommender.for_user(user, Limits(k, exclude_seen))
+
+
+@recommendations.post("/recommendations", response_model_exclude_none=True)
+def recommend_batch(message: RecommendationsIn, service: Service) -> BatchOut:
+    """A batch is long enough to be worth a worker thread."""
+    recommender = service.recommender
+    limits = recommender.limits(message.k, message.exclude_seen, message.allow, message.exclude)
+    if message.basket is not None:
+        return BatchOut(results=(recommender.for_basket(message.basket, limits),))
+    return BatchOut(results=tuple(recommender.for_user(user, limits) for user in message.users or ()))
+
+
+@recommendations.get("/items/{item:path}/similar", response_model_exclude_none=True)
+def similar(item: IdPath, service: Service, k: Count = 20) -> SimilarOut:
+    version, items = service.recommender.similar(item, k)
+    return SimilarOut(item=item, model=version, items=items)
+
+
+@silo.get("/status", response_model_exclude_none=True)
+async def read_status(service: Service) -> StatusOut:
+    return service.status()
+
+
+@silo.get("/quality")
+async def read_quality(service: Service) -> QualityOut:
+    return service.quality()
+
+
+@silo.get("/ledger")
+def read_ledger(
+    service: Service, after: Annotated[int, Query(ge=0)] = 0, limit: Annotated[int, Query(ge=1, le=LEDGER_PAGE)] = 100
+) -> LedgerOut:
+    try:
+        total, verified = service.ledger.verify(), True
+    except DataError:
+        total, verified = len(list(service.ledger.entries())), False
+    return LedgerOut(entries=tuple(service.ledger.entries(after, limit)), total=total, verified=verified)
+
+
+@inside.get("/health/live")
+async def live(service: Service) -> dict[str, str]:
+    if not service.live:
+        raise UnavailableError("the agent has ended; the log says why")
+    return {"status": "live"}
+
+
+@inside.get("/health/ready")
+async def ready(service: Service) -> dict[str, str]:
+    return {"status": "ready", "model": "none yet" if service.recommender.served is None else "serving"}
+
+
+@inside.get("/metrics", response_class=Response)
+async def metrics(service: Service) -> Response:
+    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

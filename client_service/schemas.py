@@ -1,0 +1,115 @@
+"""The JSON messages of the client's own API. They stay in the silo."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Id = Annotated[str, Field(min_length=1, max_length=512)]
+Fallback = Literal["unknown user", "no model yet", "no known item in the basket"]
+
+
+class Message(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RecommendationsIn(Message):
+    """A batch of users, or one basket of somebody who is in no graph."""
+
+    users: tuple[Id, ...] | None = Field(None, min_length=1, max_length=1000)
+    basket: tuple[Id, ...] | None = Field(None, min_length=1, max_length=10_000)
+    k: int = Field(20, ge=1, le=1000)
+    exclude_seen: bool = True
+    allow: tuple[Id, ...] | None = Field(None, max_length=100_000, description="only these items")
+    exclude: tuple[Id, ...] = Field((), max_length=100_000, description="none of these items")
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> RecommendationsIn:
+        if (self.users is None) == (self.basket is None):
+            raise ValueError("expected either users or basket, got both or neither")
+        return self
+
+
+class ItemOut(Message):
+    item: str
+    score: float
+    title: str | None = None
+
+
+class RecommendationsOut(Message):
+    """Best first. `fallback` says why these are popular items instead of personal ones."""
+
+    user: str | None = None
+    model: str | None = Field(None, description="version of the model that answered")
+    fallback: Fallback | None = None
+    unknown_items: int = Field(0, description="items of the request that the catalogue does not hold")
+    items: tuple[ItemOut, ...]
+
+
+class BatchOut(Message):
+    results: tuple[RecommendationsOut, ...]
+
+
+class SimilarOut(Message):
+    item: str
+    model: str | None
+    items: tuple[ItemOut, ...]
+
+
+class StatusOut(Message):
+    """Where this client stands. No count of users, items or interactions."""
+
+    client: str
+    phase: str
+    run: str | None = None
+    round: int = 0
+    rounds: int = 0
+    model: str | None = Field(None, description="version of the model that answers")
+    shared_digest: str | None = Field(None, description="sha256 over the shared parameters as last applied")
+    device: str
+    device_reason: str
+    problem: str | None = Field(None, description="what keeps the client from going on, if anything")
+    warnings: tuple[str, ...] = ()
+
+
+class RoundQuality(Message):
+    """One round as the silo sees it."""
+
+    round: int
+    recall: float
+    ndcg: float
+    loss: float | None = None
+    saturated: float = Field(0.0, description="share of positives whose angle is at pi: they teach nothing")
+    rho: float | None = None
+    margin: float | None = None
+    train_seconds: float = 0.0
+    evaluate_seconds: float = 0.0
+    overhead_seconds: float = Field(0.0, description="everything of the round that is neither training nor evaluating")
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+class QualityOut(Message):
+    """Recall@20 and NDCG@20: every round on validation items, the best round once on test items."""
+
+    client: str
+    run: str | None = None
+    finished: bool = False
+    failure: str | None = None
+    best_round: int | None = None
+    rounds: tuple[RoundQuality, ...] = ()
+    test: dict[str, float] | None = None
+    users: int = 0
+    items: int = 0
+    edges: int = 0
+    test_users: int = 0
+    spectrum_seconds: float = 0.0
+    start: dict[str, Any] | None = Field(None, description="the filter that training started at")
+    angles: dict[str, float] | None = Field(None, description="mean xi by log2 bucket of item popularity")
+
+
+class LedgerOut(Message):
+    entries: tuple[dict[str, Any], ...]
+    total: int
+    verified: bool

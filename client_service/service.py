@@ -1,0 +1,117 @@
+"""The inside of one client: it reads the shard, takes up the kept model, and keeps the agent going."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+
+import httpx
+
+from client_service.agent import Agent, Silo, Standing
+from client_service.aggregator import connected
+from client_service.device import choose_device, pin_threads
+from client_service.gate import Boundary
+from client_service.ledger import Ledger
+from client_service.logs import LOGGER
+from client_service.metrics import Metrics
+from client_service.participation import kept_model, kept_quality
+from client_service.schemas import QualityOut, StatusOut
+from client_service.secret import own_secret
+from client_service.serving import Recommender
+from client_service.settings import ClientSettings
+from client_service.shard import Shard, read_shard
+from shared.errors import UnavailableError
+
+
+class ClientService:
+    """What the routes read. Everything in it is there while `running`, and nothing before."""
+
+    def __init__(self, settings: ClientSettings, outside: httpx.AsyncBaseTransport) -> None:
+        self.settings, self.metrics = settings, Metrics()
+        self.device, self.device_reason = choose_device(settings.device)
+        self.ledger = Ledger(settings.state_directory / "ledger.jsonl")
+        self._outside = outside
+        self._models = settings.state_directory / "model"
+        self._recommender: Recommender | None = None
+        self._agent: Agent | None = None
+        self._following: asyncio.Task[None] | None = None
+
+    @property
+    def recommender(self) -> Recommender:
+        if self._recommender is None:
+            raise UnavailableError("the client is reading its shard")
+        return self._recommender
+
+    @property
+    def live(self) -> bool:
+        """False when the agent has ended by a mistake of ours: then only a restart helps."""
+        return self._following is None or not self._following.done()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """DataError or SettingsError when the shard or the state directory is of no use."""
+        pinned = self.settings.threads
+        with ThreadPoolExecutor(1, "training", initializer=pin_threads, initargs=(pinned,)) as worker:
+            shard = await asyncio.get_running_loop().run_in_executor(worker, read_shard, self.settings.shard)
+            self._recommender = Recommender(shard)
+            LOGGER.info("device", device=str(self.device), reason=self.device_reason, threads=pinned)
+            boundary, secret = self._boundary(), own_secret(self.settings.state_directory)
+            timeout = self.settings.timeout_seconds
+            async with connected(boundary, self.ledger, secret, timeout_seconds=timeout, inner=self._outside) as link:
+                self._agent = Agent(self._silo(shard), link, worker)
+                self._following = asyncio.create_task(self._follow(shard, worker))
+                try:
+                    yield
+                finally:
+                    self._following.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await self._following
+
+    async def _follow(self, shard: Shard, worker: ThreadPoolExecutor) -> None:
+        """Serve the kept model first, then follow the aggregator."""
+        try:
+            loop = asyncio.get_running_loop()
+            kept = await loop.run_in_executor(worker, kept_model, shard, self._models, self.device)
+            self.recommender.served = kept
+            assert self._agent is not None
+            await self._agent.follow()
+        except Exception:
+            LOGGER.exception("agent_ended")
+            raise
+
+    def _silo(self, shard: Shard) -> Silo:
+        return Silo(self.settings, shard, self.recommender, self.device, self.metrics)
+
+    def _boundary(self) -> Boundary:
+        settings, policy = self.settings, self.settings.policy
+        return Boundary(
+            settings.name,
+            httpx.URL(settings.aggregator_url),
+            settings.declaration(),
+            policy.counts,
+            policy.max_upload_bytes,
+        )
+
+    def status(self) -> StatusOut:
+        standing = Standing() if self._agent is None else self._agent.standing
+        served = None if self._recommender is None else self._recommender.served
+        return StatusOut(
+            client=self.settings.name,
+            phase=standing.phase,
+            run=standing.run,
+            round=standing.round,
+            rounds=standing.rounds,
+            model=None if served is None else served.version,
+            shared_digest=standing.shared_digest,
+            device=str(self.device),
+            device_reason=self.device_reason,
+            problem=standing.problem,
+            warnings=standing.warnings,
+        )
+
+    def quality(self) -> QualityOut:
+        """Figures of the run at hand, or of the last one."""
+        part = None if self._agent is None else self._agent.participation
+        return kept_quality(self._models, self.settings.name) if part is None else part.quality

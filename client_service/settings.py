@@ -1,0 +1,100 @@
+"""Environment, file and flags -> the settings of one client, and the silo's own policy."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsError as SourceError
+
+from client_service.device import DeviceWish
+from shared.errors import PrivacyError, SettingsError
+from shared.parameters import mlp_specification
+from shared.schemas import ClientName, Declaration
+from shared.settings import MethodSettings
+from shared.strategies import STRATEGIES, build_strategy
+from shared.strategy import Strategy
+
+
+class Policy(BaseModel):
+    """What the silo allows, whatever the federation asks for. It can only take away."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    strategies: tuple[str, ...] = Field(tuple(STRATEGIES), description="strategies this silo takes part in")
+    scalars: tuple[str, ...] = Field(("margin", "rho"), description="scalars that may leave")
+    counts: bool = Field(False, description="may the numbers of users, items and edges be given for the anchor?")
+    max_upload_bytes: int = Field(64 << 20, ge=1)
+
+
+class ClientSettings(BaseSettings):
+    """Settings of one client. Each comes from the constructor, from LPSFED_CLIENT_<NAME>, or from a TOML file."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="LPSFED_CLIENT_", env_nested_delimiter="__", frozen=True, extra="forbid", hide_input_in_errors=True
+    )
+
+    name: ClientName
+    shard: Path = Field(description="folder with the silo's interactions.parquet")
+    state_directory: Path = Field(description="secret, ledger, spectrum and models")
+    aggregator_url: str = Field("http://127.0.0.1:8800", pattern=r"^https?://[^/?#]+$")
+    strategy: str = "lpsfed"
+    method: MethodSettings = Field(MethodSettings(), description="its width and layers fix what may leave")
+    policy: Policy = Policy()
+    device: DeviceWish = "auto"
+    threads: int = Field(1, ge=1, le=256, description="CPU threads of training; part of what makes runs repeatable")
+    wait_seconds: float = Field(20.0, gt=0, le=300, description="length of one long poll")
+    timeout_seconds: float = Field(30.0, gt=0, le=3600, description="limit of any other call, and of a poll's delay")
+    host: str = "127.0.0.1"
+    port: int = Field(8801, ge=0, le=65535)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("strategy")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in STRATEGIES:
+            raise ValueError(f"expected one of {', '.join(STRATEGIES)}, got {name!r}")
+        return name
+
+    def declaration(self) -> Declaration:
+        """All that may leave this client: computed here, from the installed strategy and the silo's policy."""
+        return allowed(build_strategy(self.strategy, self.method), self.method, self.policy)
+
+
+def allowed(strategy: Strategy, method: MethodSettings, policy: Policy) -> Declaration:
+    """The strategy's declaration, or a PrivacyError when the silo's policy does not allow all of it."""
+    if strategy.name not in policy.strategies:
+        raise PrivacyError(f"policy: expected a strategy of {list(policy.strategies)}, got {strategy.name!r}")
+    if forbidden := set(strategy.scalars) - set(policy.scalars):
+        raise PrivacyError(f"policy: strategy {strategy.name!r} sends {sorted(forbidden)}, which this silo forbids")
+    return strategy.declaration(mlp_specification(method))
+
+
+def client_settings(file: Path | None = None, **overrides: Any) -> ClientSettings:
+    """`overrides` over the environment over a TOML file, or a SettingsError naming each bad field."""
+    try:
+        return ClientSettings(**{**_beneath_environment(_read_file(file)), **overrides})
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}".removeprefix(": ") for e in error.errors()]
+        raise SettingsError("; ".join(lines).replace("Value error, ", "")) from None
+    except SourceError as error:
+        raise SettingsError(str(error)) from None
+
+
+def _beneath_environment(values: dict[str, Any]) -> dict[str, Any]:
+    """The file's values without those that the environment also gives, because the constructor would win over it."""
+    given = {name.upper() for name in os.environ}
+    return {name: value for name, value in values.items() if f"LPSFED_CLIENT_{name.upper()}" not in given}
+
+
+def _read_file(file: Path | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"settings file {file}: expected readable TOML ({error})") from None

@@ -1,0 +1,111 @@
+"""A running federation, in this process or on loopback -> one run, followed to its end through the public API alone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import httpx
+from pydantic import BaseModel, ConfigDict
+
+from client_service.schemas import QualityOut, StatusOut
+from shared.errors import FederationError, UnavailableError
+from shared.schemas import RunHistoryOut, RunIn
+
+POLL_SECONDS = 0.2
+AFTERMATH_SECONDS = 1800.0  # for the clients' last evaluation, after the aggregator has ended the run
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Ways to talk to the services: the operator's, and each client's own."""
+
+    operator: httpx.AsyncClient
+    clients: Mapping[str, httpx.AsyncClient]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where each client is, for whoever draws a bar."""
+
+    statuses: Mapping[str, StatusOut]
+    rounds: int
+    seconds: float
+
+
+class Outcome(BaseModel):
+    """What a run left behind: the operator's history and what each silo knows of itself."""
+
+    model_config = ConfigDict(frozen=True)
+
+    history: RunHistoryOut
+    qualities: dict[str, QualityOut]
+    statuses: dict[str, StatusOut]
+    seconds: float
+
+
+Observe = Callable[[Progress], None]
+
+
+async def conduct(federation: Federation, request: RunIn, observe: Observe) -> Outcome:
+    """Start a run and wait until every client has evaluated it. FederationError with the reason when it fails."""
+    began = time.perf_counter()
+    run = RunHistoryOut.model_validate(await _asked(federation.operator, "POST", "/v1/runs", request.model_dump_json()))
+    ended: float | None = None
+    while True:
+        statuses = await _statuses(federation)
+        observe(Progress(statuses, request.rounds, time.perf_counter() - began))
+        qualities = await _qualities(federation)
+        if all(quality.run == run.run and quality.finished for quality in qualities.values()):
+            break
+        ended = await _watch(federation, run.run, statuses, ended)
+        await asyncio.sleep(POLL_SECONDS)
+    history = await _history(federation, run.run)
+    if history.phase == "failed":
+        raise FederationError(f"the run failed: {history.reason}")
+    return Outcome(history=history, qualities=qualities, statuses=statuses, seconds=time.perf_counter() - began)
+
+
+async def _watch(
+    federation: Federation, run: str, statuses: Mapping[str, StatusOut], ended: float | None
+) -> float | None:
+    """Since when the aggregator has had nothing more to do. A failure, or an aftermath without end, is an error."""
+    history = await _history(federation, run)
+    problems = sorted({f"{name}: {status.problem}" for name, status in statuses.items() if status.problem})
+    if history.phase == "failed":
+        raise FederationError("; ".join([f"the run failed: {history.reason}", *problems]))
+    if history.phase != "finished":
+        return None
+    since = time.monotonic() if ended is None else ended
+    if time.monotonic() - since > AFTERMATH_SECONDS:
+        raise UnavailableError("; ".join(["the clients do not finish their evaluation", *problems]))
+    return since
+
+
+async def _statuses(federation: Federation) -> dict[str, StatusOut]:
+    names = list(federation.clients)
+    answers = await asyncio.gather(*(_asked(federation.clients[name], "GET", "/v1/status") for name in names))
+    return {name: StatusOut.model_validate(answer) for name, answer in zip(names, answers, strict=True)}
+
+
+async def _qualities(federation: Federation) -> dict[str, QualityOut]:
+    names = list(federation.clients)
+    answers = await asyncio.gather(*(_asked(federation.clients[name], "GET", "/v1/quality") for name in names))
+    return {name: QualityOut.model_validate(answer) for name, answer in zip(names, answers, strict=True)}
+
+
+async def _history(federation: Federation, run: str) -> RunHistoryOut:
+    return RunHistoryOut.model_validate(await _asked(federation.operator, "GET", f"/v1/runs/{run}"))
+
+
+async def _asked(http: httpx.AsyncClient, method: str, path: str, body: str | None = None) -> object:
+    headers = {} if body is None else {"Content-Type": "application/json"}
+    try:
+        answer = await http.request(method, path, content=body, headers=headers)
+    except httpx.TransportError as error:
+        raise UnavailableError(f"{http.base_url}: expected a running service, got {type(error).__name__}") from None
+    if not answer.is_success:
+        raise FederationError(f"{method} {path}: {answer.status_code} {answer.text[:300]}")
+    return answer.json()

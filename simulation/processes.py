@@ -1,0 +1,131 @@
+"""N clients and the aggregator as real processes on loopback ports."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import httpx
+from pydantic import BaseModel
+
+from shared.errors import UnavailableError
+from simulation.experiment import Experiment
+from simulation.federation import Federation
+
+START_SECONDS = 60.0
+STOP_SECONDS = 15.0
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where the services answer."""
+
+    aggregator: str
+    clients: Mapping[str, str]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on: held all at once, so that they differ."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind((HOST, 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def addresses(experiment: Experiment) -> Addresses:
+    """A free loopback port for each service."""
+    first, *others = (f"http://{HOST}:{port}" for port in free_ports(1 + len(experiment.shards)))
+    return Addresses(first, dict(zip(experiment.names, others, strict=True)))
+
+
+@contextmanager
+def processes(experiment: Experiment, places: Addresses) -> Iterator[None]:
+    """The services as child processes; ended, by their handles, when the context ends. Logs lie in folder/logs."""
+    logs = experiment.folder / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    started: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+    try:
+        settings = experiment.aggregator(port=_port(places.aggregator))
+        environment = _environment("LPSFED_AGGREGATOR", settings)
+        environment["LPSFED_AGGREGATOR_OPERATOR_TOKEN"] = experiment.token
+        started.append(_start("aggregator_service", environment, logs / "aggregator.log"))
+        for shard in experiment.shards:
+            url = places.clients[shard.name]
+            client = experiment.client(shard, aggregator_url=places.aggregator, port=_port(url))
+            started.append(_start("client_service", _environment("LPSFED_CLIENT", client), logs / f"{shard.name}.log"))
+        yield
+    finally:
+        _stop(started)
+
+
+@asynccontextmanager
+async def connected(experiment: Experiment, places: Addresses) -> AsyncIterator[Federation]:
+    """Ways to talk to the processes, once all of them are ready. UnavailableError when one does not get so far."""
+    async with AsyncExitStack() as stack:
+        headers = {"Authorization": f"Bearer {experiment.token}"}
+        operator = await stack.enter_async_context(httpx.AsyncClient(base_url=places.aggregator, headers=headers))
+        clients = {
+            name: await stack.enter_async_context(httpx.AsyncClient(base_url=url))
+            for name, url in places.clients.items()
+        }
+        await asyncio.gather(*(_ready(http) for http in (operator, *clients.values())))
+        yield Federation(operator, clients)
+
+
+def _start(package: str, environment: dict[str, str], log: Path) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+    file = log.open("ab")
+    command, nothing = [sys.executable, "-m", package], subprocess.DEVNULL
+    process = subprocess.Popen(command, env=os.environ | environment, stdin=nothing, stdout=file, stderr=file)
+    return process, file
+
+
+def _stop(started: list[tuple[subprocess.Popen[bytes], IO[bytes]]]) -> None:
+    for process, _ in reversed(started):
+        process.terminate()
+    for process, file in started:
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        file.close()
+
+
+async def _ready(http: httpx.AsyncClient) -> None:
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until:
+        try:
+            if (await http.get("/health/ready")).is_success:
+                return
+        except httpx.TransportError:
+            pass  # not listening yet
+        await asyncio.sleep(0.05)
+    raise UnavailableError(f"{http.base_url}: expected a ready service within {START_SECONDS:g} s; see its log")
+
+
+def _environment(prefix: str, settings: BaseModel) -> dict[str, str]:
+    """Settings as environment variables; a nested model as JSON. Secrets come out as stars and are set apart."""
+    names = type(settings).model_fields
+    plain = {name: value for name, value in settings if name in names and value is not None}
+    return {
+        f"{prefix}_{name.upper()}": value.model_dump_json() if isinstance(value, BaseModel) else str(value)
+        for name, value in plain.items()
+    }
+
+
+def _port(url: str) -> int:
+    return int(url.rpartition(":")[2])

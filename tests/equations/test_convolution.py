@@ -1,0 +1,73 @@
+"""Step 2 (Eq. 3): Z(l) = P diag(k(l)) P^T Z(l-1), which the model computes without ever forming it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+from client_service.models.lgcn import LGCN
+from shared.settings import MethodSettings
+from shared.spectrum import low_spectrum
+
+Graph = sparse.csr_array
+METHOD = MethodSettings(width=5, layers=3, cutoff=6)
+
+
+pytestmark = pytest.mark.usefixtures("double")
+
+
+@pytest.fixture
+def model(drawn: Callable[..., Graph]) -> LGCN:
+    """9 users, 11 items, Phi 6, L 3; random kernels and an embedding that lies nowhere in particular."""
+    graph, generator = drawn(9, 11, seed=1), torch.Generator().manual_seed(1)
+    found = LGCN(low_spectrum(graph, METHOD.cutoff), graph, None, METHOD)
+    with torch.no_grad():
+        found.kernels.copy_(torch.rand(found.kernels.shape, generator=generator) * 2 - 0.5)
+        found.embedding.copy_(torch.randn(found.embedding.shape, generator=generator))
+    return found
+
+
+def literal_layers(model: LGCN) -> list[np.ndarray]:
+    """Eq. 3 as it stands in the paper, with the diagonal matrix written out."""
+    basis, layer = model.basis.numpy(), model.embedding.detach().numpy()
+    found = [layer]
+    for kernel in model.kernels.detach().numpy():
+        layer = basis @ np.diag(kernel) @ basis.T @ layer
+        found.append(layer)
+    return found
+
+
+def test_the_basis_is_orthonormal(model: LGCN) -> None:
+    torch.testing.assert_close(model.basis.T @ model.basis, torch.eye(6), atol=1e-12, rtol=0)
+
+
+def test_every_layer_is_the_literal_convolution_of_the_one_before(model: LGCN) -> None:
+    layers = model.layers(torch.arange(20), model.coefficients())
+    assert len(layers) == 4
+    for found, expected in zip(layers, literal_layers(model), strict=True):
+        np.testing.assert_allclose(found.detach().numpy(), expected, atol=1e-12)
+
+
+def test_rows_of_layers_are_those_asked_for(model: LGCN) -> None:
+    rows = torch.tensor([13, 2, 2])
+    for found, expected in zip(model.layers(rows, model.coefficients()), literal_layers(model), strict=True):
+        np.testing.assert_allclose(found.detach().numpy(), expected[[13, 2, 2]], atol=1e-12)
+
+
+def test_pooled_items_are_the_rows_after_the_users(model: LGCN) -> None:
+    coefficients = model.coefficients()
+    pooled = model.pooled_items(torch.tensor([0, 10]), coefficients)
+    expected = model.pool(model.layers(torch.tensor([9, 19]), coefficients))
+    torch.testing.assert_close(pooled.embedding, expected)
+
+
+def test_kernels_of_one_leave_a_layer_in_the_range_of_the_basis_alone(model: LGCN) -> None:
+    with torch.no_grad():
+        model.kernels.fill_(1.0)
+        model.embedding.copy_(model.basis @ torch.randn(6, 5, generator=torch.Generator().manual_seed(2)))
+    for layer in model.layers(torch.arange(20), model.coefficients()):
+        torch.testing.assert_close(layer, model.embedding, atol=1e-12, rtol=0)

@@ -1,0 +1,104 @@
+"""Step 4 and fold-in: a user's layers without one edge, and those of a basket that is not in the graph."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scipy import sparse
+
+from client_service.models.lgcn import LGCN
+from client_service.models.start import Filter, start_at
+from shared.settings import MethodSettings
+from shared.spectrum import low_spectrum
+
+METHOD = MethodSettings(width=3, layers=2, cutoff=4)
+GRAPH = sparse.csr_array(
+    [[1.0, 1, 0, 0, 1, 0], [1, 0, 1, 0, 0, 0], [0, 1, 1, 1, 0, 0], [0, 0, 1, 1, 0, 1], [0, 0, 0, 1, 0, 0]]
+)
+
+pytestmark = pytest.mark.usefixtures("double")
+
+
+@pytest.fixture
+def model() -> LGCN:
+    """5 users, 6 items, Phi 4. Z(0) is the start's; the kernels are as if trained."""
+    spectrum = low_spectrum(GRAPH, 4)
+    found = LGCN(spectrum, GRAPH, start_at(Filter(4, 0.4, 0.3), spectrum, GRAPH), METHOD)
+    with torch.no_grad():
+        found.kernels.copy_(torch.tensor([[1.2, 0.9, 0.4, 1.1], [0.8, 1.3, 0.7, 0.2]]))
+    return found
+
+
+def basket(*items: int) -> torch.Tensor:
+    row = torch.zeros(1, 6)
+    row[0, list(items)] = 1.0
+    return row
+
+
+def assert_same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    assert len(found) == len(expected) == 3
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-12, rtol=0)
+
+
+def test_the_fold_in_row_is_the_nystroem_row_written_out(model: LGCN) -> None:
+    # p = d^-1/2 r D_i^-1/2 V S^-1 / sqrt(2) for the basket {0, 2} of a stranger; item degrees are 2 and 3.
+    spectrum = low_spectrum(GRAPH, 4)
+    row = [
+        (spectrum.items[0, k] / 2**0.5 + spectrum.items[2, k] / 3**0.5) / 2**0.5 / spectrum.singular[k] / 2**0.5
+        for k in range(4)
+    ]
+    coefficients = model.coefficients()
+    expected = [torch.tensor(row)[None] @ c for c in coefficients]
+    assert_same(model.fold_in(basket(0, 2), coefficients), expected)
+
+
+@pytest.mark.parametrize("user", range(5))
+def test_the_whole_basket_of_a_known_user_reproduces_that_users_layers(model: LGCN, user: int) -> None:
+    coefficients, items = model.coefficients(), GRAPH[[user]].indices
+    assert_same(model.fold_in(basket(*items), coefficients), model.layers(torch.tensor([user]), coefficients))
+
+
+@pytest.mark.parametrize("user", range(4))
+def test_layers_without_an_edge_are_those_of_the_basket_without_the_item(model: LGCN, user: int) -> None:
+    coefficients, items = model.coefficients(), GRAPH[[user]].indices.tolist()
+    for left_out in items:
+        rest = [item for item in items if item != left_out]
+        found = model.layers_without(torch.tensor([user]), torch.tensor([left_out]), coefficients)
+        assert_same(found, model.fold_in(basket(*rest), coefficients))
+
+
+def test_leaving_an_edge_out_changes_the_user(model: LGCN) -> None:
+    coefficients, user = model.coefficients(), torch.tensor([0])
+    with_edge, without = model.layers(user, coefficients), model.layers_without(user, torch.tensor([4]), coefficients)
+    assert all((a - b).abs().max().item() > 0.01 for a, b in zip(with_edge, without, strict=True))
+
+
+def test_several_pairs_at_once_give_what_each_gives_alone(model: LGCN) -> None:
+    coefficients, pairs = model.coefficients(), [(0, 1), (3, 5), (2, 2)]
+    users, items = (torch.tensor(side) for side in zip(*pairs, strict=True))
+    singles = [model.layers_without(torch.tensor([u]), torch.tensor([i]), coefficients) for u, i in pairs]
+    stacked = [torch.cat(rows) for rows in zip(*singles, strict=True)]
+    assert_same(model.layers_without(users, items, coefficients), stacked)
+
+
+def test_a_user_with_one_edge_is_nothing_without_it(model: LGCN) -> None:
+    layers = model.layers_without(torch.tensor([4]), torch.tensor([3]), model.coefficients())
+    assert_same(layers, [torch.zeros(1, 4)] * 3)
+
+
+def test_what_training_added_to_a_user_stays_when_an_edge_is_left_out(model: LGCN) -> None:
+    # A move of the user's own embedding that P cannot see: it belongs to the user, not to the edge.
+    outside = torch.linspace(-1, 1, 11)[:, None] * torch.ones(11, 4)
+    outside = outside - model.basis @ (model.basis.T @ outside)
+    before = model.layers_without(torch.tensor([0]), torch.tensor([1]), model.coefficients())
+    with torch.no_grad():
+        model.embedding.add_(outside)
+    after = model.layers_without(torch.tensor([0]), torch.tensor([1]), model.coefficients())
+    assert outside[0].abs().max().item() > 0.01
+    torch.testing.assert_close(after[0] - before[0], outside[[0]], atol=1e-12, rtol=0)
+    assert_same([before[0], *after[1:]], before)
+
+
+def test_an_empty_basket_folds_in_as_zero(model: LGCN) -> None:
+    assert_same(model.fold_in(basket(), model.coefficients()), [torch.zeros(1, 4)] * 3)

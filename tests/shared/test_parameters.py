@@ -1,0 +1,91 @@
+"""The two shared MLPs: their names and shapes, a start that every machine draws alike, and a digest of values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from shared.parameters import digest, initial_parameters, mlp_specification
+from shared.schemas import TensorSpec
+from shared.settings import MethodSettings
+
+SPECIFICATION = mlp_specification(MethodSettings(width=64, layers=2))
+
+
+def test_both_mlps_have_a_weight_and_a_bias_for_each_of_their_two_layers() -> None:
+    # Pooling: (2 + 1) 64 = 192 -> 64 -> 64. Predictive: 3 * 64 = 192 -> 64 -> 1.
+    assert [(spec.name, spec.shape) for spec in SPECIFICATION] == [
+        ("pooling.hidden.bias", (64,)),
+        ("pooling.hidden.weight", (64, 192)),
+        ("pooling.output.bias", (64,)),
+        ("pooling.output.weight", (64, 64)),
+        ("predictive.hidden.bias", (64,)),
+        ("predictive.hidden.weight", (64, 192)),
+        ("predictive.output.bias", (1,)),
+        ("predictive.output.weight", (1, 64)),
+    ]
+
+
+def test_the_whole_exchange_of_the_default_width_is_28929_numbers() -> None:
+    # (64 * 192 + 64) + (64 * 64 + 64) + (64 * 192 + 64) + (64 + 1) = 12352 + 4160 + 12352 + 65 = 28929.
+    values = initial_parameters(SPECIFICATION, 0, exact=False)
+    assert sum(value.size for value in values.values()) == 28929
+    assert {name: value.shape for name, value in values.items()} == {s.name: s.shape for s in SPECIFICATION}
+    assert {value.dtype for value in values.values()} == {np.dtype("float32")}
+
+
+@pytest.mark.parametrize(("width", "layers"), [(1, 1), (3, 4)])
+def test_the_pooling_mlp_grows_with_the_number_of_layers(width: int, layers: int) -> None:
+    shapes = {s.name: s.shape for s in mlp_specification(MethodSettings(width=width, layers=layers))}
+    assert shapes["pooling.hidden.weight"] == (width, (layers + 1) * width)
+    assert shapes["predictive.hidden.weight"] == (width, 3 * width)
+
+
+def test_the_same_seed_gives_the_same_start_and_another_seed_another() -> None:
+    first, again, other = (digest(initial_parameters(SPECIFICATION, seed, exact=False)) for seed in (4, 4, 5))
+    assert first == again != other
+
+
+def test_weights_fill_the_xavier_interval_and_biases_are_zero() -> None:
+    values = initial_parameters(SPECIFICATION, 1, exact=False)
+    # sqrt(6 / (64 + 192)) for 12,288 draws: the largest lies within a hundredth of the limit.
+    weight, limit = values["pooling.hidden.weight"], np.sqrt(6 / 256)
+    assert 0.99 * limit < np.abs(weight).max() <= limit
+    assert abs(weight.mean()) < 0.01 * limit * np.sqrt(3)  # the mean's deviation is limit / sqrt(3) / 111
+    assert all(not value.any() for name, value in values.items() if name.endswith(".bias"))
+
+
+def test_an_exact_start_zeroes_the_output_layers_and_nothing_else() -> None:
+    exact, random = (initial_parameters(SPECIFICATION, 2, exact=exact) for exact in (True, False))
+    for name in exact:
+        if ".output." in name:
+            assert not exact[name].any()
+        else:
+            np.testing.assert_array_equal(exact[name], random[name])
+    assert random["pooling.output.weight"].any() and random["predictive.output.weight"].any()
+
+
+def test_a_digest_does_not_depend_on_the_order_or_the_memory_layout() -> None:
+    a, b = np.arange(6, dtype=np.float32).reshape(2, 3), np.ones(2, dtype=np.float32)
+    expected = digest({"a": a, "b": b})
+    assert digest({"b": b, "a": np.asfortranarray(a)}) == expected
+    assert digest({"b": b.astype(">f4"), "a": a}) == expected
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"a": np.array([1.0, 2.0, 3.0, 5.0], dtype=np.float32)},
+        {"b": np.array([1.0, 2.0, 3.0, 4.0], dtype=np.float32)},
+        {"a": np.array([[1.0, 2.0], [3.0, 4.0]], dtype=np.float32)},
+        {"a": np.array([1.0, 2.0], dtype=np.float32), "b": np.array([3.0, 4.0], dtype=np.float32)},
+        {},
+    ],
+    ids=["value", "name", "shape", "split", "nothing"],
+)
+def test_a_digest_changes_with_a_value_a_name_and_a_shape(other: dict[str, np.ndarray]) -> None:
+    assert digest(other) != digest({"a": np.array([1.0, 2.0, 3.0, 4.0], dtype=np.float32)})
+
+
+def test_a_tensor_without_entries_is_drawn_without_complaint() -> None:
+    assert initial_parameters((TensorSpec(name="x", shape=(0,)),), 0, exact=True)["x"].shape == (0,)
