@@ -16,8 +16,6 @@ from shared.web.server import run_server
 
 BAD_SETTINGS = 2
 SWITCH_SECONDS = 0.0005  # how long training may keep the interpreter from a request; the default is ten times it
-    0.0005  # how long training may keep the interpreter from a request; Python's own default is ten times it
-)
 
 
 def serve(settings: ClientSettings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -69,11 +70,14 @@ def fit_plain(client: LocalClient, received: Parameters) -> Parameters:
 
 
 def mean(state: State, updates: Sequence[Update]) -> State:
-    """Eq. 13: unweighted mean of the round's updates, tensor by tensor, summed in the order of client names."""
+    """Eq. 13: unweighted mean of the round's updates, tensor by tensor, summed in the order of client names.
+
+    Scalars are summed exactly, so that the mean of equal ones is that very one.
+    """
     ordered = sorted(updates, key=lambda update: update.client)
     arrays = {name: _mean_array(name, ordered) for name in state.arrays}
     names = sorted({name for update in ordered for name in update.scalars})
-    scalars = dict.fromkeys(names, fmean_exact)
+    scalars = {name: statistics.mean(u.scalars[name] for u in ordered if name in u.scalars) for name in names}
     latest = {**state.latest, **{update.client: dict(update.scalars) for update in ordered}}
     return State(arrays, scalars, latest)
 

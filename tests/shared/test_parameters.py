@@ -87,5 +87,9 @@ def test_a_digest_changes_with_a_value_a_name_and_a_shape(other: dict[str, np.nd
     assert digest(other) != digest({"a": np.array([1.0, 2.0, 3.0, 4.0], dtype=np.float32)})
 
 
+def test_a_single_number_is_not_a_row_of_one() -> None:
+    assert digest({"a": np.array(1.0, dtype=np.float32)}) != digest({"a": np.array([1.0], dtype=np.float32)})
+
+
 def test_a_tensor_without_entries_is_drawn_without_complaint() -> None:
     assert initial_parameters((TensorSpec(name="x", shape=(0,)),), 0, exact=True)["x"].shape == (0,)

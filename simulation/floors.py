@@ -1,0 +1,37 @@
+"""Shards -> the floors of a table: what each silo could have alone, without training a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from client_service.evaluate import Quality, TopItems, on_test
+from client_service.filters import best_ease, best_filter, best_low_pass, popularity_top
+from client_service.shard import Shard, read_shard
+from client_service.spectra import cached_spectrum
+
+FLOORS = ("popularity", "lowpass", "ridge", "ease")
+
+
+def floors(shard: Shard, cutoff: int, cache: Path | None) -> dict[str, Quality | None]:
+    """Test quality of every floor on one shard, each chosen on validation items. None where EASE does not fit."""
+    spectrum = cached_spectrum(shard, cutoff, cache)
+    ease = best_ease(shard)
+    lists: dict[str, TopItems | None] = {
+        "popularity": popularity_top(shard),
+        "lowpass": best_low_pass(shard, spectrum).top,
+        "ridge": best_filter(shard, spectrum).top,
+        "ease": None if ease is None else ease.top,
+    }
+    return {name: None if top is None else on_test(shard, top) for name, top in lists.items()}
+
+
+def all_floors(
+    shards: tuple[Path, ...], cutoff: int, *, cache_of: Callable[[Path], Path | None], observe: Callable[[str], None]
+) -> dict[str, dict[str, Quality | None]]:
+    """Floors of every shard, by client. `observe` is told which shard is done."""
+    found = {}
+    for path in shards:
+        found[path.name] = floors(read_shard(path), cutoff, cache_of(path))
+        observe(path.name)
+    return found

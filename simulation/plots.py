@@ -1,0 +1,73 @@
+"""report.json and metrics.jsonl of a run -> curves as PNG and a table as Markdown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+from shared.errors import DataError
+from simulation.report import METRICS, best_floor
+
+
+def read_report(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The report of a run and its lines of metrics. DataError when the folder holds none."""
+    try:
+        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        return report, [json.loads(line) for line in lines]
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{error.filename}: expected a finished simulation, got no such file"
+        ) from None
+    except ValueError as error:
+        raise DataError(f"{folder}: expected JSON written by a simulation ({error})") from None
+
+
+def draw_curves(rows: list[dict[str, Any]], path: Path) -> None:
+    """Validation NDCG@20 and Recall@20 of every client by round."""
+    figure, axes = pyplot.subplots(1, len(METRICS), figsize=(11, 4), layout="constrained")
+    for axis, (field, label) in zip(axes, (("recall", "Recall@20"), ("ndcg", "NDCG@20")), strict=True):
+        for client in sorted({row["client"] for row in rows}):
+            own = [row for row in rows if row["client"] == client]
+            axis.plot([row["round"] for row in own], [row[field] for row in own], marker="o", label=client)
+        axis.set(xlabel="round (0 is the start)", ylabel=f"{label}, validation", title=label)
+        axis.grid(alpha=0.3)
+    axes[0].legend()
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+def markdown_table(report: Mapping[str, Any]) -> str:
+    """The run beside its floors, test items, client by client."""
+    names = [client["client"] for client in report["clients"]]
+    head = f"| method | {' | '.join(names)} | client mean | user mean |"
+    lines = [head, "|" + " --- |" * (len(names) + 3)]
+    for name in report["floors"]:
+        cells = [_cell(report["floors_by_client"].get(client, {}).get(name)) for client in names]
+        lines.append(f"| {name} | {' | '.join(cells)} | {_cell(report['floors'][name])} | |")
+    cells = [_cell(client) for client in report["clients"]]
+    means = f"{_cell(report['client_mean'])} | {_cell(report['user_mean'])}"
+    lines.append(f"| **{report['strategy']}** | {' | '.join(cells)} | {means} |")
+    return "\n".join([*lines, "", "Recall@20 / NDCG@20.", *_verdict(report), ""])
+
+
+def _verdict(report: Mapping[str, Any]) -> list[str]:
+    """Whether the trained model is worth its training, in words."""
+    lines = []
+    for metric in METRICS:
+        name, floor = best_floor(report, metric)
+        own = report["client_mean"][metric]
+        word = "ahead of" if own > floor else "**behind**" if own < floor else "equal to"
+        lines.append(f"{metric}: {own:.4f}, {word} the best floor ({name}, {floor:.4f}).")
+    return lines
+
+
+def _cell(figures: Mapping[str, float] | None) -> str:
+    return "-" if figures is None else f"{figures.get('recall@20', 0.0):.4f} / {figures.get('ndcg@20', 0.0):.4f}"

@@ -1,0 +1,116 @@
+"""Outcome and floors -> report.json: the figures of one run, beside what needs no training."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from client_service.evaluate import Quality
+from client_service.schemas import QualityOut, RoundQuality
+from shared.schemas import RunHistoryOut
+from simulation.experiment import Experiment
+from simulation.federation import Outcome
+from simulation.floors import FLOORS
+
+METRICS = ("recall@20", "ndcg@20")
+Floors = Mapping[str, Mapping[str, Quality | None]]
+Figures = dict[str, float]
+
+
+def build_report(experiment: Experiment, outcome: Outcome, floors: Floors, edges_kept: float | None) -> dict[str, Any]:
+    """Everything that a run is judged by. Client mean: every client counts once; user mean: every test user does."""
+    qualities = outcome.qualities
+    tested = {name: quality.test or {} for name, quality in qualities.items()}
+    users = {name: quality.test_users for name, quality in qualities.items()}
+    return {
+        "strategy": experiment.strategy,
+        "seed": experiment.seed,
+        "rounds": experiment.rounds,
+        "settings": experiment.method.model_dump(),
+        "edges_kept": edges_kept,
+        "client_mean": _mean(tested.values()),
+        "user_mean": _mean(tested.values(), [users[name] for name in tested]),
+        "clients": [_client(name, quality, outcome.history) for name, quality in sorted(qualities.items())],
+        "floors": {name: _floor(name, floors) for name in FLOORS},
+        "floors_by_client": {c: {n: _figures(q) for n, q in of.items()} for c, of in floors.items()},
+        "bytes_up": {name: [entry.bytes_up for entry in _trained(quality)] for name, quality in qualities.items()},
+        "bytes_down": {name: [entry.bytes_down for entry in _trained(quality)] for name, quality in qualities.items()},
+        "seconds": _seconds(outcome),
+        "digest": _digest(outcome),
+    }
+
+
+def best_floor(report: Mapping[str, Any], metric: str) -> tuple[str, float]:
+    """The floor with the highest client mean, and that."""
+    known = {name: figures[metric] for name, figures in report["floors"].items() if figures is not None}
+    name = max(known, key=lambda one: known[one])
+    return name, known[name]
+
+
+def _client(name: str, quality: QualityOut, history: RunHistoryOut) -> dict[str, Any]:
+    last = {one.client: one for one in history.rounds[-1].participants}.get(name) if history.rounds else None
+    trained = _trained(quality)
+    return {
+        "client": name,
+        **(quality.test or {}),
+        "users": quality.users,
+        "items": quality.items,
+        "edges": quality.edges,
+        "test_users": quality.test_users,
+        "best_round": quality.best_round,
+        "rho": None if last is None else last.rho,
+        "rhobar": None if last is None else last.rhobar,
+        "margin": trained[-1].margin if trained else None,
+        "saturated": max((entry.saturated for entry in trained), default=0.0),
+        "xi_by_item_popularity": quality.angles,
+        "start": quality.start,
+    }
+
+
+def _trained(quality: QualityOut) -> list[RoundQuality]:
+    """The rounds in which something was sent; round 0 is the start."""
+    return [entry for entry in quality.rounds if entry.round > 0 and entry.bytes_down > 0]
+
+
+def _seconds(outcome: Outcome) -> dict[str, Any]:
+    """Sums over clients and rounds. Overhead a round: that of the client which nobody had to wait for."""
+    rounds = [entry for quality in outcome.qualities.values() for entry in quality.rounds]
+    by_round: dict[int, list[float]] = {}
+    for entry in rounds:
+        if entry.round > 0:
+            by_round.setdefault(entry.round, []).append(entry.overhead_seconds)
+    return {
+        "spectrum": sum(quality.spectrum_seconds for quality in outcome.qualities.values()),
+        "training": sum(entry.train_seconds for entry in rounds),
+        "evaluation": sum(entry.evaluate_seconds for entry in rounds),
+        "overhead": sum(min(waits) for waits in by_round.values()),
+        "overhead_by_round": [min(waits) for _, waits in sorted(by_round.items())],
+        "total": outcome.seconds,
+    }
+
+
+def _digest(outcome: Outcome) -> str:
+    """sha256 over the final shared parameters of all clients, in the order of their names."""
+    total = hashlib.sha256()
+    for name, status in sorted(outcome.statuses.items()):
+        total.update(f"{name}:{status.shared_digest};".encode())
+    return total.hexdigest()
+
+
+def _floor(name: str, floors: Floors) -> Figures | None:
+    """A floor's client mean; None when it does not exist for some client, since the mean would be of others."""
+    figures = [_figures(of[name]) for of in floors.values()]
+    return None if not figures or None in figures else _mean([one for one in figures if one is not None])
+
+
+def _figures(quality: Quality | None) -> Figures | None:
+    return None if quality is None else {"recall@20": quality.recall, "ndcg@20": quality.ndcg}
+
+
+def _mean(figures: Iterable[Mapping[str, float]], weights: list[int] | None = None) -> Figures:
+    rows = list(figures)
+    shares = weights or [1] * len(rows)
+    total = sum(shares) or 1
+    return {m: math.fsum(row.get(m, 0.0) * w for row, w in zip(rows, shares, strict=True)) / total for m in METRICS}

@@ -1,0 +1,217 @@
+"""What every registered strategy must keep, whatever it does between fit and personalise.
+
+A new strategy is covered as soon as it is in the registry. The client is a record in numpy: no torch, no data.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shared.errors import PrivacyError
+from shared.parameters import Float32, digest, initial_parameters, mlp_specification
+from shared.privacy import pass_gate
+from shared.schemas import Declaration
+from shared.settings import MethodSettings
+from shared.strategies import STRATEGIES, build_strategy
+from shared.strategy import Arrays, Parameters, Penalty, Scalars, State, Strategy, Update
+from shared.wire import check, encode, open_parameters
+
+METHOD = MethodSettings(width=2, layers=1)
+SPECIFICATION = mlp_specification(METHOD)
+CLIENTS = ("ada", "bob", "cyd")
+SCALARS = {"ada": {"margin": 0.1, "rho": 0.7}, "bob": {"margin": 0.3, "rho": 0.2}, "cyd": {"margin": 0.2, "rho": 0.4}}
+
+
+class FakeClient:
+    """Keeps the verbs of a LocalClient: training adds one to every number."""
+
+    def __init__(self, rho: float | None = 0.5) -> None:
+        self.own = initial_parameters(SPECIFICATION, 9, exact=False)
+        self.rho = rho
+
+    def load(self, received: Parameters) -> None:
+        self.own |= {name: np.array(value) for name, value in received.arrays.items()}
+
+    def train(self, *, bias_aware: bool = False, penalty: Penalty | None = None, only: str = "") -> None:
+        del bias_aware, penalty
+        self.own |= {name: value + np.float32(1.0) for name, value in self.own.items() if name.startswith(only)}
+
+    def arrays(self) -> Arrays:
+        return self.own
+
+    def divergence(self) -> float | None:
+        return self.rho
+
+    def mean_margin(self) -> float:
+        return 0.25
+
+
+@pytest.fixture(params=sorted(STRATEGIES))
+def strategy(request: pytest.FixtureRequest) -> Strategy:
+    return build_strategy(request.param, METHOD)
+
+
+def declaration(strategy: Strategy) -> Declaration:
+    return strategy.declaration(SPECIFICATION)
+
+
+def start(strategy: Strategy) -> dict[str, Float32]:
+    return initial_parameters(declaration(strategy).tensors, 0, exact=False)
+
+
+def update(strategy: Strategy, client: str, seed: int, scalars: Scalars) -> Update:
+    """What a client would send: random numbers for every declared tensor, and the declared scalars."""
+    arrays = initial_parameters(declaration(strategy).tensors, seed, exact=False)
+    arrays = {name: value + np.float32(seed) for name, value in arrays.items()}
+    return Update(client, arrays, {name: value for name, value in scalars.items() if name in strategy.scalars})
+
+
+def different(strategy: Strategy) -> list[Update]:
+    return [update(strategy, client, seed, SCALARS[client]) for seed, client in enumerate(CLIENTS, start=1)]
+
+
+def answers(strategy: Strategy, state: State, updates: Sequence[Update]) -> list[tuple[str, dict[str, float]]]:
+    """What each client and a newcomer would get, as digests and scalars: equal answers are equal to the bit."""
+    given = [strategy.personalise(state, one) for one in [*updates, None]]
+    return [(digest(answer.arrays), dict(answer.scalars)) for answer in given]
+
+
+def test_the_registry_knows_each_strategy_by_its_own_name() -> None:
+    assert {name: build(METHOD).name for name, build in STRATEGIES.items()} == {name: name for name in STRATEGIES}
+
+
+def test_agreeing_clients_are_left_alone(strategy: Strategy) -> None:
+    same = [update(strategy, client, 5, SCALARS["ada"]) for client in CLIENTS]
+    state = strategy.aggregate(State(start(strategy)), same)
+    sent = (digest(same[0].arrays), {name: v for name, v in same[0].scalars.items() if name != "rho"})
+    assert answers(strategy, state, same) == [sent] * 4
+
+
+def test_aggregating_and_personalising_change_none_of_their_inputs(strategy: Strategy) -> None:
+    before, updates = State(start(strategy), {"margin": 0.9}, {"dan": {"rho": 0.3}}), different(strategy)
+    copies = copy.deepcopy((before, updates))
+    state = strategy.aggregate(before, updates)
+    held = copy.deepcopy(state)
+    for one in [*updates, None]:
+        strategy.personalise(state, one)
+    for old, new in ((copies[0], before), (held, state)):
+        assert (digest(old.arrays), old.scalars, old.latest) == (digest(new.arrays), new.scalars, new.latest)
+    for old_update, new_update in zip(copies[1], updates, strict=True):
+        assert (digest(old_update.arrays), old_update.scalars) == (digest(new_update.arrays), new_update.scalars)
+
+
+def test_a_second_time_gives_the_same(strategy: Strategy) -> None:
+    updates, before = different(strategy), State(start(strategy))
+    first, second = (answers(strategy, strategy.aggregate(before, updates), updates) for _ in range(2))
+    assert first == second
+
+
+def test_the_order_in_which_updates_came_does_not_matter(strategy: Strategy) -> None:
+    updates, before = different(strategy), State(start(strategy))
+    expected = answers(strategy, strategy.aggregate(before, updates), updates)
+    for order in permutations(updates):
+        assert answers(strategy, strategy.aggregate(before, order), updates) == expected
+
+
+def test_no_parameter_is_invented_or_dropped(strategy: Strategy) -> None:
+    updates, declared = different(strategy), declaration(strategy)
+    state = strategy.aggregate(State(start(strategy)), updates)
+    shapes = {spec.name: spec.shape for spec in declared.tensors}
+    for arrays in (state.arrays, *(strategy.personalise(state, one).arrays for one in [*updates, None])):
+        assert {name: value.shape for name, value in arrays.items()} == shapes
+        assert all(value.dtype == np.float32 for value in arrays.values())
+    assert set(state.latest) == set(CLIENTS)
+
+
+def test_no_scalar_but_the_declared_ones_comes_back(strategy: Strategy) -> None:
+    updates = different(strategy)
+    state = strategy.aggregate(State(start(strategy)), updates)
+    assert all(set(strategy.personalise(state, one).scalars) <= set(strategy.scalars) for one in [*updates, None])
+
+
+def test_a_client_of_an_earlier_round_is_remembered(strategy: Strategy) -> None:
+    updates = different(strategy)
+    first = strategy.aggregate(State(start(strategy)), updates[:2])
+    second = strategy.aggregate(first, updates[2:])
+    assert second.latest == {one.client: one.scalars for one in updates}
+
+
+@pytest.mark.parametrize("rho", [0.5, None])
+def test_what_fit_returns_passes_the_gate(strategy: Strategy, rho: float | None) -> None:
+    declared = declaration(strategy)
+    sent = strategy.fit(FakeClient(rho), Parameters(start(strategy)))
+    assert pass_gate(declared, sent) == encode(sent)
+
+
+def test_what_fit_returns_was_trained_from_what_was_received(strategy: Strategy) -> None:
+    received = start(strategy)
+    sent = strategy.fit(FakeClient(), Parameters(received))
+    assert digest(sent.arrays) == digest({name: value + np.float32(1.0) for name, value in received.items()})
+
+
+def test_what_fit_returns_is_refused_by_a_declaration_of_less(strategy: Strategy) -> None:
+    declared = declaration(strategy)
+    sent = strategy.fit(FakeClient(), Parameters(start(strategy)))
+    if not declared.tensors:
+        sent = Parameters({"pooling.output.bias": np.zeros(2, dtype=np.float32)})  # it sends nothing: give it something
+    fewer = declared.model_copy(update={"tensors": declared.tensors[1:]})
+    with pytest.raises(PrivacyError):
+        pass_gate(fewer, sent)
+    if sent.scalars:
+        with pytest.raises(PrivacyError):
+            pass_gate(declared.model_copy(update={"scalars": ()}), sent)
+
+
+def test_only_parameters_of_the_two_mlps_are_ever_declared(strategy: Strategy) -> None:
+    assert not any(strategy.shared(name) for name in ("embedding", "kernels", "log_alpha", "user_table", "item_table"))
+    assert all(spec.name.startswith(("pooling.", "predictive.")) for spec in declaration(strategy).tensors)
+
+
+def stored(folder: Path, name: str, arrays: Mapping[str, Float32], scalars: Scalars) -> Parameters:
+    """The same content after its way through a file: arrays that are read when asked for."""
+    (folder / name).write_bytes(encode(Parameters(arrays, scalars)))
+    return open_parameters(folder / name)[1]
+
+
+def test_a_state_that_was_saved_and_loaded_gives_the_same_answers(strategy: Strategy, tmp_path: Path) -> None:
+    updates = different(strategy)
+    state = strategy.aggregate(State(start(strategy)), updates)
+    loaded = stored(tmp_path, "state", state.arrays, state.scalars)
+    latest = json.loads(json.dumps({client: dict(scalars) for client, scalars in state.latest.items()}))
+    revived = State(loaded.arrays, loaded.scalars, latest)
+    assert answers(strategy, revived, updates) == answers(strategy, state, updates)
+    again = strategy.aggregate(revived, updates[:1])
+    assert answers(strategy, again, updates) == answers(strategy, strategy.aggregate(state, updates[:1]), updates)
+
+
+def test_updates_may_lie_on_disk(strategy: Strategy, tmp_path: Path) -> None:
+    updates, before = different(strategy), State(start(strategy))
+    lazy = []
+    for one in updates:
+        content = stored(tmp_path, one.client, one.arrays, one.scalars)
+        lazy.append(Update(one.client, content.arrays, content.scalars))
+    expected = answers(strategy, strategy.aggregate(before, updates), updates)
+    assert answers(strategy, strategy.aggregate(before, lazy), lazy) == expected
+
+
+def test_one_client_alone_gets_its_own_back(strategy: Strategy) -> None:
+    only = different(strategy)[:1]
+    state = strategy.aggregate(State(start(strategy)), only)
+    answer = strategy.personalise(state, only[0])
+    assert digest(answer.arrays) == digest(only[0].arrays)
+    assert dict(answer.scalars) == {name: v for name, v in only[0].scalars.items() if name != "rho"}
+
+
+def test_every_answer_can_travel(strategy: Strategy, tmp_path: Path) -> None:
+    updates = different(strategy)
+    state = strategy.aggregate(State(start(strategy)), updates)
+    for one in [*updates, None]:
+        (tmp_path / "answer").write_bytes(encode(strategy.personalise(state, one)))
+        check(declaration(strategy), *open_parameters(tmp_path / "answer"))
