@@ -113,7 +113,7 @@ async def connected(
 ) -> AsyncIterator[Aggregator]:
     """The client's only outgoing HTTP client: it follows no redirect, heeds no proxy, and passes the gate."""
     headers = {"Authorization": f"Bearer {secret}", "User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
-    transport = GateTransport(inner, boundary, ledger)
+    transport = GateTransport(inner, boundary, ledger, secret)
     http = httpx.AsyncClient(transport=transport, base_url=boundary.aggregator, headers=headers, trust_env=False)
     async with http:
         yield Aggregator(http, boundary.client, timeout_seconds, transport.traffic)

@@ -16,24 +16,25 @@ from pydantic import ValidationError
 
 from client_service.ledger import Ledger
 from shared.errors import PrivacyError, ProtocolError, TooLargeError
-from shared.schemas import Declaration, JoinIn
-from shared.wire import MEDIA_TYPE, check, decode
+from shared.schemas import Declaration, JoinIn, ReceiptOut
+from shared.wire import MEDIA_TYPE, check, decode, encode
 
 USER_AGENT = "lpsfed-client"
-HEADERS = {"host", "accept", "accept-encoding", "connection", "user-agent", "authorization", "content-type"}
-HEADERS |= {"content-length", "if-none-match"}
-NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
+CONSTANT = {"accept": "*/*", "accept-encoding": "identity", "connection": "keep-alive", "user-agent": USER_AGENT}
+CONTENT = re.compile(re.escape(MEDIA_TYPE) + "|application/json")
+LENGTH = re.compile(r"[0-9]{1,12}")
+NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,6})?"
 MAX_RESPONSE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class Call:
-    """One kind of declared call: its name, method, path and the query fields that it may have, all numbers."""
+    """One kind of declared call: its name, method, path, and the query as it may be written."""
 
     name: str
     method: str
     path: re.Pattern[str]
-    query: frozenset[str] = frozenset()
+    query: re.Pattern[str] = re.compile("")
 
 
 def declared_calls(client: str) -> tuple[Call, ...]:
@@ -42,11 +43,11 @@ def declared_calls(client: str) -> tuple[Call, ...]:
     own = f"{run}{number}/clients/{re.escape(client)}"
     return (
         Call("join", "POST", re.compile(r"/v1/clients")),
-        Call("current", "GET", re.compile(r"/v1/runs/current"), frozenset({"after", "wait"})),
+        Call("current", "GET", re.compile(r"/v1/runs/current"), re.compile(f"wait={NUMBER}(?:&after={NUMBER})?")),
         Call("model", "GET", re.compile(f"{run}/model")),
         Call("anchor", "GET", re.compile(f"{run}{number}/anchor")),
         Call("update", "PUT", re.compile(f"{own}/update")),
-        Call("personalized", "GET", re.compile(f"{own}/personalized"), frozenset({"wait"})),
+        Call("personalized", "GET", re.compile(f"{own}/personalized"), re.compile(f"wait={NUMBER}")),
     )
 
 
@@ -72,8 +73,11 @@ class Traffic:
 class GateTransport(httpx.AsyncBaseTransport):
     """Checks a request against the boundary, records it, sends it, records the outcome."""
 
-    def __init__(self, inner: httpx.AsyncBaseTransport, boundary: Boundary, ledger: Ledger) -> None:
+    def __init__(self, inner: httpx.AsyncBaseTransport, boundary: Boundary, ledger: Ledger, secret: str) -> None:
         self._inner, self._boundary, self._ledger = inner, boundary, ledger
+        said = {**CONSTANT, "host": boundary.aggregator.netloc.decode("ascii"), "authorization": f"Bearer {secret}"}
+        self._headers = {name: re.compile(re.escape(value)) for name, value in said.items()}
+        self._headers |= {"content-type": CONTENT, "content-length": LENGTH}
         self.traffic = Traffic()
         self._calls = declared_calls(boundary.client)
 
@@ -100,10 +104,12 @@ class GateTransport(httpx.AsyncBaseTransport):
         """The declared call that this request is, and the run and round in its path."""
         self._check_destination(request)
         self._check_headers(request.headers)
+        path, mark, query = request.url.raw_path.decode("ascii").partition("?")
         for call in self._calls:
-            match = call.path.fullmatch(request.url.raw_path.decode("ascii").partition("?")[0])
+            match = call.path.fullmatch(path)
             if match and request.method == call.method:
-                self._check_query(call, request.url.params)
+                if mark and not call.query.fullmatch(query):
+                    raise PrivacyError(f"expected numbers alone in the query of {call.name!r}, got others")
                 return call, match.groupdict()
         raise PrivacyError(f"expected one of the calls {[call.name for call in self._calls]}, got another")
 
@@ -111,16 +117,14 @@ class GateTransport(httpx.AsyncBaseTransport):
         url, home = request.url, self._boundary.aggregator
         if (url.scheme, url.host, url.port) != (home.scheme, home.host, home.port) or url.userinfo or url.fragment:
             raise PrivacyError("expected the aggregator as destination, got another")
+        if set(request.extensions) - {"timeout"}:  # one of them replaces the path on the wire
+            raise PrivacyError("expected a plain request, got transport extensions")
 
     def _check_headers(self, headers: httpx.Headers) -> None:
-        if extra := len({name.lower() for name in headers} - HEADERS):
-            raise PrivacyError(f"expected the headers {sorted(HEADERS)}, {extra} more would leave")
-        if headers.get("user-agent") != USER_AGENT:
-            raise PrivacyError(f"expected the user agent {USER_AGENT!r}, got another")
-
-    def _check_query(self, call: Call, query: httpx.QueryParams) -> None:
-        if not set(query) <= call.query or not all(NUMBER.fullmatch(value) for value in query.values()):
-            raise PrivacyError(f"expected numbers for {sorted(call.query)} in the query of {call.name!r}, got others")
+        if extra := len(set(headers) - set(self._headers)):
+            raise PrivacyError(f"expected the headers {sorted(self._headers)}, {extra} more would leave")
+        if wrong := sorted(name for name, value in headers.items() if not self._headers[name].fullmatch(value)):
+            raise PrivacyError(f"expected this client's own values of the headers {wrong}, got others")
 
     def _fields(self, call: Call, request: httpx.Request, body: bytes) -> dict[str, Any]:
         """What the body holds, field by field, read from the very bytes that are about to leave."""
@@ -137,6 +141,8 @@ class GateTransport(httpx.AsyncBaseTransport):
             message = JoinIn.model_validate_json(body)
         except ValidationError:
             raise PrivacyError("expected a join message, got another body") from None
+        if body != message.model_dump_json().encode():  # repeated fields and spaces could carry anything
+            raise PrivacyError("expected the join message as this client writes it, got another form of it")
         if (message.client, message.declaration) != (self._boundary.client, self._boundary.declaration):
             raise PrivacyError("expected this client's own name and declaration in the join message, got others")
         if message.counts is not None and not self._boundary.counts:
@@ -150,8 +156,10 @@ class GateTransport(httpx.AsyncBaseTransport):
         try:
             specification, content = decode(body)
             check(self._boundary.declaration, specification, content)
-        except ProtocolError as error:
-            raise PrivacyError(f"the update is not as declared: {error}") from None
+        except ProtocolError:  # its words may quote names and values that nobody declared
+            raise PrivacyError("expected an update of the declared tensors and scalars, got another body") from None
+        if body != encode(content):  # repeated names, spaces and digits could carry anything
+            raise PrivacyError("expected the update as this client writes it, got another form of it")
         return {
             "tensors": [_tensor(spec.name, spec.shape, content.arrays[spec.name].tobytes()) for spec in specification],
             "scalars": dict(content.scalars),
@@ -175,8 +183,16 @@ class GateTransport(httpx.AsyncBaseTransport):
         digest = hashlib.sha256(response.content).hexdigest()
         outcome: dict[str, Any] = {"status": response.status_code, "bytes": len(response.content), "sha256": digest}
         if call.name == "update" and response.is_success:
-            outcome["receipt"] = response.json()
+            outcome["receipt"] = _receipt(response.content)
         return outcome
+
+
+def _receipt(content: bytes) -> dict[str, Any] | None:
+    """What the aggregator says it holds, or None where it says something else."""
+    try:
+        return ReceiptOut.model_validate_json(content).model_dump()
+    except ValidationError:
+        return None
 
 
 def _tensor(name: str, shape: tuple[int, ...], content: bytes) -> dict[str, Any]:

@@ -23,9 +23,7 @@ def read_report(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         return report, [json.loads(line) for line in lines]
     except FileNotFoundError as error:
-        raise DataError(
-            f"{error.filename}: expected a finished simulation, got no such file"
-        ) from None
+        raise DataError(f"{error.filename}: expected a finished simulation, got no such file") from None
     except ValueError as error:
         raise DataError(f"{folder}: expected JSON written by a simulation ({error})") from None
 

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import httpx
 from pydantic import BaseModel
@@ -52,24 +51,39 @@ def addresses(experiment: Experiment) -> Addresses:
     return Addresses(first, dict(zip(experiment.names, others, strict=True)))
 
 
+@dataclass
+class Children:
+    """Started services by name, each with its log."""
+
+    processes: dict[str, subprocess.Popen[bytes]]
+    kept: bool = False
+
+    def keep(self) -> dict[str, int]:
+        """Leave them running when the context ends; their process ids."""
+        self.kept = True
+        return {name: process.pid for name, process in self.processes.items()}
+
+
 @contextmanager
-def processes(experiment: Experiment, places: Addresses) -> Iterator[None]:
+def processes(experiment: Experiment, places: Addresses) -> Iterator[Children]:
     """The services as child processes; ended, by their handles, when the context ends. Logs lie in folder/logs."""
     logs = experiment.folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    started: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+    children = Children({})
     try:
         settings = experiment.aggregator(port=_port(places.aggregator))
         environment = _environment("LPSFED_AGGREGATOR", settings)
         environment["LPSFED_AGGREGATOR_OPERATOR_TOKEN"] = experiment.token
-        started.append(_start("aggregator_service", environment, logs / "aggregator.log"))
+        children.processes["aggregator"] = _start("aggregator_service", environment, logs / "aggregator.log")
         for shard in experiment.shards:
             url = places.clients[shard.name]
             client = experiment.client(shard, aggregator_url=places.aggregator, port=_port(url))
-            started.append(_start("client_service", _environment("LPSFED_CLIENT", client), logs / f"{shard.name}.log"))
-        yield
+            environment = _environment("LPSFED_CLIENT", client)
+            children.processes[shard.name] = _start("client_service", environment, logs / f"{shard.name}.log")
+        yield children
     finally:
-        _stop(started)
+        if not children.kept:
+            _stop(list(children.processes.values()))
 
 
 @asynccontextmanager
@@ -86,23 +100,29 @@ async def connected(experiment: Experiment, places: Addresses) -> AsyncIterator[
         yield Federation(operator, clients)
 
 
-def _start(package: str, environment: dict[str, str], log: Path) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
-    file = log.open("ab")
-    command, nothing = [sys.executable, "-m", package], subprocess.DEVNULL
-    process = subprocess.Popen(command, env=os.environ | environment, stdin=nothing, stdout=file, stderr=file)
-    return process, file
+def _start(package: str, environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """In a session of its own: a Ctrl-C at the terminal reaches the caller, which ends its children in order."""
+    command = [sys.executable, "-m", package]
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            command,
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
 
 
-def _stop(started: list[tuple[subprocess.Popen[bytes], IO[bytes]]]) -> None:
-    for process, _ in reversed(started):
+def _stop(started: list[subprocess.Popen[bytes]]) -> None:
+    for process in reversed(started):
         process.terminate()
-    for process, file in started:
+    for process in started:
         try:
             process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        file.close()
 
 
 async def _ready(http: httpx.AsyncClient) -> None:

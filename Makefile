@@ -1,0 +1,41 @@
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Empty: the ordinary index. A URL here points pip at the CPU or at a CUDA build of the pinned torch.
+TORCH_INDEX ?=
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help install demo stop check format test clean
+
+help: ## print this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+
+install: $(VENV)/.installed ## make .venv with the pinned versions
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --editable '.[development]'
+	@touch $@
+
+demo: install ## train four clients over loopback and leave them answering
+	$(BIN)/lpsfed demo --keep
+
+stop: install ## end the services that `make demo` left running
+	$(BIN)/lpsfed demo --stop
+
+check: install ## lint, types, architecture
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest tests/test_architecture.py
+
+format: install ## rewrite the code in the house's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: install ## run the tests
+	$(BIN)/pytest -n 2
+
+clean: ## remove what was built, not what was measured
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

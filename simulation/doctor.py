@@ -1,0 +1,82 @@
+"""This machine and the settings at hand -> a list of checks, each with what was expected and what was found."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from client_service.device import choose_device
+from client_service.settings import client_settings
+from client_service.shard import read_shard
+from shared.errors import DataError, FederationError, UnavailableError
+
+LEAST_PYTHON = (3, 11)
+LEAST_FREE_BYTES = 1 << 30
+NEEDED = ("fastapi", "httpx", "numpy", "polars", "pydantic", "safetensors", "scipy", "torch", "uvicorn")
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    good: bool
+    found: str
+
+
+def examine(*, shard: Path | None, folder: Path, ports: tuple[int, ...], settings: Path | None) -> list[Check]:
+    """Every check that applies; none raises."""
+    checks = [_check("python", _python), *(_check(name, lambda name=name: _package(name)) for name in NEEDED)]
+    checks.append(_check("device", lambda: " because ".join(map(str, choose_device("auto")))))
+    checks.append(_check("disk", lambda: _disk(folder)))
+    checks += [_check(f"port {port}", lambda port=port: _port(port)) for port in ports]
+    if shard is not None:
+        checks.append(_check("shard", lambda: _shard(shard)))
+    if settings is not None:
+        checks.append(_check("client settings", lambda: f"client {client_settings(settings).name!r}"))
+    return checks
+
+
+def _check(name: str, probe: Callable[[], str]) -> Check:
+    try:
+        return Check(name, True, probe())
+    except (FederationError, OSError, ImportError) as error:
+        return Check(name, False, str(error))
+
+
+def _python() -> str:
+    if sys.version_info < LEAST_PYTHON:
+        raise DataError(f"expected Python {LEAST_PYTHON[0]}.{LEAST_PYTHON[1]} or newer, got {sys.version.split()[0]}")
+    return sys.version.split()[0]
+
+
+def _package(name: str) -> str:
+    importlib.import_module(name)
+    return version(name)
+
+
+def _disk(folder: Path) -> str:
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    if free < LEAST_FREE_BYTES:
+        raise DataError(f"expected at least 1 GiB free at {existing}, got {free / (1 << 30):.2f} GiB")
+    return f"{free / (1 << 30):.0f} GiB free at {existing}"
+
+
+def _port(port: int) -> str:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            raise UnavailableError(f"expected a free port, got one that somebody listens on: {port}") from None
+    return "free"
+
+
+def _shard(path: Path) -> str:
+    head = read_shard(path).head
+    return f"{head.users:,} users, {head.items:,} items, {head.train:,} training interactions"

@@ -1,0 +1,72 @@
+"""What a user names as data (a data set, a folder of shards, or 'synthetic') -> shards on the disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from shared.errors import DataError
+from simulation.datasets import load
+from simulation.generator import generate
+from simulation.partition import Partition, partition, write_partition
+
+SYNTHETIC = "synthetic"
+SUMMARY = "partition.json"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How to divide a data set: Section D.2's partition number is the seed `number`."""
+
+    clients: int
+    method: str = "spectral"
+    number: int = 0
+    split_seed: int = 0
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Shards on the disk, with the summary of the partition they came from where there is one."""
+
+    paths: tuple[Path, ...]
+    summary: dict[str, Any]
+
+    @property
+    def edges_kept(self) -> float | None:
+        kept: float | None = self.summary.get("edges_kept")
+        return kept
+
+
+def cut_shards(data: str, cut: Cut, folder: Path) -> Shards:
+    """Read, divide and write a data set; the summary goes beside the shards."""
+    dataset = generate(cut.split_seed) if data == SYNTHETIC else load(Path(data), cut.split_seed)
+    parts = partition(dataset, clients=cut.clients, method=cut.method, seed=cut.number)
+    paths = write_partition(dataset, parts, folder)
+    summary = _summary(dataset.name, (*dataset.notes, *parts.notes), parts)
+    (folder / SUMMARY).write_text(json.dumps(summary, indent=1), encoding="utf-8")
+    return Shards(tuple(paths), summary)
+
+
+def _summary(name: str, notes: Sequence[str], parts: Partition) -> dict[str, Any]:
+    clients = [{"client": part.name, **asdict(part.counts)} for part in parts.parts]
+    how = {"method": parts.method, "partition": parts.seed, "edges_kept": parts.edges_kept}
+    return {"data": name, **how, "clients": clients, "notes": list(notes)}
+
+
+def find_shards(folder: Path) -> Shards | None:
+    """The shards in a folder's subfolders, or None where it holds none and is a data set."""
+    if not folder.is_dir():
+        return None
+    paths = tuple(sorted(path.parent for path in folder.glob("*/interactions.parquet")))
+    if not paths:
+        return None
+    try:
+        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        summary = {}
+    except ValueError:
+        raise DataError(f"{folder / SUMMARY}: expected JSON written by a partition, got something else") from None
+    return Shards(paths, summary)

@@ -1,0 +1,37 @@
+"""Small shards: any three matrices, and four communities of ten users and ten items who like what is theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import ArrayLike
+from scipy import sparse
+
+from client_service.shard import Shard
+
+
+@pytest.fixture
+def shard_of() -> Callable[..., Shard]:
+    """A shard of written-out matrices train, valid and test, (M, N); the last two are empty where not given."""
+
+    def shard(train: ArrayLike, valid: ArrayLike | None = None, test: ArrayLike | None = None) -> Shard:
+        whole = np.asarray(train, dtype=np.float64)
+        parts = [whole, *(np.zeros_like(whole) if part is None else part for part in (valid, test))]
+        matrices = [sparse.csr_array(np.asarray(part, dtype=np.float64)) for part in parts]
+        users, items = (tuple(f"{kind}{row}" for row in range(n)) for kind, n in zip("ui", whole.shape, strict=True))
+        return Shard("shop", users, items, None, *matrices, digest="0123456789abcdef" * 4)
+
+    return shard
+
+
+@pytest.fixture
+def planted(shard_of: Callable[..., Shard]) -> Shard:
+    """40 users, 40 items: of its community's ten items each user has six in training, one held out for each split."""
+    generator, parts = np.random.default_rng(0), np.zeros((3, 40, 40))
+    for user in range(40):
+        own = user // 10 * 10 + generator.permutation(10)
+        for split, items in enumerate((own[:6], own[6:7], own[7:8])):
+            parts[split, user, items] = 1.0
+    return shard_of(*parts)

@@ -1,0 +1,144 @@
+"""The closed-form floors against their definitions, and their choice by validation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+import client_service.filters
+from client_service.evaluate import Rows, on_validation
+from client_service.filters import (
+    LOW_PASS,
+    best_ease,
+    best_filter,
+    best_low_pass,
+    ease_weights,
+    filter_top,
+    popularity_top,
+)
+from client_service.models.start import Filter
+from client_service.shard import Shard
+from shared.spectrum import low_spectrum
+
+
+def ranking(scores: np.ndarray, seen: np.ndarray, k: int) -> list[list[int]]:
+    """The k best unseen items of each row, by sorting everything."""
+    return np.argsort(-np.where(seen > 0, -np.inf, scores), axis=1, kind="stable")[:, :k].tolist()
+
+
+def everybody(shard: Shard) -> Rows:
+    return np.arange(shard.train.shape[0])
+
+
+def test_the_ideal_low_pass_ranks_by_its_formula(planted: Shard) -> None:
+    # r_u D_i^-1/2 V V^T D_i^1/2 with the four lowest frequencies, from a dense decomposition.
+    rows = planted.train.toarray()
+    by_item = rows.sum(0)
+    v = np.linalg.svd(rows / np.sqrt(np.outer(rows.sum(1), by_item)))[2][:4].T
+    expected = (rows / np.sqrt(by_item)) @ v @ v.T * np.sqrt(by_item)
+    top = filter_top(Filter(4, 0.0, 0.5), low_spectrum(planted.train, 12), planted.train)
+    assert top(everybody(planted), planted.train, 4).tolist() == ranking(expected, rows, 4)
+
+
+def test_the_ridge_filter_ranks_by_its_formula(planted: Shard) -> None:
+    rows = planted.train.toarray()
+    by_user, by_item = rows.sum(1), rows.sum(0)
+    u, s, vt = np.linalg.svd(rows / np.sqrt(np.outer(by_user, by_item)))
+    gain = s[:9] * s[:9] ** 2 / (s[:9] ** 2 + 0.4)
+    expected = (u[:, :9] * gain) @ vt[:9] * by_item**0.3  # d_u^.3 does not change a user's order
+    top = filter_top(Filter(9, 0.4, 0.3), low_spectrum(planted.train, 12), planted.train)
+    assert top(everybody(planted), planted.train, 4).tolist() == ranking(expected, rows, 4)
+
+
+def test_popularity_gives_everybody_the_items_with_most_training_edges(shard_of: Callable[..., Shard]) -> None:
+    # Item degrees 1, 3, 2, 0: items 1, 2, 0, 3 in this order.
+    shard = shard_of([[1, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 0]])
+    nothing = sparse.csr_array(shard.train.shape)
+    assert popularity_top(shard)(everybody(shard), nothing, 4).tolist() == [[1, 2, 0, 3]] * 3
+    assert popularity_top(shard)(everybody(shard)[:1], shard.train[:1], 4).tolist() == [[2, 3, -1, -1]]
+
+
+def test_ease_solves_its_ridge_regression_with_a_zero_diagonal() -> None:
+    x = np.array([[1.0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 1, 1], [1, 1, 0, 1], [0, 0, 1, 1]])
+    weights = ease_weights(x.T @ x, 2.0)
+    # Column j is the ridge regression of item j on the other three items, solved for each j by itself.
+    expected = np.zeros((4, 4))
+    for j in range(4):
+        others = [i for i in range(4) if i != j]
+        a = x[:, others]
+        expected[others, j] = np.linalg.solve(a.T @ a + 2.0 * np.eye(3), a.T @ x[:, j])
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
+    assert np.diag(weights).tolist() == [0.0] * 4
+
+
+def test_no_change_of_an_ease_weight_off_the_diagonal_lowers_its_objective() -> None:
+    x = np.array([[1.0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 1, 1], [1, 1, 0, 1], [0, 0, 1, 1]])
+    weights = ease_weights(x.T @ x, 2.0).astype(np.float64)
+
+    def objective(b: np.ndarray) -> float:
+        return float(((x - x @ b) ** 2).sum() + 2.0 * (b**2).sum())
+
+    best = objective(weights)
+    for i, j in zip(*np.nonzero(1 - np.eye(4)), strict=True):
+        for change in (-0.01, 0.01):
+            moved = weights.copy()
+            moved[i, j] += change
+            assert objective(moved) > best
+
+
+def test_ease_ranks_by_the_weights_of_the_users_items(planted: Shard) -> None:
+    rows = planted.train.toarray()
+    found = best_ease(planted)
+    assert found is not None
+    expected = rows @ ease_weights(rows.T @ rows, found.choice)
+    assert found.top(everybody(planted), planted.train, 4).tolist() == ranking(expected, rows, 4)
+
+
+def test_ease_is_left_out_where_its_matrix_would_not_fit(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_service.filters, "EASE_ITEMS", 39)
+    assert best_ease(planted) is None
+    monkeypatch.setattr(client_service.filters, "EASE_ITEMS", 40)
+    assert best_ease(planted) is not None
+
+
+def test_the_low_pass_floor_is_the_candidate_that_validation_prefers(planted: Shard) -> None:
+    spectrum = low_spectrum(planted.train, 39)
+    judged = {
+        chosen: on_validation(planted, filter_top(chosen, spectrum, planted.train), everybody(planted)).ndcg
+        for chosen in LOW_PASS
+    }
+    assert len({judged[LOW_PASS[0]], judged[LOW_PASS[1]]}) == 2
+    found = best_low_pass(planted, spectrum)
+    assert found.validation.ndcg == max(judged.values()) == judged[found.choice]
+
+
+def test_the_starting_filter_is_as_good_on_validation_as_any_of_its_last_step(planted: Shard) -> None:
+    spectrum = low_spectrum(planted.train, 39)
+    found = best_filter(planted, spectrum)
+    for exponent in (0.1, 0.3, 0.5):
+        other = Filter(found.choice.cutoff, found.choice.ridge, exponent)
+        quality = on_validation(planted, filter_top(other, spectrum, planted.train), everybody(planted))
+        assert quality.ndcg <= found.validation.ndcg
+    assert found.validation.users == 40 and found.choice.cutoff <= 39
+
+
+def test_test_items_have_no_say_in_any_choice(planted: Shard, shard_of: Callable[..., Shard]) -> None:
+    other = shard_of(planted.train.toarray(), planted.valid.toarray(), planted.test.toarray()[::-1])
+    spectrum = low_spectrum(planted.train, 39)
+    assert best_filter(planted, spectrum).choice == best_filter(other, spectrum).choice
+    assert best_low_pass(planted, spectrum).validation == best_low_pass(other, spectrum).validation
+
+
+def test_validation_items_do(planted: Shard, shard_of: Callable[..., Shard]) -> None:
+    other = shard_of(planted.train.toarray(), planted.valid.toarray()[::-1], planted.test.toarray())
+    spectrum = low_spectrum(planted.train, 39)
+    assert best_low_pass(planted, spectrum).validation != best_low_pass(other, spectrum).validation
+
+
+def test_a_filter_answers_at_its_cutoff_and_not_beyond() -> None:
+    # s^2 / (s^2 + ridge): 1 / 1.25 = .8; .25 / .5 = .5; the third is cut.
+    assert Filter(2, 0.25, 0.3).response(np.array([1.0, 0.5, 0.4])).tolist() == pytest.approx([0.8, 0.5, 0.0])
+    assert Filter(3, 0.0, 0.5).response(np.array([1.0, 0.5, 0.4])).tolist() == [1.0, 1.0, 1.0]
