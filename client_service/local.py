@@ -139,7 +139,8 @@ class LocalTraining:
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-            self._pull_to_start()
+            if "embedding".startswith(only):
+                self._pull_to_start()
             losses.append(loss.detach())
             saturated.append(share)
         self.figures.loss, self.figures.saturated = _mean(losses), _mean(saturated)

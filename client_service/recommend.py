@@ -144,7 +144,8 @@ def _side(embedding: torch.Tensor, narrow: torch.Tensor, hidden: torch.Tensor) -
 
 
 def _array(tensor: torch.Tensor) -> Float32:
-    values: Float32 = np.ascontiguousarray(tensor.detach().cpu().numpy())
+    """A copy: a parameter's own memory would go on changing under the snapshot."""
+    values: Float32 = np.array(tensor.detach().cpu().numpy(), order="C")
     return values
 
 

@@ -17,7 +17,7 @@ from client_service.__main__ import serve as serve_client
 from client_service.settings import client_settings
 from shared.errors import FederationError, SettingsError
 from shared.settings import PRESET_ROUNDS, method_settings
-from simulation.console import ERR, OUT, crossing_table, partition_table, quality_table
+from simulation.console import ERR, OUT, answer_table, crossing_table, field_table, partition_table, quality_table
 from simulation.demo import demonstrate, stop_kept
 from simulation.doctor import examine
 from simulation.experiment import Experiment
@@ -87,8 +87,15 @@ def demo(
     if as_json:
         _print_json({"report": seen.report, "url": seen.url, "answer": seen.answer})
     else:
-        OUT.print(quality_table(seen.report), crossing_table(seen.ledgers), sep="\n")
-        _print_answer(seen.url, seen.answer, keep=keep)
+        first = next(iter(seen.ledgers.values()))
+        tables = (
+            quality_table(seen.report),
+            crossing_table(seen.ledgers),
+            field_table(first),
+            answer_table(seen.answer),
+        )
+        OUT.print(*tables, sep="\n")
+        _print_request(seen.url, keep=keep)
 
 
 @app.command()
@@ -213,9 +220,8 @@ def doctor(
 
 def _given(flags: dict[str, Any]) -> dict[str, Any]:
     """The flags that were set; an enumeration as its text."""
-    return {
-        name: value.value if isinstance(value, StrEnum) else value for name, value in flags.items() if value is not None
-    }
+    plain = {name: flag.value if isinstance(flag, StrEnum) else flag for name, flag in flags.items()}
+    return {name: flag for name, flag in plain.items() if flag is not None}
 
 
 def _pairs(changes: list[str]) -> dict[str, str]:
@@ -245,17 +251,9 @@ def _print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=1) + "\n")
 
 
-def _print_answer(url: str, answer: dict[str, Any], *, keep: bool) -> None:
-    table = Table("item", "title", "score", title=f"Asked: {url}")
-    for item in answer["items"]:
-        table.add_row(item["item"], item.get("title") or "", f"{item['score']:.3f}")
-    OUT.print(table)
-    state = (
-        "They go on serving until `lpsfed demo --stop`"
-        if keep
-        else "The services have ended; --keep leaves them running"
-    )
-    OUT.print(f"{state}. To ask again:\n")
+def _print_request(url: str, *, keep: bool) -> None:
+    kept, ended = "go on serving until `lpsfed demo --stop`", "have ended; --keep leaves them running"
+    OUT.print(f"The services {kept if keep else ended}. To ask:\n")
     sys.stdout.write(f"curl '{url}'\n")
 
 

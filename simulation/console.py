@@ -7,15 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from simulation.federation import Observe
@@ -24,6 +16,7 @@ from simulation.report import METRICS, best_floor
 
 OUT = Console()
 ERR = Console(stderr=True)
+BETWEEN = ("waiting", "finished", "evaluating")  # phases in which the round named is done
 
 
 @contextmanager
@@ -34,7 +27,7 @@ def run_bars(names: tuple[str, ...], rounds: int, *, shown: bool) -> Iterator[Ob
 
         def observe(seen: RunProgress) -> None:
             for name, status in seen.statuses.items():
-                done = max(0, status.round - (status.phase not in ("waiting", "finished", "evaluating")))
+                done = max(0, status.round - (status.phase not in BETWEEN))
                 progress.update(tasks[name], completed=min(done, rounds), phase=status.problem or status.phase)
 
         yield observe
@@ -44,7 +37,7 @@ def run_bars(names: tuple[str, ...], rounds: int, *, shown: bool) -> Iterator[Ob
 def count_bar(what: str, total: int, *, shown: bool) -> Iterator[Callable[[str], None]]:
     """One bar for a number of like things."""
     with _progress(shown) as progress:
-        task: TaskID = progress.add_task(what, total=total, phase="")
+        task = progress.add_task(what, total=total, phase="")
         yield lambda done: progress.update(task, advance=1, phase=done)
 
 
@@ -57,56 +50,78 @@ def _progress(shown: bool) -> Progress:
         TimeRemainingColumn(),
         TextColumn("{task.fields[phase]}"),
     )
-    return Progress(*columns, console=ERR, disable=not shown, transient=False)
+    return Progress(*columns, console=ERR, disable=not shown)
+
+
+def _columns(table: Table, first: str, *others: str) -> Table:
+    table.add_column(first)
+    for column in others:
+        table.add_column(column, justify="right")
+    return table
 
 
 def partition_table(summary: Mapping[str, Any]) -> Table:
+    title = f"{summary['data']}: {summary['method']} partition {summary['partition']}"
     kept = f"{100 * summary['edges_kept']:.1f} % of training edges kept"
-    table = Table(title=f"{summary['data']}: {summary['method']} partition {summary['partition']}, {kept}")
-    for column in ("client", "users", "items", "train", "valid", "test"):
-        table.add_column(column, justify="left" if column == "client" else "right")
+    table = _columns(Table(title=title, caption=kept), "client", "users", "items", "train", "valid", "test")
     for client in summary["clients"]:
-        table.add_row(*(f"{client[key]:,}" if key != "client" else client[key] for key in client))
+        table.add_row(client["client"], *(f"{client[key]:,}" for key in ("users", "items", "train", "valid", "test")))
     return table
 
 
 def quality_table(report: Mapping[str, Any]) -> Table:
-    """Test Recall@20 / NDCG@20 of every client beside the floors; a model that loses to a floor is red."""
-    names = [client["client"] for client in report["clients"]]
-    table = Table(title="Recall@20 / NDCG@20 on test items")
-    for column in ("", *names, "client mean", "user mean"):
-        table.add_column(column, justify="right" if column else "left")
-    for floor, figures in report["floors"].items():
-        cells = [_cell(report["floors_by_client"][name].get(floor)) for name in names]
-        table.add_row(floor, *cells, _cell(figures), "", style="dim")
+    """Test Recall / NDCG@20 of every client, the floors first; a model that loses to a floor is red."""
     loses = any(report["client_mean"][metric] < best_floor(report, metric)[1] for metric in METRICS)
-    cells = [_cell(client) for client in report["clients"]]
-    means = (_cell(report["client_mean"]), _cell(report["user_mean"]))
-    table.add_row(report["strategy"], *cells, *means, style="bold red" if loses else "bold green")
+    own = f"[bold {'red' if loses else 'green'}]{report['strategy']}"
+    table = _columns(Table(title="Recall / NDCG@20, test items"), "client", *report["floors"], own)
+    for client in report["clients"]:
+        floors = report["floors_by_client"][client["client"]]
+        table.add_row(client["client"], *(_cell(floors.get(name)) for name in report["floors"]), _cell(client))
+    table.add_section()
+    table.add_row("client mean", *(_cell(of) for of in report["floors"].values()), _cell(report["client_mean"]))
+    table.add_row("user mean", *([""] * len(report["floors"])), _cell(report["user_mean"]))
     return table
 
 
-def crossing_table(entries: Mapping[str, list[dict[str, Any]]]) -> Table:
-    """What left each client, from its own ledger: fields and bytes."""
-    table = Table(title="What left each client (from its ledger)")
-    for column in ("client", "call", "times", "fields", "bytes"):
-        table.add_column(column, justify="right" if column in ("times", "bytes") else "left")
-    for name, ledger in entries.items():
+def crossing_table(ledgers: Mapping[str, list[dict[str, Any]]]) -> Table:
+    """What left each client, from its own ledger: how often each call was made, and the bytes in its bodies."""
+    calls = ("join", "model", "current", "anchor", "update", "personalized")
+    title = "What left each client: calls and bytes, from its ledger"
+    table = _columns(Table(title=title), "client", *calls)
+    for name, ledger in ledgers.items():
         intents = [entry for entry in ledger if entry["kind"] == "intent"]
-        for call in sorted({entry["call"] for entry in intents}):
-            same = [entry for entry in intents if entry["call"] == call]
-            table.add_row(name, call, str(len(same)), _fields(same[-1]), f"{sum(entry['bytes'] for entry in same):,}")
+        table.add_row(name, *(_sent([entry for entry in intents if entry["call"] == call]) for call in calls))
     return table
 
 
-def _fields(entry: Mapping[str, Any]) -> str:
-    if entry["call"] == "join":
-        return "name, declaration" + (", counts" if entry["join"]["counts"] else "")
-    if entry["call"] != "update":
-        return "-"
-    tensors = [f"{tensor['name']} {'x'.join(map(str, tensor['shape']))}" for tensor in entry["tensors"]]
-    return "\n".join([*tensors, *(f"{name} (one number)" for name in entry["scalars"])]) or "nothing"
+def field_table(ledger: list[dict[str, Any]]) -> Table:
+    """The fields of a client's last update, one by one."""
+    updates = [entry for entry in ledger if entry["kind"] == "intent" and entry["call"] == "update"]
+    table = _columns(Table(title="The fields of an update, and nothing else"), "field", "shape", "bytes")
+    for tensor in updates[-1]["tensors"] if updates else ():
+        table.add_row(tensor["name"], " x ".join(map(str, tensor["shape"])), f"{tensor['bytes']:,}")
+    for name in updates[-1]["scalars"] if updates else ():
+        table.add_row(name, "one number", "8")
+    return table
+
+
+def answer_table(answer: Mapping[str, Any]) -> Table:
+    """A list of recommendations."""
+    table = _columns(Table(title=f"For {answer['user']}"), "item", "title", "score")
+    for item in answer["items"]:
+        table.add_row(item["item"], item.get("title") or "", f"{item['score']:.3f}")
+    return table
+
+
+def _sent(entries: list[dict[str, Any]]) -> str:
+    size = sum(entry["bytes"] for entry in entries)
+    return f"{len(entries)} x, {size:,}" if size else f"{len(entries)} x"
 
 
 def _cell(figures: Mapping[str, float] | None) -> str:
-    return "-" if figures is None else f"{figures['recall@20']:.4f} / {figures['ndcg@20']:.4f}"
+    return "-" if figures is None else f"{_short(figures['recall@20'])}/{_short(figures['ndcg@20'])}"
+
+
+def _short(value: float) -> str:
+    """.1234 for 0.1234: a table of many figures fits a terminal."""
+    return f"{value:.4f}".removeprefix("0")

@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -30,12 +31,12 @@ class Check:
 
 def examine(*, shard: Path | None, folder: Path, ports: tuple[int, ...], settings: Path | None) -> list[Check]:
     """Every check that applies; none raises."""
-    checks = [_check("python", _python), *(_check(name, lambda name=name: _package(name)) for name in NEEDED)]
+    checks = [_check("python", _python), *(_check(name, partial(_package, name)) for name in NEEDED)]
     checks.append(_check("device", lambda: " because ".join(map(str, choose_device("auto")))))
-    checks.append(_check("disk", lambda: _disk(folder)))
-    checks += [_check(f"port {port}", lambda port=port: _port(port)) for port in ports]
+    checks.append(_check("disk", partial(_disk, folder)))
+    checks += [_check(f"port {port}", partial(_port, port)) for port in ports]
     if shard is not None:
-        checks.append(_check("shard", lambda: _shard(shard)))
+        checks.append(_check("shard", partial(_shard, shard)))
     if settings is not None:
         checks.append(_check("client settings", lambda: f"client {client_settings(settings).name!r}"))
     return checks

@@ -68,3 +68,7 @@ class Experiment:
     def state_of(self, shard: Path) -> Path:
         """The client's own folder."""
         return self.folder / shard.name
+
+    def models_of(self, shard: Path) -> Path:
+        """Where the client keeps its spectrum and its best model."""
+        return self.state_of(shard) / "model"

@@ -167,15 +167,15 @@ class LGCN(nn.Module):
     def score_all(self, users: Pooled, items: Pooled) -> Tensor:
         """f of every user row with every item row: (B, q), (n, q) -> (B, n).
 
-        The first layer is split into its u, v and u * v parts, and W (u * v) is written (W diag v) u: one GEMM with
-        the user rows instead of a (B, n, d) product.
+        The first layer is split into its u, v and u * v parts. W_u u + W (u * v) is written (W_u + W diag v) u: one
+        GEMM with the user rows, whose bias is the v part, instead of a (B, n, 3 d) input.
         """
         u, v = users.embedding[:, : self.width], items.embedding[:, : self.width]
         on_u, on_v, on_both = self.predictive.hidden.weight.chunk(3, dim=1)
-        joint = (v[:, None, :] * on_both).reshape(-1, self.width)  # (n d, d)
-        hidden = (u @ joint.T).view(len(u), len(v), self.width)
-        hidden = hidden + (u @ on_u.T)[:, None, :] + (v @ on_v.T + self.predictive.hidden.bias)
-        found: Tensor = self.predictive.output(torch.tanh(hidden))[..., 0]
+        joint = (v[:, None, :] * on_both + on_u).reshape(-1, self.width)  # (n d, d)
+        bias = (v @ on_v.T + self.predictive.hidden.bias).reshape(-1)  # (n d,)
+        hidden = torch.tanh(torch.addmm(bias, u, joint.T)).view(len(u), len(v), self.width)
+        found: Tensor = self.predictive.output(hidden)[..., 0]
         if not self.residual:
             return found
         return found + self.alpha * (users.embedding @ items.embedding.T) * users.scale[:, None] * items.scale

@@ -36,7 +36,7 @@ def matrix(rows: list[list[int]], items: int) -> sparse.csr_array:
 
 def fixed(lists: list[list[int]]) -> Callable[[Rows, sparse.csr_array, int], Rows]:
     """A recommender that always gives these lists."""
-    return lambda users, seen, k: np.array([lists[user][:k] for user in users])
+    return lambda users, _seen, k: np.array([lists[user][:k] for user in users])
 
 
 def test_recall_is_hits_over_relevant_items() -> None:
@@ -93,7 +93,7 @@ def test_nobody_to_ask_is_zero_of_zero_users() -> None:
 def test_users_are_taken_in_chunks_without_losing_one(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[int]] = []
 
-    def top(users: Rows, seen: sparse.csr_array, k: int) -> Rows:
+    def top(users: Rows, seen: sparse.csr_array, _k: int) -> Rows:
         asked.append(users.tolist())
         assert seen.toarray()[:, 0].tolist() == [float(user % 2) for user in users]
         return np.array([[user] for user in users])
@@ -119,7 +119,7 @@ def test_a_list_with_too_few_candidates_ends_in_minus_one() -> None:
 
 def test_the_scores_themselves_are_not_changed() -> None:
     scores = np.array([[1.0, 2.0]], dtype=np.float32)
-    ranked_by(lambda rows: scores)(np.array([0]), matrix([[1]], 2), 1)
+    ranked_by(lambda _: scores)(np.array([0]), matrix([[1]], 2), 1)
     assert scores.tolist() == [[1.0, 2.0]]
 
 
@@ -129,7 +129,7 @@ def test_validation_leaves_out_training_items_and_testing_validation_items_too(
     shard = shard_of([[1, 0, 0, 0]], [[0, 1, 0, 0]], [[0, 0, 0, 1]])
     seen: list[list[float]] = []
 
-    def top(users: Rows, excluded: sparse.csr_array, k: int) -> Rows:
+    def top(users: Rows, excluded: sparse.csr_array, _k: int) -> Rows:
         seen.append(excluded.toarray()[0].tolist())
         return np.array([[1, 3]] * len(users))
 

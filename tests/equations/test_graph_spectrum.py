@@ -12,7 +12,7 @@ import pytest
 from scipy import sparse
 
 import shared.spectrum
-from shared.graph import degrees, interaction_matrix, normalised
+from shared.graph import degrees, interaction_matrix, normalised, power
 from shared.spectrum import Spectrum, low_spectrum
 
 Graph = sparse.csr_array
@@ -48,6 +48,11 @@ def test_a_pair_given_twice_counts_once_and_degrees_count_edges() -> None:
     assert graph.toarray().tolist() == [[1, 0, 1, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
     by_user, by_item = degrees(graph)
     assert by_user.tolist() == [2, 1, 0] and by_item.tolist() == [1, 0, 2, 0]
+
+
+def test_the_power_of_no_edge_is_zero_and_not_infinite() -> None:
+    assert power(np.array([0.0, 1.0, 4.0]), -0.5).tolist() == [0.0, 1.0, 0.5]
+    assert power(np.array([0.0, 4.0]), 0.5).tolist() == [0.0, 2.0]
 
 
 def test_the_normalised_matrix_divides_each_edge_by_the_roots_of_its_two_degrees() -> None:

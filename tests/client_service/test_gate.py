@@ -1,0 +1,421 @@
+"""Exactly the declared calls pass the gate; of anything else not one byte reaches what lies beneath it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from client_service.aggregator import connected
+from client_service.gate import USER_AGENT, Boundary, GateTransport
+from client_service.ledger import Ledger
+from shared.errors import PrivacyError, ProtocolError, TooLargeError
+from shared.parameters import Float32
+from shared.schemas import Counts, Declaration, JoinIn, ReceiptOut, TensorSpec
+from shared.strategy import Parameters
+from shared.wire import MEDIA_TYPE, encode
+
+pytestmark = pytest.mark.anyio
+
+HOME = "http://aggregator:8800"
+SECRET = "5" * 64
+SHAPES = {"pooling.w": (2, 3), "predictive.b": (1,)}
+DECLARATION = Declaration(
+    strategy="lpsfed",
+    tensors=tuple(TensorSpec(name=name, shape=shape) for name, shape in SHAPES.items()),
+    scalars=("margin", "rho"),
+)
+OWN = "/v1/runs/run-1/rounds/1/clients/east"
+UPDATE = f"{OWN}/update"
+COUNTS = Counts(users=5, items=6, edges=7)
+
+
+def arrays() -> dict[str, Any]:
+    return {name: np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for name, shape in SHAPES.items()}
+
+
+def body(scalars: dict[str, float] | None = None, **changed: Any) -> bytes:
+    """A declared update, with some arrays put in, replaced, or (None) taken out."""
+    named = {**arrays(), **{name.replace("__", "."): value for name, value in changed.items()}}
+    kept = {name: value for name, value in named.items() if value is not None}
+    return save(kept, metadata={"scalars": json.dumps({"margin": 0.25, "rho": 0.5} if scalars is None else scalars)})
+
+
+def join_message(counts: Counts | None = None, **changed: Any) -> bytes:
+    message = JoinIn(client="east", declaration=DECLARATION, counts=counts)
+    return message.model_copy(update=changed).model_dump_json().encode()
+
+
+@dataclass
+class Wire:
+    """What lies beneath the gate: it answers, and remembers what reached it."""
+
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    content: bytes = b"{}"
+    error: httpx.TransportError | None = None
+    reached: list[httpx.Request] = field(default_factory=list)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.reached.append(request)
+        if self.error is not None:
+            raise self.error
+        return httpx.Response(self.status, headers=self.headers, stream=httpx.ByteStream(self.content))
+
+
+@dataclass(frozen=True)
+class Gated:
+    """A client that could ask for anything, above the gate."""
+
+    http: httpx.AsyncClient
+    ledger: Ledger
+    wire: Wire
+
+    async def send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        kind = {"POST": "application/json", "PUT": MEDIA_TYPE}.get(method)
+        headers = {} if kind is None else {"Content-Type": kind}
+        return await self.http.request(method, path, headers=headers | options.pop("headers", {}), **options)
+
+    async def refused(self, method: str, path: str, **options: Any) -> str:
+        """Why. Nothing reached the wire, and the ledger has no word of it."""
+        with pytest.raises(PrivacyError) as raised:
+            await self.send(method, path, **options)
+        assert self.wire.reached == []
+        assert list(self.ledger.entries()) == []
+        return str(raised.value)
+
+
+Opened = Callable[..., Gated]
+
+
+@pytest.fixture
+async def gated(tmp_path: Path) -> AsyncIterator[Opened]:
+    opened: list[httpx.AsyncClient] = []
+
+    def open_gate(wire: Wire | None = None, *, counts: bool = False, most: int = 10_000) -> Gated:
+        wire, ledger = wire or Wire(), Ledger(tmp_path / "ledger.jsonl")
+        boundary = Boundary("east", httpx.URL(HOME), DECLARATION, counts, most)
+        transport = GateTransport(httpx.MockTransport(wire), boundary, ledger, SECRET)
+        said = {"Authorization": f"Bearer {SECRET}", "User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
+        http = httpx.AsyncClient(transport=transport, base_url=HOME, headers=said, trust_env=False)
+        opened.append(http)
+        return Gated(http, ledger, wire)
+
+    yield open_gate
+    for http in opened:
+        await http.aclose()
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "path", "content"),
+    [
+        ("join", "POST", "/v1/clients", join_message()),
+        ("current", "GET", "/v1/runs/current?wait=20", b""),
+        ("current", "GET", "/v1/runs/current?wait=0.5&after=12", b""),
+        ("model", "GET", "/v1/runs/run-1/model", b""),
+        ("anchor", "GET", "/v1/runs/run-1/rounds/3/anchor", b""),
+        ("update", "PUT", UPDATE, body()),
+        ("personalized", "GET", f"{OWN}/personalized?wait=20", b""),
+    ],
+)
+async def test_each_declared_call_passes_and_is_on_record(
+    gated: Opened, name: str, method: str, path: str, content: bytes
+) -> None:
+    gate = gated()
+    assert (await gate.send(method, path, content=content)).status_code == 200
+    [request] = gate.wire.reached
+    assert (request.method, request.url) == (method, httpx.URL(HOME + path))
+    assert request.content == content
+    intent, outcome = gate.ledger.entries()
+    assert (intent["kind"], intent["call"], intent["to"], intent["bytes"]) == ("intent", name, HOME, len(content))
+    assert intent["sha256"] == hashlib.sha256(content).hexdigest()
+    assert (outcome["kind"], outcome["of"], outcome["status"]) == ("outcome", intent["sequence"], 200)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://elsewhere:8800/v1/runs/run-1/model",
+        "http://aggregator:8801/v1/runs/run-1/model",
+        "http://aggregator/v1/runs/run-1/model",
+        "https://aggregator:8800/v1/runs/run-1/model",
+        "http://somebody@aggregator:8800/v1/runs/run-1/model",
+        "http://aggregator:8800/v1/runs/run-1/model#part",
+    ],
+)
+async def test_another_destination_is_refused(gated: Opened, url: str) -> None:
+    # httpx itself drops the authorisation on the way to another host, so it is said again.
+    await gated().refused("GET", url, headers={"Authorization": f"Bearer {SECRET}"})
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/clients"),
+        ("PUT", "/v1/clients"),
+        ("DELETE", "/v1/runs/run-1/model"),
+        ("POST", UPDATE),
+        ("GET", UPDATE),
+        ("GET", "/"),
+        ("GET", "/metrics"),
+        ("GET", "/v1/runs"),
+        ("GET", "/v1/runs/run-1"),
+        ("GET", "/v1/runs/run-1/model/"),
+        ("GET", "//v1/runs/run-1/model"),
+        ("GET", "/v1/runs/user-00/model"),
+        ("GET", "/v1/runs/run-12345678901/model"),
+        ("GET", "/v1/runs/run-1/rounds/one/anchor"),
+        ("GET", "/v1/runs/run-1/rounds/-1/anchor"),
+    ],
+)
+async def test_another_method_or_path_is_refused(gated: Opened, method: str, path: str) -> None:
+    await gated().refused(method, path, content=b"")
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        "west",
+        "EAST",
+        "east-2",
+        "eas",
+        "a%2Fb",
+        "%65ast",
+        "east%00",
+        "east%2F..",
+        "..%2Fclients%2Feast",
+        "east/../west",
+        "",
+    ],
+)
+async def test_another_name_in_the_path_is_refused_however_it_is_written(gated: Opened, client: str) -> None:
+    gate = gated()
+    await gate.refused("PUT", f"/v1/runs/run-1/rounds/1/clients/{client}/update", content=body())
+    await gate.refused("GET", f"/v1/runs/run-1/rounds/1/clients/{client}/personalized")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "wait=20&user=7",
+        "wait=user-00",
+        "wait=",
+        "wait=-1",
+        "wait=1e5",
+        "wait=1&wait=2",
+        "wait=1&wait=user-00",
+        "wait=%31",
+        "wait=1&after=1&after=2",
+        "user-00",
+        "after=user-00",
+    ],
+)
+async def test_a_query_of_anything_but_its_numbers_is_refused(gated: Opened, query: str) -> None:
+    gate = gated()
+    for path in ("/v1/runs/run-1/model", f"{OWN}/personalized", "/v1/runs/current"):
+        await gate.refused("GET", f"{path}?{query}")
+
+
+async def test_a_query_of_a_call_that_has_none_is_refused(gated: Opened) -> None:
+    gate = gated()
+    for path in ("/v1/runs/run-1/model", "/v1/runs/run-1/rounds/1/anchor"):
+        await gate.refused("GET", f"{path}?wait=1")
+    await gate.refused("PUT", f"{UPDATE}?wait=1", content=body())
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-Note": "anything"},
+        {"Cookie": "id=7"},
+        {"Referer": "http://silo/users/7"},
+        {"If-None-Match": '"user-00"'},
+        {"User-Agent": "lpsfed-client/user-00"},
+        {"Accept": "text/user-00"},
+        {"Accept-Encoding": "user-00"},
+        {"Connection": "user-00"},
+        {"Content-Type": "text/user-00"},
+        {"Host": "user-00"},
+        {"Authorization": "Bearer user-00"},
+        {"Content-Length": "0 "},
+    ],
+)
+async def test_another_header_or_another_value_of_one_is_refused(gated: Opened, headers: dict[str, str]) -> None:
+    message = await gated().refused("GET", "/v1/runs/run-1/model", headers=headers)
+    assert "user-00" not in message and "X-Note" not in message
+
+
+async def test_a_header_said_twice_is_refused(gated: Opened) -> None:
+    gate = gated()
+    request = gate.http.build_request("GET", "/v1/runs/run-1/model")
+    request.headers = httpx.Headers([*request.headers.multi_items(), ("Accept", "*/*")])
+    with pytest.raises(PrivacyError):
+        await gate.http.send(request)
+    assert gate.wire.reached == []
+
+
+async def test_a_transport_extension_that_replaces_the_path_is_refused(gated: Opened) -> None:
+    await gated().refused("GET", "/v1/runs/run-1/model", extensions={"target": b"/users/7"})
+
+
+@pytest.mark.parametrize("path", ["/v1/runs/current?wait=1", "/v1/runs/run-1/model", f"{OWN}/personalized?wait=1"])
+async def test_a_body_on_a_question_is_refused(gated: Opened, path: str) -> None:
+    await gated().refused("GET", path, content=b"user-00")
+
+
+async def test_a_body_of_unknown_length_is_refused(gated: Opened) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        yield body()
+
+    await gated().refused("PUT", UPDATE, content=parts())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        join_message(client="west"),
+        join_message(declaration=DECLARATION.model_copy(update={"strategy": "fedavg"})),
+        join_message(declaration=DECLARATION.model_copy(update={"scalars": ("margin", "rho", "recall")})),
+        join_message(declaration=DECLARATION.model_copy(update={"tensors": DECLARATION.tensors[:1]})),
+        join_message(COUNTS),
+        join_message().replace(b"{", b'{"note":"user-00",', 1),
+        join_message().replace(b"{", b'{"client":"user-00",', 1),
+        join_message() + b" " * 7,
+        join_message().replace(b'"lpsfed"', b'"\\u006cpsfed"'),
+        b"",
+        b"[]",
+        b"\xff",
+    ],
+)
+async def test_a_join_with_anything_but_this_client_s_own_words_is_refused(gated: Opened, content: bytes) -> None:
+    message = await gated().refused("POST", "/v1/clients", content=content)
+    assert "user-00" not in message
+
+
+async def test_counts_leave_only_where_the_policy_shares_them(gated: Opened) -> None:
+    gate = gated(counts=True)
+    await gate.send("POST", "/v1/clients", content=join_message(COUNTS))
+    intent = next(gate.ledger.entries())
+    assert intent["join"] == {"client": "east", "strategy": "lpsfed", "counts": COUNTS.model_dump()}
+    assert gate.wire.reached[0].content == join_message(COUNTS)
+
+
+def header_rewritten(change: Callable[[bytes], bytes]) -> bytes:
+    """A declared update whose safetensors header is written in another way."""
+    whole = body()
+    length = int.from_bytes(whole[:8], "little")
+    header = change(whole[8 : 8 + length])
+    return len(header).to_bytes(8, "little") + header + whole[8 + length :]
+
+
+def two_metadata(header: bytes) -> bytes:
+    return header.replace(b'{"__metadata__":', b'{"__metadata__":{"scalars":"user-00"},"__metadata__":', 1)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(body(embedding=np.ones((2, 3), dtype=np.float32)), id="one tensor more"),
+        pytest.param(body(predictive__b=None), id="one tensor less"),
+        pytest.param(body(pooling__w=np.ones((3, 2), dtype=np.float32)), id="another shape"),
+        pytest.param(body(pooling__w=np.ones((2, 4), dtype=np.float32)), id="a longer tensor"),
+        pytest.param(body(pooling__w=np.ones((2, 3), dtype=np.float64)), id="float64"),
+        pytest.param(body(pooling__w=np.ones((2, 3), dtype=np.float16)), id="float16"),
+        pytest.param(body(pooling__w=np.ones((2, 3), dtype=np.int32)), id="int32"),
+        pytest.param(body(predictive__b=np.array([np.nan], dtype=np.float32)), id="NaN"),
+        pytest.param(body(predictive__b=np.array([np.inf], dtype=np.float32)), id="infinity"),
+        pytest.param(body({"margin": 0.1, "rho": 0.2, "recall": 0.3}), id="one scalar more"),
+        pytest.param(body({"margin": float("nan")}), id="a scalar that is no number"),
+        pytest.param(save(arrays(), metadata={"scalars": "{}", "note": "user-00"}), id="a metadata field more"),
+        pytest.param(save(arrays(), metadata={"note": "user-00"}), id="another metadata field"),
+        pytest.param(save(arrays(), metadata={"scalars": '{"margin": 0.250, "rho": 0.5}'}), id="a digit more"),
+        pytest.param(save(arrays(), metadata={"scalars": '{"rho": 0.7, "rho": 0.5}'}), id="a scalar said twice"),
+        pytest.param(body() + b"user-00", id="bytes after the end"),
+        pytest.param(body() + b"\0", id="one byte after the end"),
+        pytest.param(body()[:-1], id="one byte less"),
+        pytest.param(header_rewritten(lambda header: header + b" " * 64), id="spaces in the header"),
+        pytest.param(header_rewritten(two_metadata), id="metadata said twice"),
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"user-00", id="something else"),
+    ],
+)
+async def test_an_update_that_is_not_exactly_as_declared_is_refused(gated: Opened, content: bytes) -> None:
+    message = await gated().refused("PUT", UPDATE, content=content)
+    assert "user-00" not in message and "embedding" not in message
+
+
+async def test_an_update_over_the_silo_s_limit_or_of_another_type_is_refused(gated: Opened) -> None:
+    gate = gated(most=len(body()) - 1)
+    await gate.refused("PUT", UPDATE, content=body())
+    await gate.refused("PUT", UPDATE, content=body(), headers={"Content-Type": "application/json"})
+    assert (await gated(most=len(body())).send("PUT", UPDATE, content=body())).status_code == 200
+
+
+async def test_what_the_client_encodes_is_what_the_gate_lets_pass(gated: Opened) -> None:
+    gate = gated()
+    exact: dict[str, Float32] = {name: np.float32(-0.1) * value for name, value in arrays().items()}
+    for scalars in ({}, {"margin": -0.0}, {"margin": 1e-300, "rho": 0.1 + 0.2}):
+        assert (await gate.send("PUT", UPDATE, content=encode(Parameters(exact, scalars)))).status_code == 200
+    assert len(gate.wire.reached) == 3
+
+
+async def test_a_redirect_is_not_followed(gated: Opened) -> None:
+    gate = gated(Wire(307, {"Location": "http://elsewhere/v1/runs/run-1/model"}))
+    answer = await gate.send("GET", "/v1/runs/run-1/model")
+    assert answer.status_code == 307 and len(gate.wire.reached) == 1
+    with pytest.raises(PrivacyError):  # and even a client that would follow it is stopped
+        await gate.http.get("/v1/runs/run-1/model", follow_redirects=True)
+    assert [request.url.host for request in gate.wire.reached] == ["aggregator", "aggregator"]
+
+
+async def test_the_client_s_own_connection_heeds_no_redirect_and_no_proxy_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        wire = Wire(302, {"Location": "http://elsewhere/"})
+        boundary = Boundary("east", httpx.URL(HOME), DECLARATION, counts=False, max_upload_bytes=1000)
+        ledger, inner = Ledger(tmp_path / "ledger.jsonl"), httpx.MockTransport(wire)
+        async with connected(boundary, ledger, SECRET, timeout_seconds=5.0, inner=inner) as aggregator:
+            with pytest.raises(ProtocolError):
+                await aggregator.model("run-1")
+        assert [request.url.host for request in wire.reached] == ["aggregator"]
+        proxy.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nobody has knocked
+            proxy.accept()
+
+
+async def test_a_receipt_is_kept_in_the_outcome_and_another_answer_in_its_place_is_not(gated: Opened) -> None:
+    receipt = ReceiptOut(
+        run="run-1", round=1, client="east", digest="d" * 64, size=9, received_at="2026-01-01T00:00:00Z"
+    )
+    gate = gated(Wire(201, content=receipt.model_dump_json().encode()))
+    await gate.send("PUT", UPDATE, content=body())
+    assert list(gate.ledger.entries())[-1]["receipt"] == receipt.model_dump()
+    strange = gated(Wire(content=b"<html>welcome</html>"))
+    assert (await strange.send("PUT", UPDATE, content=body())).status_code == 200
+    assert list(strange.ledger.entries())[-1]["receipt"] is None
+
+
+async def test_a_failed_call_and_an_answer_without_end_are_outcomes_too(
+    gated: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = gated(Wire(content=b"x" * 2000))
+    monkeypatch.setattr("client_service.gate.MAX_RESPONSE_BYTES", 1999)
+    with pytest.raises(TooLargeError):
+        await gate.send("GET", "/v1/runs/run-1/model")
+    gate.wire.error = httpx.ConnectError("no way")
+    with pytest.raises(httpx.ConnectError):
+        await gate.send("GET", "/v1/runs/run-1/model")
+    kinds = [(entry["kind"], entry.get("error")) for entry in gate.ledger.entries()]
+    assert kinds == [("intent", None), ("outcome", "TooLargeError"), ("intent", None), ("outcome", "ConnectError")]

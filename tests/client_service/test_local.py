@@ -1,0 +1,156 @@
+"""The verbs of a client: load, arrays, divergence, mean margin. Training itself is in test_train.py."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import client_service.local
+from client_service.local import LocalTraining, Moment
+from client_service.models.start import Filter
+from client_service.shard import Shard
+from shared.divergence import kernel
+from shared.parameters import Float32, initial_parameters, mlp_specification
+from shared.settings import MethodSettings
+from shared.spectrum import low_spectrum
+from shared.strategies import STRATEGIES
+from shared.strategy import LocalClient, Parameters
+
+CPU = torch.device("cpu")
+UNIFORM = np.full(12, 1 / 12)
+
+
+def client_of(shard: Shard, **changes: Any) -> LocalTraining:
+    method = MethodSettings(**({"width": 3, "layers": 1, "cutoff": 16, "negatives": 4} | changes))
+    return LocalTraining(shard, low_spectrum(shard.train, method.cutoff), method, CPU)
+
+
+@pytest.fixture
+def client(planted: Shard) -> LocalTraining:
+    return client_of(planted)
+
+
+def copied(client: LocalTraining) -> dict[str, Float32]:
+    return {name: p.detach().numpy().copy() for name, p in client.model.named_parameters()}
+
+
+def test_it_is_a_local_client_as_strategies_know_it(client: LocalTraining) -> None:
+    known: LocalClient = client
+    assert all(callable(getattr(known, verb)) for verb in ("load", "train", "arrays", "divergence", "mean_margin"))
+
+
+def test_its_arrays_are_exactly_the_declared_tensors(client: LocalTraining) -> None:
+    expected = {spec.name: spec.shape for spec in mlp_specification(client.method)}
+    assert {name: value.shape for name, value in client.arrays().items()} == expected
+    assert all(value.dtype == np.float32 for value in client.arrays().values())
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_every_strategy_declares_only_what_the_client_has_and_none_of_its_private_parameters(
+    client: LocalTraining, name: str
+) -> None:
+    strategy = STRATEGIES[name](client.method)
+    declared = {spec.name for spec in strategy.declaration(mlp_specification(client.method)).tensors}
+    assert declared <= set(client.arrays())
+    private = set(copied(client)) - set(client.arrays())
+    assert private == {"embedding", "kernels", "log_alpha"} and not any(strategy.shared(own) for own in private)
+
+
+def test_arrays_are_copies_that_later_training_does_not_move(client: LocalTraining) -> None:
+    before = client.arrays()
+    kept = {name: value.copy() for name, value in before.items()}
+    client.train()
+    assert all(np.array_equal(before[name], kept[name]) for name in kept)
+    assert any(not np.array_equal(client.arrays()[name], kept[name]) for name in kept)
+
+
+def test_loading_overwrites_what_was_named_and_nothing_else(client: LocalTraining) -> None:
+    before = copied(client)
+    client.load(Parameters({"pooling.output.bias": np.array([1.0, 2.0, 3.0], dtype=np.float32)}))
+    after = copied(client)
+    assert after["pooling.output.bias"].tolist() == [1.0, 2.0, 3.0]
+    assert {name for name in before if not np.array_equal(before[name], after[name])} == {"pooling.output.bias"}
+
+
+def test_loading_nothing_changes_nothing(client: LocalTraining) -> None:
+    before = copied(client)
+    client.load(Parameters({}))
+    assert all(np.array_equal(before[name], value) for name, value in copied(client).items())
+
+
+def test_what_was_loaded_comes_back_as_arrays_and_is_not_shared_memory(client: LocalTraining) -> None:
+    received = initial_parameters(mlp_specification(client.method), 4, exact=False)
+    kept = {name: value.copy() for name, value in received.items()}
+    client.load(Parameters(received))
+    assert all(np.array_equal(client.arrays()[name], value) for name, value in kept.items())
+    client.train()
+    assert all(np.array_equal(received[name], value) for name, value in kept.items())
+
+
+def test_without_an_anchor_there_is_no_divergence(client: LocalTraining) -> None:
+    assert client.divergence() is None
+
+
+def test_with_too_few_frequencies_there_is_no_divergence(planted: Shard) -> None:
+    # Four communities are four zeros: of eleven frequencies seven are left.
+    client = client_of(planted, cutoff=11)
+    client.moment = Moment(1, 1, 0, UNIFORM)
+    assert client.divergence() is None
+
+
+def test_divergence_is_the_relative_entropy_from_the_anchor_to_the_own_eigenvalues(client: LocalTraining) -> None:
+    client.moment = Moment(1, 1, 0, UNIFORM)
+    own = sorted(float(value) for value in client.spectrum.eigenvalues if value > 1e-9)
+    assert len(own) == 12
+    expected = sum(1 / 12 * math.log(1 / 12 / (value / sum(own))) for value in own)
+    assert client.divergence() == pytest.approx(expected, abs=1e-12)
+    assert client.divergence() > 0.0
+
+
+def test_a_client_whose_spectrum_is_the_anchors_is_at_distance_zero(client: LocalTraining) -> None:
+    client.moment = Moment(1, 1, 0, kernel(client.spectrum.eigenvalues))
+    assert client.divergence() == 0.0
+
+
+def test_trained_kernels_move_the_divergence_only_where_the_signal_says_so(planted: Shard) -> None:
+    for signal, moves in (("eigenvalues", False), ("trained", True)):
+        client = client_of(planted, signal=signal)
+        client.moment = Moment(1, 1, 0, UNIFORM)
+        before = client.divergence()
+        with torch.no_grad():
+            client.model.kernels[-1].copy_(torch.linspace(0.5, 2.0, 16))
+        assert (client.divergence() != before) == moves
+
+
+def test_at_the_start_both_signals_are_the_same(planted: Shard) -> None:
+    found = []
+    for signal in ("eigenvalues", "trained"):
+        client = client_of(planted, signal=signal)
+        client.moment = Moment(1, 1, 0, UNIFORM)
+        found.append(client.divergence())
+    assert found[0] == pytest.approx(found[1], abs=1e-12)
+
+
+def test_the_mean_margin_is_one_plain_number_between_zero_and_pi(client: LocalTraining) -> None:
+    assert type(client.mean_margin()) is float and 0.0 < client.mean_margin() < math.pi
+
+
+def test_an_exact_start_is_at_the_filter_that_validation_prefers_unless_one_is_given(
+    planted: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method, spectrum = MethodSettings(width=3, layers=1, cutoff=16), low_spectrum(planted.train, 16)
+    chosen = client_service.local.best_filter(planted, spectrum).choice
+    assert LocalTraining(planted, spectrum, method, CPU).start == chosen
+    monkeypatch.setattr(client_service.local, "best_filter", None)  # calling it would now fail
+    given = LocalTraining(planted, spectrum, method, CPU, Filter(4, 1.0, 0.1))
+    assert given.start == Filter(4, 1.0, 0.1) and given.model.residual
+
+
+def test_a_random_start_asks_for_no_filter(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_service.local, "best_filter", None)
+    client = client_of(planted, start="random")
+    assert client.start is None and not client.model.residual
