@@ -1,0 +1,70 @@
+"""Milliseconds of GET /v1/users/{user}/recommendations?k=20 on one shard's client, idle and while it trains.
+
+python benchmarks/speed/recommendation.py SHARD [--requests 2000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+
+from client_service.shard import read_shard
+from shared.settings import method_settings
+from simulation.experiment import Experiment
+from simulation.processes import addresses, connected, processes
+
+
+async def timed(http: httpx.AsyncClient, users: list[str], while_in: str | None) -> np.ndarray:
+    """Latencies in milliseconds, one request after another; with `while_in` only those asked in that phase."""
+    taken = []
+    for user in users:
+        if while_in is not None and (await http.get("/v1/status")).json()["phase"] != while_in:
+            await asyncio.sleep(0.02)
+            continue
+        began = time.perf_counter()
+        answer = await http.get(f"/v1/users/{user}/recommendations", params={"k": 20})
+        taken.append(1000 * (time.perf_counter() - began))
+        assert answer.json()["model"], answer.text
+    return np.array(taken)
+
+
+async def measure(experiment: Experiment, requests: int) -> None:
+    places = addresses(experiment)
+    users = np.random.default_rng(0).choice(read_shard(experiment.shards[0]).user_ids, requests).tolist()
+    with processes(experiment, places):
+        async with connected(experiment, places) as federation:
+            client = next(iter(federation.clients.values()))
+            message = experiment.request().model_dump_json()
+            headers = {"Content-Type": "application/json"}
+            (await federation.operator.post("/v1/runs", content=message, headers=headers)).raise_for_status()
+            while (await client.get("/v1/status")).json()["phase"] != "training":
+                await asyncio.sleep(0.1)
+            show("while training", await timed(client, users, "training"))
+            while (await client.get("/v1/status")).json()["phase"] != "finished":
+                await asyncio.sleep(0.2)
+            show("idle", await timed(client, users, None))
+
+
+def show(what: str, taken: np.ndarray) -> None:
+    p50, p99 = np.percentile(taken, [50, 99])
+    print(f"{what}: {len(taken)} requests, p50 {p50:.2f} ms, p99 {p99:.2f} ms, longest {taken.max():.2f} ms")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("shard", type=Path)
+    parser.add_argument("--requests", type=int, default=2000)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        experiment = Experiment((arguments.shard,), Path(folder), method_settings(), rounds=2)
+        asyncio.run(measure(experiment, arguments.requests))
+
+
+if __name__ == "__main__":
+    main()

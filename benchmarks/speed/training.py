@@ -1,0 +1,62 @@
+"""Seconds of one epoch of every shard, and where they go.
+
+python benchmarks/speed/training.py SHARDS [--profile] [--device auto]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from client_service.device import choose_device, pin_threads
+from client_service.local import LocalTraining, Moment
+from client_service.shard import read_shard
+from shared.parameters import initial_parameters, mlp_specification
+from shared.settings import method_settings
+from shared.spectrum import low_spectrum
+from shared.strategy import Parameters
+from simulation.source import find_shards
+
+ROUNDS = 15
+
+
+def prepared(shard_folder: Path, device: torch.device) -> LocalTraining:
+    """A client after its warm-up, so that the margin is on."""
+    method = method_settings()
+    shard = read_shard(shard_folder)
+    training = LocalTraining(shard, low_spectrum(shard.train, method.cutoff), method, device)
+    training.load(Parameters(initial_parameters(mlp_specification(method), 0, exact=True), {"margin": 0.3}))
+    training.moment = Moment(round=1, rounds=ROUNDS, seed=0)
+    training.train(bias_aware=True)
+    training.moment = Moment(round=ROUNDS, rounds=ROUNDS, seed=0)
+    return training
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("shards", type=Path)
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    pin_threads(arguments.threads)
+    device, reason = choose_device(arguments.device)
+    found = find_shards(arguments.shards)
+    print(f"device {device}: {reason}")
+    for path in found.paths if found else ():
+        training = prepared(path, device)
+        began = time.perf_counter()
+        with profile(activities=[ProfilerActivity.CPU]) if arguments.profile else torch.enable_grad() as recorded:
+            training.train(bias_aware=True)
+        seconds, edges = time.perf_counter() - began, training.shard.train.nnz
+        print(f"{path.name}: {seconds:.2f} s an epoch of {edges:,} pairs, {edges / seconds:,.0f} pairs/s")
+        if arguments.profile:
+            print(recorded.key_averages().table(sort_by="self_cpu_time_total", row_limit=12))
+
+
+if __name__ == "__main__":
+    main()
