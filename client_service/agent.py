@@ -15,7 +15,7 @@ from client_service.aggregator import Aggregator
 from client_service.local import Moment
 from client_service.logs import LOGGER
 from client_service.metrics import Metrics
-from client_service.participation import Participation, Place
+from client_service.participation import Participation, Place, kept_quality
 from client_service.schemas import RoundQuality
 from client_service.serving import Recommender
 from client_service.settings import ClientSettings, allowed
@@ -108,7 +108,7 @@ class Agent:
         over = state.phase in ("finished", "failed")
         part = self.participation
         if part is None or part.place.run != run:
-            if over:
+            if over and not self._left_off(run):
                 return self._note(phase="waiting")
             part = await self._begin(state, run)
         self._note(run=run, round=state.round, rounds=state.rounds)
@@ -117,13 +117,18 @@ class Agent:
         elif over and not part.quality.finished:
             await self._finish(part, None if state.phase == "finished" else "the aggregator ended the run as failed")
 
+    def _left_off(self, run: str) -> bool:
+        """Was this client stopped in this run, before it had evaluated it?"""
+        quality = kept_quality(self._silo.settings.state_directory / "model", self._silo.settings.name)
+        return quality.run == run and not quality.finished
+
     async def _begin(self, state: RunOut, run: str) -> Participation:
         """Make this run's model and put the run's parameters into it: the initial ones, or the latest."""
         self._note(phase="preparing", run=run)
         method = self._agreed(state.method)
         place = Place(self._silo.settings.name, run, method, self._silo.settings.state_directory / "model")
         part = await self._off_loop(Participation, place, self._silo.shard, self._silo.recommender, self._silo.device)
-        number = max(0, state.round - 1)
+        number = state.round if state.phase == "finished" else max(0, state.round - 1)
         received = await self._personalised(run, number) if number else await self._aggregator.model(run)
         await self._off_loop(part.begin, received, number)
         self.participation, self._received = part, received

@@ -27,7 +27,7 @@ from shared.errors import (
 from shared.graph import Float64
 from shared.schemas import AnchorOut, Counts, Declaration, JoinIn, JoinOut, ReceiptOut, RunOut
 from shared.strategy import Parameters
-from shared.wire import MEDIA_TYPE, decode
+from shared.wire import MEDIA_TYPE, check, decode
 
 Model = TypeVar("Model", bound=BaseModel)
 ATTEMPTS = 4  # of one call, all of them safe to repeat; the agent comes back later anyway
@@ -54,8 +54,9 @@ def _passing(error: Exception) -> bool:
 class Aggregator:
     """The aggregator as this client may call it. Every answer that is no success becomes an error of the tree."""
 
-    def __init__(self, http: httpx.AsyncClient, client: str, timeout_seconds: float, traffic: Traffic) -> None:
-        self._http, self._client, self._timeout, self.traffic = http, client, timeout_seconds, traffic
+    def __init__(self, http: httpx.AsyncClient, boundary: Boundary, timeout_seconds: float, traffic: Traffic) -> None:
+        self._http, self._timeout, self.traffic = http, timeout_seconds, traffic
+        self._client, self._declaration = boundary.client, boundary.declaration
 
     async def join(self, declaration: Declaration, counts: Counts | None) -> JoinOut:
         message = JoinIn(client=self._client, declaration=declaration, counts=counts)
@@ -68,7 +69,7 @@ class Aggregator:
         return _parsed(RunOut, await self._call("GET", "/v1/runs/current", params=query, wait=wait))
 
     async def model(self, run: str) -> Parameters:
-        return decode((await self._call("GET", f"/v1/runs/{run}/model")).content)[1]
+        return self._parameters(await self._call("GET", f"/v1/runs/{run}/model"))
 
     async def anchor(self, run: str, number: int) -> Float64:
         """K^R (Eq. 6) of the round, (<= Phi,), summing to 1."""
@@ -85,7 +86,13 @@ class Aggregator:
         answer = await self._call(
             "GET", f"{self._own(run, number)}/personalized", params={"wait": f"{wait:g}"}, wait=wait
         )
-        return None if answer.status_code == httpx.codes.NO_CONTENT else decode(answer.content)[1]
+        return None if answer.status_code == httpx.codes.NO_CONTENT else self._parameters(answer)
+
+    def _parameters(self, answer: httpx.Response) -> Parameters:
+        """What came must be what this client shares: the aggregator may overwrite nothing else in the model."""
+        specification, content = decode(answer.content)
+        check(self._declaration, specification, content)
+        return content
 
     def _own(self, run: str, number: int) -> str:
         return f"/v1/runs/{run}/rounds/{number}/clients/{self._client}"
@@ -116,7 +123,7 @@ async def connected(
     transport = GateTransport(inner, boundary, ledger, secret)
     http = httpx.AsyncClient(transport=transport, base_url=boundary.aggregator, headers=headers, trust_env=False)
     async with http:
-        yield Aggregator(http, boundary.client, timeout_seconds, transport.traffic)
+        yield Aggregator(http, boundary, timeout_seconds, transport.traffic)
 
 
 def _parsed(model: type[Model], answer: httpx.Response) -> Model:

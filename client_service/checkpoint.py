@@ -58,7 +58,7 @@ def read_head(folder: Path) -> ModelHead | None:
     """The head of the model kept in this folder, or None where there is none that can be read."""
     try:
         return ModelHead.model_validate_json((folder / "model.json").read_bytes())
-    except (FileNotFoundError, ValidationError):
+    except (OSError, ValidationError):
         return None
 
 
@@ -66,7 +66,7 @@ def load_parameters(folder: Path, head: ModelHead, model: LGCN) -> bool:
     """Fill the model; False, and nothing changed, where the file is missing, damaged or of another shape."""
     try:
         tensors = load_file(folder / head.parameters)
-    except (FileNotFoundError, SafetensorError):
+    except (OSError, SafetensorError):
         return False
     own = dict(model.named_parameters())
     if {k: v.shape for k, v in tensors.items()} != {k: v.shape for k, v in own.items()}:

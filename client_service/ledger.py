@@ -48,19 +48,20 @@ class Ledger:
 
     def verify(self) -> int:
         """The number of entries, if every hash and the chain hold; DataError naming the first line that does not."""
-        previous = GENESIS
-        count = 0
+        previous, count, written = GENESIS, 0, self._count
         for count, entry in enumerate(self.entries(), start=1):
             if entry.get("previous") != previous or entry.get("hash") != _hash(entry):
                 raise DataError(f"{self._path}, line {count}: expected the chain to hold, got another hash")
             previous = entry["hash"]
+        if count < written:
+            raise DataError(f"{self._path}, line {count + 1}: expected {written} entries, the file ends before")
         return count
 
     def _read(self, after: int) -> Iterator[Entry]:
-        with self._path.open(encoding="utf-8") as file:
+        with self._path.open(encoding="utf-8", errors="replace", newline="\n") as file:
             for line in islice(file, after, None):
                 if line.endswith("\n"):
-                    yield json.loads(line)
+                    yield _entry(line)
 
     def _recover(self) -> tuple[int, str]:
         """Where the file ends. A last line that a crash cut off was never acted upon: it is taken away."""
@@ -73,8 +74,17 @@ class Ledger:
                 file.truncate(whole)
         count, last = 0, GENESIS
         for entry in self._read(0):
-            count, last = count + 1, entry["hash"]
+            count, last = count + 1, str(entry.get("hash"))
         return count, last
+
+
+def _entry(line: str) -> Entry:
+    """A line that somebody has damaged is an entry without a hash: shown as it is, and found by `verify`."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {"damaged": line.rstrip("\n")}
 
 
 def _hash(entry: Entry) -> str:

@@ -75,6 +75,7 @@ class LocalTraining:
         )
         self._optimisers: dict[str, torch.optim.Optimizer] = {}
         self._received = Parameters({})
+        self._fitted = False
 
     def load(self, received: Parameters) -> None:
         """Overwrite the named parameters, and keep what came for penalties and for the refined margin."""
@@ -89,8 +90,9 @@ class LocalTraining:
         generator = torch.Generator().manual_seed(self._seed("train"))
         warming = bias_aware and self.moment.round <= self.method.warmup(self.moment.rounds)
         self.figures = Figures()
-        if warming:
+        if warming or (bias_aware and not self._fitted):  # who comes late, or again, has not been through the warm-up
             self.figures.table_steps = fit_tables(self.tables, self._batches, self.method, generator)
+            self._fitted = True
         if warming and self.method.warmup_trains == "tables":
             return
         margins = self._margins() if bias_aware and not warming else None

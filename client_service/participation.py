@@ -50,6 +50,7 @@ class Participation:
 
     def begin(self, received: Parameters, number: int) -> None:
         """Take over the run's parameters after round `number` (0: the initial ones) and serve them."""
+        self._resume(number)
         self._training.load(received)
         self._judge(RoundQuality(round=number, recall=0.0, ndcg=0.0))
         self.applied = number
@@ -86,6 +87,17 @@ class Participation:
     def shared_digest(self) -> str:
         """sha256 over both MLPs as they are now."""
         return digest(self._training.arrays())
+
+    def _resume(self, number: int) -> None:
+        """After a restart in mid-run: go on from the best model of this run that was kept, and from its figures."""
+        place, head, quality = self.place, read_head(self.place.folder), kept_quality(self.place.folder, "")
+        same = head is not None and (head.shard, head.run, head.method) == (self._shard.digest, place.run, place.method)
+        if head is None or not same or not load_parameters(place.folder, head, self._training.model):
+            return
+        self._best = self._recommender.served = freeze(head.version, self._training.model)
+        if quality.run == place.run:
+            earlier = tuple(entry for entry in quality.rounds if entry.round < number or entry.round == head.round)
+            self.quality = self.quality.model_copy(update={"rounds": earlier, "best_round": quality.best_round})
 
     def _judge(self, figures: RoundQuality) -> None:
         began = time.perf_counter()

@@ -19,10 +19,10 @@ from client_service.metrics import Metrics
 from client_service.participation import kept_model, kept_quality
 from client_service.schemas import QualityOut, StatusOut
 from client_service.secret import own_secret
-from client_service.serving import Recommender
+from client_service.serving import Recommender, Served
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
-from shared.errors import UnavailableError
+from shared.errors import DataError, UnavailableError
 
 
 class ClientService:
@@ -73,13 +73,20 @@ class ClientService:
         """Serve the kept model first, then follow the aggregator."""
         try:
             loop = asyncio.get_running_loop()
-            kept = await loop.run_in_executor(worker, kept_model, shard, self._models, self.device)
-            self.recommender.served = kept
+            self.recommender.served = await loop.run_in_executor(worker, self._kept, shard)
             assert self._agent is not None
             await self._agent.follow()
         except Exception:
             LOGGER.exception("agent_ended")
             raise
+
+    def _kept(self, shard: Shard) -> Served | None:
+        """A damaged model is no reason to stay away: popular items are served, flagged, until there is a new one."""
+        try:
+            return kept_model(shard, self._models, self.device)
+        except DataError as error:
+            LOGGER.error("kept_model_refused", reason=str(error))
+            return None
 
     def _silo(self, shard: Shard) -> Silo:
         return Silo(self.settings, shard, self.recommender, self.device, self.metrics)

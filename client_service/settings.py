@@ -85,10 +85,14 @@ def client_settings(file: Path | None = None, **overrides: Any) -> ClientSetting
         raise SettingsError(str(error)) from None
 
 
-def _beneath_environment(values: dict[str, Any]) -> dict[str, Any]:
+def _beneath_environment(values: dict[str, Any], prefix: str = "LPSFED_CLIENT_") -> dict[str, Any]:
     """The file's values without those that the environment also gives, because the constructor would win over it."""
-    given = {name.upper() for name in os.environ}
-    return {name: value for name, value in values.items() if f"LPSFED_CLIENT_{name.upper()}" not in given}
+    given, found = {name.upper() for name in os.environ}, {}
+    for name, value in values.items():
+        variable = f"{prefix}{name.upper()}"
+        if variable not in given:
+            found[name] = _beneath_environment(value, f"{variable}__") if isinstance(value, dict) else value
+    return found
 
 
 def _read_file(file: Path | None) -> dict[str, Any]:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
+import anyio
+import httpx
 import numpy as np
 import polars as pl
 import pytest
+import stamina
 
+from client_service.app import create_app
+from client_service.settings import ClientSettings
 from client_service.shard import write_shard
 from shared.settings import AnchorSettings, MethodSettings
 
 Silos = Callable[..., tuple[Path, ...]]
+Opened = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
+Until = Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]
+LONGEST_SECONDS = 20.0
 
 
 @pytest.fixture
@@ -24,7 +33,7 @@ def anyio_backend() -> str:
 def small() -> MethodSettings:
     """A model that trains in a hundredth of a second; every change of a round shows."""
     anchor = AnchorSettings(users=40, items=30, edges=200)
-    return MethodSettings(width=4, layers=1, cutoff=8, batch_size=64, negatives=8, anchor=anchor)
+    return MethodSettings(width=4, layers=1, cutoff=12, batch_size=64, negatives=8, anchor=anchor)
 
 
 @pytest.fixture
@@ -54,3 +63,49 @@ def _pairs(seed: int, users: int, items: int) -> pl.DataFrame:
 def _titled(items: int) -> pl.DataFrame:
     ids = [f"item-{item:02d}" for item in range(items)]
     return pl.DataFrame({"item": ids, "title": [f"Title of {item}" for item in ids]})
+
+
+class Unreachable(httpx.AsyncBaseTransport):
+    """An aggregator that is not there."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("nobody listens", request=request)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A client that does not wait long before it tries again."""
+    monkeypatch.setattr("client_service.agent.PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr("client_service.agent.LONG_PAUSE_SECONDS", 0.05)
+    stamina.set_testing(True, attempts=1)
+    yield
+    stamina.set_testing(False)
+
+
+@pytest.fixture
+def opened(impatient: None) -> Opened:
+    """`async with opened(settings) as http`: a client service, and its own API. By default no aggregator is there."""
+    del impatient
+
+    @asynccontextmanager
+    async def run(
+        settings: ClientSettings, outside: httpx.AsyncBaseTransport | None = None
+    ) -> AsyncIterator[httpx.AsyncClient]:
+        app = create_app(settings, outside or Unreachable())
+        http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://silo")
+        async with app.router.lifespan_context(app), http:
+            yield http
+
+    return run
+
+
+@pytest.fixture
+def until() -> Until:
+    """Look again and again whether something is so; a test in which it never is ends in time."""
+
+    async def wait(holds: Callable[[], Awaitable[bool]]) -> None:
+        with anyio.fail_after(LONGEST_SECONDS):
+            while not await holds():
+                await anyio.sleep(0.005)
+
+    return wait

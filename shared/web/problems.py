@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -85,8 +85,14 @@ async def _invalid(request: Request, error: Exception) -> Response:
     """A message that does not fit its schema: where and why, not what came: that may be somebody's data."""
     del request
     assert isinstance(error, RequestValidationError)
-    lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+    lines = [f"{'.'.join(_place(e['type'], e['loc']))}: {e['msg']}" for e in error.errors()]
     return problem(422, code="protocol", detail="; ".join(lines))
+
+
+def _place(kind: str, where: Sequence[int | str]) -> list[str]:
+    """Where in a message. The name of an undeclared field is itself something that came."""
+    known = where[:-1] if kind == "extra_forbidden" else where
+    return [str(part) for part in known]
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -419,3 +419,23 @@ async def test_a_failed_call_and_an_answer_without_end_are_outcomes_too(
         await gate.send("GET", "/v1/runs/run-1/model")
     kinds = [(entry["kind"], entry.get("error")) for entry in gate.ledger.entries()]
     assert kinds == [("intent", None), ("outcome", "TooLargeError"), ("intent", None), ("outcome", "ConnectError")]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        body(embedding=np.ones((2, 3), dtype=np.float32)),
+        body(predictive__b=None),
+        body(predictive__b=np.array([np.nan], dtype=np.float32)),
+        body(pooling__w=np.ones((2, 4), dtype=np.float32)),
+        b"<html>welcome</html>",
+    ],
+)
+async def test_parameters_that_are_not_the_declared_ones_are_not_taken_in_either(tmp_path: Path, content: bytes) -> None:
+    boundary = Boundary("east", httpx.URL(HOME), DECLARATION, counts=False, max_upload_bytes=1000)
+    ledger, inner = Ledger(tmp_path / "ledger.jsonl"), httpx.MockTransport(Wire(content=content))
+    async with connected(boundary, ledger, SECRET, timeout_seconds=5.0, inner=inner) as aggregator:
+        with pytest.raises(ProtocolError):
+            await aggregator.model("run-1")
+        with pytest.raises(ProtocolError):
+            await aggregator.personalised("run-1", 1, wait=0.5)

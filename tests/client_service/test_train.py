@@ -101,7 +101,7 @@ def test_the_tables_settle_and_their_loss_has_fallen(planted: Shard, shard_of: C
     before = loss()
     steps = fit_tables(tables, batches, method, torch.Generator().manual_seed(0))
     assert loss() < 0.9 * before
-    assert 100 <= steps < TABLE_STEPS + len(batches)
+    assert 100 <= steps < TABLE_STEPS  # two windows at least, and long before the limit
     with torch.no_grad():
         xi = tables.at(tables.angles(), torch.zeros(40, dtype=torch.int64), torch.arange(40))
     assert xi[:4].max().item() < xi[4:].min().item()  # popular items lie nearer to a user than rare ones

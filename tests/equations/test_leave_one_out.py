@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from scipy import sparse
@@ -85,6 +86,20 @@ def test_several_pairs_at_once_give_what_each_gives_alone(model: LGCN) -> None:
 def test_a_user_with_one_edge_is_nothing_without_it(model: LGCN) -> None:
     layers = model.layers_without(torch.tensor([4]), torch.tensor([3]), model.coefficients())
     assert_same(layers, [torch.zeros(1, 4)] * 3)
+
+
+def test_a_direction_that_the_basket_cannot_tell_is_left_out_with_the_only_edge() -> None:
+    # Users 0 and 1 are twins, and so are 2 and 3: R_hat has rank 2 and the third singular value is 0. Its vector tells
+    # twins apart by nothing that is in the graph, and whichever user has most of it must not keep it.
+    graph = sparse.csr_array([[1.0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 0, 0]])
+    spectrum = low_spectrum(graph, 4)
+    found = LGCN(spectrum, graph, start_at(Filter(3, 0.4, 0.3), spectrum, graph), METHOD)
+    user = int(np.abs(spectrum.users[:, 2]).argmax())
+    assert spectrum.singular[2] < 1e-12 and abs(spectrum.users[user, 2]) > 0.4
+    with torch.no_grad():
+        found.embedding.copy_(torch.linspace(-1.0, 2.0, found.embedding.numel()).view(found.embedding.shape))
+    layers = found.layers_without(torch.tensor([user]), torch.tensor([user // 2]), found.coefficients())
+    assert_same([layers[1], *layers[1:]], [torch.zeros(1, 3)] * 3)
 
 
 def test_what_training_added_to_a_user_stays_when_an_edge_is_left_out(model: LGCN) -> None:

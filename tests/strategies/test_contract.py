@@ -120,6 +120,17 @@ def test_the_order_in_which_updates_came_does_not_matter(strategy: Strategy) -> 
         assert answers(strategy, strategy.aggregate(before, order), updates) == expected
 
 
+def test_the_order_does_not_matter_either_where_a_sum_depends_on_it(strategy: Strategy) -> None:
+    # In float64 (1e30 - 1e30) + 1 is 1, and (1e30 + 1) - 1e30 is 0.
+    values, before = {"ada": 1e30, "bob": -1e30, "cyd": 1.0}, State(start(strategy))
+    updates = [
+        Update(one.client, {name: np.full_like(v, values[one.client]) for name, v in one.arrays.items()}, one.scalars)
+        for one in different(strategy)
+    ]
+    found = {str(answers(strategy, strategy.aggregate(before, order), updates)) for order in permutations(updates)}
+    assert len(found) == 1
+
+
 def test_no_parameter_is_invented_or_dropped(strategy: Strategy) -> None:
     updates, declared = different(strategy), declaration(strategy)
     state = strategy.aggregate(State(start(strategy)), updates)

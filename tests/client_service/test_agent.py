@@ -1,0 +1,396 @@
+"""The real client against the real aggregator in one process: whole runs, and everything that can come between."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from aggregator_service.app import create_app
+from aggregator_service.settings import aggregator_settings
+from client_service.ledger import Ledger
+from client_service.participation import Participation
+from client_service.settings import ClientSettings, client_settings
+from shared.schemas import JoinOut, RunOut
+from shared.settings import MethodSettings
+
+if TYPE_CHECKING:
+    from conftest import Opened, Silos, Until
+
+pytestmark = pytest.mark.anyio
+TOKEN = "operator-token-of-the-tests"
+
+
+class Line(httpx.AsyncBaseTransport):
+    """A client's way to the aggregator: cut until there is an app at its end, and again when it is taken away."""
+
+    def __init__(self, app: FastAPI | None) -> None:
+        self.app = app
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self.app is None:
+            raise httpx.ConnectError("the line is cut", request=request)
+        return await httpx.ASGITransport(self.app).handle_async_request(request)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The running aggregator, and the settings of clients who could take part."""
+
+    app: FastAPI
+    operator: httpx.AsyncClient
+    clients: tuple[ClientSettings, ...]
+
+    def line(self) -> Line:
+        return Line(self.app)
+
+    async def start(self, **request: Any) -> None:
+        defaults = {"rounds": 2, "clients": len(self.clients), "method": self.clients[0].method.model_dump(mode="json")}
+        answer = await self.operator.post("/v1/runs", json=defaults | request)
+        assert answer.status_code == 201, answer.text
+
+    async def history(self, run: str = "run-1") -> dict[str, Any]:
+        found: dict[str, Any] = (await self.operator.get(f"/v1/runs/{run}")).json()
+        return found
+
+
+@pytest.fixture
+def federation(tmp_path: Path, silos: Silos, small: MethodSettings) -> Callable[..., Any]:
+    """`async with federation(2, strategy="lpsfed") as running`: the aggregator, and settings of two clients."""
+
+    @asynccontextmanager
+    async def run(count: int, strategy: str = "lpsfed") -> AsyncIterator[Federation]:
+        app = create_app(
+            aggregator_settings(
+                state_directory=tmp_path / "aggregator", operator_token=TOKEN, strategy=strategy, method=small
+            )
+        )
+        clients = tuple(
+            client_settings(
+                name=shard.name,
+                shard=shard,
+                state_directory=tmp_path / shard.name,
+                aggregator_url="http://aggregator",
+                strategy=strategy,
+                method=small,
+                device="cpu",
+                wait_seconds=5.0,
+            )
+            for shard in silos(count)
+        )
+        said = {"Authorization": f"Bearer {TOKEN}"}
+        transport = httpx.ASGITransport(app)
+        http = httpx.AsyncClient(transport=transport, base_url="http://aggregator", headers=said)
+        async with app.router.lifespan_context(app), http:
+            yield Federation(app, http, clients)
+
+    return run
+
+
+@dataclass
+class Held:
+    """Training that stops where the test wants it to: at a client's round, until it is let go."""
+
+    client: str
+    number: int
+    reached: threading.Event = field(default_factory=threading.Event)
+    released: threading.Event = field(default_factory=threading.Event)
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Held]:
+    def hold(client: str, number: int) -> Held:
+        stop, fit = Held(client, number), Participation.fit
+
+        def fit_when_let(part: Participation, strategy: Any, moment: Any, received: Any) -> Any:
+            if (part.place.client, moment.round) == (client, number):
+                stop.reached.set()
+                assert stop.released.wait(30.0)
+            return fit(part, strategy, moment, received)
+
+        monkeypatch.setattr(Participation, "fit", fit_when_let)
+        return stop
+
+    return hold
+
+
+async def read(http: httpx.AsyncClient, what: str) -> dict[str, Any]:
+    found: dict[str, Any] = (await http.get(f"/v1/{what}")).json()
+    return found
+
+
+def finished(*clients: httpx.AsyncClient, run: str = "run-1") -> Callable[[], Any]:
+    async def look() -> bool:
+        found = [(await read(http, "quality"), await read(http, "status")) for http in clients]
+        over = [quality["run"] == run and quality["finished"] for quality, _ in found]
+        return all(over) and all(status["phase"] in ("finished", "failed") for _, status in found)
+
+    return look
+
+
+def problem(http: httpx.AsyncClient, words: str) -> Callable[[], Any]:
+    async def look() -> bool:
+        return words in (await read(http, "status")).get("problem", "")
+
+    return look
+
+
+def at_event(event: threading.Event) -> Callable[[], Any]:
+    async def look() -> bool:
+        return event.is_set()
+
+    return look
+
+
+def uploads(settings: ClientSettings) -> list[dict[str, Any]]:
+    lines = (settings.state_directory / "ledger.jsonl").read_text().splitlines()
+    return [entry for entry in map(json.loads, lines) if entry.get("call") == "update"]
+
+
+@pytest.mark.parametrize(("strategy", "scalars"), [("lpsfed", {"margin", "rho"}), ("fedavg", set()), ("local", set())])
+async def test_a_whole_run_of_three_clients(
+    federation: Any, opened: Opened, until: Until, strategy: str, scalars: set[str]
+) -> None:
+    async with (
+        federation(3, strategy) as running,
+        opened(running.clients[0], running.line()) as one,
+        opened(running.clients[1], running.line()) as two,
+        opened(running.clients[2], running.line()) as three,
+    ):
+        await running.start()
+        await until(finished(one, two, three))
+        history = await running.history()
+        assert history["phase"] == "finished" and [entry["missing"] for entry in history["rounds"]] == [[], []]
+        for http in (one, two, three):
+            quality, status = await read(http, "quality"), await read(http, "status")
+            assert [entry["round"] for entry in quality["rounds"]] == [0, 1, 2]
+            assert (quality["failure"], quality["test_users"]) == (None, 16)
+            assert set(quality["test"]) == {"recall@20", "ndcg@20"}
+            assert (status["phase"], status["round"], "problem" in status) == ("finished", 2, False)
+            assert status["model"] == f"run-1.{quality['best_round']}" and len(status["shared_digest"]) == 64
+        digests = {(await read(http, "status"))["shared_digest"] for http in (one, two, three)}
+        assert len(digests) == (1 if strategy == "fedavg" else 3)
+    for settings in running.clients:
+        sent = uploads(settings)
+        assert [entry["round"] for entry in sent] == ["1", "2"]
+        assert all(set(entry["scalars"]) == scalars for entry in sent)
+        assert {len(entry["tensors"]) for entry in sent} == {0 if strategy == "local" else 8}
+        assert Ledger(settings.state_directory / "ledger.jsonl").verify() > 0
+
+
+async def test_an_aggregator_that_cannot_be_reached_is_shown_and_the_client_goes_on_when_it_can(
+    federation: Any, opened: Opened, until: Until
+) -> None:
+    async with federation(1) as running:
+        line = Line(None)
+        async with opened(running.clients[0], line) as http:
+            await until(problem(http, "cannot be reached"))
+            await running.start()
+            line.app = running.app
+            await until(finished(http))
+            assert "problem" not in await read(http, "status")
+
+
+async def test_a_line_that_is_cut_in_the_middle_of_a_round_ends_nothing(
+    federation: Any, opened: Opened, until: Until, held: Callable[[str, int], Held]
+) -> None:
+    stop = held("client-1", 1)
+    async with federation(1) as running:
+        line = running.line()
+        async with opened(running.clients[0], line) as http:
+            await running.start()
+            await until(at_event(stop.reached))
+            line.app = None
+            stop.released.set()
+            await until(problem(http, "cannot be reached"))
+            line.app = running.app
+            await until(finished(http))
+            assert (await running.history())["phase"] == "finished"
+
+
+@pytest.mark.parametrize("change", [{"width": 8}, {"layers": 2}])
+async def test_a_run_that_would_send_more_than_was_declared_gets_nothing(
+    federation: Any, opened: Opened, until: Until, change: dict[str, int]
+) -> None:
+    asked = []
+
+    def lying(request: httpx.Request) -> httpx.Response:
+        asked.append((request.method, request.url.path))
+        if request.url.path == "/v1/clients":
+            answer = JoinOut(client="client-1", clients=1).model_dump_json()
+        else:
+            wide = running.clients[0].method.model_copy(update=change)
+            state = RunOut(sequence=1, run="run-1", phase="open", round=1, rounds=2, standing="expected", method=wide)
+            answer = state.model_dump_json()
+        return httpx.Response(200, stream=httpx.ByteStream(answer.encode()))
+
+    async with federation(1) as running, opened(running.clients[0], httpx.MockTransport(lying)) as http:
+        await until(problem(http, "would send other parameters than this client has declared"))
+        assert (await http.get("/v1/users/user-01/recommendations")).status_code == 200
+    assert set(asked) == {("POST", "/v1/clients"), ("GET", "/v1/runs/current")}
+    assert uploads(running.clients[0]) == []
+
+
+async def test_an_aggregator_of_another_federation_refuses_the_client_and_it_says_so(
+    federation: Any, opened: Opened, until: Until
+) -> None:
+    async with federation(1, "fedavg") as running:
+        other = running.clients[0].model_copy(update={"strategy": "lpsfed"})
+        async with opened(other, running.line()) as http:
+            await until(problem(http, "the aggregator answered: "))
+    assert uploads(other) == []
+
+
+async def test_somebody_else_s_name_is_refused_for_want_of_its_secret(
+    federation: Any, opened: Opened, until: Until, tmp_path: Path
+) -> None:
+    async with federation(1) as running, opened(running.clients[0], running.line()) as owner:
+        await running.start(rounds=1)
+        await until(finished(owner))
+        thief = running.clients[0].model_copy(update={"state_directory": tmp_path / "elsewhere"})
+        async with opened(thief, running.line()) as http:
+            await until(problem(http, "the aggregator answered: "))
+
+
+async def test_a_round_that_closed_without_this_client_is_gone_on_from(
+    federation: Any, opened: Opened, until: Until, held: Callable[[str, int], Held]
+) -> None:
+    stop = held("client-2", 1)
+    async with (
+        federation(2) as running,
+        opened(running.clients[0], running.line()) as one,
+        opened(running.clients[1], running.line()) as two,
+    ):
+        await running.start(quorum=1, deadline_seconds=1.5)
+        await until(at_event(stop.reached))
+
+        async def second_round() -> bool:
+            return len((await running.history())["rounds"]) == 2
+
+        await until(second_round)
+        stop.released.set()
+        await until(finished(one, two))
+        rounds = (await running.history())["rounds"]
+        assert [entry["missing"] for entry in rounds] == [["client-2"], []]
+        assert [entry["round"] for entry in (await read(two, "quality"))["rounds"]] == [0, 1, 2]
+    assert [entry["round"] for entry in uploads(running.clients[1])] == ["1", "2"]
+
+
+async def test_a_second_run_follows_the_first(federation: Any, opened: Opened, until: Until) -> None:
+    async with federation(1) as running, opened(running.clients[0], running.line()) as http:
+        for run in ("run-1", "run-2"):
+            await running.start(rounds=1)
+            await until(finished(http, run=run))
+            quality, status = await read(http, "quality"), await read(http, "status")
+            assert [entry["round"] for entry in quality["rounds"]] == [0, 1]
+            assert (status["run"], status["model"]) == (run, f"{run}.{quality['best_round']}")
+
+
+async def test_a_run_that_fails_ends_with_its_failure_and_the_next_one_works(
+    federation: Any, opened: Opened, until: Until, held: Callable[[str, int], Held]
+) -> None:
+    stop = held("client-2", 1)
+    async with (
+        federation(2) as running,
+        opened(running.clients[0], running.line()) as one,
+        opened(running.clients[1], running.line()) as two,
+    ):
+        await running.start(deadline_seconds=1.0)
+        await until(finished(one))
+        assert "failed" in (await read(one, "quality"))["failure"]
+        assert (await read(one, "status"))["phase"] == "failed"
+        assert (await running.history())["phase"] == "failed"
+        assert (await one.get("/v1/users/user-01/recommendations")).json()["model"] == "run-1.0"
+        stop.released.set()
+        await until(finished(two))
+        assert "failed" in (await read(two, "quality"))["failure"]
+        await running.start(rounds=1)
+        await until(finished(one, two, run="run-2"))
+        assert (await read(one, "quality"))["failure"] is None
+
+
+async def test_a_client_that_is_restarted_in_mid_run_joins_with_its_secret_and_goes_on_from_its_best_model(
+    federation: Any, opened: Opened, until: Until, held: Callable[[str, int], Held]
+) -> None:
+    stop = held("client-2", 2)
+    async with federation(2) as running, opened(running.clients[0], running.line()) as one:
+        settings = running.clients[1]
+        async with opened(settings, running.line()) as two:
+            await running.start(rounds=3)
+            await until(at_event(stop.reached))
+            before, secret = await read(two, "quality"), (settings.state_directory / "secret").read_text()
+            version = (await read(two, "status"))["model"]
+            stop.released.set()
+        async with opened(settings, running.line()) as two:
+            await until(finished(one, two))
+            after = await read(two, "quality")
+        assert [entry["missing"] for entry in (await running.history())["rounds"]] == [[], [], []]
+        assert (settings.state_directory / "secret").read_text() == secret
+        assert [entry["round"] for entry in before["rounds"]] == [0, 1]
+        assert [entry["round"] for entry in after["rounds"]] == [0, 1, 2, 3]
+        best = max(after["rounds"], key=lambda entry: entry["ndcg"])
+        assert best["ndcg"] >= max(entry["ndcg"] for entry in before["rounds"]) and version.startswith("run-1.")
+    ledger = Ledger(settings.state_directory / "ledger.jsonl")
+    assert [entry["call"] for entry in ledger.entries() if entry.get("call") == "join"] == ["join"] * 2
+    assert ledger.verify() > 0
+
+
+async def test_a_client_that_was_away_at_the_end_evaluates_the_run_when_it_is_back(
+    federation: Any, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, released, apply = threading.Event(), threading.Event(), Participation.apply
+
+    def stopped(part: Participation, received: Any, figures: Any) -> None:
+        reached.set()
+        assert released.wait(30.0)
+        if not crashed:
+            apply(part, received, figures)
+
+    crashed = True
+    monkeypatch.setattr(Participation, "apply", stopped)
+    async with federation(1) as running:
+        async with opened(running.clients[0], running.line()) as http:
+            await running.start(rounds=1)
+            await until(at_event(reached))
+            released.set()
+            assert not (await read(http, "quality"))["finished"]
+            # The line between "applied" and "evaluated" is crossed in another thread: what is on the disk counts.
+            monkeypatch.setattr(Participation, "finish", lambda *_: None)
+        monkeypatch.undo()
+        assert (await running.history())["phase"] == "finished"
+        async with opened(running.clients[0], running.line()) as http:
+            await until(finished(http))
+            quality = await read(http, "quality")
+            assert quality["failure"] is None and quality["test"] is not None
+
+
+async def test_recommendations_go_on_from_the_last_complete_model_while_a_round_trains(
+    federation: Any, opened: Opened, until: Until, held: Callable[[str, int], Held]
+) -> None:
+    stop = held("client-1", 2)
+    async with federation(1) as running, opened(running.clients[0], running.line()) as http:
+        await running.start(rounds=2)
+        await until(at_event(stop.reached))
+        status, quality = await read(http, "status"), await read(http, "quality")
+        assert (status["phase"], status["round"]) == ("training", 2)
+        assert status["model"] == f"run-1.{quality['best_round']}" and quality["best_round"] in (0, 1)
+        answers = [(await http.get(f"/v1/users/user-{row:02d}/recommendations")).json() for row in range(16)]
+        assert {answer["model"] for answer in answers} == {status["model"]}
+        assert all(answer["items"] and "fallback" not in answer for answer in answers)
+        batch = await http.post("/v1/recommendations", json={"basket": ["item-00"]})
+        assert batch.json()["results"][0]["model"] == status["model"]
+        assert (await http.get("/v1/items/item-00/similar")).json()["model"] == status["model"]
+        assert (await read(http, "status"))["phase"] == "training" and not stop.released.is_set()
+        stop.released.set()
+        await until(finished(http))
+        after = await read(http, "quality")
+        best = max(after["rounds"], key=lambda entry: entry["ndcg"])["round"]  # the first of the best
+        assert (after["best_round"], (await read(http, "status"))["model"]) == (best, f"run-1.{best}")

@@ -1,0 +1,321 @@
+"""The client's API over HTTP: it answers whoever asks, echoes nobody's data in errors, and outlives its restarts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import httpx
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from client_service import checkpoint
+from client_service.evaluate import on_validation
+from client_service.participation import Participation, Place, kept_model
+from client_service.serving import Limits, Recommender
+from client_service.settings import ClientSettings, client_settings
+from client_service.shard import Shard, read_shard, write_shard
+from shared.parameters import initial_parameters, mlp_specification
+from shared.settings import MethodSettings
+from shared.strategy import Parameters
+
+if TYPE_CHECKING:
+    from conftest import Opened, Silos, Until
+
+pytestmark = pytest.mark.anyio
+CPU = torch.device("cpu")
+ODD = ("a/b", "//", "ünïcode ☂", "100%", "%2F", "with space", "?k=3#x", "x/recommendations", "/lead", "trail/", "a;b=c")
+
+
+@pytest.fixture
+def settings(silos: Silos, small: MethodSettings, tmp_path: Path) -> ClientSettings:
+    shard = silos(1)[0]
+    return client_settings(name=shard.name, shard=shard, state_directory=tmp_path / "state", method=small, device="cpu")
+
+
+def kept(settings: ClientSettings) -> tuple[Shard, Recommender]:
+    """Leave behind what a process leaves that was stopped after it had got a run's first parameters."""
+    shard = read_shard(settings.shard)
+    recommender = Recommender(shard)
+    part = Participation(
+        Place(settings.name, "run-1", settings.method, settings.state_directory / "model"), shard, recommender, CPU
+    )
+    part.begin(Parameters(initial_parameters(mlp_specification(settings.method), 0, exact=False)), 0)
+    return shard, recommender
+
+
+async def serves(http: httpx.AsyncClient) -> bool:
+    return "model" in (await http.get("/v1/status")).json()
+
+
+def problem(answer: httpx.Response, status: int) -> str:
+    """The detail of a problem document with this status."""
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json"), answer.text
+    document: dict[str, Any] = answer.json()
+    assert document["status"] == status and document["code"] and document["title"]
+    return str(document["detail"])
+
+
+async def test_the_kept_model_answers_after_a_restart_before_any_aggregator_is_there(
+    settings: ClientSettings, opened: Opened, until: Until
+) -> None:
+    shard, before = kept(settings)
+    async with opened(settings) as http:
+        await until(lambda: serves(http))
+        for user in shard.user_ids:
+            answer = (await http.get(f"/v1/users/{user}/recommendations?k=4")).json()
+            expected = before.for_user(user, Limits(4)).model_dump(exclude_none=True, mode="json")
+            assert answer == expected and answer["model"] == "run-1.0" and "fallback" not in answer
+        await until(lambda: held_up(http))
+        assert (await http.get("/v1/status")).json()["problem"].startswith("the aggregator cannot be reached")
+        assert (await http.get("/health/ready")).json() == {"status": "ready", "model": "serving"}
+
+
+async def held_up(http: httpx.AsyncClient) -> bool:
+    return "problem" in (await http.get("/v1/status")).json()
+
+
+async def test_without_a_model_answers_are_flagged(settings: ClientSettings, opened: Opened) -> None:
+    async with opened(settings) as http:
+        answer = (await http.get("/v1/users/user-01/recommendations?k=3")).json()
+        assert (answer["fallback"], len(answer["items"]), "model" in answer) == ("no model yet", 3, False)
+        assert (await http.get("/health/ready")).json() == {"status": "ready", "model": "none yet"}
+        assert (await http.get("/health/live")).json() == {"status": "live"}
+        status = (await http.get("/v1/status")).json()
+        assert {"client", "phase", "device", "device_reason"} <= set(status) and "model" not in status
+
+
+@pytest.mark.parametrize("damage", ["cut off", "empty", "gone", "other shapes", "a folder"])
+async def test_a_damaged_model_is_not_served_and_keeps_nobody_from_the_rest(
+    settings: ClientSettings, opened: Opened, until: Until, damage: str
+) -> None:
+    kept(settings)
+    [path] = (settings.state_directory / "model").glob("model-*.safetensors")
+    if damage == "other shapes":
+        checkpoint.save_file({"embedding": torch.zeros(2, 2)}, path)
+    elif damage in ("gone", "a folder"):
+        path.unlink()
+        if damage == "a folder":
+            path.mkdir()
+    else:
+        path.write_bytes(path.read_bytes()[:100] if damage == "cut off" else b"")
+    async with opened(settings) as http:
+        await until(lambda: held_up(http))  # it has gone on to the aggregator
+        assert (await http.get("/v1/users/user-01/recommendations")).json()["fallback"] == "no model yet"
+        assert (await http.get("/health/live")).status_code == 200
+
+
+async def test_a_damaged_head_is_as_no_model(settings: ClientSettings, opened: Opened, until: Until) -> None:
+    kept(settings)
+    (settings.state_directory / "model" / "model.json").write_text("{")
+    async with opened(settings) as http:
+        await until(lambda: held_up(http))
+        assert (await http.get("/v1/users/user-01/recommendations")).json()["fallback"] == "no model yet"
+
+
+async def test_a_model_of_another_shard_is_not_served(
+    settings: ClientSettings, opened: Opened, until: Until, silos: Silos
+) -> None:
+    kept(settings)
+    silos(1, seed=5)  # the same users and items, other interactions
+    async with opened(settings) as http:
+        await until(lambda: held_up(http))
+        assert (await http.get("/v1/users/user-01/recommendations")).json()["fallback"] == "no model yet"
+
+
+def test_a_crash_while_a_model_is_kept_leaves_the_one_before(
+    settings: ClientSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard, recommender = kept(settings)
+    folder = settings.state_directory / "model"
+    head, calls, replace = checkpoint.read_head(folder), [], checkpoint._replace
+    assert head is not None and recommender.served is not None
+
+    def once(partial: Path, path: Path) -> None:
+        calls.append(path.name)
+        if len(calls) == 2:
+            raise OSError("the machine stops here")
+        replace(partial, path)
+
+    monkeypatch.setattr(checkpoint, "_replace", once)
+    with torch.no_grad(), pytest.raises(OSError, match="stops here"):
+        recommender.served.model.embedding.add_(1.0)
+        checkpoint.save_model(folder, recommender.served.model, head.model_copy(update={"round": 1}))
+    assert calls == ["model-run-1.1.safetensors", "model.json"]
+    found = kept_model(shard, folder, CPU)
+    assert found is not None and found.version == "run-1.0"
+    rows = np.arange(len(shard.user_ids))
+    again = on_validation(shard, found.ranker.top, rows)
+    assert (again.recall, again.ndcg) == (pytest.approx(head.recall), pytest.approx(head.ndcg))
+
+
+def odd_shard(folder: Path) -> Path:
+    """A shard whose users and items have names that a URL cannot hold as they are."""
+    pairs = [(user, item, "train") for row, user in enumerate(ODD) for item in (ODD[row], ODD[row - 1], ODD[row - 2])]
+    table = pl.DataFrame(pairs, schema=["user", "item", "split"], orient="row")
+    write_shard(folder, "client-1", table, None)
+    return folder
+
+
+async def test_any_id_can_be_asked_for_in_a_path_and_in_a_body(
+    settings: ClientSettings, opened: Opened, until: Until, tmp_path: Path
+) -> None:
+    odd = settings.model_copy(update={"shard": odd_shard(tmp_path / "odd")})
+    kept(odd)
+    async with opened(odd) as http:
+        await until(lambda: serves(http))
+        for name in ODD:
+            answer = (await http.get(f"/v1/users/{quote(name, safe='')}/recommendations")).json()
+            assert answer["user"] == name and answer["model"] == "run-1.0"
+            posted = (await http.post("/v1/recommendations", json={"users": [name]})).json()
+            assert posted["results"] == [answer]
+            alike = (await http.get(f"/v1/items/{quote(name, safe='')}/similar?k=100")).json()
+            assert alike["item"] == name and {item["item"] for item in alike["items"]} == set(ODD) - {name}
+
+
+async def test_a_batch_a_basket_and_the_lists_of_allowed_and_excluded_items(
+    settings: ClientSettings, opened: Opened, until: Until
+) -> None:
+    shard, before = kept(settings)
+    async with opened(settings) as http:
+        await until(lambda: serves(http))
+
+        async def asked(**message: Any) -> list[dict[str, Any]]:
+            answer = await http.post("/v1/recommendations", json=message)
+            assert answer.status_code == 200, answer.text
+            results: list[dict[str, Any]] = answer.json()["results"]
+            return results
+
+        users = [*shard.user_ids[:3], "nobody"]
+        batch = await asked(users=users, k=4)
+        assert [one["user"] for one in batch] == users
+        assert [one.get("fallback") for one in batch] == [None, None, None, "unknown user"]
+        assert batch[0] == before.for_user(users[0], Limits(4)).model_dump(exclude_none=True, mode="json")
+        [basket] = await asked(basket=["item-00", "mystery"], k=4, exclude=["item-02"])
+        assert basket["unknown_items"] == 1 and not {"item-00", "item-02"} & {one["item"] for one in basket["items"]}
+        [allowed] = await asked(basket=["item-00"], allow=["item-07", "item-00"])
+        assert [one["item"] for one in allowed["items"]] == ["item-07"]
+        [whole] = await asked(users=["user-00"], exclude_seen=False, k=1000)
+        assert len(whole["items"]) == len(shard.item_ids)
+
+
+CANARY = "private-canary"
+BAD_BODIES = [
+    {"users": CANARY},
+    {"users": [{CANARY: CANARY}]},
+    {"users": [CANARY, 7]},
+    {"users": [CANARY], "basket": [CANARY]},
+    {"users": [CANARY], "k": CANARY},
+    {"users": [CANARY], "k": 0},
+    {"users": [CANARY], CANARY: 1},
+    {"users": [CANARY] * 1001},
+    {"users": [CANARY * 100]},
+    {"users": []},
+    {"basket": [""]},
+    {"exclude": [CANARY]},
+    [CANARY],
+    CANARY,
+]
+
+
+@pytest.mark.parametrize("body", BAD_BODIES, ids=range(len(BAD_BODIES)))
+async def test_a_message_that_does_not_fit_is_told_where_and_why_and_nothing_of_it_comes_back(
+    settings: ClientSettings, opened: Opened, body: Any
+) -> None:
+    async with opened(settings) as http:
+        answer = await http.post("/v1/recommendations", json=body)
+        assert "body" in problem(answer, 422) and CANARY not in answer.text
+
+
+async def test_other_bad_questions_get_a_problem_document_without_what_came(
+    settings: ClientSettings, opened: Opened
+) -> None:
+    async with opened(settings) as http:
+        user = f"/v1/users/{CANARY}/recommendations"
+        for status, method, path, content in (
+            (422, "GET", f"{user}?k={CANARY}", b""),
+            (422, "GET", f"{user}?k=0", b""),
+            (422, "GET", f"{user}?k=1001", b""),
+            (422, "GET", f"{user}?exclude_seen={CANARY}", b""),
+            (422, "GET", f"/v1/users/{'x' * 513}/recommendations", b""),
+            (422, "GET", f"/v1/ledger?after={CANARY}", b""),
+            (422, "POST", "/v1/recommendations", f'{{"{CANARY}'.encode()),
+            (422, "POST", "/v1/recommendations", b'{"users": ["\\ud800"]}'),
+            (404, "GET", f"/v1/items/{CANARY}/similar", b""),
+            (404, "GET", f"/v1/{CANARY}", b""),
+            (404, "GET", "/", b""),
+            (405, "PUT", "/v1/recommendations", b""),
+            (405, "DELETE", user, b""),
+        ):
+            answer = await http.request(method, path, content=content, headers={"Content-Type": "application/json"})
+            detail = problem(answer, status)
+            assert detail and CANARY not in answer.text, (method, path)
+        long = await http.post("/v1/recommendations", content=b'{"users": ["' + b"x" * (5 << 20))
+        assert problem(long, 413)
+
+
+async def test_docs_and_openapi_answer(settings: ClientSettings, opened: Opened) -> None:
+    async with opened(settings) as http:
+        assert (await http.get("/docs")).status_code == 200
+        paths = (await http.get("/openapi.json")).json()["paths"]
+        assert {"/v1/recommendations", "/v1/status", "/v1/quality", "/v1/ledger", "/metrics"} <= set(paths)
+
+
+async def test_metrics_count_calls_by_route_template_and_nothing_of_the_silo(
+    settings: ClientSettings, opened: Opened, until: Until
+) -> None:
+    kept(settings)
+    async with opened(settings) as http:
+        await until(lambda: serves(http))
+        await http.get("/v1/users/user-01/recommendations")
+        await http.get("/v1/items/item-01/similar")
+        await http.get("/v1/nothing/user-01")
+        text = (await http.get("/metrics")).text
+    families = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
+    assert {name.removesuffix("_total").removesuffix("_created") for name in families} == {
+        "lpsfed_client_rounds",
+        "lpsfed_client_upload_bytes",
+        "lpsfed_client_request_seconds",
+    }
+    labels = re.findall(r"\{([^}]*(?:\{[^}]*\}[^}]*)*)\} ", text)
+    assert {name for label in labels for name in re.findall(r'(\w+)="', label)} == {"method", "route", "status", "le"}
+    routes = set(re.findall(r'route="([^"]*)"', text))
+    assert "/v1/users/{user:path}/recommendations" in routes and "(unmatched)" in routes
+    assert "user-01" not in text and "item-01" not in text and "nothing" not in text
+
+
+async def test_the_ledger_is_paged_and_says_whether_it_holds(
+    settings: ClientSettings, opened: Opened, until: Until
+) -> None:
+    async with opened(settings) as http:
+
+        async def page(**query: int) -> dict[str, Any]:
+            found: dict[str, Any] = (await http.get("/v1/ledger", params=query)).json()
+            return found
+
+        async def six() -> bool:
+            return int((await page())["total"]) >= 6
+
+        await until(six)
+        second = await page(after=2, limit=3)
+        assert [entry["sequence"] for entry in second["entries"]] == [3, 4, 5] and second["verified"] is True
+        assert {entry["kind"] for entry in second["entries"]} == {"intent", "outcome"}
+        path = settings.state_directory / "ledger.jsonl"
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join([lines[0], "scribble\n", *lines[2:]]))
+        damaged = await page(limit=2)
+        assert damaged["verified"] is False and damaged["entries"][1] == {"damaged": "scribble"}
+
+
+async def test_quality_is_that_of_the_last_run_even_before_the_next(settings: ClientSettings, opened: Opened) -> None:
+    kept(settings)
+    async with opened(settings) as http:
+        quality = (await http.get("/v1/quality")).json()
+        assert (quality["client"], quality["run"], quality["users"], quality["items"]) == ("client-1", "run-1", 16, 12)
+        assert [entry["round"] for entry in quality["rounds"]] == [0]
+        (settings.state_directory / "model" / "quality.json").write_text("{")
+        assert (await http.get("/v1/quality")).json()["run"] is None

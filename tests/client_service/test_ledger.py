@@ -1,0 +1,200 @@
+"""What was sent is on record before it leaves, in a chain that shows every later change."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from client_service.aggregator import connected
+from client_service.gate import Boundary
+from client_service.ledger import GENESIS, Ledger
+from shared.errors import DataError
+from shared.schemas import Declaration, ReceiptOut, TensorSpec
+from shared.strategy import Parameters
+from shared.wire import encode
+
+LINES = 5
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Of a ledger with five entries."""
+    ledger = Ledger(tmp_path / "state" / "ledger.jsonl")
+    for number in range(1, LINES + 1):
+        assert ledger.append("intent", call="model", bytes=number) == number
+    return tmp_path / "state" / "ledger.jsonl"
+
+
+def damage(path: Path, change: Callable[[list[str]], list[str]]) -> None:
+    path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
+
+
+def test_entries_are_numbered_timed_and_each_holds_the_hash_of_the_one_before(path: Path) -> None:
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [entry["sequence"] for entry in entries] == [1, 2, 3, 4, 5]
+    assert [entry["bytes"] for entry in entries] == [1, 2, 3, 4, 5]
+    assert all(entry["time"].endswith("+00:00") for entry in entries)
+    previous = GENESIS
+    for entry in entries:
+        content = {name: value for name, value in entry.items() if name != "hash"}
+        assert entry["previous"] == previous
+        previous = hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        assert entry["hash"] == previous
+    assert Ledger(path).verify() == LINES
+
+
+def altered(lines: list[str]) -> list[str]:
+    return [*lines[:2], lines[2].replace('"bytes":3', '"bytes":4'), *lines[3:]]
+
+
+def removed(lines: list[str]) -> list[str]:
+    return [*lines[:2], *lines[3:]]
+
+
+def put_in(lines: list[str]) -> list[str]:
+    return [*lines[:2], lines[1], *lines[2:]]
+
+
+def exchanged(lines: list[str]) -> list[str]:
+    return [*lines[:2], lines[3], lines[2], lines[4]]
+
+
+def scribbled(lines: list[str]) -> list[str]:
+    return [*lines[:2], "scribble\n", *lines[3:]]
+
+
+def emptied(lines: list[str]) -> list[str]:
+    return [*lines[:2], "[]\n", *lines[3:]]
+
+
+@pytest.mark.parametrize("change", [altered, removed, put_in, exchanged, scribbled, emptied])
+def test_a_changed_line_is_found_and_named(path: Path, change: Callable[[list[str]], list[str]]) -> None:
+    damage(path, change)
+    with pytest.raises(DataError, match="line 3: expected the chain to hold"):
+        Ledger(path).verify()
+
+
+def test_a_line_that_was_altered_and_hashed_anew_breaks_the_next_one(path: Path) -> None:
+    def forged(lines: list[str]) -> list[str]:
+        entry = {name: value for name, value in json.loads(lines[2]).items() if name != "hash"} | {"bytes": 99}
+        text = json.dumps(entry, sort_keys=True, separators=(",", ":")).encode()
+        return [*lines[:2], json.dumps(entry | {"hash": hashlib.sha256(text).hexdigest()}) + "\n", *lines[3:]]
+
+    damage(path, forged)
+    with pytest.raises(DataError, match="line 4"):
+        Ledger(path).verify()
+
+
+def test_lines_taken_from_the_end_are_missed_by_the_process_that_wrote_them(path: Path) -> None:
+    ledger = Ledger(path)
+    damage(path, lambda lines: lines[:3])
+    with pytest.raises(DataError, match="line 4: expected 5 entries"):
+        ledger.verify()
+
+
+def test_damage_does_not_keep_a_client_from_starting_and_going_on(path: Path) -> None:
+    damage(path, lambda lines: [*lines[:4], "scribble\n"])
+    ledger = Ledger(path)
+    assert ledger.append("intent", call="model") == 6
+    assert [entry.get("sequence") for entry in ledger.entries()] == [1, 2, 3, 4, None, 6]
+    with pytest.raises(DataError, match="line 5"):
+        ledger.verify()
+
+
+@pytest.mark.parametrize("cut", ["{", '{"sequence":6,"time":"20', '{"sequence":6,"kind":"intent"}', "\0\0\0"])
+def test_a_last_line_that_a_crash_cut_off_is_taken_away_and_the_chain_goes_on(path: Path, cut: str) -> None:
+    whole = path.read_text()
+    path.write_text(whole + cut)
+    ledger = Ledger(path)
+    assert path.read_text() == whole
+    assert ledger.append("outcome", of=5) == 6
+    assert ledger.verify() == 6
+
+
+def test_a_restart_goes_on_at_the_right_number_and_hash(path: Path) -> None:
+    last = json.loads(path.read_text().splitlines()[-1])
+    again = Ledger(path)
+    assert again.append("outcome", of=5) == 6
+    entries = list(again.entries(after=5))
+    assert [(entry["sequence"], entry["previous"]) for entry in entries] == [(6, last["hash"])]
+    assert again.verify() == Ledger(path).verify() == 6
+
+
+def test_pages_follow_one_another(path: Path) -> None:
+    ledger = Ledger(path)
+
+    def page(after: int, limit: int | None) -> list[int]:
+        return [entry["sequence"] for entry in ledger.entries(after, limit)]
+
+    assert page(0, 2) == [1, 2]
+    assert page(2, 2) == [3, 4]
+    assert page(4, 2) == [5]
+    assert page(5, 2) == page(99, None) == []
+    assert page(1, None) == [2, 3, 4, 5]
+
+
+def test_a_new_ledger_is_empty_and_holds(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    assert (list(ledger.entries()), ledger.verify()) == ([], 0)
+
+
+SHAPES = {"pooling.w": (2, 3), "predictive.b": (1,)}
+DECLARED = Declaration(
+    strategy="lpsfed", tensors=tuple(TensorSpec(name=n, shape=s) for n, s in SHAPES.items()), scalars=("rho",)
+)
+UPDATE = "/v1/runs/run-1/rounds/7/clients/east/update"
+RECEIPT = ReceiptOut(run="run-1", round=7, client="east", digest="d" * 64, size=9, received_at="2026-01-01T00:00:00Z")
+
+
+@pytest.mark.anyio
+async def test_an_update_is_on_record_by_name_shape_and_hash_before_it_leaves(tmp_path: Path) -> None:
+    path, seen = tmp_path / "ledger.jsonl", []
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        seen.append([json.loads(line) for line in path.read_text().splitlines()])
+        return httpx.Response(201, stream=httpx.ByteStream(RECEIPT.model_dump_json().encode()))
+
+    arrays = {name: np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for name, shape in SHAPES.items()}
+    body = encode(Parameters(arrays, {"rho": 0.5}))
+    boundary = Boundary("east", httpx.URL("http://aggregator"), DECLARED, counts=False, max_upload_bytes=10_000)
+    ledger, inner = Ledger(path), httpx.MockTransport(answer)
+    async with connected(boundary, ledger, "s" * 64, timeout_seconds=5.0, inner=inner) as aggregator:
+        await aggregator.upload("run-1", 7, body)
+    [[intent]] = seen  # at the moment when the request arrived
+    assert (intent["kind"], intent["call"], intent["run"], intent["round"]) == ("intent", "update", "run-1", "7")
+    assert (intent["bytes"], intent["sha256"]) == (len(body), hashlib.sha256(body).hexdigest())
+    assert intent["scalars"] == {"rho": 0.5}
+    assert intent["tensors"] == [
+        {
+            "name": name,
+            "dtype": "F32",
+            "shape": list(arrays[name].shape),
+            "bytes": arrays[name].size * 4,
+            "sha256": hashlib.sha256(arrays[name].astype("<f4").tobytes()).hexdigest(),
+        }
+        for name in ("pooling.w", "predictive.b")
+    ]
+    outcome = list(ledger.entries())[-1]
+    assert (outcome["kind"], outcome["of"], outcome["status"]) == ("outcome", 1, 201)
+    assert outcome["receipt"] == RECEIPT.model_dump()
+    assert "s" * 64 not in path.read_text()
+
+
+@pytest.mark.anyio
+async def test_a_question_is_on_record_as_well(tmp_path: Path) -> None:
+    content = encode(Parameters({name: np.zeros(shape, dtype=np.float32) for name, shape in SHAPES.items()}))
+    inner = httpx.MockTransport(lambda _: httpx.Response(200, stream=httpx.ByteStream(content)))
+    boundary = Boundary("east", httpx.URL("http://aggregator"), DECLARED, counts=False, max_upload_bytes=10_000)
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    async with connected(boundary, ledger, "s" * 64, timeout_seconds=5.0, inner=inner) as aggregator:
+        await aggregator.personalised("run-1", 7, wait=0.5)
+    intent, outcome = ledger.entries()
+    assert (intent["call"], intent["round"], intent["bytes"]) == ("personalized", "7", 0)
+    assert (outcome["bytes"], outcome["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+    assert ledger.verify() == 2

@@ -1,0 +1,161 @@
+"""The secret is made once and for its owner alone; settings come in order; the policy can only take away."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from client_service.secret import own_secret
+from client_service.settings import Policy, allowed, client_settings
+from shared.errors import PrivacyError, SettingsError
+from shared.settings import MethodSettings
+from shared.strategies import STRATEGIES, build_strategy
+
+NEEDED = {"name": "east", "shard": "/shard", "state_directory": "/state"}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A settings file with all that is needed, and a little more."""
+    lines = [*(f'{name} = "{value}"' for name, value in NEEDED.items()), "port = 1111", 'host = "1.1.1.1"']
+    path = tmp_path / "client.toml"
+    path.write_text("\n".join([*lines, "[method]", "width = 11", "layers = 3"]))
+    return path
+
+
+def test_the_secret_has_256_bits_and_is_its_owner_s_alone(tmp_path: Path) -> None:
+    secret = own_secret(tmp_path / "state")
+    assert len(bytes.fromhex(secret)) == 32
+    [path] = (tmp_path / "state").iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert own_secret(tmp_path / "other") != secret
+
+
+def test_the_secret_stays_the_same_over_restarts(tmp_path: Path) -> None:
+    assert own_secret(tmp_path) == own_secret(tmp_path)
+
+
+def test_a_partial_secret_of_a_crash_is_replaced_and_no_longer_readable_by_others(tmp_path: Path) -> None:
+    (tmp_path / "secret.partial").write_text("ab")
+    (tmp_path / "secret.partial").chmod(0o644)
+    assert len(own_secret(tmp_path)) == 64
+    [path] = tmp_path.iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"  \n", "é".encode() * 40])
+def test_a_secret_that_could_be_guessed_or_not_be_sent_is_refused_and_not_shown(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "secret").write_bytes(content)
+    with pytest.raises(SettingsError, match="secret") as raised:
+        own_secret(tmp_path)
+    assert "short" not in str(raised.value) and (tmp_path / "secret").read_bytes() == content
+
+
+def test_flags_win_over_the_environment_and_the_environment_over_the_file(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (client_settings(file).port, client_settings(file).host) == (1111, "1.1.1.1")
+    monkeypatch.setenv("LPSFED_CLIENT_PORT", "2222")
+    monkeypatch.setenv("LPSFED_CLIENT_HOST", "2.2.2.2")
+    found = client_settings(file, port=3333)
+    assert (found.port, found.host, found.name) == (3333, "2.2.2.2", "east")
+
+
+def test_a_nested_setting_of_the_environment_wins_over_the_file_s_and_leaves_the_others(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LPSFED_CLIENT_METHOD__WIDTH", "22")
+    monkeypatch.setenv("LPSFED_CLIENT_POLICY__COUNTS", "true")
+    found = client_settings(file)
+    assert (found.method.width, found.method.layers, found.policy.counts) == (22, 3, True)
+
+
+def test_the_environment_alone_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in NEEDED.items():
+        monkeypatch.setenv(f"LPSFED_CLIENT_{name.upper()}", value)
+    monkeypatch.setenv("LPSFED_CLIENT_METHOD", '{"width": 5}')
+    found = client_settings()
+    assert (found.name, found.shard, found.method.width) == ("east", Path("/shard"), 5)
+
+
+def test_each_bad_field_is_named_and_no_value_is_shown() -> None:
+    bad = {
+        "name": "Not A Name",
+        "shard": "/shard",
+        "aggregator_url": "ftp://somewhere",
+        "strategy": "fedsomething",
+        "device": "abacus",
+        "threads": 0,
+        "wait_seconds": -1,
+        "port": 70_000,
+        "policy": {"max_upload_bytes": 0, "also": "personal-detail"},
+        "method": {"width": 0},
+        "colour": "personal-detail",
+    }
+    with pytest.raises(SettingsError) as raised:
+        client_settings(**bad)
+    message = str(raised.value)
+    named = [*(set(bad) - {"shard", "policy", "method"}), "state_directory", "policy.max_upload_bytes", "method.width"]
+    assert [name for name in named if f"{name}: " not in message] == []
+    assert "shard: " not in message and "personal-detail" not in message
+
+
+@pytest.mark.parametrize("url", ["http://host/path", "http://host?x=1", "http://host#x", "host:80", "http://"])
+def test_an_aggregator_is_named_by_scheme_host_and_port_alone(url: str) -> None:
+    with pytest.raises(SettingsError, match="aggregator_url"):
+        client_settings(**NEEDED, aggregator_url=url)
+
+
+def test_a_file_that_is_no_toml_or_not_there_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("port = = 1")
+    for name in ("bad.toml", "none.toml"):
+        with pytest.raises(SettingsError, match=name):
+            client_settings(tmp_path / name)
+
+
+def test_environment_that_is_no_json_where_json_belongs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LPSFED_CLIENT_METHOD", "{width")
+    with pytest.raises(SettingsError, match="method"):
+        client_settings(**NEEDED)
+
+
+@pytest.mark.parametrize("strategy", list(STRATEGIES))
+def test_the_declaration_is_the_installed_strategy_s(strategy: str) -> None:
+    found = client_settings(**NEEDED, strategy=strategy, method={"width": 4, "layers": 1}).declaration()
+    shapes = {spec.name: spec.shape for spec in found.tensors}
+    mlps = {
+        "pooling.hidden.weight": (4, 8),
+        "pooling.hidden.bias": (4,),
+        "pooling.output.weight": (4, 4),
+        "pooling.output.bias": (4,),
+        "predictive.hidden.weight": (4, 12),
+        "predictive.hidden.bias": (4,),
+        "predictive.output.weight": (1, 4),
+        "predictive.output.bias": (1,),
+    }
+    assert shapes == ({} if strategy == "local" else mlps)
+    assert found.scalars == (("margin", "rho") if strategy == "lpsfed" else ())
+
+
+def test_a_forbidden_strategy_is_refused() -> None:
+    settings = client_settings(**NEEDED, strategy="lpsfed", policy={"strategies": ["fedavg", "local"]})
+    with pytest.raises(PrivacyError, match=r"policy.*'lpsfed'"):
+        settings.declaration()
+    assert client_settings(**NEEDED, strategy="fedavg", policy={"strategies": ["fedavg"]}).declaration().tensors
+
+
+@pytest.mark.parametrize("left", [[], ["rho"], ["margin"]])
+def test_a_strategy_with_a_forbidden_scalar_is_refused(left: list[str]) -> None:
+    with pytest.raises(PrivacyError, match=r"policy.*forbids"):
+        client_settings(**NEEDED, policy={"scalars": left}).declaration()
+    assert client_settings(**NEEDED, strategy="fedavg", policy={"scalars": left}).declaration().scalars == ()
+
+
+def test_a_policy_that_would_allow_more_adds_nothing_to_what_leaves() -> None:
+    method = MethodSettings(width=4, layers=1)
+    wide = Policy(strategies=(*STRATEGIES, "another"), scalars=("margin", "rho", "recall"), counts=True)
+    for name in STRATEGIES:
+        strategy = build_strategy(name, method)
+        assert allowed(strategy, method, wide) == allowed(strategy, method, Policy())

@@ -1,0 +1,186 @@
+"""Whoever asks gets a list: a personal one, one for a basket, or popular items with a flag that says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from client_service.local import LocalTraining, Moment
+from client_service.schemas import RecommendationsOut
+from client_service.serving import Limits, Recommender, Served, freeze
+from client_service.shard import Shard, read_shard, write_shard
+from client_service.spectra import cached_spectrum
+from shared.errors import NotFoundError
+from shared.settings import MethodSettings
+
+if TYPE_CHECKING:
+    from conftest import Silos
+
+EVERYTHING = 12
+
+
+@pytest.fixture
+def shard(silos: Silos) -> Shard:
+    return read_shard(silos(1)[0])
+
+
+@pytest.fixture
+def training(shard: Shard, small: MethodSettings) -> LocalTraining:
+    """Not trained yet: the model is the filter."""
+    return LocalTraining(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))
+
+
+@pytest.fixture
+def recommender(shard: Shard, training: LocalTraining) -> Recommender:
+    found = Recommender(shard)
+    found.served = freeze("run-1.0", training.model)
+    return found
+
+
+def ids(answer: RecommendationsOut) -> list[str]:
+    return [item.item for item in answer.items]
+
+
+def items_of(shard: Shard, user: str, *splits: str) -> set[str]:
+    row = shard.user_row(user)
+    return {shard.item_ids[column] for split in splits for column in getattr(shard, split)[[row]].indices}
+
+
+def served(recommender: Recommender) -> Served:
+    assert recommender.served is not None
+    return recommender.served
+
+
+def test_a_user_gets_unseen_items_best_first_with_title_and_version(recommender: Recommender, shard: Shard) -> None:
+    answer = recommender.for_user("user-03", Limits(5))
+    assert (answer.user, answer.model, answer.fallback, len(answer.items)) == ("user-03", "run-1.0", None, 5)
+    assert set(ids(answer)) & items_of(shard, "user-03", "train", "valid") == set()
+    scores = [item.score for item in answer.items]
+    assert scores == sorted(scores, reverse=True) and len(set(ids(answer))) == 5
+    assert all(item.title == f"Title of {item.item}" for item in answer.items)
+
+
+def test_the_unseen_item_of_one_s_own_taste_mostly_comes_first(recommender: Recommender, shard: Shard) -> None:
+    firsts = [ids(recommender.for_user(user, Limits(1))) == [*items_of(shard, user, "test")] for user in shard.user_ids]
+    assert np.mean(firsts) > 0.5, np.mean(firsts)  # it is one of seven; the others are of the other taste
+
+
+def test_seen_items_come_back_when_they_are_asked_for(recommender: Recommender, shard: Shard) -> None:
+    seen = items_of(shard, "user-03", "train", "valid")
+    whole = ids(recommender.for_user("user-03", Limits(EVERYTHING, exclude_seen=False)))
+    assert sorted(whole) == list(shard.item_ids)
+    assert seen <= set(whole[:6])
+
+
+def test_more_than_there_are_gives_all_there_are(recommender: Recommender) -> None:
+    assert len(recommender.for_user("user-03", Limits(1000)).items) == EVERYTHING - 5
+    assert len(recommender.for_user("nobody", Limits(1000)).items) == EVERYTHING
+    assert len(recommender.for_basket(["item-00"], Limits(1000)).items) == EVERYTHING - 1
+    assert len(recommender.similar("item-00", 1000)[1]) == EVERYTHING - 1
+
+
+def test_only_allowed_items_and_no_excluded_ones_are_recommended(recommender: Recommender) -> None:
+    allow, exclude = ["item-00", "item-06", "item-07", "unknown"], ["item-06", "also unknown"]
+    limits = recommender.limits(10, False, allow, exclude)
+    for answer in (
+        recommender.for_user("user-03", limits),
+        recommender.for_user("nobody", limits),
+        recommender.for_basket(["item-01"], limits),
+    ):
+        assert set(ids(answer)) == {"item-00", "item-07"}
+    assert ids(recommender.for_user("user-03", recommender.limits(10, False, [], []))) == []
+    assert ids(recommender.for_basket(["item-01"], recommender.limits(10, False, ["unknown"], []))) == []
+    assert "item-06" not in ids(recommender.for_user("user-03", recommender.limits(12, False, None, ["item-06"])))
+
+
+def test_an_unknown_user_gets_popular_items_and_a_flag(recommender: Recommender, shard: Shard) -> None:
+    answer = recommender.for_user("nobody", Limits(3))
+    counts = np.asarray(shard.train.sum(axis=0)).ravel()
+    assert (answer.fallback, answer.model, answer.user) == ("unknown user", None, "nobody")
+    assert [item.score for item in answer.items] == sorted(counts, reverse=True)[:3]
+    assert all(item.score == counts[shard.item_ids.index(item.item)] for item in answer.items)
+
+
+def test_without_a_model_everybody_gets_unseen_popular_items_and_a_flag(shard: Shard) -> None:
+    recommender = Recommender(shard)
+    known = recommender.for_user("user-03", Limits(EVERYTHING))
+    assert known.fallback == "no model yet"
+    assert set(ids(known)) == set(shard.item_ids) - items_of(shard, "user-03", "train", "valid")
+    for answer in (recommender.for_user("nobody", Limits(3)), recommender.for_basket(["item-00"], Limits(3))):
+        assert (answer.fallback, answer.model, len(answer.items)) == ("no model yet", None, 3)
+    assert recommender.similar("item-00", 3) == (None, ())
+
+
+def test_unknown_items_of_a_basket_are_counted_and_change_nothing(recommender: Recommender) -> None:
+    plain = recommender.for_basket(["item-00", "item-01"], Limits(4))
+    mixed = recommender.for_basket(["item-01", "mystery", "item-00", "enigma", "item-00"], Limits(4))
+    assert (plain.unknown_items, mixed.unknown_items, mixed.fallback) == (0, 2, None)
+    assert mixed.items == plain.items and mixed.model == "run-1.0"
+    assert {"item-00", "item-01"} & set(ids(mixed)) == set()
+    kept = recommender.for_basket(["item-00", "item-01"], Limits(EVERYTHING, exclude_seen=False))
+    assert {"item-00", "item-01"} < set(ids(kept))
+
+
+def test_a_basket_of_nothing_known_gets_popular_items_and_a_flag(recommender: Recommender) -> None:
+    answer = recommender.for_basket(["mystery", "enigma"], Limits(3))
+    assert (answer.fallback, answer.unknown_items, answer.model) == ("no known item in the basket", 2, None)
+    assert ids(answer) == ids(recommender.for_user("nobody", Limits(3)))
+
+
+def test_a_user_s_own_training_items_as_a_basket_give_the_user_s_own_scores(
+    recommender: Recommender, shard: Shard
+) -> None:
+    for user in shard.user_ids:
+        own = recommender.for_user(user, Limits(EVERYTHING, exclude_seen=False))
+        basket = recommender.for_basket(items_of(shard, user, "train"), Limits(EVERYTHING, exclude_seen=False))
+        scores = {item.item: item.score for item in basket.items}
+        for item in own.items:
+            assert scores[item.item] == pytest.approx(item.score, abs=1e-3)
+
+
+def test_similar_items_are_the_nearest_by_cosine_and_never_the_item_itself(
+    recommender: Recommender, shard: Shard, training: LocalTraining
+) -> None:
+    version, items = recommender.similar("item-04", 3)
+    model = training.model
+    with torch.no_grad():
+        rows = model.pooled_items(torch.arange(EVERYTHING), model.coefficients()).embedding.double()
+    cosines = torch.nn.functional.cosine_similarity(rows, rows[4][None], dim=1)
+    cosines[4] = -2.0
+    expected = [shard.item_ids[row] for row in cosines.argsort(descending=True)[:3]]
+    assert (version, [item.item for item in items]) == ("run-1.0", expected)
+    assert [item.score for item in items] == pytest.approx(cosines.sort(descending=True).values[:3].tolist(), abs=1e-5)
+
+
+def test_an_unknown_item_has_nothing_similar_and_is_not_named(recommender: Recommender) -> None:
+    with pytest.raises(NotFoundError) as raised:
+        recommender.similar("private-item", 3)
+    assert "private-item" not in str(raised.value)
+
+
+def test_a_catalogue_without_titles_is_served_without(tmp_path: Path) -> None:
+    pairs = pl.DataFrame({"user": ["a", "a", "b"], "item": ["x", "y", "y"], "split": ["train"] * 3})
+    write_shard(tmp_path / "shop", "shop", pairs, None)
+    bare = read_shard(tmp_path / "shop")
+    assert [item.title for item in Recommender(bare).for_user("b", Limits(5)).items] == [None]
+
+
+def test_what_is_served_does_not_change_while_the_model_trains_on(
+    recommender: Recommender, training: LocalTraining
+) -> None:
+    before = recommender.for_user("user-03", Limits(5)), recommender.for_basket(["item-00"], Limits(5))
+    training.moment = Moment(round=1, rounds=1, seed=0)
+    kept = {name: value.clone() for name, value in served(recommender).model.named_parameters()}
+    training.train()
+    changed = [name for name, value in training.model.named_parameters() if not torch.equal(value, kept[name])]
+    assert "embedding" in changed
+    after = recommender.for_user("user-03", Limits(5)), recommender.for_basket(["item-00"], Limits(5))
+    assert after == before
+    assert freeze("run-1.1", training.model).ranker.items.embedding.tolist() != (
+        served(recommender).ranker.items.embedding.tolist()
+    )
