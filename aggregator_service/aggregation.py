@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aggregator_service import records
-from aggregator_service.blobs import Blobs
-from aggregator_service.database import Database
-from aggregator_service.records import HeldState, HeldUpdate
 from aggregator_service.rounds import Run
 from aggregator_service.settings import AggregatorSettings
+from aggregator_service.storage.blobs import Blobs
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.records import HeldState, HeldUpdate
 from shared.errors import NotFoundError
 from shared.parameters import initial_parameters
 from shared.strategies import build_strategy

@@ -14,14 +14,14 @@ import anyio
 from aggregator_service import aggregation, records, rounds, store
 from aggregator_service.aggregation import Archive
 from aggregator_service.anchor import Anchor, anchor
-from aggregator_service.blobs import Blobs
 from aggregator_service.conductor import Clock, Conductor
-from aggregator_service.database import Database
-from aggregator_service.history import run_histories, run_history
 from aggregator_service.membership import Members, require_same
 from aggregator_service.metrics import Metrics
 from aggregator_service.rounds import Receipt, Run
 from aggregator_service.settings import AggregatorSettings
+from aggregator_service.storage.blobs import Blobs
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.history import run_histories, run_history
 from aggregator_service.threads import off_loop
 from aggregator_service.uploads import Address, Uploads
 from shared.errors import ConflictError, NotFoundError, ProtocolError, UnavailableError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aggregator_service.access import hashed, new_hash, same
-from aggregator_service.records import Client
+from aggregator_service.storage.records import Client
 from shared.errors import AuthenticationError, ForbiddenError, ProtocolError
 from shared.schemas import Declaration, JoinIn
 

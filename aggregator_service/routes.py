@@ -10,7 +10,7 @@ from fastapi.security import HTTPBearer
 
 from aggregator_service.access import bearer, same
 from aggregator_service.coordinator import Coordinator
-from aggregator_service.history import instant
+from aggregator_service.storage.history import instant
 from aggregator_service.uploads import Address
 from shared.errors import ForbiddenError, MediaTypeError, TooLargeError, UnavailableError
 from shared.schemas import AnchorOut, JoinIn, JoinOut, ProblemOut, ReceiptOut, RunHistoryOut, RunIn, RunOut

@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from aggregator_service import records, rounds, store
-from aggregator_service.blobs import Blob
 from aggregator_service.conductor import Clock, Conductor
-from aggregator_service.records import HeldUpdate
 from aggregator_service.rounds import Receipt, Run
+from aggregator_service.storage.blobs import Blob
+from aggregator_service.storage.records import HeldUpdate
 from aggregator_service.threads import off_loop
 from shared.errors import NotFoundError, ProtocolError
 from shared.schemas import Declaration

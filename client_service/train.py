@@ -48,11 +48,10 @@ def scores(model: LGCN, batch: Batch, *, leave_one_out: bool) -> tuple[Tensor, T
     """f of the positives (B,) and of every user with every negative (B, n)."""
     coefficients = model.coefficients()
     if leave_one_out:
-        users = model.pooled_users_without(batch.users, batch.items, coefficients)
+        users, items = model.pooled_without(batch.users, batch.items, coefficients)
     else:
-        users = model.pooled_users(batch.users, coefficients)
-    positive = model.score(users, model.pooled_items(batch.items, coefficients))
-    return positive, model.score_all(users, model.pooled_items(batch.negatives, coefficients))
+        users, items = model.pooled_users(batch.users, coefficients), model.pooled_items(batch.items, coefficients)
+    return model.score(users, items), model.score_all(users, model.pooled_items(batch.negatives, coefficients))
 
 
 def pair_loss(model: LGCN, batch: Batch, method: MethodSettings, margins: Margins | None) -> tuple[Tensor, Tensor]:

@@ -85,6 +85,8 @@ def method_settings(preset: Preset = "default", **overrides: Any) -> MethodSetti
 
     Raises SettingsError naming the field, what was expected and what came.
     """
+    if "anchor" in overrides:
+        raise SettingsError("anchor: expected its fields by dotted names such as anchor.graph, got it whole")
     values: dict[str, Any] = {**PRESETS[preset]}
     anchor = dict(values.get("anchor", {}))
     anchor |= {name.removeprefix("anchor."): v for name, v in overrides.items() if name.startswith("anchor.")}

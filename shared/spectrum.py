@@ -14,6 +14,7 @@ from scipy.sparse.linalg import svds
 from shared.graph import Float64, normalised
 
 DENSE_LIMIT = 256  # below this many rows or columns a dense decomposition is both faster and exact
+NULL = 1e-9  # a singular value below this is zero up to rounding
 START_SEED = 7  # the iterative solver starts from a fixed vector, so that a shard always gives the same basis
 
 
@@ -46,15 +47,17 @@ class Spectrum:
 
 
 def low_spectrum(interactions: sparse.csr_array, cutoff: int, exponent: float = 0.5) -> Spectrum:
-    """The min(cutoff, min(M, N) - 1) lowest frequencies of a graph (Section 3.2), float64, signs fixed.
+    """The lowest frequencies of a graph (Section 3.2), float64, signs fixed: Phi = min(cutoff, min(M, N) - 1, rank).
 
-    With one user or one item a single component is returned, since nothing smaller exists.
+    With one user or one item a single component is returned, since nothing smaller exists. Directions of singular
+    value zero carry no edge and are left out.
     """
     matrix = normalised(interactions, exponent)
     count = max(1, min(cutoff, min(matrix.shape) - 1))
     dense = min(matrix.shape) <= max(DENSE_LIMIT, 2 * count)
     left, singular, right = _dense(matrix, count) if dense else _iterative(matrix, count)
-    return _oriented(left, singular, right)
+    rank = max(1, int((singular > NULL).sum()))
+    return _oriented(left[:, :rank], singular[:rank], right[:, :rank])
 
 
 def _dense(matrix: sparse.csr_array, count: int) -> tuple[Float64, Float64, Float64]:

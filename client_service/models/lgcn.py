@@ -70,12 +70,12 @@ class LGCN(nn.Module):
         self.predictive = TwoLayers(3 * self.width, self.width, 1)
 
     def _keep_graph(self, spectrum: Spectrum, interactions: sparse.csr_array) -> None:
-        by_user, by_item = degrees(interactions)
-        safe = np.where(spectrum.singular > 1e-6, spectrum.singular, np.inf)  # a null direction adds nothing
-        step = power(by_item, -0.5)[:, None] * spectrum.items / safe / np.sqrt(2.0)
+        """P; what one edge adds to the row of the node at its other end, before that node's degree; degrees."""
+        degree = np.concatenate(degrees(interactions))
+        step = power(degree, -0.5)[:, None] * spectrum.basis / spectrum.singular
         self.register_buffer("basis", _tensor(spectrum.basis), persistent=False)
         self.register_buffer("edge_step", _tensor(step), persistent=False)
-        self.register_buffer("degree", _tensor(by_user), persistent=False)
+        self.register_buffer("degree", _tensor(degree), persistent=False)
 
     def _keep_start(self, start: Start | None, components: int) -> None:
         if start is None:
@@ -115,22 +115,22 @@ class LGCN(nn.Module):
         basis = self.basis[rows]
         return [self.embedding[rows], *(basis @ c for c in coefficients[1:])]
 
-    def layers_without(self, users: Tensor, items: Tensor, coefficients: list[Tensor]) -> list[Tensor]:
-        """Z(0..L) of users as if the edge to the item beside each were not there, each (B, q).
+    def layers_without(self, nodes: Tensor, others: Tensor, coefficients: list[Tensor]) -> list[Tensor]:
+        """Z(0..L) of nodes as if the edge to the node beside each were not there, each (B, q).
 
-        A pair that is scored by a graph which holds it teaches nothing about pairs that it does not hold. The user's
-        row of P is the Nystroem row of the basket (see `fold_in`), so that taking one edge out is a subtraction.
+        A pair that is scored by a graph which holds it teaches nothing about pairs that it does not hold. A row of P
+        is the sum of its edges' steps over the root of the degree, so that taking one edge out is a subtraction.
         """
-        degree = self.degree[users][:, None]
-        reduced = (degree.sqrt() * self.basis[users] - self.edge_step[items]) / (degree - 1).clamp(min=1).sqrt()
+        degree = self.degree[nodes][:, None]
+        reduced = (degree.sqrt() * self.basis[nodes] - self.edge_step[others]) / (degree - 1).clamp(min=1).sqrt()
         reduced = torch.where(degree > 1, reduced, 0.0)
-        shift = (reduced - self.basis[users]) @ coefficients[0]
-        return [self.embedding[users] + shift, *(reduced @ c for c in coefficients[1:])]
+        shift = (reduced - self.basis[nodes]) @ coefficients[0]
+        return [self.embedding[nodes] + shift, *(reduced @ c for c in coefficients[1:])]
 
     def fold_in(self, baskets: Tensor, coefficients: list[Tensor]) -> list[Tensor]:
         """Z(0..L) of 0/1 baskets (B, N) of somebody who is not in the graph: p = d^-1/2 r D_i^-1/2 V S^-1 / sqrt 2."""
         degree = baskets.sum(1, keepdim=True).clamp(min=1)
-        basis = (baskets @ self.edge_step) / degree.sqrt()
+        basis = (baskets @ self.edge_step[self.users :]) / degree.sqrt()
         return [basis @ c for c in coefficients]
 
     def pool(self, layers: list[Tensor]) -> Tensor:
@@ -146,9 +146,15 @@ class LGCN(nn.Module):
     def pooled_users(self, users: Tensor, coefficients: list[Tensor]) -> Pooled:
         return Pooled(self.pool(self.layers(users, coefficients)), self.user_scale[users])
 
-    def pooled_users_without(self, users: Tensor, items: Tensor, coefficients: list[Tensor]) -> Pooled:
-        """As `pooled_users`, each without its edge to the item beside it."""
-        return Pooled(self.pool(self.layers_without(users, items, coefficients)), self.user_scale[users])
+    def pooled_without(self, users: Tensor, items: Tensor, coefficients: list[Tensor]) -> tuple[Pooled, Pooled]:
+        """Users and items (B,), each without the edge between them, degree scales included."""
+        nodes = items + self.users
+        left = self.pool(self.layers_without(users, nodes, coefficients))
+        right = self.pool(self.layers_without(nodes, users, coefficients))
+        return Pooled(left, self._reduced_scale(users)), Pooled(right, self._reduced_scale(nodes))
+
+    def _reduced_scale(self, nodes: Tensor) -> Tensor:
+        return (self.degree[nodes] - 1).clamp(min=1) ** self.exponent
 
     def pooled_baskets(self, baskets: Tensor, coefficients: list[Tensor]) -> Pooled:
         """As `pooled_users`, of baskets (B, N) that are no row of the graph."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from scipy import sparse
@@ -36,6 +35,11 @@ def basket(*items: int) -> torch.Tensor:
     return row
 
 
+def node(item: int) -> torch.Tensor:
+    """Items follow the 5 users in the numbering."""
+    return torch.tensor([item + 5])
+
+
 def assert_same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
     assert len(found) == len(expected) == 3
     for a, b in zip(found, expected, strict=True):
@@ -65,51 +69,70 @@ def test_layers_without_an_edge_are_those_of_the_basket_without_the_item(model: 
     coefficients, items = model.coefficients(), GRAPH[[user]].indices.tolist()
     for left_out in items:
         rest = [item for item in items if item != left_out]
-        found = model.layers_without(torch.tensor([user]), torch.tensor([left_out]), coefficients)
+        found = model.layers_without(torch.tensor([user]), node(left_out), coefficients)
         assert_same(found, model.fold_in(basket(*rest), coefficients))
+
+
+def test_items_lose_the_edge_as_users_do(model: LGCN) -> None:
+    # Seen from the other side: in the transposed graph the item is a user, and its users are its basket.
+    coefficients = model.coefficients()
+    for item in range(6):
+        users = GRAPH[:, [item]].nonzero()[0].tolist()
+        for left_out in users if len(users) > 1 else ():
+            rest = [user for user in users if user != left_out]
+            degree = torch.tensor(float(len(rest)))
+            steps = torch.stack([model.edge_step[user] for user in rest]).sum(0) / degree.sqrt()
+            found = model.layers_without(node(item), torch.tensor([left_out]), coefficients)
+            assert_same(found, [(steps @ c)[None] for c in coefficients])
+
+
+def test_both_ends_of_a_pair_lose_it_with_their_degree(model: LGCN) -> None:
+    users, items = model.pooled_without(torch.tensor([0]), torch.tensor([4]), model.coefficients())
+    by_user, by_item = GRAPH[[0]].sum(), GRAPH[:, [4]].sum()
+    assert users.scale.item() == pytest.approx((by_user - 1) ** 0.3)
+    assert items.scale.item() == pytest.approx((by_item - 1) ** 0.3)
 
 
 def test_leaving_an_edge_out_changes_the_user(model: LGCN) -> None:
     coefficients, user = model.coefficients(), torch.tensor([0])
-    with_edge, without = model.layers(user, coefficients), model.layers_without(user, torch.tensor([4]), coefficients)
+    with_edge, without = model.layers(user, coefficients), model.layers_without(user, node(4), coefficients)
     assert all((a - b).abs().max().item() > 0.01 for a, b in zip(with_edge, without, strict=True))
 
 
 def test_several_pairs_at_once_give_what_each_gives_alone(model: LGCN) -> None:
     coefficients, pairs = model.coefficients(), [(0, 1), (3, 5), (2, 2)]
     users, items = (torch.tensor(side) for side in zip(*pairs, strict=True))
-    singles = [model.layers_without(torch.tensor([u]), torch.tensor([i]), coefficients) for u, i in pairs]
+    singles = [model.layers_without(torch.tensor([u]), node(i), coefficients) for u, i in pairs]
     stacked = [torch.cat(rows) for rows in zip(*singles, strict=True)]
-    assert_same(model.layers_without(users, items, coefficients), stacked)
+    assert_same(model.layers_without(users, items + 5, coefficients), stacked)
 
 
 def test_a_user_with_one_edge_is_nothing_without_it(model: LGCN) -> None:
-    layers = model.layers_without(torch.tensor([4]), torch.tensor([3]), model.coefficients())
+    layers = model.layers_without(torch.tensor([4]), node(3), model.coefficients())
     assert_same(layers, [torch.zeros(1, 4)] * 3)
 
 
-def test_a_direction_that_the_basket_cannot_tell_is_left_out_with_the_only_edge() -> None:
-    # Users 0 and 1 are twins, and so are 2 and 3: R_hat has rank 2 and the third singular value is 0. Its vector tells
-    # twins apart by nothing that is in the graph, and whichever user has most of it must not keep it.
+def test_directions_that_carry_no_edge_are_left_out() -> None:
+    # Users 0 and 1 are twins, and so are 2 and 3: R_hat has rank 2. Further vectors would tell twins apart by nothing
+    # that is in the graph.
     graph = sparse.csr_array([[1.0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 0, 0]])
     spectrum = low_spectrum(graph, 4)
-    found = LGCN(spectrum, graph, start_at(Filter(3, 0.4, 0.3), spectrum, graph), METHOD)
-    user = int(np.abs(spectrum.users[:, 2]).argmax())
-    assert spectrum.singular[2] < 1e-12 and abs(spectrum.users[user, 2]) > 0.4
+    assert spectrum.singular.tolist() == pytest.approx([1.0, 1.0])
+    found = LGCN(spectrum, graph, start_at(Filter(2, 0.4, 0.3), spectrum, graph), METHOD)
     with torch.no_grad():
         found.embedding.copy_(torch.linspace(-1.0, 2.0, found.embedding.numel()).view(found.embedding.shape))
-    layers = found.layers_without(torch.tensor([user]), torch.tensor([user // 2]), found.coefficients())
-    assert_same([layers[1], *layers[1:]], [torch.zeros(1, 3)] * 3)
+    layers = found.layers_without(torch.tensor([0]), torch.tensor([4]), found.coefficients())
+    assert_same([layers[1], *layers[1:]], [torch.zeros(1, found.embedding.shape[1])] * 3)
 
 
 def test_what_training_added_to_a_user_stays_when_an_edge_is_left_out(model: LGCN) -> None:
     # A move of the user's own embedding that P cannot see: it belongs to the user, not to the edge.
     outside = torch.linspace(-1, 1, 11)[:, None] * torch.ones(11, 4)
     outside = outside - model.basis @ (model.basis.T @ outside)
-    before = model.layers_without(torch.tensor([0]), torch.tensor([1]), model.coefficients())
+    before = model.layers_without(torch.tensor([0]), node(1), model.coefficients())
     with torch.no_grad():
         model.embedding.add_(outside)
-    after = model.layers_without(torch.tensor([0]), torch.tensor([1]), model.coefficients())
+    after = model.layers_without(torch.tensor([0]), node(1), model.coefficients())
     assert outside[0].abs().max().item() > 0.01
     torch.testing.assert_close(after[0] - before[0], outside[[0]], atol=1e-12, rtol=0)
     assert_same([before[0], *after[1:]], before)

@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select
 
-from aggregator_service.database import Database
-from aggregator_service.tables import ENROLMENTS, ROUNDS, RUNS, STATES, UPDATES
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.tables import ENROLMENTS, ROUNDS, RUNS, STATES, UPDATES
 from shared.errors import NotFoundError
 from shared.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn
 from shared.strategies.lpsfed import similarities

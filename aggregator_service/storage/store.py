@@ -9,10 +9,10 @@ from sqlalchemy import ColumnElement, Connection, Table, func, select, update
 from sqlalchemy.dialects.sqlite import insert
 
 from aggregator_service.anchor import Anchor
-from aggregator_service.database import Database
-from aggregator_service.records import Client, HeldState, HeldUpdate
 from aggregator_service.rounds import Run
-from aggregator_service.tables import ANCHORS, CLIENTS, ENROLMENTS, FEDERATION, ROUNDS, RUNS, STATES, UPDATES
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.records import Client, HeldState, HeldUpdate
+from aggregator_service.storage.tables import ANCHORS, CLIENTS, ENROLMENTS, FEDERATION, ROUNDS, RUNS, STATES, UPDATES
 from shared.schemas import Declaration
 
 

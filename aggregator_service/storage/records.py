@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, select
 
 from aggregator_service.anchor import Anchor
-from aggregator_service.database import Database
 from aggregator_service.rounds import Receipt, Run
-from aggregator_service.tables import ANCHORS, CLIENTS, ENROLMENTS, FEDERATION, ROUNDS, RUNS, STATES, UPDATES
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.tables import ANCHORS, CLIENTS, ENROLMENTS, FEDERATION, ROUNDS, RUNS, STATES, UPDATES
 from shared.errors import NotFoundError
 from shared.schemas import Counts, RunIn
 from shared.strategy import Scalars

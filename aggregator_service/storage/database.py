@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from sqlalchemy import Connection, create_engine, event, insert, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from aggregator_service.tables import FEDERATION, METADATA
+from aggregator_service.storage.tables import FEDERATION, METADATA
 from shared.errors import SettingsError, UnavailableError
 from shared.schemas import Declaration
 

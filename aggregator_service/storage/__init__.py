@@ -1,0 +1,1 @@
+"""State on the disk: rows in SQLite, bodies as files beside it. Every transition is durable before it is answered."""
