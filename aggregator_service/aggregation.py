@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aggregator_service import records
 from aggregator_service.rounds import Run
 from aggregator_service.settings import AggregatorSettings
+from aggregator_service.storage import records
 from aggregator_service.storage.blobs import Blobs
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.records import HeldState, HeldUpdate

@@ -12,12 +12,13 @@ from typing import Protocol
 
 import anyio
 
-from aggregator_service import aggregation, records, rounds, store
+from aggregator_service import aggregation, rounds
 from aggregator_service.aggregation import Archive
 from aggregator_service.changes import Changes
 from aggregator_service.logs import LOGGER
 from aggregator_service.metrics import Metrics
 from aggregator_service.rounds import Run
+from aggregator_service.storage import records, store
 from aggregator_service.storage.database import Database
 from aggregator_service.threads import off_loop
 from shared.errors import NotFoundError, UnavailableError

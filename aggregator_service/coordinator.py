@@ -11,7 +11,7 @@ from functools import partial
 
 import anyio
 
-from aggregator_service import aggregation, records, rounds, store
+from aggregator_service import aggregation, rounds
 from aggregator_service.aggregation import Archive
 from aggregator_service.anchor import Anchor, anchor
 from aggregator_service.conductor import Clock, Conductor
@@ -19,6 +19,7 @@ from aggregator_service.membership import Members, require_same
 from aggregator_service.metrics import Metrics
 from aggregator_service.rounds import Receipt, Run
 from aggregator_service.settings import AggregatorSettings
+from aggregator_service.storage import records, store
 from aggregator_service.storage.blobs import Blobs
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.history import run_histories, run_history

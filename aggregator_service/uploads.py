@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from aggregator_service import records, rounds, store
+from aggregator_service import rounds
 from aggregator_service.conductor import Clock, Conductor
 from aggregator_service.rounds import Receipt, Run
+from aggregator_service.storage import records, store
 from aggregator_service.storage.blobs import Blob
 from aggregator_service.storage.records import HeldUpdate
 from aggregator_service.threads import off_loop
