@@ -34,17 +34,17 @@ class MethodSettings(BaseModel):
 
     width: int = Field(64, ge=1, le=1024, description="d, width of embeddings and of both MLPs")
     layers: int = Field(2, ge=1, le=8, description="L, number of low-pass convolutions")
-    cutoff: int = Field(64, ge=1, le=4096, description="Phi, number of lowest frequencies kept")
+    cutoff: int = Field(128, ge=1, le=4096, description="Phi, number of lowest frequencies kept")
     start: Literal["exact", "random"] = Field("exact", description="start at the low-pass filter, or at normal noise")
     optimiser: Literal["adam", "rmsprop"] = "adam"
-    learning_rate: float = Field(5e-4, gt=0, le=1, description="of embeddings and kernels")
-    mlp_learning_rate: float = Field(5e-5, gt=0, le=1, description="of both MLPs")
+    learning_rate: float = Field(1e-3, gt=0, le=1, description="of embeddings and kernels")
+    mlp_learning_rate: float = Field(3e-5, gt=0, le=1, description="of both MLPs")
     table_learning_rate: float = Field(0.05, gt=0, le=10, description="rate of the popularity tables")
     decay: float = Field(0.0, ge=0, le=1e3, description="pull of the embeddings toward their start")
     local_epochs: int = Field(1, ge=1, le=100)
     leave_one_out: bool = Field(True, description="score a training pair as if its own edge were not in the graph")
     batch_size: int = Field(2048, ge=1, le=1_000_000)
-    negatives: int = Field(64, ge=1, le=4096, description="sampled items that each batch of pairs is held against")
+    negatives: int = Field(16, ge=1, le=4096, description="sampled items that each batch of pairs is held against")
     loss: Literal["bc", "bpr"] = "bc"
     temperature: float = Field(0.2, gt=0, le=10, description="tau of Eq. 7 and Eq. 9")
     margin_strength: float = Field(0.2, ge=0, le=1, description="gamma of Eq. 8; 0 turns the margin off")
@@ -65,11 +65,13 @@ SHORT_RUN = 5  # a run this short would spend half of its rounds in a two-round 
 PRESETS: dict[Preset, dict[str, Any]] = {
     "default": {},
     "paper": {
+        "cutoff": 64,
         "start": "random",
         "optimiser": "rmsprop",
         "learning_rate": 5e-4,
         "mlp_learning_rate": 5e-4,
         "leave_one_out": False,
+        "negatives": 64,
         "local_epochs": 5,
         "temperature": 0.1,
         "margin_strength": 1.0,
