@@ -11,13 +11,13 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from client_service.aggregator import Aggregator
-from client_service.local import Moment
+from client_service.boundary.aggregator import Aggregator
+from client_service.learning.local import Moment
 from client_service.logs import LOGGER
 from client_service.metrics import Metrics
 from client_service.participation import Participation, Place, kept_quality
 from client_service.schemas import RoundQuality
-from client_service.serving import Recommender
+from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings, allowed
 from client_service.shard import Shard
 from shared.errors import ConflictError, FederationError, PrivacyError, RoundClosedError, UnavailableError

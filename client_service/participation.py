@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from client_service.checkpoint import ModelHead, load_parameters, read_head, save_model
-from client_service.evaluate import on_test, on_validation, validation_users
-from client_service.local import LocalTraining, Moment
+from client_service.learning.evaluate import on_test, on_validation, validation_users
+from client_service.learning.local import LocalTraining, Moment
+from client_service.learning.spectra import cached_spectrum
 from client_service.schemas import QualityOut, RoundQuality
-from client_service.serving import Recommender, Served, freeze
+from client_service.serving.checkpoint import ModelHead, load_parameters, read_head, save_model
+from client_service.serving.recommender import Recommender, Served, freeze
 from client_service.shard import Shard
-from client_service.spectra import cached_spectrum
 from shared.errors import DataError
 from shared.parameters import digest
 from shared.settings import MethodSettings
@@ -92,11 +92,13 @@ class Participation:
         """After a restart in mid-run: go on from the best model of this run that was kept, and from its figures."""
         place, head, quality = self.place, read_head(self.place.folder), kept_quality(self.place.folder, "")
         same = head is not None and (head.shard, head.run, head.method) == (self._shard.digest, place.run, place.method)
-        if head is None or not same or not load_parameters(place.folder, head, self._training.model):
+        if head is None or not same or not head.round <= number > 0:  # at 0 a run begins, whatever had its name before
+            return
+        if not load_parameters(place.folder, head, self._training.model):
             return
         self._best = self._recommender.served = freeze(head.version, self._training.model)
         if quality.run == place.run:
-            earlier = tuple(entry for entry in quality.rounds if entry.round < number or entry.round == head.round)
+            earlier = tuple(entry for entry in quality.rounds if entry.round < number)
             self.quality = self.quality.model_copy(update={"rounds": earlier, "best_round": quality.best_round})
 
     def _judge(self, figures: RoundQuality) -> None:

@@ -16,7 +16,7 @@ from client_service.schemas import (
     StatusOut,
 )
 from client_service.service import ClientService
-from client_service.serving import Limits
+from client_service.serving.recommender import Limits
 from shared.errors import DataError, UnavailableError
 from shared.schemas import ProblemOut
 

@@ -10,16 +10,16 @@ from contextlib import asynccontextmanager, suppress
 import httpx
 
 from client_service.agent import Agent, Silo, Standing
-from client_service.aggregator import connected
+from client_service.boundary.aggregator import connected
+from client_service.boundary.gate import Boundary
+from client_service.boundary.ledger import Ledger
+from client_service.boundary.secret import own_secret
 from client_service.device import choose_device, pin_threads
-from client_service.gate import Boundary
-from client_service.ledger import Ledger
 from client_service.logs import LOGGER
 from client_service.metrics import Metrics
 from client_service.participation import kept_model, kept_quality
 from client_service.schemas import QualityOut, StatusOut
-from client_service.secret import own_secret
-from client_service.serving import Recommender, Served
+from client_service.serving.recommender import Recommender, Served
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
 from shared.errors import DataError, UnavailableError

@@ -62,6 +62,7 @@ async def conduct(federation: Federation, request: RunIn, observe: Observe) -> O
             break
         ended = await _watch(federation, run.run, statuses, ended)
         await asyncio.sleep(POLL_SECONDS)
+    statuses = await _statuses(federation)  # those of before may lack the last round
     history = await _history(federation, run.run)
     if history.phase == "failed":
         raise FederationError(f"the run failed: {history.reason}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from client_service.evaluate import Quality, TopItems, on_test
-from client_service.filters import best_ease, best_filter, best_low_pass, popularity_top
+from client_service.learning.evaluate import Quality, TopItems, on_test
+from client_service.learning.filters import best_ease, best_filter, best_low_pass, popularity_top
+from client_service.learning.spectra import cached_spectrum
 from client_service.shard import Shard, read_shard
-from client_service.spectra import cached_spectrum
 
 FLOORS = ("popularity", "lowpass", "ridge", "ease")
 

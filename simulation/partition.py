@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.shard import write_shard
-from client_service.shard_content import SPLITS, matrix, row_numbers
+from client_service.shard.content import SPLITS, matrix, row_numbers
 from shared.errors import DataError
 from simulation.datasets import Dataset
 from simulation.groups import METHODS, Groups

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from client_service.evaluate import Quality
+from client_service.learning.evaluate import Quality
 from client_service.schemas import QualityOut, RoundQuality
 from shared.schemas import RunHistoryOut
 from simulation.experiment import Experiment

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from client_service.shard_content import SPLITS
+from client_service.shard.content import SPLITS
 
 Int64 = NDArray[np.int64]
 

@@ -17,6 +17,7 @@ from client_service.app import create_app
 from client_service.settings import ClientSettings
 from client_service.shard import write_shard
 from shared.settings import AnchorSettings, MethodSettings
+from simulation.experiment import Experiment
 
 Silos = Callable[..., tuple[Path, ...]]
 Opened = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
@@ -109,3 +110,14 @@ def until() -> Until:
                 await anyio.sleep(0.005)
 
     return wait
+
+
+@pytest.fixture
+def experiment(silos: Silos, small: MethodSettings, tmp_path: Path) -> Callable[..., Experiment]:
+    """Two clients and two rounds, in a folder of that name."""
+
+    def describe(name: str, *, seed: int = 0, strategy: str = "lpsfed") -> Experiment:
+        folder, shards = tmp_path / name, silos(2)
+        return Experiment(shards, folder, small, strategy=strategy, rounds=2, seed=seed, device="cpu")
+
+    return describe

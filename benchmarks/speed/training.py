@@ -13,7 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from client_service.device import choose_device, pin_threads
-from client_service.local import LocalTraining, Moment
+from client_service.learning.local import LocalTraining, Moment
 from client_service.shard import read_shard
 from shared.parameters import initial_parameters, mlp_specification
 from shared.settings import method_settings

@@ -62,7 +62,7 @@ class LGCN(nn.Module):
         self.width, self.residual = method.width, start is not None
         self.exponent = 0.0 if start is None else start.exponent
         self._keep_graph(spectrum, interactions)
-        self._keep_start(start, len(spectrum.singular))
+        self._keep_start(start)
         self.embedding = nn.Parameter(self.origin.clone())
         self.kernels = nn.Parameter(torch.ones(method.layers, len(spectrum.singular)))
         self.log_alpha = nn.Parameter(torch.zeros(()))
@@ -77,16 +77,14 @@ class LGCN(nn.Module):
         self.register_buffer("edge_step", _tensor(step), persistent=False)
         self.register_buffer("degree", _tensor(degree), persistent=False)
 
-    def _keep_start(self, start: Start | None, components: int) -> None:
+    def _keep_start(self, start: Start | None) -> None:
         if start is None:
             shape = (self.users + self.items, self.width)
             noise = np.random.default_rng(0).normal(0.0, RANDOM_DEVIATION, shape)
             return self._register_start(noise, np.ones(self.users), np.ones(self.items), alpha=1.0)
-        scale = np.sqrt(
-            (self.users + self.items) / 2.0
-        )  # entries of order one: smaller ones drown in Adam's first steps
+        scale = np.sqrt((self.users + self.items) / 2.0)  # entries of order one; Adam's first steps drown smaller ones
         rows = np.concatenate([start.users, start.items]) * scale
-        rows = np.pad(rows, ((0, 0), (0, max(0, self.width - components))))
+        rows = np.pad(rows, ((0, 0), (0, max(0, self.width - rows.shape[1]))))
         return self._register_start(rows, start.user_scale, start.item_scale, alpha=_calibrated(rows, start))
 
     def _register_start(self, rows: np.ndarray, user_scale: np.ndarray, item_scale: np.ndarray, alpha: float) -> None:

@@ -27,15 +27,18 @@ class Filter:
     exponent: float
 
     def response(self, singular: Float64) -> Float64:
-        """h (Phi,), zero beyond the cut-off."""
+        """h of the components kept, each in (0, 1]."""
         squares = singular**2
-        kept: Float64 = np.where(np.arange(len(singular)) < self.cutoff, squares / (squares + self.ridge), 0.0)
-        return kept
+        found: Float64 = squares / (squares + self.ridge)
+        return found
 
 
 @dataclass(frozen=True)
 class Start:
-    """The filter of one shard: users (M, Phi), items (N, Phi), and the degree scales d^exponent, (M,) and (N,)."""
+    """The filter of one shard: users (M, q), items (N, q), degree scales d^exponent (M,), (N,).
+
+    There is a column for each component that the filter keeps.
+    """
 
     users: Float64
     items: Float64
@@ -46,11 +49,12 @@ class Start:
 
 def start_at(chosen: Filter, spectrum: Spectrum, interactions: sparse.csr_array) -> Start:
     """Z(0) = [U; V] diag(sqrt(s h)): it lies in the range of P, so that every convolution leaves it as it is."""
-    amplitude = np.sqrt(spectrum.singular * chosen.response(spectrum.singular))
+    kept = spectrum.cut(chosen.cutoff)
+    amplitude = np.sqrt(kept.singular * chosen.response(kept.singular))
     by_user, by_item = degrees(interactions)
     return Start(
-        spectrum.users * amplitude,
-        spectrum.items * amplitude,
+        kept.users * amplitude,
+        kept.items * amplitude,
         power(by_user, chosen.exponent),
         power(by_item, chosen.exponent),
         chosen.exponent,

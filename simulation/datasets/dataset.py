@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import polars as pl
 
-from client_service.shard_content import SPLITS
+from client_service.shard.content import SPLITS
 from shared.errors import DataError
 from simulation.split import split_by_user, split_validation
 

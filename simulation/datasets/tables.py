@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from client_service.shard_files import parsed_table
+from client_service.shard.files import parsed_table
 from shared.errors import DataError
 from simulation.datasets.content import content, fault, lines
 

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from aggregator_service.app import create_app
 from aggregator_service.settings import aggregator_settings
-from client_service.ledger import Ledger
+from client_service.boundary.ledger import Ledger
 from client_service.participation import Participation
 from client_service.settings import ClientSettings, client_settings
 from shared.schemas import JoinOut, RunOut
@@ -343,33 +343,29 @@ async def test_a_client_that_is_restarted_in_mid_run_joins_with_its_secret_and_g
     assert ledger.verify() > 0
 
 
-async def test_a_client_that_was_away_at_the_end_evaluates_the_run_when_it_is_back(
-    federation: Any, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("missed", [("finish",), ("apply", "finish")])
+async def test_a_client_that_was_stopped_at_the_end_evaluates_the_run_when_it_is_back(
+    federation: Any, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch, missed: tuple[str, ...]
 ) -> None:
-    reached, released, apply = threading.Event(), threading.Event(), Participation.apply
-
-    def stopped(part: Participation, received: Any, figures: Any) -> None:
-        reached.set()
-        assert released.wait(30.0)
-        if not crashed:
-            apply(part, received, figures)
-
-    crashed = True
-    monkeypatch.setattr(Participation, "apply", stopped)
     async with federation(1) as running:
-        async with opened(running.clients[0], running.line()) as http:
-            await running.start(rounds=1)
-            await until(at_event(reached))
-            released.set()
-            assert not (await read(http, "quality"))["finished"]
-            # The line between "applied" and "evaluated" is crossed in another thread: what is on the disk counts.
-            monkeypatch.setattr(Participation, "finish", lambda *_: None)
-        monkeypatch.undo()
+        with monkeypatch.context() as patched:
+            for method in missed:
+                patched.setattr(Participation, method, lambda *_: None)
+            async with opened(running.clients[0], running.line()) as http:
+
+                async def over() -> bool:
+                    return (await read(http, "status"))["phase"] == "finished"
+
+                await running.start(rounds=1)
+                await until(over)
+                assert not (await read(http, "quality"))["finished"]
         assert (await running.history())["phase"] == "finished"
         async with opened(running.clients[0], running.line()) as http:
             await until(finished(http))
             quality = await read(http, "quality")
-            assert quality["failure"] is None and quality["test"] is not None
+            assert [entry["round"] for entry in quality["rounds"]] == [0, 1]
+            assert (quality["failure"], quality["test_users"]) == (None, 16)
+    assert len(uploads(running.clients[0])) == 1
 
 
 async def test_recommendations_go_on_from_the_last_complete_model_while_a_round_trains(

@@ -13,10 +13,10 @@ import polars as pl
 import pytest
 import torch
 
-from client_service import checkpoint
-from client_service.evaluate import on_validation
+from client_service.learning.evaluate import on_validation
 from client_service.participation import Participation, Place, kept_model
-from client_service.serving import Limits, Recommender
+from client_service.serving import checkpoint
+from client_service.serving.recommender import Limits, Recommender
 from client_service.settings import ClientSettings, client_settings
 from client_service.shard import Shard, read_shard, write_shard
 from shared.parameters import initial_parameters, mlp_specification
@@ -151,6 +151,25 @@ def test_a_crash_while_a_model_is_kept_leaves_the_one_before(
     rows = np.arange(len(shard.user_ids))
     again = on_validation(shard, found.ranker.top, rows)
     assert (again.recall, again.ndcg) == (pytest.approx(head.recall), pytest.approx(head.ndcg))
+
+
+@pytest.mark.parametrize(("number", "resumed"), [(0, False), (1, True)])
+def test_a_run_that_begins_takes_nothing_from_an_earlier_one_of_its_name_and_one_that_goes_on_does(
+    settings: ClientSettings, number: int, resumed: bool
+) -> None:
+    shard, recommender = kept(settings)
+    folder, head = settings.state_directory / "model", checkpoint.read_head(settings.state_directory / "model")
+    assert head is not None and recommender.served is not None
+    with torch.no_grad():
+        model = recommender.served.model
+        before = model.embedding.clone()
+        model.embedding.add_(1.0)
+    checkpoint.save_model(folder, model, head)
+    part = Participation(Place(settings.name, "run-1", settings.method, folder), shard, recommender, CPU)
+    received = initial_parameters(mlp_specification(settings.method), 0, exact=False)
+    part.begin(Parameters(received), number)
+    assert torch.equal(part._training.model.embedding, before + 1.0 if resumed else before)
+    assert [entry.round for entry in part.quality.rounds] == ([0, 1] if resumed else [0])
 
 
 def odd_shard(folder: Path) -> Path:

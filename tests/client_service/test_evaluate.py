@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-import client_service.evaluate
-from client_service.evaluate import (
+import client_service.learning.evaluate
+from client_service.learning.evaluate import (
     K,
     Rows,
     evaluate,
@@ -98,7 +98,7 @@ def test_users_are_taken_in_chunks_without_losing_one(monkeypatch: pytest.Monkey
         assert seen.toarray()[:, 0].tolist() == [float(user % 2) for user in users]
         return np.array([[user] for user in users])
 
-    monkeypatch.setattr(client_service.evaluate, "CHUNK", 2)
+    monkeypatch.setattr(client_service.learning.evaluate, "CHUNK", 2)
     seen = matrix([[0] if user % 2 else [] for user in range(5)], 5)
     assert evaluate(top, matrix([[0], [1], [2], [3], [0]], 5), seen).recall == 4 / 5
     assert asked == [[0, 1], [2, 3], [4]]
@@ -114,7 +114,7 @@ def test_lists_are_ranked_by_score_without_what_was_seen() -> None:
 
 def test_a_list_with_too_few_candidates_ends_in_minus_one() -> None:
     top = ranked_by(lambda rows: np.tile([3.0, 2.0, 1.0], (len(rows), 1)))
-    assert top(np.array([0]), matrix([[0]], 3), 20).tolist() == [[1, 2, -1]]
+    assert top(np.array([0]), matrix([[0]], 3), 20).tolist() == [[1, 2] + [-1] * 18]
 
 
 def test_the_scores_themselves_are_not_changed() -> None:

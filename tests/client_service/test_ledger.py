@@ -11,9 +11,9 @@ import httpx
 import numpy as np
 import pytest
 
-from client_service.aggregator import connected
-from client_service.gate import Boundary
-from client_service.ledger import GENESIS, Ledger
+from client_service.boundary.aggregator import connected
+from client_service.boundary.gate import Boundary
+from client_service.boundary.ledger import GENESIS, Ledger
 from shared.errors import DataError
 from shared.schemas import Declaration, ReceiptOut, TensorSpec
 from shared.strategy import Parameters

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-import client_service.recommend
+import client_service.serving.recommend
 from client_service.models.lgcn import LGCN
 from client_service.models.start import Filter, start_at
-from client_service.recommend import Predictor, Ranker, Side, fold_in, snapshot
+from client_service.serving.recommend import Predictor, Ranker, Side, fold_in, snapshot
 from client_service.shard import Shard
 from shared.parameters import initial_parameters, mlp_specification
 from shared.settings import MethodSettings
@@ -85,7 +85,7 @@ def test_when_the_limit_cuts_the_best_by_base_score_are_ranked_by_full_score(
 ) -> None:
     model, seen = trained(planted, exact=True, reach=0.5), planted.train.toarray() > 0
     scores, ranker, users = exhaustive(model), snapshot(model), np.arange(40)
-    monkeypatch.setattr(client_service.recommend, "CANDIDATES", 10)
+    monkeypatch.setattr(client_service.serving.recommend, "CANDIDATES", 10)
     base = np.where(seen, -np.inf, ranker.users.embedding @ ranker.items.embedding.T)
     cut = np.ones_like(seen)
     np.put_along_axis(cut, np.argsort(-base, axis=1)[:, :10], False, axis=1)
@@ -94,14 +94,14 @@ def test_when_the_limit_cuts_the_best_by_base_score_are_ranked_by_full_score(
     # A quarter of the catalogue gives more than half of every list on average, all of it gives all.
     agreement = overlap(found, ranking(scores, seen, 5))
     assert 0.5 < agreement < 1.0
-    monkeypatch.setattr(client_service.recommend, "CANDIDATES", 40)
+    monkeypatch.setattr(client_service.serving.recommend, "CANDIDATES", 40)
     assert overlap(ranker.top(users, planted.train, 5).tolist(), ranking(scores, seen, 5)) == 1.0
 
 
 def test_a_limit_below_the_length_of_a_list_does_not_shorten_it(
     planted: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_service.recommend, "CANDIDATES", 2)
+    monkeypatch.setattr(client_service.serving.recommend, "CANDIDATES", 2)
     ranker = snapshot(trained(planted, exact=True))
     lists = ranker.top(np.arange(40), planted.train, 6)
     assert lists.shape == (40, 6) and (lists >= 0).all()
@@ -123,7 +123,7 @@ def test_a_list_longer_than_the_candidates_ends_in_minus_one(shard_of: Callable[
 def test_blocks_of_users_give_what_all_at_once_give(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
     ranker, users = snapshot(trained(planted, exact=True)), np.arange(40)
     whole = ranker.top(users, planted.train, 7).tolist()
-    monkeypatch.setattr(client_service.recommend, "BLOCK", 1)
+    monkeypatch.setattr(client_service.serving.recommend, "BLOCK", 1)
     assert ranker.top(users, planted.train, 7).tolist() == whole
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client_service.secret import own_secret
+from client_service.boundary.secret import own_secret
 from client_service.settings import Policy, allowed, client_settings
 from shared.errors import PrivacyError, SettingsError
 from shared.settings import MethodSettings

@@ -10,11 +10,11 @@ import polars as pl
 import pytest
 import torch
 
-from client_service.local import LocalTraining, Moment
+from client_service.learning.local import LocalTraining, Moment
+from client_service.learning.spectra import cached_spectrum
 from client_service.schemas import RecommendationsOut
-from client_service.serving import Limits, Recommender, Served, freeze
+from client_service.serving.recommender import Limits, Recommender, Served, freeze
 from client_service.shard import Shard, read_shard, write_shard
-from client_service.spectra import cached_spectrum
 from shared.errors import NotFoundError
 from shared.settings import MethodSettings
 
@@ -71,7 +71,7 @@ def test_the_unseen_item_of_one_s_own_taste_mostly_comes_first(recommender: Reco
 
 
 def test_seen_items_come_back_when_they_are_asked_for(recommender: Recommender, shard: Shard) -> None:
-    seen = items_of(shard, "user-03", "train", "valid")
+    seen = items_of(shard, "user-03", "train")
     whole = ids(recommender.for_user("user-03", Limits(EVERYTHING, exclude_seen=False)))
     assert sorted(whole) == list(shard.item_ids)
     assert seen <= set(whole[:6])

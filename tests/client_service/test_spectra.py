@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-import client_service.spectra
+import client_service.learning.spectra
+from client_service.learning.spectra import cached_spectrum
 from client_service.shard import Shard
-from client_service.spectra import cached_spectrum
 from shared.spectrum import Spectrum, low_spectrum
 
 
@@ -24,7 +24,7 @@ def solved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         calls.append(cutoff)
         return low_spectrum(interactions, cutoff)
 
-    monkeypatch.setattr(client_service.spectra, "low_spectrum", counted)
+    monkeypatch.setattr(client_service.learning.spectra, "low_spectrum", counted)
     return calls
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-import client_service.train
-from client_service.local import LocalTraining, Moment
+import client_service.learning.train
+from client_service.learning.local import LocalTraining, Moment
+from client_service.learning.sampling import PairSampler
+from client_service.learning.train import TABLE_STEPS, build_optimiser, fit_tables, pair_loss, popularity_loss
 from client_service.models.popularity import PopularityTables
-from client_service.sampling import PairSampler
 from client_service.shard import Shard
-from client_service.train import TABLE_STEPS, build_optimiser, fit_tables, pair_loss, popularity_loss
 from shared.parameters import digest, initial_parameters, mlp_specification
 from shared.settings import MethodSettings
 from shared.spectrum import Spectrum, low_spectrum
@@ -108,7 +108,7 @@ def test_the_tables_settle_and_their_loss_has_fallen(planted: Shard, shard_of: C
 
 
 def test_tables_stop_at_the_limit_of_steps(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_service.train, "TABLE_STEPS", 7)
+    monkeypatch.setattr(client_service.learning.train, "TABLE_STEPS", 7)
     batches = PairSampler(planted.train, batch_size=64, negatives=8, device=CPU)  # 240 pairs: 4 batches an epoch
     generator = torch.Generator().manual_seed(0)
     assert fit_tables(PopularityTables(planted.train, 4), batches, MethodSettings(**BASE), generator) == 8
@@ -125,12 +125,22 @@ def test_the_warm_up_fits_the_tables_and_trains_the_model_without_a_margin(clien
 
 def test_after_the_warm_up_the_margin_counts_and_the_tables_are_frozen(client: Builder) -> None:
     with_margin, without = client(margin_strength=1.0), client(margin_strength=0.0)
+    for one in (with_margin, without):
+        one.moment = Moment(round=2, rounds=9, seed=0)
+        one.train(bias_aware=True)
     tables = all_digests(with_margin)[1]
     for one in (with_margin, without):
+        one.moment = Moment(round=3, rounds=9, seed=0)
         one.train(bias_aware=True)
         assert one.figures.table_steps == 0
     assert all_digests(with_margin)[1] == tables == all_digests(without)[1]
     assert all_digests(with_margin)[0] != all_digests(without)[0]
+
+
+def test_who_comes_after_the_warm_up_fits_its_tables_all_the_same(client: Builder) -> None:
+    late = client(margin_strength=1.0)
+    late.train(bias_aware=True)
+    assert late.figures.table_steps > 0
 
 
 def test_the_share_of_positives_without_a_gradient_is_reported(client: Builder) -> None:

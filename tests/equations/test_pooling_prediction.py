@@ -13,7 +13,7 @@ import torch
 from scipy import sparse
 from torch import Tensor, nn
 
-from client_service.losses import angle
+from client_service.learning.losses import angle
 from client_service.models.lgcn import LGCN, Pooled
 from client_service.models.start import Filter, start_at
 from shared.settings import MethodSettings

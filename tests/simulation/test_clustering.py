@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_service.shard_content import matrix
+from client_service.shard.content import matrix
 from simulation.clustering import joint_labels, pivoted_qr_labels
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 
-from client_service.ledger import Ledger
+from client_service.boundary.ledger import Ledger
 from shared.errors import PrivacyError, ProtocolError, TooLargeError
 from shared.schemas import Declaration, JoinIn, ReceiptOut
 from shared.wire import MEDIA_TYPE, check, decode, encode

@@ -9,15 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from client_service.filters import best_filter
-from client_service.losses import margin
+from client_service.learning.filters import best_filter
+from client_service.learning.losses import margin
+from client_service.learning.sampling import PairSampler
+from client_service.learning.train import MLPS, Margins, build_optimiser, fit_tables, pair_loss
 from client_service.models.lgcn import LGCN
 from client_service.models.popularity import PopularityTables
 from client_service.models.start import Filter, start_at
-from client_service.sampling import PairSampler
 from client_service.shard import Shard
-from client_service.train import MLPS, Margins, build_optimiser, fit_tables, pair_loss
 from shared.divergence import divergence, kernel
+from shared.errors import ProtocolError
 from shared.graph import Float64
 from shared.parameters import Float32
 from shared.settings import MethodSettings
@@ -64,7 +65,7 @@ class LocalTraining:
         start: Filter | None = None,
     ) -> None:
         self.shard, self.spectrum, self.method, self.device = shard, spectrum, method, device
-        self.start = best_filter(shard, spectrum).choice if start is None and method.start == "exact" else start
+        self.start = (start or best_filter(shard, spectrum).choice) if method.start == "exact" else None
         origin = None if self.start is None else start_at(self.start, spectrum, shard.train)
         self.model = LGCN(spectrum, shard.train, origin, method).to(device)
         self.tables = PopularityTables(shard.train, method.width).to(device)
@@ -79,11 +80,15 @@ class LocalTraining:
 
     def load(self, received: Parameters) -> None:
         """Overwrite the named parameters, and keep what came for penalties and for the refined margin."""
-        self._received = received
         own = dict(self.model.named_parameters())
         with torch.no_grad():
             for name, value in received.arrays.items():
+                if name not in own or own[name].shape != value.shape:
+                    raise ProtocolError(
+                        f"expected a parameter of this model, got {name!r} of shape {list(value.shape)}"
+                    )
                 own[name].copy_(torch.from_numpy(np.array(value)))
+        self._received = received
 
     def train(self, *, bias_aware: bool = False, penalty: Penalty | None = None, only: str = "") -> None:
         """The round's local epochs; in the warm-up the popularity tables are fitted and no margin is used yet."""

@@ -18,8 +18,8 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from scipy import sparse
 
-from client_service.shard_content import cleaned, content_digest, id_column, matrix, row_numbers
-from client_service.shard_files import read_bytes, read_table, replace_file
+from client_service.shard.content import cleaned, content_digest, id_column, matrix, row_numbers
+from client_service.shard.files import read_bytes, read_table, replace_file
 from shared.errors import DataError
 
 FORMAT: Literal["lpsfed-shard/1"] = "lpsfed-shard/1"

@@ -10,10 +10,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from client_service.evaluate import Rows
+from client_service.learning.evaluate import Rows
 from client_service.models.lgcn import LGCN
-from client_service.recommend import Ranker, Side, fold_in, snapshot
 from client_service.schemas import Fallback, ItemOut, RecommendationsOut
+from client_service.serving.recommend import Ranker, Side, fold_in, snapshot
 from client_service.shard import Shard
 from shared.errors import NotFoundError
 from shared.graph import degrees

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from client_service.losses import bpr, contrastive, margin, refined_margin, shifted_cosine
+from client_service.learning.losses import bpr, contrastive, margin, refined_margin, shifted_cosine
+from client_service.learning.sampling import Batch, PairSampler
 from client_service.models.lgcn import LGCN
 from client_service.models.popularity import PopularityTables
-from client_service.sampling import Batch, PairSampler
 from shared.settings import MethodSettings
 
 TABLE_STEPS = 600  # at most; the tables hold a few hundred numbers and settle long before

@@ -11,8 +11,8 @@ import numpy as np
 import stamina
 from pydantic import BaseModel, ValidationError
 
-from client_service.gate import USER_AGENT, Boundary, GateTransport, Traffic
-from client_service.ledger import Ledger
+from client_service.boundary.gate import USER_AGENT, Boundary, GateTransport, Traffic
+from client_service.boundary.ledger import Ledger
 from shared.errors import (
     AuthenticationError,
     ConflictError,

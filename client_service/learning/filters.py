@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from scipy import linalg, sparse
 
-from client_service.evaluate import Quality, TopItems, on_validation, ranked_by, validation_users
+from client_service.learning.evaluate import Quality, TopItems, on_validation, ranked_by, validation_users
 from client_service.models.start import Filter, start_at
 from client_service.shard import Shard
 from shared.graph import degrees
@@ -21,7 +21,7 @@ from shared.spectrum import Spectrum
 
 Choice = TypeVar("Choice")
 
-RIDGES = (0.1, 0.4, 1.0)
+RIDGES = (0.1, 0.4, 1.0, 2.5)
 CUTOFFS = (8, 16, 32, 64, 128, 256)
 EXPONENTS = (0.1, 0.3, 0.5)
 USUAL_EXPONENT = 0.3

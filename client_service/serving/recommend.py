@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.evaluate import Rows
+from client_service.learning.evaluate import Rows, filled
 from client_service.models.lgcn import LGCN, Pooled
 from shared.parameters import Float32
 
@@ -67,7 +67,7 @@ class Ranker:
         scores = np.take_along_axis(base, chosen, 1) + self._correction(users, chosen)
         order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         ranked, scores = np.take_along_axis(chosen, order, 1), np.take_along_axis(scores, order, 1)
-        return np.where(np.isneginf(scores), -1, ranked), scores
+        return filled(np.where(np.isneginf(scores), -1, ranked), k, -1), filled(scores, k, -np.inf)
 
     def _base(self, users: Side) -> Float32:
         """alpha d_u^a d_i^b <u, v>, (B, N): one GEMM."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ K = 20
 CHUNK = 256  # users ranked at a time: bounds memory at CHUNK x N scores
 VALIDATION_USERS = 2000
 
+Number = TypeVar("Number", bound=np.generic)
 Rows = NDArray[np.int64]
 TopItems = Callable[[Rows, sparse.csr_array, int], Rows]
 """(users (B,), their items to leave out (B, N), k) -> item rows (B, k), best first, -1 where there are no more."""
@@ -92,6 +94,11 @@ def ranked_by(scores: Callable[[Rows], NDArray[np.floating]]) -> TopItems:
         chosen = np.argpartition(-values, size - 1, axis=1)[:, :size]
         order = np.argsort(-np.take_along_axis(values, chosen, 1), axis=1, kind="stable")
         chosen = np.take_along_axis(chosen, order, 1)
-        return np.where(np.isneginf(np.take_along_axis(values, chosen, 1)), -1, chosen)
+        return filled(np.where(np.isneginf(np.take_along_axis(values, chosen, 1)), -1, chosen), k, -1)
 
     return top
+
+
+def filled(lists: NDArray[Number], k: int, value: float) -> NDArray[Number]:
+    """Lists (B, n) made k wide with `value`, where there are fewer than k items."""
+    return np.pad(lists, ((0, 0), (0, max(0, k - lists.shape[1]))), constant_values=value)

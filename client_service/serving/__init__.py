@@ -1,0 +1,1 @@
+"""A model at rest -> recommendations; and how it is kept on the disk."""

@@ -1,0 +1,103 @@
+"""The same federation as real processes on loopback ports, ended by their handles."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from collections.abc import Callable
+
+import anyio.to_thread
+import pytest
+
+from shared.errors import UnavailableError
+from simulation import processes as subject
+from simulation.experiment import Experiment
+from simulation.federation import Outcome, Progress, conduct
+from simulation.processes import addresses, connected, free_ports, processes
+from simulation.run import simulate
+
+Described = Callable[..., Experiment]
+
+
+def ignore(progress: Progress) -> None:
+    del progress
+
+
+def digest(outcome: Outcome) -> str:
+    """Of what all clients ended with."""
+    parts = [outcome.statuses[name].shared_digest or "" for name in sorted(outcome.statuses)]
+    assert all(len(part) == 64 for part in parts)
+    return hashlib.sha256("".join(parts).encode()).hexdigest()
+
+
+def test_free_ports_differ_and_can_be_listened_on() -> None:
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+    with socket.create_server(("127.0.0.1", ports[0])) as server:
+        assert server.getsockname()[1] == ports[0]
+
+
+def test_every_service_has_an_address_of_its_own_on_loopback(experiment: Described) -> None:
+    places = addresses(experiment("run"))
+    urls = [places.aggregator, *places.clients.values()]
+    assert set(places.clients) == {"client-1", "client-2"} and len(set(urls)) == 3
+    assert all(url.startswith("http://127.0.0.1:") for url in urls)
+
+
+@pytest.mark.anyio
+async def test_nobody_at_an_address_is_named_in_bounded_time(
+    experiment: Described, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subject, "START_SECONDS", 0.2)
+    described = experiment("run")
+    places = addresses(described)
+    with pytest.raises(UnavailableError, match=r"http://127\.0\.0\.1:\d+: expected a ready service within 0\.2 s"):
+        async with connected(described, places):
+            pass
+
+
+@pytest.mark.processes
+@pytest.mark.anyio
+async def test_processes_end_with_the_same_digest_as_one_process_and_end_with_their_context(
+    experiment: Described,
+) -> None:
+    described = experiment("processes")
+    places = addresses(described)
+    with processes(described, places) as children:
+        async with connected(described, places) as federation:
+            outcome = await conduct(federation, described.request(), ignore)
+            quality = outcome.qualities["client-1"]
+        handles = children.processes
+        assert set(handles) == {"aggregator", "client-1", "client-2"}
+        assert [handle.poll() for handle in handles.values()] == [None] * 3
+    assert [handle.poll() for handle in handles.values()] == [0] * 3  # asked to end, not killed
+    assert outcome.history.phase == "finished" and quality.test is not None
+    logs = [path.read_text() for path in (described.folder / "logs").iterdir()]
+    assert len(logs) == 3 and not any("Traceback" in text or described.token in text for text in logs)
+    here = await in_one_process(experiment("one-process"))
+    assert digest(outcome) == digest(here)
+    assert quality.test == here.qualities["client-1"].test
+
+
+async def in_one_process(described: Experiment) -> Outcome:
+    """`simulate` brings its own event loop, so it runs beside this one."""
+    return await anyio.to_thread.run_sync(simulate, described, ignore)
+
+
+@pytest.mark.processes
+@pytest.mark.anyio
+async def test_a_service_that_cannot_start_is_named_and_the_others_end(
+    experiment: Described, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = experiment("broken")
+    (described.shards[0] / "interactions.parquet").unlink()
+    places = addresses(described)
+    with processes(described, places) as children:
+        assert children.processes["client-1"].wait(60.0) == 1
+        monkeypatch.setattr(subject, "START_SECONDS", 1.5)
+        with pytest.raises(UnavailableError, match=places.clients["client-1"]):
+            async with connected(described, places):
+                pass
+    assert None not in [handle.poll() for handle in children.processes.values()]
+    log = (described.folder / "logs" / "client-1.log").read_text()
+    assert "\nclient: " in log and "interactions.parquet" in log and "Traceback" not in log

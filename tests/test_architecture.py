@@ -1,0 +1,154 @@
+"""Imports point one way, the aggregator has no torch, and nothing on the way from another machine is unpickled."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("aggregator_service", "client_service", "shared", "simulation")
+MAY_IMPORT = {
+    "shared": set(),
+    "aggregator_service": {"shared"},
+    "client_service": {"shared"},
+    "simulation": {"shared", "aggregator_service", "client_service"},
+}
+HEAVY = {"torch", "polars"}  # the client's; the aggregator's image does not hold them
+TERMINAL = {"typer", "rich", "matplotlib"}  # the simulation's
+WEB_AND_DATA = {"httpx", "fastapi", "starlette", "uvicorn", "sqlalchemy"}
+COMPUTED = "(computed)"  # a module whose name stands nowhere in the code
+LONGEST_FUNCTION, LONGEST_FILE = 60, 300
+LONGER: dict[str, int] = {}  # "file" or "file:function" -> lines, with a reason; empty is best
+
+
+def files(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+EVERY_FILE = [path for package in PACKAGES for path in files(package)]
+NAMED = [str(path.relative_to(ROOT)) for path in EVERY_FILE]
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every module that a file names in an import, wherever in the file, or hands to importlib."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: expected absolute imports"
+            yield node.module or ""
+        elif isinstance(node, ast.Call) and called(node) in ("importlib.import_module", "import_module", "__import__"):
+            name = node.args[0] if node.args else None
+            yield name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else COMPUTED
+
+
+def called(node: ast.Call) -> str:
+    """The dotted name of what is called, as it is written."""
+    return ast.unparse(node.func)
+
+
+def tops(path: Path) -> set[str]:
+    return {name.partition(".")[0] for name in imported(path)}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_holds_code(package: str) -> None:
+    assert (ROOT / package / "__init__.py").is_file() and (ROOT / package / "py.typed").is_file()
+    assert len(files(package)) >= 5
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_imports_only_what_lies_beneath_it(package: str) -> None:
+    own = {package} | MAY_IMPORT[package] | ({COMPUTED} if package == "simulation" else set())
+    wrong = {str(path): sorted((tops(path) & {*PACKAGES, COMPUTED}) - own) for path in files(package)}
+    assert {path: names for path, names in wrong.items() if names} == {}
+
+
+def test_the_rule_sees_imports_wherever_they_stand(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text("def f(x):\n    import torch.nn\n    from simulation.run import g\n    __import__('polars')\n")
+    assert tops(path) == {"torch", "simulation", "polars"}
+    path.write_text("import importlib\nimportlib.import_module('simu' + 'lation')\n")
+    assert tops(path) == {"importlib", COMPUTED}
+
+
+@pytest.mark.parametrize("package", ["shared", "aggregator_service"])
+def test_what_the_aggregator_runs_needs_neither_torch_nor_the_client_s_tables(package: str) -> None:
+    assert [str(path) for path in files(package) if tops(path) & (HEAVY | TERMINAL)] == []
+
+
+def test_a_service_needs_nothing_of_the_terminal() -> None:
+    assert [str(path) for path in files("client_service") if tops(path) & TERMINAL] == []
+
+
+def test_the_mathematics_knows_neither_http_nor_databases() -> None:
+    pure = [path for path in files("shared") if "web" not in path.parts] + files("client_service/models")
+    assert len(pure) > 10
+    assert [str(path) for path in pure if tops(path) & WEB_AND_DATA] == []
+
+
+def test_only_one_module_of_the_client_builds_a_way_to_the_outside() -> None:
+    makers = ("httpx.AsyncClient", "httpx.Client", "httpx.get", "httpx.post", "httpx.request", "httpx.stream")
+    others = {"requests", "urllib", "urllib3", "http", "socket", "ssl", "aiohttp", "websockets", "smtplib", "ftplib"}
+    building = [
+        path.name
+        for path in files("client_service")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call) and called(node) in makers
+    ]
+    assert building == ["aggregator.py"]
+    assert [str(path) for path in files("client_service") if tops(path) & others] == []
+
+
+def test_importing_the_aggregator_leaves_torch_and_the_client_out() -> None:
+    code = "import sys, aggregator_service.app, aggregator_service.__main__; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert done.returncode == 0 and {"aggregator_service", "shared", "fastapi"} <= loaded, done.stderr
+    assert loaded & (HEAVY | {"client_service", "simulation"}) == set()
+
+
+@pytest.mark.parametrize("path", EVERY_FILE, ids=NAMED)
+def test_nothing_is_unpickled_and_nothing_is_evaluated(path: Path) -> None:
+    assert tops(path) & {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"} == set()
+    for node in ast.walk(tree(path)):
+        if not isinstance(node, ast.Call):
+            continue
+        options = {word.arg: ast.unparse(word.value) for word in node.keywords}
+        assert options.get("allow_pickle", "False") == "False", f"{path}:{node.lineno}"
+        if called(node).endswith("torch.load"):
+            assert options.get("weights_only") == "True", f"{path}:{node.lineno}"
+        assert called(node) not in ("eval", "exec", "np.load", "numpy.load", "torch.save"), f"{path}:{node.lineno}"
+
+
+@pytest.mark.parametrize("path", EVERY_FILE, ids=NAMED)
+def test_nothing_is_printed_but_by_the_command_line(path: Path) -> None:
+    prints = [node.lineno for node in ast.walk(tree(path)) if isinstance(node, ast.Call) and called(node) == "print"]
+    assert prints == [] or path.relative_to(ROOT).parts[0] == "simulation"
+
+
+@pytest.mark.parametrize("path", EVERY_FILE, ids=NAMED)
+def test_files_and_functions_stay_short_and_every_file_says_what_it_is_for(path: Path) -> None:
+    name, module = str(path.relative_to(ROOT)), tree(path)
+    assert ast.get_docstring(module), f"{name}: expected a sentence that says what the file is for"
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGER.get(name, LONGEST_FILE)
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert lines <= LONGER.get(f"{name}:{node.name}", LONGEST_FUNCTION), f"{name}:{node.name}"
