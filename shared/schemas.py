@@ -57,7 +57,7 @@ class JoinOut(Message):
 class RunIn(Message):
     """Operator -> aggregator: start a run."""
 
-    rounds: int = Field(15, ge=1, le=100_000)
+    rounds: int = Field(10, ge=1, le=100_000)
     seed: int = Field(0, ge=0, lt=1 << 32)
     clients: int = Field(2, ge=1, le=10_000, description="round 1 opens when so many have joined")
     quorum: int | None = Field(None, ge=1, description="updates a round needs at its deadline; default: clients")

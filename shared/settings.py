@@ -46,8 +46,8 @@ class MethodSettings(BaseModel):
     batch_size: int = Field(2048, ge=1, le=1_000_000)
     negatives: int = Field(16, ge=1, le=4096, description="sampled items that each batch of pairs is held against")
     loss: Literal["bc", "bpr"] = "bc"
-    temperature: float = Field(0.2, gt=0, le=10, description="tau of Eq. 7 and Eq. 9")
-    margin_strength: float = Field(0.2, ge=0, le=1, description="gamma of Eq. 8; 0 turns the margin off")
+    temperature: float = Field(0.1, gt=0, le=10, description="tau of Eq. 7 and Eq. 9")
+    margin_strength: float = Field(0.1, ge=0, le=1, description="gamma of Eq. 8; 0 turns the margin off")
     refinement: float = Field(0.25, ge=0, le=1, description="omega of Eq. 15")
     warmup_rounds: int = Field(2, ge=0, le=100, description="rounds before the margin is used; 1 in runs of <= 5")
     warmup_trains: Literal["all", "tables"] = Field("all", description="model and tables, or the tables alone")
@@ -79,7 +79,7 @@ PRESETS: dict[Preset, dict[str, Any]] = {
         "anchor": {"every_round": True},
     },
 }
-PRESET_ROUNDS: dict[Preset, int] = {"default": 15, "paper": 40}
+PRESET_ROUNDS: dict[Preset, int] = {"default": 10, "paper": 40}
 
 
 def method_settings(preset: Preset = "default", **overrides: Any) -> MethodSettings:

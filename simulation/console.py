@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -53,17 +54,19 @@ def _progress(shown: bool) -> Progress:
     return Progress(*columns, console=ERR, disable=not shown)
 
 
-def _columns(table: Table, first: str, *others: str) -> Table:
-    table.add_column(first)
+def _columns(title: str, first: str, *others: str, caption: str | None = None) -> Table:
+    """Narrow enough for a terminal of 80 columns."""
+    table = Table(title=title, caption=caption, box=box.SIMPLE, padding=0, collapse_padding=True, pad_edge=False)
+    table.add_column(first, no_wrap=True)
     for column in others:
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     return table
 
 
 def partition_table(summary: Mapping[str, Any]) -> Table:
     title = f"{summary['data']}: {summary['method']} partition {summary['partition']}"
     kept = f"{100 * summary['edges_kept']:.1f} % of training edges kept"
-    table = _columns(Table(title=title, caption=kept), "client", "users", "items", "train", "valid", "test")
+    table = _columns(title, "client", "users", "items", "train", "valid", "test", caption=kept)
     for client in summary["clients"]:
         table.add_row(client["client"], *(f"{client[key]:,}" for key in ("users", "items", "train", "valid", "test")))
     return table
@@ -73,7 +76,7 @@ def quality_table(report: Mapping[str, Any]) -> Table:
     """Test Recall / NDCG@20 of every client, the floors first; a model that loses to a floor is red."""
     loses = any(report["client_mean"][metric] < best_floor(report, metric)[1] for metric in METRICS)
     own = f"[bold {'red' if loses else 'green'}]{report['strategy']}"
-    table = _columns(Table(title="Recall / NDCG@20, test items"), "client", *report["floors"], own)
+    table = _columns("Recall / NDCG@20, test items", "client", *report["floors"], own)
     for client in report["clients"]:
         floors = report["floors_by_client"][client["client"]]
         table.add_row(client["client"], *(_cell(floors.get(name)) for name in report["floors"]), _cell(client))
@@ -87,7 +90,7 @@ def crossing_table(ledgers: Mapping[str, list[dict[str, Any]]]) -> Table:
     """What left each client, from its own ledger: how often each call was made, and the bytes in its bodies."""
     calls = ("join", "model", "current", "anchor", "update", "personalized")
     title = "What left each client: calls and bytes, from its ledger"
-    table = _columns(Table(title=title), "client", *calls)
+    table = _columns(title, "client", *calls)
     for name, ledger in ledgers.items():
         intents = [entry for entry in ledger if entry["kind"] == "intent"]
         table.add_row(name, *(_sent([entry for entry in intents if entry["call"] == call]) for call in calls))
@@ -97,7 +100,7 @@ def crossing_table(ledgers: Mapping[str, list[dict[str, Any]]]) -> Table:
 def field_table(ledger: list[dict[str, Any]]) -> Table:
     """The fields of a client's last update, one by one."""
     updates = [entry for entry in ledger if entry["kind"] == "intent" and entry["call"] == "update"]
-    table = _columns(Table(title="The fields of an update, and nothing else"), "field", "shape", "bytes")
+    table = _columns("The fields of an update, and nothing else", "field", "shape", "bytes")
     for tensor in updates[-1]["tensors"] if updates else ():
         table.add_row(tensor["name"], " x ".join(map(str, tensor["shape"])), f"{tensor['bytes']:,}")
     for name in updates[-1]["scalars"] if updates else ():
@@ -107,7 +110,7 @@ def field_table(ledger: list[dict[str, Any]]) -> Table:
 
 def answer_table(answer: Mapping[str, Any]) -> Table:
     """A list of recommendations."""
-    table = _columns(Table(title=f"For {answer['user']}"), "item", "title", "score")
+    table = _columns(f"For {answer['user']}", "item", "title", "score")
     for item in answer["items"]:
         table.add_row(item["item"], item.get("title") or "", f"{item['score']:.3f}")
     return table

@@ -91,9 +91,11 @@ async def connected(experiment: Experiment, places: Addresses) -> AsyncIterator[
     """Ways to talk to the processes, once all of them are ready. UnavailableError when one does not get so far."""
     async with AsyncExitStack() as stack:
         headers = {"Authorization": f"Bearer {experiment.token}"}
-        operator = await stack.enter_async_context(httpx.AsyncClient(base_url=places.aggregator, headers=headers))
+        operator = await stack.enter_async_context(
+            httpx.AsyncClient(base_url=places.aggregator, headers=headers, trust_env=False)
+        )
         clients = {
-            name: await stack.enter_async_context(httpx.AsyncClient(base_url=url))
+            name: await stack.enter_async_context(httpx.AsyncClient(base_url=url, trust_env=False))
             for name, url in places.clients.items()
         }
         await asyncio.gather(*(_ready(http) for http in (operator, *clients.values())))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from client_service.learning.filters import best_filter
-from client_service.learning.losses import margin
+from client_service.learning.mean_margin import mean_margin
 from client_service.learning.sampling import PairSampler
 from client_service.learning.train import MLPS, Margins, build_optimiser, fit_tables, pair_loss
 from client_service.models.lgcn import LGCN
@@ -24,10 +24,6 @@ from shared.parameters import Float32
 from shared.settings import MethodSettings
 from shared.spectrum import Spectrum
 from shared.strategy import Parameters, Penalty
-
-EXACT_PAIRS = 50_000_000  # up to so many user-item pairs the mean margin is exact
-SAMPLED_PAIRS = 1_000_000
-USER_BLOCK = 512
 
 
 @dataclass(frozen=True)
@@ -115,13 +111,10 @@ class LocalTraining:
             return None
         return divergence(self.moment.anchor, kernel(self._signal()))
 
-    @torch.no_grad()
     def mean_margin(self) -> float:
-        """M^c (Eq. 10): the mean margin over all user-item pairs, or over a million random ones of a large shard."""
-        if self.method.margin_strength == 0.0:
-            return 0.0
-        pairs = self.model.users * self.model.items
-        return self._exact_mean_margin() / pairs if pairs <= EXACT_PAIRS else self._sampled_mean_margin()
+        """M^c (Eq. 10)."""
+        generator = torch.Generator().manual_seed(self._seed("margin"))
+        return mean_margin(self.model, self.tables, self.method.margin_strength, generator)
 
     def _signal(self) -> Float64:
         """The eigenvalues, or (Algorithm 3) the eigenvalues weighted by the trained kernel of the last layer."""
@@ -162,31 +155,6 @@ class LocalTraining:
     def _pull_to_start(self) -> None:
         if self.method.decay:
             self.model.embedding.lerp_(self.model.origin, self.method.decay * self.method.learning_rate)
-
-    def _exact_mean_margin(self) -> float:
-        coefficients = self.model.coefficients()
-        items = self.model.pooled_items(self._rows(self.model.items), coefficients)
-        every_item = self._rows(self.model.items)[None, :]
-        angles, total = self.tables.angles(), 0.0
-        for rows in self._rows(self.model.users).chunk(-(-self.model.users // USER_BLOCK)):
-            score = self.model.score_all(self.model.pooled_users(rows, coefficients), items)
-            xi = self.tables.at(angles, rows[:, None], every_item)
-            total += float(margin(xi, score, self.method.margin_strength).double().sum())
-        return total
-
-    def _sampled_mean_margin(self) -> float:
-        generator = torch.Generator().manual_seed(self._seed("margin"))
-        users = torch.randint(self.model.users, (SAMPLED_PAIRS,), generator=generator).to(self.device)
-        items = torch.randint(self.model.items, (SAMPLED_PAIRS,), generator=generator).to(self.device)
-        coefficients, angles, total = self.model.coefficients(), self.tables.angles(), 0.0
-        for u, i in zip(users.chunk(64), items.chunk(64), strict=True):
-            pair = self.model.pooled_users(u, coefficients), self.model.pooled_items(i, coefficients)
-            xi = self.tables.at(angles, u, i)
-            total += float(margin(xi, self.model.score(*pair), self.method.margin_strength).double().sum())
-        return total / SAMPLED_PAIRS
-
-    def _rows(self, count: int) -> Tensor:
-        return torch.arange(count, device=self.device)
 
     def _seed(self, purpose: str) -> int:
         """One stream a run, client, round and purpose: a round that is run again draws the same."""

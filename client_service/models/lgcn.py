@@ -165,8 +165,11 @@ class LGCN(nn.Module):
         """f (Eq. 5, before tanh) of each user row with the item row beside it: (B, q), (B, q) -> (B,)."""
         u, v = users.embedding[:, : self.width], items.embedding[:, : self.width]
         found: Tensor = self.predictive(torch.cat([u, v, u * v], dim=1))[:, 0]
-        base = (users.embedding * items.embedding).sum(1) * users.scale * items.scale
-        return found + self.alpha * base if self.residual else found
+        return found + self.base(users, items) if self.residual else found
+
+    def base(self, users: Pooled, items: Pooled) -> Tensor:
+        """The base path's part of f of each user row with the item row beside it, (B,)."""
+        return self.alpha * (users.embedding * items.embedding).sum(1) * users.scale * items.scale
 
     def score_all(self, users: Pooled, items: Pooled) -> Tensor:
         """f of every user row with every item row: (B, q), (n, q) -> (B, n).
@@ -180,9 +183,15 @@ class LGCN(nn.Module):
         bias = (v @ on_v.T + self.predictive.hidden.bias).reshape(-1)  # (n d,)
         hidden = torch.tanh(torch.addmm(bias, u, joint.T)).view(len(u), len(v), self.width)
         found: Tensor = self.predictive.output(hidden)[..., 0]
-        if not self.residual:
-            return found
-        return found + self.alpha * (users.embedding @ items.embedding.T) * users.scale[:, None] * items.scale
+        return found + self.base_all(users, items) if self.residual else found
+
+    def base_all(self, users: Pooled, items: Pooled) -> Tensor:
+        """The base path's part of f of every user row with every item row, (B, n): one GEMM."""
+        return self.alpha * (users.embedding @ items.embedding.T) * users.scale[:, None] * items.scale
+
+    def least_mlp(self) -> Tensor:
+        """What the predictive MLP adds to f at the least: |tanh| <= 1 bounds it by its output weights."""
+        return self.predictive.output.bias[0] - self.predictive.output.weight.abs().sum()
 
 
 def _tensor(values: np.ndarray) -> Tensor:
