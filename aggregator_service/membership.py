@@ -7,13 +7,8 @@ from dataclasses import replace
 from aggregator_service.access import hashed, new_hash, same
 from aggregator_service.storage.records import Client
 from shared.errors import AuthenticationError, ForbiddenError, ProtocolError
+from shared.privacy import few_clients
 from shared.schemas import Declaration, JoinIn
-
-FEW = 3
-FEW_WARNING = (
-    "with fewer than three clients nobody's update is hidden in the mean: "
-    "with two clients the mean and one's own parameters give away the other's"
-)
 
 
 class Members:
@@ -38,7 +33,7 @@ class Members:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        return (FEW_WARNING,) if len(self) < FEW else ()
+        return few_clients(len(self))
 
     def add(self, client: Client) -> None:
         self._by_name[client.name] = client

@@ -21,7 +21,7 @@ from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings, allowed
 from client_service.shard import Shard
 from shared.errors import ConflictError, FederationError, PrivacyError, RoundClosedError, UnavailableError
-from shared.privacy import pass_gate
+from shared.privacy import few_clients, pass_gate
 from shared.schemas import Counts, Declaration, RunOut
 from shared.settings import MethodSettings
 from shared.strategies import build_strategy
@@ -99,10 +99,9 @@ class Agent:
         train = self._silo.shard.train
         counts = Counts(users=train.shape[0], items=train.shape[1], edges=train.nnz)
         answer = await self._aggregator.join(self._declaration, counts if self._silo.settings.policy.counts else None)
-        for warning in answer.warnings:
-            LOGGER.warning("joined", warning=warning)
+        LOGGER.info("joined", clients=answer.clients)
         self._joined = True
-        self._note(phase="waiting", warnings=answer.warnings)
+        self._note(phase="waiting")
 
     async def _take_part(self, state: RunOut, run: str) -> None:
         over = state.phase in ("finished", "failed")
@@ -112,6 +111,7 @@ class Agent:
                 return self._note(phase="waiting")
             part = await self._begin(state, run)
         self._note(run=run, round=state.round, rounds=state.rounds)
+        self._warn(few_clients(state.joined) if state.phase == "open" else self.standing.warnings)
         if state.phase == "open" and state.standing == "expected" and part.applied < state.round:
             await self._round(part, state)
         elif over and not part.quality.finished:
@@ -202,6 +202,12 @@ class Agent:
     async def _off_loop(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """In the worker thread: requests go on being answered meanwhile."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, lambda: function(*args, **kwargs))
+
+    def _warn(self, warnings: tuple[str, ...]) -> None:
+        """Show warnings, and log each when it first holds."""
+        for warning in set(warnings) - set(self.standing.warnings):
+            LOGGER.warning("warning", reason=warning)
+        self._note(warnings=warnings)
 
     def _note(self, **changes: object) -> None:
         self.standing = replace(self.standing, **changes)  # type: ignore[arg-type]

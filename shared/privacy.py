@@ -11,6 +11,18 @@ from shared.schemas import Declaration, TensorSpec
 from shared.strategy import Parameters
 from shared.wire import encode
 
+FEW_CLIENTS = 3
+
+
+def few_clients(joined: int) -> tuple[str, ...]:
+    """A warning, where a mean over so few clients hides nobody."""
+    if joined >= FEW_CLIENTS:
+        return ()
+    return (
+        "with fewer than three clients nobody's update is hidden in the mean: with two clients the mean and one's own"
+        " parameters give away the other's",
+    )
+
 
 def pass_gate(declaration: Declaration, update: Parameters) -> bytes:
     """The encoded update, if it holds the declared tensors and at most the declared scalars, all finite.

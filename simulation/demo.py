@@ -15,7 +15,7 @@ import httpx
 from client_service.shard import read_shard
 from simulation.experiment import Experiment
 from simulation.federation import Observe, Outcome, conduct
-from simulation.processes import Addresses, addresses, connected, processes
+from simulation.processes import Addresses, Children, addresses, connected, processes
 from simulation.study import study
 
 KEPT = "processes.json"
@@ -38,7 +38,7 @@ def demonstrate(experiment: Experiment, *, edges_kept: float | None, shown: bool
     with processes(experiment, places) as children:
 
         def over_loopback(experiment: Experiment, observe: Observe) -> Outcome:
-            return anyio.run(_conducted, experiment, places, observe)
+            return anyio.run(_conducted, experiment, places, children, observe)
 
         report = study(experiment, over_loopback, edges_kept=edges_kept, shown=shown)
         ledgers = {name: _ledger(url) for name, url in places.clients.items()}
@@ -49,8 +49,8 @@ def demonstrate(experiment: Experiment, *, edges_kept: float | None, shown: bool
     return Shown(report, ledgers, url, answer)
 
 
-async def _conducted(experiment: Experiment, places: Addresses, observe: Observe) -> Outcome:
-    async with connected(experiment, places) as federation:
+async def _conducted(experiment: Experiment, places: Addresses, children: Children, observe: Observe) -> Outcome:
+    async with connected(experiment, places, children) as federation:
         return await conduct(federation, experiment.request(), observe)
 
 

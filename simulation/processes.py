@@ -87,19 +87,27 @@ def processes(experiment: Experiment, places: Addresses) -> Iterator[Children]:
 
 
 @asynccontextmanager
-async def connected(experiment: Experiment, places: Addresses) -> AsyncIterator[Federation]:
-    """Ways to talk to the processes, once all of them are ready. UnavailableError when one does not get so far."""
+async def connected(
+    experiment: Experiment, places: Addresses, children: Children | None = None
+) -> AsyncIterator[Federation]:
+    """Ways to talk to the processes, once all of them are ready.
+
+    UnavailableError when one does not get so far; at once where `children` show that it has ended.
+    """
+    started = {} if children is None else children.processes
     async with AsyncExitStack() as stack:
-        headers = {"Authorization": f"Bearer {experiment.token}"}
-        operator = await stack.enter_async_context(
-            httpx.AsyncClient(base_url=places.aggregator, headers=headers, trust_env=False)
-        )
-        clients = {
-            name: await stack.enter_async_context(httpx.AsyncClient(base_url=url, trust_env=False))
-            for name, url in places.clients.items()
-        }
-        await asyncio.gather(*(_ready(http) for http in (operator, *clients.values())))
+        operator = await _reached(stack, places.aggregator, experiment.token, started.get("aggregator"))
+        clients = {name: await _reached(stack, url, None, started.get(name)) for name, url in places.clients.items()}
         yield Federation(operator, clients)
+
+
+async def _reached(
+    stack: AsyncExitStack, url: str, token: str | None, process: subprocess.Popen[bytes] | None
+) -> httpx.AsyncClient:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, headers=headers, trust_env=False))
+    await _ready(http, process)
+    return http
 
 
 def _start(package: str, environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
@@ -127,9 +135,11 @@ def _stop(started: list[subprocess.Popen[bytes]]) -> None:
             process.wait()
 
 
-async def _ready(http: httpx.AsyncClient) -> None:
+async def _ready(http: httpx.AsyncClient, process: subprocess.Popen[bytes] | None) -> None:
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until:
+        if process is not None and process.poll() is not None:
+            raise UnavailableError(f"{http.base_url}: the service ended with code {process.returncode}; see its log")
         try:
             if (await http.get("/health/ready")).is_success:
                 return

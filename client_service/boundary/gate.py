@@ -15,7 +15,7 @@ import httpx
 from pydantic import ValidationError
 
 from client_service.boundary.ledger import Ledger
-from shared.errors import PrivacyError, ProtocolError, TooLargeError
+from shared.errors import FederationError, PrivacyError, ProtocolError, TooLargeError
 from shared.schemas import Declaration, JoinIn, ReceiptOut
 from shared.wire import MEDIA_TYPE, check, decode, encode
 
@@ -90,7 +90,7 @@ class GateTransport(httpx.AsyncBaseTransport):
         self.traffic.up += len(body)
         try:
             response = await self._answer(request)
-        except (httpx.HTTPError, TooLargeError) as error:
+        except (httpx.HTTPError, FederationError) as error:
             self._ledger.append("outcome", of=intent, error=type(error).__name__)
             raise
         self.traffic.down += len(response.content)
@@ -170,6 +170,8 @@ class GateTransport(httpx.AsyncBaseTransport):
         response = await self._inner.handle_async_request(request)
         parts, size = [], 0
         try:
+            if "content-encoding" in response.headers:  # a small body could unpack to a huge one
+                raise ProtocolError("expected an answer without content encoding, as asked for, got an encoded one")
             async for part in response.aiter_raw():
                 parts.append(part)
                 size += len(part)

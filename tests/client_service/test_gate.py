@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import socket
@@ -419,6 +420,12 @@ async def test_a_failed_call_and_an_answer_without_end_are_outcomes_too(
         await gate.send("GET", "/v1/runs/run-1/model")
     kinds = [(entry["kind"], entry.get("error")) for entry in gate.ledger.entries()]
     assert kinds == [("intent", None), ("outcome", "TooLargeError"), ("intent", None), ("outcome", "ConnectError")]
+
+
+async def test_an_answer_that_would_have_to_be_unpacked_is_refused(gated: Opened) -> None:
+    gate = gated(Wire(headers={"Content-Encoding": "gzip"}, content=gzip.compress(b"0" * 10_000)))
+    with pytest.raises(ProtocolError, match="content encoding"):
+        await gate.send("GET", "/v1/runs/run-1/model")
 
 
 @pytest.mark.parametrize(
