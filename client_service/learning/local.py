@@ -43,7 +43,6 @@ class Figures:
     loss: float = float("nan")
     saturated: float = 0.0
     table_steps: int = 0
-    seconds: float = 0.0
 
 
 class LocalTraining:

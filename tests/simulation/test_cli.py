@@ -1,0 +1,139 @@
+"""The command line as a user meets it: files written, JSON for programs, one clear line when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner, Result
+
+from simulation.cli import app
+from simulation.generator import generate
+
+SMALL = ("--set", "width=8", "--set", "cutoff=16", "--set", "batch_size=256")
+FIGURES = "strategy seed rounds edges_kept client_mean user_mean clients floors bytes_up bytes_down seconds digest"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+
+
+def failing(*arguments: str) -> tuple[int, str]:
+    """Exit code and stderr of the command as a process."""
+    done = subprocess.run(
+        [sys.executable, "-m", "simulation.cli", *arguments], capture_output=True, text=True, timeout=60
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.fixture(scope="module")
+def ratings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small data set as a CSV of pairs."""
+    path = tmp_path_factory.mktemp("data") / "ratings.csv"
+    generate(0, users=240, items=160).interactions.select("user", "item").write_csv(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def shards(ratings: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shards")
+    found = run("partition", str(ratings), "--clients", "2", "--method", "users", "--out", str(folder), "--json")
+    summary = json.loads(found.stdout)
+    assert found.exit_code == 0 and [client["client"] for client in summary["clients"]] == ["client-1", "client-2"]
+    assert summary["edges_kept"] == 1.0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "one"
+    assert run("simulate", str(shards), "--rounds", "2", *SMALL, "--out", str(folder)).exit_code == 0
+    return folder
+
+
+def test_a_simulation_writes_its_config_its_metrics_and_its_report(finished: Path) -> None:
+    report = json.loads((finished / "report.json").read_text())
+    assert set(report) >= set(FIGURES.split())
+    assert set(report["floors"]) == {"popularity", "lowpass", "ridge", "ease"}
+    assert set(report["client_mean"]) == {"recall@20", "ndcg@20"}
+    assert set(report["clients"][0]) >= {"users", "items", "edges", "best_round", "rho", "rhobar", "saturated"}
+    assert set(report["seconds"]) >= {"spectrum", "training", "evaluation", "overhead"}
+    assert all(len(sent) == 2 for sent in report["bytes_up"].values())
+    assert json.loads((finished / "config.json").read_text())["method"]["width"] == 8
+    rows = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    assert [(row["client"], row["round"]) for row in rows] == [(f"client-{c}", r) for c in (1, 2) for r in (0, 1, 2)]
+
+
+def test_means_are_those_of_the_clients(finished: Path) -> None:
+    report = json.loads((finished / "report.json").read_text())
+    one, two = (client["recall@20"] for client in report["clients"])
+    users = [client["test_users"] for client in report["clients"]]
+    assert report["client_mean"]["recall@20"] == pytest.approx((one + two) / 2)
+    assert report["user_mean"]["recall@20"] == pytest.approx((one * users[0] + two * users[1]) / sum(users))
+
+
+def test_nothing_is_sent_by_the_local_strategy_but_empty_updates(shards: Path, tmp_path: Path) -> None:
+    out = ("--out", str(tmp_path / "local"), "--json")
+    report: dict[str, Any] = json.loads(
+        run("simulate", str(shards), "--rounds", "1", "--strategy", "local", *SMALL, *out).stdout
+    )
+    assert report["strategy"] == "local" and max(report["bytes_up"]["client-1"]) < 100
+
+
+def test_a_report_draws_curves_and_a_table(finished: Path) -> None:
+    assert run("report", str(finished)).exit_code == 0
+    assert (finished / "curves.png").read_bytes().startswith(b"\x89PNG")
+    table = (finished / "report.md").read_text()
+    assert "| popularity |" in table and "| **lpsfed** |" in table and "best floor" in table
+
+
+def test_the_doctor_names_what_is_wrong(shards: Path, tmp_path: Path) -> None:
+    assert run("doctor", "--shard", str(shards / "client-1"), "--port", "0").exit_code == 0
+    found = run("doctor", "--shard", str(tmp_path), "--port", "0", "--json")
+    bad = [check for check in json.loads(found.stdout) if not check["good"]]
+    assert found.exit_code == 1 and [check["name"] for check in bad] == ["shard"]
+    assert "interactions.parquet" in bad[0]["found"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("simulate", "no-such-file"), 1, "no-such-file"),
+        (("simulate", "synthetic", "--set", "widht=3"), 2, "widht"),
+        (("simulate", "synthetic", "--set", "gamma"), 2, "expected key=value, got 'gamma'"),
+        (("simulate", "synthetic", "--clients", "5000"), 1, "5000"),
+        (("report", "."), 1, "report.json"),
+        (("aggregator", "--state-directory", "s"), 2, "operator_token"),
+        (("client", "--name", "Not a name", "--shard", "s", "--state-directory", "s"), 2, "name"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_it(
+    arguments: tuple[str, ...], code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    returned, said = failing(*arguments)
+    assert returned == code and "Traceback" not in said
+    assert words in " ".join(said.split()) and "error:" in said
+
+
+@pytest.mark.processes
+def test_the_demo_trains_over_loopback_and_can_be_left_answering(
+    ratings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    options = ("--data", str(ratings), "--clients", "2", "--rounds", "1", "--keep", "--json")
+    try:
+        shown = json.loads(run("demo", *options).stdout)
+        again = httpx.get(shown["url"], timeout=10.0, trust_env=False).json()
+        assert again == shown["answer"] and len(again["items"]) == 5 and "fallback" not in again
+    finally:
+        stopped = run("demo", "--stop").stderr
+    assert all(f"ended the {name}" in stopped for name in ("aggregator", "client-1", "client-2"))
+    assert run("demo", "--stop").stderr == ""

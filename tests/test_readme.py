@@ -1,0 +1,32 @@
+"""What the README promises is there: every setting is named, every command exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from aggregator_service.settings import AggregatorSettings
+from client_service.settings import ClientSettings
+from shared.schemas import RunIn
+from simulation.cli import app
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("settings", [AggregatorSettings, ClientSettings])
+def test_every_setting_of_a_service_is_documented(settings: type[BaseModel]) -> None:
+    assert [name for name in settings.model_fields if f"`{name.upper()}`" not in README] == []
+
+
+def test_every_field_of_a_run_is_documented() -> None:
+    assert [name for name in RunIn.model_fields if f"`{name}`" not in README] == []
+
+
+def test_every_command_that_the_readme_shows_exists() -> None:
+    shown = set(re.findall(r"lpsfed (\w+)", "\n".join(re.findall(r"```sh\n(.*?)```", README, flags=re.S))))
+    assert {"demo", "partition", "simulate", "report", "aggregator", "client", "doctor"} >= shown != set()
+    commands = {command.name or (command.callback and command.callback.__name__) for command in app.registered_commands}
+    assert shown <= commands
