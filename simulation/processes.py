@@ -61,7 +61,10 @@ class Children:
     def keep(self) -> dict[str, int]:
         """Leave them running when the context ends; their process ids."""
         self.kept = True
-        return {name: process.pid for name, process in self.processes.items()}
+        pids = {name: process.pid for name, process in self.processes.items()}
+        for process in self.processes.values():
+            process.returncode = 0  # a handle warns of a child that outlives it; these are meant to
+        return pids
 
 
 @contextmanager
