@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
-from pydantic_settings import SettingsError as SourceError
 
-from shared.errors import SettingsError
 from shared.parameters import mlp_specification
 from shared.schemas import Declaration
 from shared.settings import MethodSettings
 from shared.strategies import STRATEGIES, build_strategy
+from shared.web.environment import read_settings
 
 LEAST_TOKEN = 16  # characters; a shorter operator token could be guessed
 
@@ -71,14 +70,5 @@ class AggregatorSettings(BaseSettings):
 
 
 def aggregator_settings(**overrides: Any) -> AggregatorSettings:
-    """Settings from the environment with `overrides` on top, or a SettingsError naming each bad field.
-
-    What came is left out of the message: it may be the operator's token.
-    """
-    try:
-        return AggregatorSettings(**overrides)
-    except ValidationError as error:
-        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}".removeprefix(": ") for e in error.errors()]
-        raise SettingsError("; ".join(lines).replace("Value error, ", "")) from None
-    except SourceError as error:
-        raise SettingsError(str(error)) from None
+    """Settings from the environment with `overrides` on top, or a SettingsError naming each bad field."""
+    return read_settings(AggregatorSettings, overrides)

@@ -7,9 +7,8 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
-from pydantic_settings import SettingsError as SourceError
 
 from client_service.device import DeviceWish
 from shared.errors import PrivacyError, SettingsError
@@ -18,6 +17,7 @@ from shared.schemas import ClientName, Declaration
 from shared.settings import MethodSettings
 from shared.strategies import STRATEGIES, build_strategy
 from shared.strategy import Strategy
+from shared.web.environment import read_settings
 
 
 class Policy(BaseModel):
@@ -76,13 +76,7 @@ def allowed(strategy: Strategy, method: MethodSettings, policy: Policy) -> Decla
 
 def client_settings(file: Path | None = None, **overrides: Any) -> ClientSettings:
     """`overrides` over the environment over a TOML file, or a SettingsError naming each bad field."""
-    try:
-        return ClientSettings(**{**_beneath_environment(_read_file(file)), **overrides})
-    except ValidationError as error:
-        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}".removeprefix(": ") for e in error.errors()]
-        raise SettingsError("; ".join(lines).replace("Value error, ", "")) from None
-    except SourceError as error:
-        raise SettingsError(str(error)) from None
+    return read_settings(ClientSettings, {**_beneath_environment(_read_file(file)), **overrides})
 
 
 def _beneath_environment(values: dict[str, Any], prefix: str = "LPSFED_CLIENT_") -> dict[str, Any]:

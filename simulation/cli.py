@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from aggregator_service.__main__ import serve as serve_aggregator
@@ -262,7 +263,7 @@ def main() -> None:
     try:
         app()
     except FederationError as error:
-        ERR.print(f"[red]error:[/] {error}", highlight=False, markup=True)
+        ERR.print("[red]error:[/]", escape(str(error)), highlight=False, soft_wrap=True)
         sys.exit(2 if isinstance(error, SettingsError) else 1)
 
 
