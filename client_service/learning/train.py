@@ -46,12 +46,16 @@ def build_optimiser(model: LGCN, method: MethodSettings, only: str = "") -> torc
 
 def scores(model: LGCN, batch: Batch, *, leave_one_out: bool) -> tuple[Tensor, Tensor]:
     """f of the positives (B,) and of every user with every negative (B, n)."""
-    coefficients = model.coefficients()
+    nodes = torch.cat([batch.users, batch.items + model.users, batch.negatives + model.users])
+    rows, coefficients = model.gather(nodes)
+    count = len(batch.users)
+    left, right, others = rows[:count], rows[count : 2 * count], rows[2 * count :]
     if leave_one_out:
-        users, items = model.pooled_without(batch.users, batch.items, coefficients)
+        users, items = model.pooled_without(batch.users, batch.items, coefficients, (left, right))
     else:
-        users, items = model.pooled_users(batch.users, coefficients), model.pooled_items(batch.items, coefficients)
-    return model.score(users, items), model.score_all(users, model.pooled_items(batch.negatives, coefficients))
+        users = model.pooled_users(batch.users, coefficients, left)
+        items = model.pooled_items(batch.items, coefficients, right)
+    return model.score(users, items), model.score_all(users, model.pooled_items(batch.negatives, coefficients, others))
 
 
 def pair_loss(model: LGCN, batch: Batch, method: MethodSettings, margins: Margins | None) -> tuple[Tensor, Tensor]:

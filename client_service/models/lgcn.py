@@ -8,6 +8,7 @@ n candidates of a row.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,6 +44,21 @@ class Pooled:
 
     embedding: Tensor
     scale: Tensor
+
+
+class _RowsAndProjection(torch.autograd.Function):
+    """Z[nodes] and P^T Z together. Z is large: its gradient is written once, dense, and the rows are added to it."""
+
+    @staticmethod
+    def forward(ctx: Any, embedding: Tensor, basis: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(basis, nodes)
+        return embedding[nodes], basis.T @ embedding
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        basis, nodes = ctx.saved_tensors
+        of_rows, of_projection = gradients
+        return (basis @ of_projection).index_add_(0, nodes, of_rows), None, None
 
 
 class LGCN(nn.Module):
@@ -98,32 +114,42 @@ class LGCN(nn.Module):
         """Weight of the base path, alpha_0 exp(a)."""
         return self.alpha_start * torch.exp(self.log_alpha)
 
-    def coefficients(self) -> list[Tensor]:
-        """P^T Z(l) for l = 0..L, each (Phi, q).
+    def coefficients(self, first: Tensor | None = None) -> list[Tensor]:
+        """P^T Z(l) for l = 0..L, each (Phi, q); `first` is P^T Z(0) where somebody has it already.
 
         Since P^T P = I, Eq. 3 becomes P^T Z(l) = diag(k(l)) P^T Z(l-1): one product with all nodes, not 2 L.
         """
-        found = [self.basis.T @ self.embedding]
+        found = [self.basis.T @ self.embedding if first is None else first]
         for kernel in self.kernels:
             found.append(kernel[:, None] * found[-1])
         return found
 
-    def layers(self, rows: Tensor, coefficients: list[Tensor]) -> list[Tensor]:
-        """Z(0..L) (Eq. 3) of the given nodes, each (B, q). Items follow users in the numbering."""
-        basis = self.basis[rows]
-        return [self.embedding[rows], *(basis @ c for c in coefficients[1:])]
+    def gather(self, nodes: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Rows of Z(0) (B, q) and all coefficients, for training: with one gradient of Z(0), not one for each use."""
+        rows, first = _RowsAndProjection.apply(self.embedding, self.basis, nodes)  # type: ignore[no-untyped-call]
+        return rows, self.coefficients(first)
 
-    def layers_without(self, nodes: Tensor, others: Tensor, coefficients: list[Tensor]) -> list[Tensor]:
+    def layers(self, nodes: Tensor, coefficients: list[Tensor], rows: Tensor | None = None) -> list[Tensor]:
+        """Z(0..L) (Eq. 3) of the given nodes, each (B, q). Items follow users in the numbering.
+
+        `rows` are the nodes' own rows of Z(0), where they have been gathered already.
+        """
+        basis, own = self.basis[nodes], self.embedding[nodes] if rows is None else rows
+        return [own, *(basis @ c for c in coefficients[1:])]
+
+    def layers_without(
+        self, nodes: Tensor, others: Tensor, coefficients: list[Tensor], rows: Tensor | None = None
+    ) -> list[Tensor]:
         """Z(0..L) of nodes as if the edge to the node beside each were not there, each (B, q).
 
         A pair that is scored by a graph which holds it teaches nothing about pairs that it does not hold. A row of P
         is the sum of its edges' steps over the root of the degree, so that taking one edge out is a subtraction.
         """
-        degree = self.degree[nodes][:, None]
-        reduced = (degree.sqrt() * self.basis[nodes] - self.edge_step[others]) / (degree - 1).clamp(min=1).sqrt()
+        degree, basis = self.degree[nodes][:, None], self.basis[nodes]
+        reduced = (degree.sqrt() * basis - self.edge_step[others]) / (degree - 1).clamp(min=1).sqrt()
         reduced = torch.where(degree > 1, reduced, 0.0)
-        shift = (reduced - self.basis[nodes]) @ coefficients[0]
-        return [self.embedding[nodes] + shift, *(reduced @ c for c in coefficients[1:])]
+        own = self.embedding[nodes] if rows is None else rows
+        return [own + (reduced - basis) @ coefficients[0], *(reduced @ c for c in coefficients[1:])]
 
     def fold_in(self, baskets: Tensor, coefficients: list[Tensor]) -> list[Tensor]:
         """Z(0..L) of 0/1 baskets (B, N) of somebody who is not in the graph: p = d^-1/2 r D_i^-1/2 V S^-1 / sqrt 2."""
@@ -141,14 +167,16 @@ class LGCN(nn.Module):
             return found
         return torch.stack(layers).mean(0) + nn.functional.pad(found, (0, layers[0].shape[1] - self.width))
 
-    def pooled_users(self, users: Tensor, coefficients: list[Tensor]) -> Pooled:
-        return Pooled(self.pool(self.layers(users, coefficients)), self.user_scale[users])
+    def pooled_users(self, users: Tensor, coefficients: list[Tensor], rows: Tensor | None = None) -> Pooled:
+        return Pooled(self.pool(self.layers(users, coefficients, rows)), self.user_scale[users])
 
-    def pooled_without(self, users: Tensor, items: Tensor, coefficients: list[Tensor]) -> tuple[Pooled, Pooled]:
+    def pooled_without(
+        self, users: Tensor, items: Tensor, coefficients: list[Tensor], rows: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Pooled, Pooled]:
         """Users and items (B,), each without the edge between them, degree scales included."""
-        nodes = items + self.users
-        left = self.pool(self.layers_without(users, nodes, coefficients))
-        right = self.pool(self.layers_without(nodes, users, coefficients))
+        nodes, (own_left, own_right) = items + self.users, rows or (None, None)
+        left = self.pool(self.layers_without(users, nodes, coefficients, own_left))
+        right = self.pool(self.layers_without(nodes, users, coefficients, own_right))
         return Pooled(left, self._reduced_scale(users)), Pooled(right, self._reduced_scale(nodes))
 
     def _reduced_scale(self, nodes: Tensor) -> Tensor:
@@ -158,8 +186,8 @@ class LGCN(nn.Module):
         """As `pooled_users`, of baskets (B, N) that are no row of the graph."""
         return Pooled(self.pool(self.fold_in(baskets, coefficients)), baskets.sum(1) ** self.exponent)
 
-    def pooled_items(self, items: Tensor, coefficients: list[Tensor]) -> Pooled:
-        return Pooled(self.pool(self.layers(items + self.users, coefficients)), self.item_scale[items])
+    def pooled_items(self, items: Tensor, coefficients: list[Tensor], rows: Tensor | None = None) -> Pooled:
+        return Pooled(self.pool(self.layers(items + self.users, coefficients, rows)), self.item_scale[items])
 
     def score(self, users: Pooled, items: Pooled) -> Tensor:
         """f (Eq. 5, before tanh) of each user row with the item row beside it: (B, q), (B, q) -> (B,)."""

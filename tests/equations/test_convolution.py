@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.models.lgcn import LGCN
+from client_service.models.lgcn import LGCN, _RowsAndProjection
 from shared.settings import MethodSettings
 from shared.spectrum import low_spectrum
 
@@ -71,3 +71,13 @@ def test_kernels_of_one_leave_a_layer_in_the_range_of_the_basis_alone(model: LGC
         model.embedding.copy_(model.basis @ torch.randn(6, 5, generator=torch.Generator().manual_seed(2)))
     for layer in model.layers(torch.arange(20), model.coefficients()):
         torch.testing.assert_close(layer, model.embedding, atol=1e-12, rtol=0)
+
+
+def test_rows_and_projection_gathered_at_once_have_the_gradient_of_each_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    embedding = torch.randn(5, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    basis = torch.randn(5, 2, generator=generator, dtype=torch.float64)
+    nodes = torch.tensor([4, 0, 4])  # a node twice: its gradients add up
+    assert torch.autograd.gradcheck(lambda z: _RowsAndProjection.apply(z, basis, nodes), (embedding,))
+    rows, projection = _RowsAndProjection.apply(embedding, basis, nodes)
+    assert torch.equal(rows, embedding[nodes]) and torch.equal(projection, basis.T @ embedding)
