@@ -142,8 +142,9 @@ class LGCN(nn.Module):
     ) -> list[Tensor]:
         """Z(0..L) of nodes as if the edge to the node beside each were not there, each (B, q).
 
-        A pair that is scored by a graph which holds it teaches nothing about pairs that it does not hold. A row of P
-        is the sum of its edges' steps over the root of the degree, so that taking one edge out is a subtraction.
+        # Paper: a training pair is scored by the graph that holds it; here: by the graph without it, because such a
+        pair teaches nothing about pairs that the graph does not hold. A row of P is the sum of its edges' steps over
+        the root of the degree, so that taking one edge out is a subtraction.
         """
         degree, basis = self.degree[nodes][:, None], self.basis[nodes]
         reduced = (degree.sqrt() * basis - self.edge_step[others]) / (degree - 1).clamp(min=1).sqrt()
