@@ -126,7 +126,7 @@ class Agent:
         """Make this run's model and put the run's parameters into it: the initial ones, or the latest."""
         self._note(phase="preparing", run=run)
         method = self._agreed(state.method)
-        place = Place(self._silo.settings.name, run, method, self._silo.settings.state_directory / "model")
+        place = Place(self._silo.settings.name, run, state.seed, method, self._silo.settings.state_directory / "model")
         part = await self._off_loop(Participation, place, self._silo.shard, self._silo.recommender, self._silo.device)
         number = state.round if state.phase == "finished" else max(0, state.round - 1)
         received = await self._personalised(run, number) if number else await self._aggregator.model(run)

@@ -26,10 +26,11 @@ QUALITY = "quality.json"
 
 @dataclass(frozen=True)
 class Place:
-    """Where a participation belongs: the client's name, its run, the run's settings, and the folder of its models."""
+    """Where a participation belongs: the client's name, its run with seed and settings, the folder of its models."""
 
     client: str
     run: str
+    seed: int
     method: MethodSettings
     folder: Path
 
@@ -50,6 +51,7 @@ class Participation:
 
     def begin(self, received: Parameters, number: int) -> None:
         """Take over the run's parameters after round `number` (0: the initial ones) and serve them."""
+        self._training.initialise(self.place.seed)
         self._resume(number)
         self._training.load(received)
         self._judge(RoundQuality(round=number, recall=0.0, ndcg=0.0))

@@ -20,7 +20,7 @@ from client_service.shard import Shard
 from shared.divergence import divergence, kernel
 from shared.errors import ProtocolError
 from shared.graph import Float64
-from shared.parameters import Float32
+from shared.parameters import Float32, initial_parameters, mlp_specification
 from shared.settings import MethodSettings
 from shared.spectrum import Spectrum
 from shared.strategy import Parameters, Penalty
@@ -70,8 +70,13 @@ class LocalTraining:
             shard.train, batch_size=method.batch_size, negatives=method.negatives, device=device
         )
         self._optimisers: dict[str, torch.optim.Optimizer] = {}
-        self._received = Parameters({})
         self._fitted = False
+        self.initialise(seed=0)
+
+    def initialise(self, seed: int) -> None:
+        """Both MLPs where a run with this seed begins, whether or not they are ever shared."""
+        exact = self.method.start == "exact"
+        self.load(Parameters(initial_parameters(mlp_specification(self.method), seed, exact=exact)))
 
     def load(self, received: Parameters) -> None:
         """Overwrite the named parameters, and keep what came for penalties and for the refined margin."""

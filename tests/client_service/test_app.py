@@ -42,7 +42,7 @@ def kept(settings: ClientSettings) -> tuple[Shard, Recommender]:
     shard = read_shard(settings.shard)
     recommender = Recommender(shard)
     part = Participation(
-        Place(settings.name, "run-1", settings.method, settings.state_directory / "model"), shard, recommender, CPU
+        Place(settings.name, "run-1", 0, settings.method, settings.state_directory / "model"), shard, recommender, CPU
     )
     part.begin(Parameters(initial_parameters(mlp_specification(settings.method), 0, exact=False)), 0)
     return shard, recommender
@@ -165,7 +165,7 @@ def test_a_run_that_begins_takes_nothing_from_an_earlier_one_of_its_name_and_one
         before = model.embedding.clone()
         model.embedding.add_(1.0)
     checkpoint.save_model(folder, model, head)
-    part = Participation(Place(settings.name, "run-1", settings.method, folder), shard, recommender, CPU)
+    part = Participation(Place(settings.name, "run-1", 0, settings.method, folder), shard, recommender, CPU)
     received = initial_parameters(mlp_specification(settings.method), 0, exact=False)
     part.begin(Parameters(received), number)
     assert torch.equal(part._training.model.embedding, before + 1.0 if resumed else before)

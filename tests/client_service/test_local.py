@@ -14,7 +14,7 @@ from client_service.learning.local import LocalTraining, Moment
 from client_service.models.start import Filter
 from client_service.shard import Shard
 from shared.divergence import kernel
-from shared.parameters import Float32, initial_parameters, mlp_specification
+from shared.parameters import Float32, digest, initial_parameters, mlp_specification
 from shared.settings import MethodSettings
 from shared.spectrum import low_spectrum
 from shared.strategies import STRATEGIES
@@ -154,3 +154,12 @@ def test_a_random_start_asks_for_no_filter(planted: Shard, monkeypatch: pytest.M
     monkeypatch.setattr(client_service.learning.local, "best_filter", None)
     client = client_of(planted, start="random")
     assert client.start is None and not client.model.residual
+
+
+def test_a_client_that_shares_nothing_begins_where_the_others_do(planted: Shard) -> None:
+    method = MethodSettings(width=4, layers=1, cutoff=8)
+    client = LocalTraining(planted, low_spectrum(planted.train, 8), method, torch.device("cpu"))
+    client.initialise(seed=3)
+    expected = initial_parameters(mlp_specification(method), 3, exact=True)
+    assert digest(client.arrays()) == digest(expected)
+    assert not client.arrays()["predictive.output.weight"].any()  # at the filter, and nowhere else
