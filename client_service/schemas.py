@@ -109,6 +109,16 @@ class QualityOut(Message):
     angles: dict[str, float] | None = Field(None, description="mean xi by log2 bucket of item popularity")
 
 
+class SpectrumOut(Message):
+    """What rho (Eq. 11) compares: both kernels ascending, of the same length, each summing to 1."""
+
+    run: str | None = None
+    round: int = 0
+    own: tuple[float, ...] = ()
+    anchor: tuple[float, ...] = ()
+    rho: float | None = None
+
+
 class LedgerOut(Message):
     entries: tuple[dict[str, Any], ...]
     total: int

@@ -105,6 +105,28 @@ class ReceiptOut(Message):
     received_at: str = Field(description="UTC, ISO 8601")
 
 
+class ArrivalOut(Message):
+    """One request with a body, as it reached the aggregator from a client whose secret it knows."""
+
+    sequence: int
+    time: str = Field(description="UTC, ISO 8601")
+    client: ClientName
+    call: Literal["join", "update"]
+    run: RunName | None = None
+    round: int | None = None
+    size: int = Field(description="bytes of the body that came")
+    digest: str = Field(description="sha256 of these bytes")
+    status: int = Field(description="HTTP status that was answered")
+    code: str | None = Field(None, description="stable code of the problem, where it was refused")
+
+
+class ArrivalsOut(Message):
+    """Operator's view of all that arrived, oldest first."""
+
+    entries: tuple[ArrivalOut, ...]
+    total: int
+
+
 class ParticipantOut(Message):
     """One client in one round, as the operator sees it."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -48,11 +48,10 @@ class Ledger:
 
     def verify(self) -> int:
         """The number of entries, if every hash and the chain hold; DataError naming the first line that does not."""
-        previous, count, written = GENESIS, 0, self._count
-        for count, entry in enumerate(self.entries(), start=1):
-            if entry.get("previous") != previous or entry.get("hash") != _hash(entry):
-                raise DataError(f"{self._path}, line {count}: expected the chain to hold, got another hash")
-            previous = entry["hash"]
+        written = self._count
+        count, broken = follow_chain(self.entries())
+        if broken is not None:
+            raise DataError(f"{self._path}, line {broken}: expected the chain to hold, got another hash")
         if count < written:
             raise DataError(f"{self._path}, line {count + 1}: expected {written} entries, the file ends before")
         return count
@@ -76,6 +75,16 @@ class Ledger:
         for entry in self._read(0):
             count, last = count + 1, str(entry.get("hash"))
         return count, last
+
+
+def follow_chain(entries: Iterable[Entry]) -> tuple[int, int | None]:
+    """How many entries the chain from its very beginning has, and the number of the first that breaks it, if any."""
+    previous, count = GENESIS, 0
+    for count, entry in enumerate(entries, start=1):
+        if entry.get("previous") != previous or entry.get("hash") != _hash(entry):
+            return count, count
+        previous = entry["hash"]
+    return count, None
 
 
 def _entry(line: str) -> Entry:

@@ -1,0 +1,56 @@
+"""Ledger entries -> attempts: each call that was made, what left with it, and what came back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Entry = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One call to the aggregator. `status` and `error` are None where the client was ended before the answer."""
+
+    sequence: int
+    time: str
+    call: str
+    run: str | None = None
+    round: int | None = None
+    bytes: int = 0
+    sha256: str = ""
+    tensors: tuple[Mapping[str, Any], ...] = ()
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    status: int | None = None
+    error: str | None = None
+    answer_bytes: int = 0
+    answer_sha256: str = ""
+    receipt: Mapping[str, Any] | None = None
+
+
+def attempts(entries: Iterable[Entry]) -> list[Attempt]:
+    """Each intent with its outcome, in the order of the intents. An outcome without an intent is left out."""
+    held = [entry for entry in entries if "kind" in entry]
+    outcomes = {entry["of"]: entry for entry in held if entry["kind"] == "outcome"}
+    return [_attempt(entry, outcomes.get(entry["sequence"], {})) for entry in held if entry["kind"] == "intent"]
+
+
+def _attempt(intent: Entry, outcome: Entry) -> Attempt:
+    number = intent.get("round")
+    return Attempt(
+        sequence=intent["sequence"],
+        time=intent["time"],
+        call=intent["call"],
+        run=intent.get("run"),
+        round=None if number is None else int(number),
+        bytes=intent["bytes"],
+        sha256=intent["sha256"],
+        tensors=tuple(intent.get("tensors", ())),
+        scalars=intent.get("scalars", {}),
+        status=outcome.get("status"),
+        error=outcome.get("error"),
+        answer_bytes=outcome.get("bytes", 0),
+        answer_sha256=outcome.get("sha256", ""),
+        receipt=outcome.get("receipt"),
+    )
