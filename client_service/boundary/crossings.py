@@ -32,20 +32,20 @@ class Attempt:
 def attempts(entries: Iterable[Entry]) -> list[Attempt]:
     """Each intent with its outcome, in the order of the intents. An outcome without an intent is left out."""
     held = [entry for entry in entries if "kind" in entry]
-    outcomes = {entry["of"]: entry for entry in held if entry["kind"] == "outcome"}
-    return [_attempt(entry, outcomes.get(entry["sequence"], {})) for entry in held if entry["kind"] == "intent"]
+    outcomes = {entry.get("of"): entry for entry in held if entry["kind"] == "outcome"}
+    return [_attempt(entry, outcomes.get(entry.get("sequence", 0), {})) for entry in held if entry["kind"] == "intent"]
 
 
 def _attempt(intent: Entry, outcome: Entry) -> Attempt:
     number = intent.get("round")
     return Attempt(
-        sequence=intent["sequence"],
-        time=intent["time"],
-        call=intent["call"],
+        sequence=intent.get("sequence", 0),
+        time=intent.get("time", ""),
+        call=intent.get("call", ""),
         run=intent.get("run"),
         round=None if number is None else int(number),
-        bytes=intent["bytes"],
-        sha256=intent["sha256"],
+        bytes=intent.get("bytes", 0),
+        sha256=intent.get("sha256", ""),
         tensors=tuple(intent.get("tensors", ())),
         scalars=intent.get("scalars", {}),
         status=outcome.get("status"),

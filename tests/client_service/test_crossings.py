@@ -33,6 +33,11 @@ def test_a_call_that_failed_or_was_cut_short_has_no_answer(tmp_path: Path) -> No
     lost = ledger.append("intent", call="join", bytes=3, sha256="ab")
     ledger.append("outcome", of=lost, error="ConnectError")
     ledger.append("intent", call="join", bytes=3, sha256="ab")
-    (tmp_path / "ledger.jsonl").open("a").write("no JSON\n")
+    with (tmp_path / "ledger.jsonl").open("a") as file:
+        file.write('no JSON\n{"kind":"outcome"}\n{"kind":"intent"}\n')
     found = attempts(ledger.entries())
-    assert [(one.status, one.error, one.receipt) for one in found] == [(None, "ConnectError", None), (None, None, None)]
+    assert [(one.call, one.status, one.error, one.receipt) for one in found] == [
+        ("join", None, "ConnectError", None),
+        ("join", None, None, None),
+        ("", None, None, None),  # a damaged entry is shown, not skipped
+    ]
