@@ -1,0 +1,155 @@
+"""Commands that see more than one silo: demo, partition, simulate, report."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shared.errors import SettingsError
+from shared.settings import PRESET_ROUNDS, method_settings
+from simulation.cli.options import (
+    AsJson,
+    Changes,
+    Clients,
+    Data,
+    Device,
+    How,
+    Method,
+    Number,
+    PresetName,
+    SplitSeed,
+    StrategyName,
+    pairs,
+    print_json,
+)
+from simulation.console import ERR, OUT, answer_table, crossing_table, field_table, partition_table, quality_table
+from simulation.demo import demonstrate, stop_kept
+from simulation.experiment import Experiment
+from simulation.plots import draw_curves, markdown_table, read_report
+from simulation.run import simulate as run_in_process
+from simulation.source import SYNTHETIC, Cut, cut_shards, find_shards
+from simulation.study import study
+
+
+def demo(
+    data: Annotated[str, typer.Option(help="data set; the built-in generator by default")] = SYNTHETIC,
+    clients: Clients = 4,
+    rounds: Annotated[int, typer.Option(min=1)] = 5,
+    keep: Annotated[bool, typer.Option("--keep", help="leave the services running; --stop ends them")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="only end the services of an earlier demo")] = False,
+    folder: Annotated[Path, typer.Option(help="for shards, states and logs")] = Path("demo"),
+    as_json: AsJson = False,
+) -> None:
+    """Partition, start aggregator and clients as processes, train, report, and answer a request."""
+    for name in stop_kept(folder):
+        ERR.print(f"ended the {name} of an earlier demo")
+    if stop:
+        return
+    fresh = _next_folder(folder)
+    shards = cut_shards(data, Cut(clients), fresh / "shards")
+    experiment = Experiment(shards.paths, fresh, method_settings(), rounds=rounds)
+    if not as_json:
+        OUT.print(partition_table(shards.summary))
+    seen = demonstrate(experiment, edges_kept=shards.edges_kept, shown=not as_json, keep_in=folder if keep else None)
+    if as_json:
+        print_json({"report": seen.report, "url": seen.url, "answer": seen.answer})
+    else:
+        first = next(iter(seen.ledgers.values()))
+        tables = (
+            quality_table(seen.report),
+            crossing_table(seen.ledgers),
+            field_table(first),
+            answer_table(seen.answer),
+        )
+        OUT.print(*tables, sep="\n")
+        _print_request(seen.url, keep=keep)
+
+
+def partition(
+    data: Annotated[str, typer.Argument(help=f"data set, or '{SYNTHETIC}'")],
+    out: Annotated[Path, typer.Option(help="folder for the shards")],
+    clients: Clients = 4,
+    method: How = Method.spectral,
+    number: Number = 0,
+    split_seed: SplitSeed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Divide a data set into shards, one folder a client."""
+    shards = cut_shards(data, Cut(clients, method.value, number, split_seed), out)
+    if as_json:
+        return print_json(shards.summary)
+    OUT.print(partition_table(shards.summary))
+    for note in shards.summary["notes"]:
+        OUT.print(f"- {note}")
+
+
+def simulate(
+    data: Data,
+    out: Annotated[Path | None, typer.Option(help="new or empty folder; by default the next in runs/")] = None,
+    clients: Clients = 4,
+    rounds: Annotated[int | None, typer.Option(min=1, help="by default the preset's")] = None,
+    strategy: StrategyName = StrategyName.lpsfed,
+    preset: PresetName = PresetName.default,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    changes: Changes = None,
+    method: How = Method.spectral,
+    number: Number = 0,
+    split_seed: SplitSeed = 0,
+    device: Device = Device.auto,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads a client")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Train a federation in one process, over the very same services, and hold it against the floors."""
+    agreed = method_settings(preset.value, **pairs(changes or []))
+    folder = _next_folder(Path("runs")) if out is None else _empty_folder(out)
+    shards = find_shards(Path(data)) or cut_shards(
+        data, Cut(clients, method.value, number, split_seed), folder / "shards"
+    )
+    experiment = Experiment(
+        shards.paths,
+        folder,
+        agreed,
+        strategy=strategy.value,
+        rounds=rounds or PRESET_ROUNDS[preset.value],
+        seed=seed,
+        device=device.value,
+        threads=threads,
+    )
+    report = study(experiment, run_in_process, edges_kept=shards.edges_kept, shown=not as_json)
+    if as_json:
+        return print_json(report)
+    OUT.print(quality_table(report), f"report: {folder / 'report.json'}", sep="\n")
+
+
+def report(folder: Annotated[Path, typer.Argument(help="folder of a simulation")], as_json: AsJson = False) -> None:
+    """Draw a run's curves (curves.png) and write its table (report.md) into its folder."""
+    found, rows = read_report(folder)
+    draw_curves(rows, folder / "curves.png")
+    (folder / "report.md").write_text(markdown_table(found), encoding="utf-8")
+    if as_json:
+        return print_json(found)
+    OUT.print(quality_table(found), f"written: {folder / 'curves.png'}, {folder / 'report.md'}", sep="\n")
+
+
+def _next_folder(root: Path) -> Path:
+    """root/1, root/2, ...: the first number that is not taken."""
+    taken = [int(path.name) for path in root.glob("*") if path.name.isdigit()]
+    folder = root / str(max(taken, default=0) + 1)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _empty_folder(folder: Path) -> Path:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SettingsError(f"--out: expected a new or an empty folder, got {folder}")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _print_request(url: str, *, keep: bool) -> None:
+    kept, ended = "go on serving until `lpsfed demo --stop`", "have ended; --keep leaves them running"
+    OUT.print(f"The services {kept if keep else ended}. To ask:\n")
+    sys.stdout.write(f"curl '{url}'\n")

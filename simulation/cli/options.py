@@ -1,0 +1,67 @@
+"""What several commands ask for: choices, arguments and flags, each written once; and how answers are printed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from shared.errors import SettingsError
+from simulation.source import SYNTHETIC
+
+
+class Method(StrEnum):
+    spectral = "spectral"
+    users = "users"
+    random = "random"
+    ego = "ego"
+    interconnected = "interconnected"
+
+
+class StrategyName(StrEnum):
+    lpsfed = "lpsfed"
+    fedavg = "fedavg"
+    local = "local"
+
+
+class PresetName(StrEnum):
+    default = "default"
+    paper = "paper"
+
+
+class Device(StrEnum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+Data = Annotated[str, typer.Argument(help=f"data set, folder of shards, or '{SYNTHETIC}'")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON alone")]
+Clients = Annotated[int, typer.Option(min=1, help="number of clients")]
+Number = Annotated[int, typer.Option("--partition", min=0, help="p: 0 is deterministic, others draw anew")]
+How = Annotated[Method, typer.Option("--method", help="how to divide users and items")]
+SplitSeed = Annotated[int, typer.Option(min=0, help="of the 8:1:1 split, where the data bring none")]
+SettingsFile = Annotated[Path | None, typer.Option(help="TOML; environment and flags win over it")]
+Changes = Annotated[list[str] | None, typer.Option("--set", help="a setting of the method, key=value")]
+
+
+def given(flags: dict[str, Any]) -> dict[str, Any]:
+    """The flags that were set; an enumeration as its text."""
+    plain = {name: flag.value if isinstance(flag, StrEnum) else flag for name, flag in flags.items()}
+    return {name: flag for name, flag in plain.items() if flag is not None}
+
+
+def pairs(changes: list[str]) -> dict[str, str]:
+    """['a=1', ...] -> {'a': '1', ...}. SettingsError for anything else."""
+    split = [change.partition("=") for change in changes]
+    if wrong := [change for change, (key, mark, _) in zip(changes, split, strict=True) if not key or not mark]:
+        raise SettingsError(f"--set: expected key=value, got {wrong[0]!r}")
+    return {key: value for key, _, value in split}
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=1) + "\n")

@@ -1,0 +1,65 @@
+"""Commands of one side alone: serve it, make its secrets, start a run, look at the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from aggregator_service.__main__ import serve as serve_aggregator
+from aggregator_service.settings import aggregator_settings
+from client_service.__main__ import serve as serve_client
+from client_service.settings import client_settings
+from simulation.cli.options import AsJson, Device, SettingsFile, StrategyName, given, print_json
+from simulation.console import OUT
+from simulation.doctor import examine
+
+
+def aggregator(
+    state_directory: Annotated[Path | None, typer.Option(help="database and blobs")] = None,
+    operator_token_file: Annotated[Path | None, typer.Option(help="file with the operator's secret")] = None,
+    strategy: Annotated[StrategyName | None, typer.Option()] = None,
+    host: Annotated[str | None, typer.Option()] = None,
+    port: Annotated[int | None, typer.Option()] = None,
+) -> None:
+    """Serve the aggregator. Settings also come from LPSFED_AGGREGATOR_*; flags win."""
+    serve_aggregator(aggregator_settings(**given(locals())))
+
+
+def client(
+    settings: SettingsFile = None,
+    name: Annotated[str | None, typer.Option(help="given by the operator")] = None,
+    shard: Annotated[Path | None, typer.Option(help="folder with interactions.parquet")] = None,
+    state_directory: Annotated[Path | None, typer.Option(help="secret, ledger and models")] = None,
+    aggregator_url: Annotated[str | None, typer.Option()] = None,
+    strategy: Annotated[StrategyName | None, typer.Option()] = None,
+    device: Annotated[Device | None, typer.Option()] = None,
+    host: Annotated[str | None, typer.Option()] = None,
+    port: Annotated[int | None, typer.Option()] = None,
+) -> None:
+    """Serve one silo's client. Settings also come from LPSFED_CLIENT_* and a TOML file; flags win."""
+    flags = given(locals())
+    flags.pop("settings", None)
+    serve_client(client_settings(settings, **flags))
+
+
+def doctor(
+    shard: Annotated[Path | None, typer.Option(help="a shard to read")] = None,
+    settings: SettingsFile = None,
+    folder: Annotated[Path, typer.Option(help="where state would go")] = Path(),
+    ports: Annotated[list[int] | None, typer.Option("--port", help="ports that should be free")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check Python, packages, device, disk, ports, shard and settings."""
+    checks = examine(shard=shard, folder=folder, ports=tuple(ports or (8800, 8801)), settings=settings)
+    if as_json:
+        print_json([vars(check) for check in checks])
+    else:
+        table = Table("check", "", "found")
+        for check in checks:
+            table.add_row(check.name, "[green]good[/]" if check.good else "[red]bad[/]", check.found)
+        OUT.print(table)
+    if not all(check.good for check in checks):
+        raise typer.Exit(1)
