@@ -11,8 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from shared.schemas import RunHistoryOut
 from simulation.federation import Observe
 from simulation.federation import Progress as RunProgress
+from simulation.operate import round_line
 from simulation.report import METRICS, best_floor
 
 OUT = Console()
@@ -30,6 +32,24 @@ def run_bars(names: tuple[str, ...], rounds: int, *, shown: bool) -> Iterator[Ob
             for name, status in seen.statuses.items():
                 done = max(0, status.round - (status.phase not in BETWEEN))
                 progress.update(tasks[name], completed=min(done, rounds), phase=status.problem or status.phase)
+
+        yield observe
+
+
+@contextmanager
+def round_lines(*, shown: bool) -> Iterator[Callable[[RunHistoryOut], None]]:
+    """A line for each round that has closed, a bar beneath them where there is a terminal."""
+    with _progress(shown and ERR.is_terminal) as progress:
+        task, told = progress.add_task("run", total=None, phase="starting"), 0
+
+        def observe(history: RunHistoryOut) -> None:
+            nonlocal told
+            closed = [one for one in history.rounds if one.closed_at is not None]
+            for done in closed[told:] if shown else ():
+                ERR.print(f"{history.run}, {round_line(history.request, done)}", highlight=False)
+            told = len(closed)
+            progress.update(task, description=history.run, completed=told, total=history.request.rounds)
+            progress.update(task, phase=history.phase)
 
         yield observe
 

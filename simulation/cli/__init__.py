@@ -19,6 +19,8 @@ for command in (
     experiments.report,
     services.aggregator,
     services.client,
+    services.run,
+    services.secret,
     services.doctor,
 ):
     app.command()(command)

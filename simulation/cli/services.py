@@ -11,10 +11,25 @@ from rich.table import Table
 from aggregator_service.__main__ import serve as serve_aggregator
 from aggregator_service.settings import aggregator_settings
 from client_service.__main__ import serve as serve_client
+from client_service.boundary.secret import create_secret
 from client_service.settings import client_settings
-from simulation.cli.options import AsJson, Device, SettingsFile, StrategyName, given, print_json
-from simulation.console import OUT
+from shared.schemas import RunIn
+from shared.settings import PRESET_ROUNDS, method_settings
+from simulation.cli.options import (
+    AsJson,
+    Changes,
+    Clients,
+    Device,
+    PresetName,
+    SettingsFile,
+    StrategyName,
+    given,
+    pairs,
+    print_json,
+)
+from simulation.console import ERR, OUT, round_lines
 from simulation.doctor import examine
+from simulation.operate import follow, latest, operating, start
 
 
 def aggregator(
@@ -63,3 +78,39 @@ def doctor(
         OUT.print(table)
     if not all(check.good for check in checks):
         raise typer.Exit(1)
+
+
+def secret(paths: Annotated[list[Path], typer.Argument(help="files to make, readable by their owner alone")]) -> None:
+    """Make random 256-bit secrets. A file that is there already is left as it is."""
+    for path in paths:
+        ERR.print(f"{path}: {'made' if create_secret(path) else 'there already'}", soft_wrap=True)
+
+
+def run(
+    operator_token_file: Annotated[Path, typer.Option(help="file with the operator's secret")],
+    aggregator_url: Annotated[str, typer.Option()] = "http://127.0.0.1:8800",
+    clients: Clients = 4,
+    rounds: Annotated[int | None, typer.Option(min=1, help="by default the preset's")] = None,
+    quorum: Annotated[int | None, typer.Option(min=1, help="updates that a round needs at its deadline")] = None,
+    deadline_seconds: Annotated[float, typer.Option(min=1, help="longest wait in any one phase")] = 3600.0,
+    preset: PresetName = PresetName.default,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    changes: Changes = None,
+    if_none: Annotated[bool, typer.Option("--if-none", help="follow the latest run where there is one")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start a run at an aggregator, as its operator, and follow it to its end."""
+    request = RunIn(
+        rounds=rounds or PRESET_ROUNDS[preset.value],
+        seed=seed,
+        clients=clients,
+        quorum=quorum,
+        deadline_seconds=deadline_seconds,
+        method=method_settings(preset.value, **pairs(changes or [])),
+    )
+    with operating(aggregator_url, operator_token_file) as http:
+        found = (latest(http) if if_none else None) or start(http, request)
+        with round_lines(shown=not as_json) as observe:
+            history = follow(http, found.run, observe)
+    if as_json:
+        print_json(history.model_dump(mode="json"))

@@ -1,0 +1,90 @@
+"""An aggregator's address and the operator's token -> a run started, or the latest one, followed to its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from shared.errors import FederationError, SettingsError, UnavailableError
+from shared.schemas import RoundOut, RunHistoryOut, RunIn
+
+POLL_SECONDS = 1.0
+CALL_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0  # for an aggregator that is not there: starting, or starting again
+ENDED = ("finished", "failed")
+
+Observe = Callable[[RunHistoryOut], None]
+
+
+@contextmanager
+def operating(url: str, token_file: Path) -> Iterator[httpx.Client]:
+    """A way to make the operator's calls."""
+    try:
+        token = token_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"operator token: expected a readable text file ({error})") from None
+    headers = {"Authorization": f"Bearer {token}"}
+    with httpx.Client(base_url=url, headers=headers, timeout=CALL_SECONDS, trust_env=False) as http:
+        yield http
+
+
+def start(http: httpx.Client, request: RunIn) -> RunHistoryOut:
+    """A new run. FederationError with the aggregator's reason where one is still going on."""
+    return RunHistoryOut.model_validate(_asked(http, "POST", "/v1/runs", request.model_dump_json()))
+
+
+def latest(http: httpx.Client) -> RunHistoryOut | None:
+    """The newest run, without its rounds."""
+    runs = _asked(http, "GET", "/v1/runs")
+    assert isinstance(runs, list)
+    return RunHistoryOut.model_validate(runs[-1]) if runs else None
+
+
+def follow(http: httpx.Client, run: str, observe: Observe) -> RunHistoryOut:
+    """Look at a run until it has ended; its own deadlines bound that. FederationError with the reason if it failed."""
+    while True:
+        history = RunHistoryOut.model_validate(_asked(http, "GET", f"/v1/runs/{run}"))
+        observe(history)
+        if history.phase == "failed":
+            raise FederationError(f"{run} failed: {history.reason}")
+        if history.phase in ENDED:
+            return history
+        time.sleep(POLL_SECONDS)
+
+
+def round_line(request: RunIn, done: RoundOut) -> str:
+    """A closed round in one line."""
+    received = [one for one in done.participants if one.received]
+    size = sum(one.size for one in received)
+    return (
+        f"round {done.number} of {request.rounds}: {len(received)} of {len(done.participants)} updates, {size:,} bytes"
+    )
+
+
+def _asked(http: httpx.Client, method: str, path: str, body: str | None = None) -> object:
+    """One call, made again while nobody answers: an aggregator that restarts comes back to the same round."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return _once(http, method, path, body)
+        except UnavailableError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(POLL_SECONDS)
+
+
+def _once(http: httpx.Client, method: str, path: str, body: str | None) -> object:
+    headers = {} if body is None else {"Content-Type": "application/json"}
+    try:
+        answer = http.request(method, path, content=body, headers=headers)
+    except httpx.TransportError as error:
+        raise UnavailableError(f"{http.base_url}: expected an aggregator, got {type(error).__name__}") from None
+    if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
+        raise UnavailableError(f"{method} {path}: {answer.status_code} {answer.text[:300]}")
+    if not answer.is_success:
+        raise FederationError(f"{method} {path}: {answer.status_code} {answer.text[:300]}")
+    return answer.json()

@@ -1,0 +1,132 @@
+"""The relay carries bytes both ways to the one service behind it, and nobody can point it elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import anyio
+import pytest
+
+from shared.web import relay as subject
+from shared.web.relay import Relay, main
+
+pytestmark = pytest.mark.anyio
+LONGEST_SECONDS = 20.0
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answers with what came, once all has come."""
+    writer.write(b"echo " + await reader.read())
+    await writer.drain()
+    writer.close()
+
+
+@asynccontextmanager
+async def listening(handle: object) -> AsyncIterator[int]:
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)  # type: ignore[arg-type]
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def asked(port: int, content: bytes) -> bytes:
+    with anyio.fail_after(LONGEST_SECONDS):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(content)
+        writer.write_eof()
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+
+async def test_bytes_go_both_ways_whole_and_an_end_of_one_direction_is_passed_on() -> None:
+    content = os.urandom(3 << 20)  # more than any buffer between the two holds
+    async with listening(echo) as behind, listening(Relay("127.0.0.1", behind).handle) as port:
+        assert await asked(port, content) == b"echo " + content
+        answers = await asyncio.gather(*(asked(port, b"%d" % number) for number in range(20)))
+    assert answers == [b"echo %d" % number for number in range(20)]
+
+
+async def test_a_request_for_another_place_reaches_the_one_behind() -> None:
+    async with (
+        listening(echo) as elsewhere,
+        listening(echo) as behind,
+        listening(Relay("127.0.0.1", behind).handle) as port,
+    ):
+        request = b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % elsewhere
+        assert await asked(port, request) == b"echo " + request
+
+
+async def test_while_nobody_is_behind_callers_are_hung_up_on() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        async with listening(Relay("127.0.0.1", closed.getsockname()[1]).handle) as port:
+            assert await asked(port, b"anybody?") == b""
+
+
+async def test_beyond_so_many_connections_callers_are_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "MOST_CONNECTIONS", 1)
+    async with listening(echo) as behind, listening(Relay("127.0.0.1", behind).handle) as port:
+        _, held = await asyncio.open_connection("127.0.0.1", port)
+        await anyio.sleep(0.05)
+        with suppress(ConnectionResetError):  # what it sent was never read
+            assert await asked(port, b"one more") == b""
+        held.close()
+        assert await _until_free(port) == b"echo next"
+
+
+async def _until_free(port: int) -> bytes:
+    """The answer once the connection that was held is over."""
+    answer = b""
+    with anyio.fail_after(LONGEST_SECONDS):
+        while not answer:
+            with suppress(ConnectionResetError):
+                answer = await asked(port, b"next")
+    return answer
+
+
+async def test_a_connection_without_a_byte_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "IDLE_SECONDS", 0.05)
+    async with listening(echo) as behind, listening(Relay("127.0.0.1", behind).handle) as port:
+        with anyio.fail_after(LONGEST_SECONDS):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            assert await reader.read() == b""
+            writer.close()
+
+
+@pytest.mark.parametrize("arguments", [[], ["8800"], ["x", "host:1"], ["8800", "host"]])
+def test_other_arguments_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err == "relay: expected PORT HOST:PORT\n"
+
+
+@pytest.mark.processes
+async def test_a_process_of_it_ends_when_told_to() -> None:
+    async with listening(echo) as behind:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        process = subprocess.Popen([sys.executable, "-m", "shared.web.relay", str(port), f"127.0.0.1:{behind}"])
+        try:
+            assert await _answered(port) == b"echo hello"
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(process.wait, LONGEST_SECONDS) == 0
+        finally:
+            process.kill()
+            process.wait()
+
+
+async def _answered(port: int) -> bytes:
+    """The answer of a relay that is about to listen."""
+    with anyio.fail_after(LONGEST_SECONDS):
+        while True:
+            try:
+                return await asked(port, b"hello")
+            except ConnectionRefusedError:
+                await anyio.sleep(0.02)

@@ -1,0 +1,132 @@
+"""`lpsfed run` as an operator meets it: it starts, follows, comes back, and says why a run has failed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner, Result
+
+from shared.schemas import RoundOut, RunHistoryOut, RunIn
+from simulation import operate as subject
+from simulation.cli import app
+
+Answer = Callable[[httpx.Request], httpx.Response]
+
+
+def history(phase: str = "open", closed: int = 0, **fields: Any) -> RunHistoryOut:
+    """run-1 of three rounds, so many of them closed."""
+    rounds = tuple(
+        RoundOut(number=n, phase="aggregated", opened_at="then", closed_at="now") for n in range(1, closed + 1)
+    )
+    return RunHistoryOut.model_validate(
+        {"run": "run-1", "phase": phase, "request": RunIn(rounds=3), "started_at": "then", "rounds": rounds} | fields
+    )
+
+
+class Aggregator:
+    """Plays the operator's side of an aggregator: a list of histories, each look takes the next."""
+
+    def __init__(self, *histories: RunHistoryOut, runs: tuple[RunHistoryOut, ...] = ()) -> None:
+        self.histories, self.runs = list(histories), runs
+        self.requests: list[httpx.Request] = []
+        self.absent = 0
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        if self.absent:
+            self.absent -= 1
+            raise httpx.ConnectError("nobody listens", request=request)
+        if request.url.path == "/v1/runs/run-1":
+            found = self.histories.pop(0) if len(self.histories) > 1 else self.histories[0]
+            return httpx.Response(200, content=found.model_dump_json())
+        if request.method == "POST":
+            return httpx.Response(201, content=self.histories[0].model_dump_json())
+        return httpx.Response(200, json=[one.model_dump(mode="json") for one in self.runs])
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text("the operator's token\n")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(subject, "POLL_SECONDS", 0.001)
+    yield
+
+
+def run(monkeypatch: pytest.MonkeyPatch, token: Path, answer: Answer, *arguments: str) -> Result:
+    client = httpx.Client
+    monkeypatch.setattr(httpx, "Client", lambda **options: client(transport=httpx.MockTransport(answer), **options))
+    return CliRunner().invoke(app, ["run", "--operator-token-file", str(token), *arguments])
+
+
+def test_a_run_is_started_as_asked_and_told_round_by_round(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
+    there = Aggregator(history("waiting"), history(closed=1), history(closed=2), history("finished", closed=3))
+    done = run(monkeypatch, token, there, "--clients", "2", "--rounds", "3", "--set", "width=8")
+    assert done.exit_code == 0, done.output
+    first = there.requests[0]
+    assert first.method == "POST" and first.headers["authorization"] == "Bearer the operator's token"
+    asked = json.loads(first.content)
+    assert (asked["clients"], asked["rounds"], asked["method"]["width"]) == (2, 3, 8)
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == [f"run-1, round {n} of 3" for n in (1, 2, 3)]
+
+
+def test_the_run_there_is_is_followed_and_none_is_started(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
+    there = Aggregator(history(closed=2), history("finished", closed=3), runs=(history(),))
+    done = run(monkeypatch, token, there, "--if-none", "--json")
+    assert done.exit_code == 0 and json.loads(done.stdout)["phase"] == "finished" and done.stderr == ""
+    assert {request.method for request in there.requests} == {"GET"}
+
+
+def test_where_there_is_none_one_is_started(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
+    there = Aggregator(history("waiting"), history("finished", closed=3))
+    assert run(monkeypatch, token, there, "--if-none").exit_code == 0
+    assert [request.method for request in there.requests][:2] == ["GET", "POST"]
+
+
+def test_a_failed_run_is_an_error_with_its_reason(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
+    done = run(monkeypatch, token, Aggregator(history("failed", reason="round 1: 1 of 2 updates")))
+    assert done.exit_code == 1 and str(done.exception) == "run-1 failed: round 1: 1 of 2 updates"
+
+
+def test_an_aggregator_that_starts_again_is_waited_for(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
+    there = Aggregator(history("finished", closed=3))
+    there.absent = 3
+    assert run(monkeypatch, token, there).exit_code == 0 and len(there.requests) == 5
+
+
+def test_nobody_there_is_named_in_bounded_time(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
+    monkeypatch.setattr(subject, "PATIENCE_SECONDS", 0.01)
+    there = Aggregator(history())
+    there.absent = 10**9
+    done = run(monkeypatch, token, there, "--aggregator-url", "http://127.0.0.1:1")
+    assert done.exit_code == 1 and "http://127.0.0.1:1: expected an aggregator, got ConnectError" in str(done.exception)
+
+
+def test_a_refusal_is_told_as_it_came(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
+    done = run(monkeypatch, token, lambda request: httpx.Response(409, text="run-1 is open", request=request))
+    assert done.exit_code == 1 and str(done.exception) == "POST /v1/runs: 409 run-1 is open"
+
+
+def test_a_token_that_is_not_there_is_a_matter_of_settings(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["run", "--operator-token-file", str(tmp_path / "none")])
+    assert done.exit_code != 0 and "expected a readable text file" in str(done.exception)
+
+
+def test_secrets_are_made_once_for_their_owner_alone(tmp_path: Path) -> None:
+    paths = [tmp_path / "one" / "token", tmp_path / "two"]
+    assert CliRunner().invoke(app, ["secret", *map(str, paths)]).exit_code == 0
+    made = [path.read_text() for path in paths]
+    assert len(set(made)) == 2 and all(
+        len(text) == 64 and path.stat().st_mode & 0o777 == 0o600 for text, path in zip(made, paths, strict=True)
+    )
+    again = CliRunner().invoke(app, ["secret", *map(str, paths)])
+    assert "there already" in again.stderr and [path.read_text() for path in paths] == made
