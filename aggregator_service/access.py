@@ -1,13 +1,15 @@
-"""A bearer secret -> who is calling. The aggregator keeps hashes of 256-bit random secrets, never the secrets."""
+"""An Authorization header -> the secret in it; of 256-bit random secrets the aggregator keeps hashes alone."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 
 from shared.errors import AuthenticationError
 
 LEAST_SECRET = 32  # characters; a fast hash is safe only for secrets that nobody can guess
+OPERATOR = "operator"  # the user name that a browser sends along with the operator's token
 
 
 def bearer(header: str | None) -> str:
@@ -16,6 +18,20 @@ def bearer(header: str | None) -> str:
     if scheme.lower() != "bearer" or not secret.strip():
         raise AuthenticationError("expected the header 'Authorization: Bearer <secret>'")
     return secret.strip()
+
+
+def operator_secret(header: str | None) -> str:
+    """The secret in the operator's Authorization header: a bearer's, or the password of the user `operator`."""
+    scheme, _, coded = (header or "").partition(" ")
+    if scheme.lower() != "basic":
+        return bearer(header)
+    try:
+        user, _, password = base64.b64decode(coded.strip(), validate=True).decode().partition(":")
+    except ValueError:  # neither base64 nor UTF-8
+        raise AuthenticationError(f"expected base64 of '{OPERATOR}:<token>' after 'Basic', got another text") from None
+    if user != OPERATOR:
+        raise AuthenticationError(f"expected the user {OPERATOR!r}, got another")
+    return password
 
 
 def hashed(secret: str) -> str:

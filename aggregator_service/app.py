@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from aggregator_service import routes
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.logs import LOGGER
+from aggregator_service.recorded import Recorded
 from aggregator_service.settings import AggregatorSettings
 from shared.web import problems
 from shared.web.access import Limited, Observed
@@ -19,10 +20,11 @@ def create_app(settings: AggregatorSettings) -> FastAPI:
     """The service. It opens its state directory when its lifespan begins; `app.state.coordinator` is its inside."""
     app = FastAPI(title="LPSFed aggregator", lifespan=_lifespan)
     coordinator = app.state.coordinator = Coordinator(settings)
-    for router in (routes.clients, routes.runs, routes.inside):
+    for router in (routes.clients, routes.operated, routes.inside):
         app.include_router(router)
     problems.install(app)
     app.add_middleware(Limited)
+    app.add_middleware(Recorded, coordinator=coordinator)
     app.add_middleware(Observed, requests=coordinator.metrics.requests, logger=LOGGER)
     return app
 

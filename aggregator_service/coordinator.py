@@ -14,19 +14,21 @@ import anyio
 from aggregator_service import aggregation, rounds
 from aggregator_service.aggregation import Archive
 from aggregator_service.anchor import Anchor, anchor
+from aggregator_service.arrivals import Arrivals
 from aggregator_service.conductor import Clock, Conductor
 from aggregator_service.membership import Members, require_same
 from aggregator_service.metrics import Metrics
 from aggregator_service.rounds import Receipt, Run
 from aggregator_service.settings import AggregatorSettings
 from aggregator_service.storage import records, store
+from aggregator_service.storage.arrivals import Arrival
 from aggregator_service.storage.blobs import Blobs
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.history import run_histories, run_history
 from aggregator_service.threads import off_loop
 from aggregator_service.uploads import Address, Uploads
-from shared.errors import ConflictError, NotFoundError, ProtocolError, UnavailableError
-from shared.schemas import JoinIn, JoinOut, RunHistoryOut, RunIn, RunOut
+from shared.errors import ConflictError, NotFoundError, UnavailableError
+from shared.schemas import ArrivalsOut, JoinIn, JoinOut, RunHistoryOut, RunIn, RunOut
 from shared.wire import encode
 
 
@@ -38,6 +40,7 @@ class Federation:
     members: Members
     conductor: Conductor
     uploads: Uploads
+    arrivals: Arrivals
 
 
 class Coordinator:
@@ -48,7 +51,7 @@ class Coordinator:
         self.metrics = Metrics()
         self.operator_token = settings.token()
         self._clock = clock
-        self._declaration = settings.declaration()
+        self.declaration = settings.declaration()
         self._federation: Federation | None = None
         self._drawing = anyio.Lock()
 
@@ -67,12 +70,13 @@ class Coordinator:
 
     def _open(self) -> Federation:
         directory = self.settings.state_directory
-        database, blobs = Database(directory, self._declaration), Blobs(directory / "blobs")
+        database, blobs = Database(directory, self.declaration), Blobs(directory / "blobs")
         blobs.keep_only(records.blobs(database))
         archive, members = Archive(database, blobs, self.settings), Members(records.clients(database))
         conductor = Conductor(archive, self.metrics, clock=self._clock)
         self.metrics.clients.set(len(members))
-        return Federation(archive, members, conductor, Uploads(conductor, self._declaration, clock=self._clock))
+        uploads = Uploads(conductor, self.declaration, clock=self._clock)
+        return Federation(archive, members, conductor, uploads, Arrivals(database, self.metrics, clock=self._clock))
 
     @property
     def _running(self) -> Federation:
@@ -94,13 +98,21 @@ class Coordinator:
     def identify(self, secret: str) -> str:
         return self._running.members.identify(secret)
 
+    async def record(self, arrival: Arrival) -> None:
+        """Put on record what a client has sent and what it is about to be answered."""
+        await self._running.arrivals.add(arrival)
+
+    async def arrivals(self, after: int, limit: int) -> ArrivalsOut:
+        """What is on record after that sequence number, oldest first."""
+        return await self._running.arrivals.page(after, limit)
+
     async def join(self, message: JoinIn, secret: str) -> JoinOut:
-        require_same(self._declaration, message.declaration)
+        require_same(self.declaration, message.declaration)
         here = self._running
         async with here.conductor.lock:
             client = here.members.admit(message, secret, now=self._clock())
             if client not in here.members:
-                await off_loop(store.add_client, here.archive.database, client, declaration=self._declaration)
+                await off_loop(store.add_client, here.archive.database, client, declaration=self.declaration)
                 here.members.add(client)
                 self.metrics.clients.set(len(here.members))
             await self._enrol(here.conductor, client.name)
@@ -113,10 +125,10 @@ class Coordinator:
 
     async def start_run(self, request: RunIn) -> RunHistoryOut:
         """ConflictError while a run is active; ProtocolError for one that this federation could not carry out."""
-        _require_same_shape(self.settings, request)
+        self.settings.require_same_shape(request.method)
         here = self._running
         async with here.conductor.lock:
-            name = _next_name(here.conductor.run)
+            name = rounds.next_name(here.conductor.run)
             run = rounds.start(name, request, clients=here.members.names, now=self._clock())
             await here.conductor.commit(run, partial(store.enrol, clients=run.clients))
         return await self.history(name)
@@ -188,16 +200,3 @@ def _draw(here: Federation, run: Run, key: int) -> Anchor:
     drawn = anchor(run.request.method, counts, seed=run.request.seed, number=key)
     store.add_anchor(here.archive.database, run.name, number=key, anchor=drawn)
     return drawn
-
-
-def _next_name(run: Run | None) -> str:
-    if run is not None and run.active:
-        raise ConflictError(f"expected no active run, {run.name} is {run.phase}")
-    return f"run-{1 + (int(run.name.removeprefix('run-')) if run else 0)}"
-
-
-def _require_same_shape(settings: AggregatorSettings, request: RunIn) -> None:
-    for name in ("width", "layers"):
-        ours, theirs = getattr(settings.method, name), getattr(request.method, name)
-        if ours != theirs:
-            raise ProtocolError(f"method.{name}: expected this federation's {ours}, got {theirs}")

@@ -18,6 +18,12 @@ class Metrics:
         prefix = "lpsfed_aggregator"
         self.uploads = Counter(f"{prefix}_uploads", "Uploads by outcome", ["outcome"], registry=registry)
         self.upload_bytes = Counter(f"{prefix}_upload_bytes", "Bytes of accepted updates", registry=registry)
+        self.strangers = Counter(
+            f"{prefix}_strangers", "Joins and uploads of callers whose secret nobody knows", registry=registry
+        )
+        self.unrecorded = Counter(
+            f"{prefix}_unrecorded_refusals", "Refusals beyond what is recorded of one client", registry=registry
+        )
         self.rounds = Counter(f"{prefix}_rounds", "Rounds that ended, by outcome", ["outcome"], registry=registry)
         self.round_seconds = Histogram(f"{prefix}_round_seconds", "From opened to closed", registry=registry)
         self.aggregation_seconds = Histogram(f"{prefix}_aggregation_seconds", "Closed to durable", registry=registry)

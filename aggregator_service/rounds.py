@@ -59,6 +59,13 @@ class Run:
         return number < self.round or (number == self.round and self.phase == "finished")
 
 
+def next_name(run: Run | None) -> str:
+    """The name of the run after this one, the newest; ConflictError while it is active."""
+    if run is not None and run.active:
+        raise ConflictError(f"expected no active run, {run.name} is {run.phase}")
+    return f"run-{1 + (int(run.name.removeprefix('run-')) if run else 0)}"
+
+
 def start(name: str, request: RunIn, *, clients: frozenset[str], now: float) -> Run:
     """A new run with everybody who has joined so far; ProtocolError if it could never reach its quorum."""
     if request.quorum is not None and request.quorum > request.clients:

@@ -8,12 +8,24 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.security import HTTPBearer
 
-from aggregator_service.access import bearer, same
-from aggregator_service.coordinator import Coordinator
+from aggregator_service.access import bearer
+from aggregator_service.callers import Caller, Service, caller, operator
 from aggregator_service.storage.history import instant
+from aggregator_service.undeclared import nothing_undeclared
 from aggregator_service.uploads import Address
 from shared.errors import ForbiddenError, MediaTypeError, TooLargeError, UnavailableError
-from shared.schemas import AnchorOut, JoinIn, JoinOut, ProblemOut, ReceiptOut, RunHistoryOut, RunIn, RunOut
+from shared.schemas import (
+    AnchorOut,
+    ArrivalsOut,
+    Declaration,
+    JoinIn,
+    JoinOut,
+    ProblemOut,
+    ReceiptOut,
+    RunHistoryOut,
+    RunIn,
+    RunOut,
+)
 from shared.wire import MEDIA_TYPE
 
 PRIVATE = {"Cache-Control": "no-store"}
@@ -23,40 +35,16 @@ RunPath = Annotated[str, Path(pattern=r"^run-[0-9]{1,9}$")]
 RoundPath = Annotated[int, Path(ge=1, le=100_000)]
 ClientPath = Annotated[str, Path(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 Wait = Annotated[float, Query(ge=0, allow_inf_nan=False, description="seconds; clamped by the aggregator")]
+After = Annotated[int, Query(ge=0, lt=1 << 53, description="the sequence number of the last one that is known")]
+Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
 # Dependencies are async because the framework sends each plain function through a worker thread.
-async def coordinator(request: Request) -> Coordinator:
-    found: Coordinator = request.app.state.coordinator
-    return found
-
-
-Service = Annotated[Coordinator, Depends(coordinator)]
-
-
-async def caller(request: Request, service: Service) -> str:
-    """The joined client whose secret this is."""
-    name = service.identify(bearer(request.headers.get("authorization")))
-    request.state.client = name
-    return name
-
-
-Caller = Annotated[str, Depends(caller)]
-
-
 async def address(run: RunPath, number: RoundPath, client: ClientPath, caller: Caller) -> Address:
     """What a client may name: only its own."""
     if client != caller:
         raise ForbiddenError(f"expected your own name, {caller!r}, got {client!r}")
     return Address(run, number, client)
-
-
-async def operator(request: Request, service: Service) -> None:
-    secret = bearer(request.headers.get("authorization"))
-    if same(secret, service.operator_token):
-        return
-    await caller(request, service)
-    raise ForbiddenError("expected the operator's token, got a client's secret")
 
 
 async def acceptable(request: Request, service: Service, caller: Caller) -> None:
@@ -78,8 +66,9 @@ NOT_YET: dict[int | str, dict[str, Any]] = {204: {"description": "the wait is ov
 REPEATED: dict[int | str, dict[str, Any]] = {201: {"model": ReceiptOut, "description": "accepted; 200: it came before"}}
 UPDATE_BODY = {"requestBody": {"required": True, "content": {MEDIA_TYPE: BINARY}}}
 SHOWN = Depends(HTTPBearer(auto_error=False))  # for /docs alone; who is calling is decided by `caller` and `operator`
-clients = APIRouter(prefix="/v1", tags=["clients"], dependencies=[SHOWN], responses=PROBLEMS)
-runs = APIRouter(prefix="/v1/runs", tags=["operator"], dependencies=[SHOWN, Depends(operator)], responses=PROBLEMS)
+STRICT = [SHOWN, Depends(nothing_undeclared)]
+clients = APIRouter(prefix="/v1", tags=["clients"], dependencies=STRICT, responses=PROBLEMS)
+operated = APIRouter(prefix="/v1", tags=["operator"], dependencies=[*STRICT, Depends(operator)], responses=PROBLEMS)
 inside = APIRouter(tags=["service"])
 
 
@@ -147,19 +136,29 @@ async def read_personalised(
     return Response(body, media_type=MEDIA_TYPE, headers=PRIVATE)
 
 
-@runs.post("", status_code=201)
+@operated.post("/runs", status_code=201)
 async def start_run(message: RunIn, service: Service) -> RunHistoryOut:
     return await service.start_run(message)
 
 
-@runs.get("")
+@operated.get("/runs")
 async def list_runs(service: Service) -> list[RunHistoryOut]:
     return await service.histories()
 
 
-@runs.get("/{run}")
+@operated.get("/runs/{run}")
 async def read_run(run: RunPath, service: Service) -> RunHistoryOut:
     return await service.history(run)
+
+
+@operated.get("/arrivals")
+async def list_arrivals(service: Service, after: After = 0, limit: Limit = 100) -> ArrivalsOut:
+    return await service.arrivals(after, limit)
+
+
+@operated.get("/declaration")
+async def read_declaration(service: Service) -> Declaration:
+    return service.declaration
 
 
 @inside.get("/health/live")

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from shared.errors import ProtocolError
 from shared.parameters import mlp_specification
 from shared.schemas import Declaration
 from shared.settings import MethodSettings
@@ -67,6 +68,13 @@ class AggregatorSettings(BaseSettings):
     def declaration(self) -> Declaration:
         """What every client of this federation may send, and no more."""
         return build_strategy(self.strategy, self.method).declaration(mlp_specification(self.method))
+
+    def require_same_shape(self, method: MethodSettings) -> None:
+        """ProtocolError for settings that would exchange other arrays than this federation does."""
+        for name in ("width", "layers"):
+            ours, theirs = getattr(self.method, name), getattr(method, name)
+            if ours != theirs:
+                raise ProtocolError(f"method.{name}: expected this federation's {ours}, got {theirs}")
 
 
 def aggregator_settings(**overrides: Any) -> AggregatorSettings:

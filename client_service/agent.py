@@ -12,6 +12,7 @@ from typing import ParamSpec, TypeVar
 import torch
 
 from client_service.boundary.aggregator import Aggregator
+from client_service.learning.interrupt import Interrupt
 from client_service.learning.local import Moment
 from client_service.logs import LOGGER
 from client_service.metrics import Metrics
@@ -48,13 +49,14 @@ class Standing:
 
 @dataclass(frozen=True)
 class Silo:
-    """What the agent works with and the network never sees."""
+    """What the agent works with and the network never sees. `interrupt`: what its slow work looks at."""
 
     settings: ClientSettings
     shard: Shard
     recommender: Recommender
     device: torch.device
     metrics: Metrics
+    interrupt: Interrupt
 
 
 class Agent:
@@ -125,9 +127,9 @@ class Agent:
     async def _begin(self, state: RunOut, run: str) -> Participation:
         """Make this run's model and put the run's parameters into it: the initial ones, or the latest."""
         self._note(phase="preparing", run=run)
-        method = self._agreed(state.method)
-        place = Place(self._silo.settings.name, run, state.seed, method, self._silo.settings.state_directory / "model")
-        part = await self._off_loop(Participation, place, self._silo.shard, self._silo.recommender, self._silo.device)
+        silo, method = self._silo, self._agreed(state.method)
+        place = Place(silo.settings.name, run, state.seed, method, silo.settings.state_directory / "model")
+        part = await self._off_loop(Participation, place, silo.shard, silo.recommender, silo.device, silo.interrupt)
         number = state.round if state.phase == "finished" else max(0, state.round - 1)
         received = await self._personalised(run, number) if number else await self._aggregator.model(run)
         await self._off_loop(part.begin, received, number)

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from client_service import routes
 from client_service.logs import LOGGER
+from client_service.pages import routes as pages
 from client_service.service import ClientService
 from client_service.settings import ClientSettings
 from shared.web import problems
@@ -25,6 +26,7 @@ def create_app(settings: ClientSettings, outside: httpx.AsyncBaseTransport | Non
     service = app.state.service = ClientService(settings, outside or httpx.AsyncHTTPTransport())
     for router in (routes.recommendations, routes.silo, routes.inside):
         app.include_router(router)
+    pages.install(app, service)
     problems.install(app)
     app.add_middleware(Limited)
     app.add_middleware(Observed, requests=service.metrics.requests, logger=LOGGER)

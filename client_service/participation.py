@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from client_service.learning.evaluate import on_test, on_validation, validation_users
+from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.local import LocalTraining, Moment
 from client_service.learning.spectra import cached_spectrum
-from client_service.schemas import QualityOut, RoundQuality
+from client_service.schemas import QualityOut, RoundQuality, SpectrumOut
 from client_service.serving.checkpoint import ModelHead, load_parameters, read_head, save_model
 from client_service.serving.recommender import Recommender, Served, freeze
 from client_service.shard import Shard
@@ -36,18 +37,30 @@ class Place:
 
 
 class Participation:
-    """The model of one run. Its methods are slow and belong in a worker thread; `quality` may be read at any time."""
+    """The model of one run. Its methods are slow, belong in a worker thread, and end early with Interrupted.
 
-    def __init__(self, place: Place, shard: Shard, recommender: Recommender, device: torch.device) -> None:
+    What is kept on disk is then as it was before. `quality` and `spectrum` may be read at any time.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        shard: Shard,
+        recommender: Recommender,
+        device: torch.device,
+        interrupt: Interrupt = NEVER,
+    ) -> None:
         self.place, self._shard, self._recommender = place, shard, recommender
         began = time.perf_counter()
         spectrum = cached_spectrum(shard, place.method.cutoff, place.folder)
         seconds = time.perf_counter() - began
-        self._training = LocalTraining(shard, spectrum, place.method, device)
+        self._training = LocalTraining(shard, spectrum, place.method, device, interrupt=interrupt)
+        self._interrupt = interrupt
         self._users = validation_users(shard.train.shape[0], seed=0)
         self._best: Served | None = None
         self.applied = 0
         self.quality = self._empty_quality(seconds)
+        self.spectrum = SpectrumOut()
 
     def begin(self, received: Parameters, number: int) -> None:
         """Take over the run's parameters after round `number` (0: the initial ones) and serve them."""
@@ -62,7 +75,9 @@ class Participation:
         began = time.perf_counter()
         self._training.moment = moment
         update = strategy.fit(self._training, received)
-        return update, time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        self._show_spectrum(update.scalars.get("rho"))
+        return update, seconds
 
     def apply(self, received: Parameters, figures: RoundQuality) -> None:
         """Take over a round's personalised parameters, evaluate, and serve them if they are the best so far."""
@@ -75,7 +90,7 @@ class Participation:
         """Read the test items, once, with the model that validation chose."""
         if self._best is None:
             return
-        found = on_test(self._shard, self._best.ranker.top)
+        found = on_test(self._shard, self._interrupt.before(self._best.ranker.top))
         test = {"recall@20": found.recall, "ndcg@20": found.ndcg}
         ended = {
             "test": test,
@@ -89,6 +104,14 @@ class Participation:
     def shared_digest(self) -> str:
         """sha256 over both MLPs as they are now."""
         return digest(self._training.arrays())
+
+    def _show_spectrum(self, rho: float | None) -> None:
+        """What rho compared, for the silo's own eyes. A round without an anchor leaves what the last one showed."""
+        compared = self._training.compared()
+        if compared is not None:
+            anchor, own = (tuple(kernel.tolist()) for kernel in compared)
+            number = self._training.moment.round
+            self.spectrum = SpectrumOut(run=self.place.run, round=number, own=own, anchor=anchor, rho=rho)
 
     def _resume(self, number: int) -> None:
         """After a restart in mid-run: go on from the best model of this run that was kept, and from its figures."""
@@ -106,7 +129,7 @@ class Participation:
     def _judge(self, figures: RoundQuality) -> None:
         began = time.perf_counter()
         served = freeze(f"{self.place.run}.{figures.round}", self._training.model)
-        found = on_validation(self._shard, served.ranker.top, self._users)
+        found = on_validation(self._shard, self._interrupt.before(served.ranker.top), self._users)
         best = max((entry.ndcg for entry in self.quality.rounds), default=-1.0)
         judged = {"recall": found.recall, "ndcg": found.ndcg, "evaluate_seconds": time.perf_counter() - began}
         rounds = (*self.quality.rounds, figures.model_copy(update=judged))

@@ -1,4 +1,4 @@
-"""HTTP -> recommendations, status, quality, ledger and health. Nothing is decided here."""
+"""HTTP -> recommendations, status, quality, spectrum, declaration, ledger and health. Nothing is decided here."""
 
 from __future__ import annotations
 
@@ -13,25 +13,33 @@ from client_service.schemas import (
     RecommendationsIn,
     RecommendationsOut,
     SimilarOut,
+    SpectrumOut,
     StatusOut,
 )
 from client_service.service import ClientService
 from client_service.serving.recommender import Limits
 from shared.errors import DataError, UnavailableError
-from shared.schemas import ProblemOut
+from shared.schemas import Declaration, ProblemOut
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ProblemOut, "description": "RFC 9457 problem document"}}
 LEDGER_PAGE = 1000
 
-recommendations = APIRouter(prefix="/v1", tags=["recommendations"], responses=PROBLEMS)
-silo = APIRouter(prefix="/v1", tags=["silo"], responses=PROBLEMS)
+
+# Dependencies are async because the framework sends each plain function through a worker thread.
+async def unstored(response: Response) -> None:
+    """Answers are about people, or of this moment: nobody on the way may keep them."""
+    response.headers["Cache-Control"] = "no-store"
+
+
+UNSTORED = [Depends(unstored)]
+recommendations = APIRouter(prefix="/v1", tags=["recommendations"], responses=PROBLEMS, dependencies=UNSTORED)
+silo = APIRouter(prefix="/v1", tags=["silo"], responses=PROBLEMS, dependencies=UNSTORED)
 inside = APIRouter(tags=["service"])
 
 IdPath = Annotated[str, Path(min_length=1, max_length=512)]
 Count = Annotated[int, Query(ge=1, le=1000)]
 
 
-# Dependencies are async because the framework sends each plain function through a worker thread.
 async def service(request: Request) -> ClientService:
     found: ClientService = request.app.state.service
     return found
@@ -69,6 +77,16 @@ async def read_status(service: Service) -> StatusOut:
 @silo.get("/quality")
 async def read_quality(service: Service) -> QualityOut:
     return service.quality()
+
+
+@silo.get("/spectrum")
+async def read_spectrum(service: Service) -> SpectrumOut:
+    return service.spectrum()
+
+
+@silo.get("/declaration")
+async def read_declaration(service: Service) -> Declaration:
+    return service.declaration()
 
 
 @silo.get("/ledger")

@@ -15,14 +15,16 @@ from client_service.boundary.gate import Boundary
 from client_service.boundary.ledger import Ledger
 from client_service.boundary.secret import own_secret
 from client_service.device import choose_device, pin_threads
+from client_service.learning.interrupt import Interrupt
 from client_service.logs import LOGGER
 from client_service.metrics import Metrics
 from client_service.participation import kept_model, kept_quality
-from client_service.schemas import QualityOut, StatusOut
+from client_service.schemas import QualityOut, SpectrumOut, StatusOut
 from client_service.serving.recommender import Recommender, Served
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
 from shared.errors import DataError, UnavailableError
+from shared.schemas import Declaration
 
 
 class ClientService:
@@ -51,20 +53,24 @@ class ClientService:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """DataError or SettingsError when the shard or the state directory is of no use."""
-        pinned = self.settings.threads
+        """DataError or SettingsError when the shard or the state directory is of no use.
+
+        At the end slow work is interrupted first: leaving the worker waits for it.
+        """
+        pinned, interrupt = self.settings.threads, Interrupt()
         with ThreadPoolExecutor(1, "training", initializer=pin_threads, initargs=(pinned,)) as worker:
             shard = await asyncio.get_running_loop().run_in_executor(worker, read_shard, self.settings.shard)
             self._recommender = Recommender(shard)
             LOGGER.info("device", device=str(self.device), reason=self.device_reason, threads=pinned)
-            boundary, secret = self._boundary(), own_secret(self.settings.state_directory)
+            boundary, secret = self._boundary(), own_secret(self.settings.state_directory, self.settings.secret_file)
             timeout = self.settings.timeout_seconds
             async with connected(boundary, self.ledger, secret, timeout_seconds=timeout, inner=self._outside) as link:
-                self._agent = Agent(self._silo(shard), link, worker)
+                self._agent = Agent(self._silo(shard, interrupt), link, worker)
                 self._following = asyncio.create_task(self._follow(shard, worker))
                 try:
                     yield
                 finally:
+                    interrupt.set()
                     self._following.cancel()
                     with suppress(asyncio.CancelledError):
                         await self._following
@@ -88,8 +94,8 @@ class ClientService:
             LOGGER.error("kept_model_refused", reason=str(error))
             return None
 
-    def _silo(self, shard: Shard) -> Silo:
-        return Silo(self.settings, shard, self.recommender, self.device, self.metrics)
+    def _silo(self, shard: Shard, interrupt: Interrupt) -> Silo:
+        return Silo(self.settings, shard, self.recommender, self.device, self.metrics, interrupt)
 
     def _boundary(self) -> Boundary:
         settings, policy = self.settings, self.settings.policy
@@ -122,3 +128,12 @@ class ClientService:
         """Figures of the run at hand, or of the last one."""
         part = None if self._agent is None else self._agent.participation
         return kept_quality(self._models, self.settings.name) if part is None else part.quality
+
+    def spectrum(self) -> SpectrumOut:
+        """The kernels that the latest rho of the run at hand compared; empty before there is one."""
+        part = None if self._agent is None else self._agent.participation
+        return SpectrumOut() if part is None else part.spectrum
+
+    def declaration(self) -> Declaration:
+        """All that may leave this client."""
+        return self.settings.declaration()

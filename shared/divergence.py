@@ -21,13 +21,15 @@ def kernel(eigenvalues: Float64) -> Float64:
     return shares
 
 
-def divergence(anchor: Float64, own: Float64) -> float | None:
-    """rho = KL(K^R || K^c) (Eq. 11), >= 0, in nats; None when fewer than 8 values can be compared.
-
-    The longer kernel is cut to the shorter's length and made to sum to 1 again, so only the caller knows the lengths.
-    """
+def comparable(anchor: Float64, own: Float64) -> tuple[Float64, Float64]:
+    """Both kernels, the longer one cut to the shorter's length, each made to sum to 1 again. Shapes (n,), (n,)."""
     length = min(len(anchor), len(own))
-    if length < LEAST_LENGTH:
+    return anchor[:length] / anchor[:length].sum(), own[:length] / own[:length].sum()
+
+
+def divergence(anchor: Float64, own: Float64) -> float | None:
+    """rho = KL(K^R || K^c) (Eq. 11), >= 0, in nats; None when fewer than 8 values can be compared."""
+    reference, local = comparable(anchor, own)
+    if len(reference) < LEAST_LENGTH:
         return None
-    reference, local = anchor[:length] / anchor[:length].sum(), own[:length] / own[:length].sum()
     return max(0.0, float(np.sum(reference * np.log(reference / local))))

@@ -156,6 +156,7 @@ class RunHistoryOut(Message):
     reason: str | None = None
     request: RunIn
     started_at: str
+    deadline_at: str | None = Field(None, description="UTC, ISO 8601; when the current wait ends")
     rounds: tuple[RoundOut, ...] = ()
 
 

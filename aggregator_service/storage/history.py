@@ -45,6 +45,7 @@ def _head(row: Row[Any]) -> RunHistoryOut:
         reason=row.reason,
         request=RunIn.model_validate(row.request),
         started_at=instant(row.started_at),
+        deadline_at=instant(row.deadline) if row.phase in ("waiting", "open") else None,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, Column, Float, ForeignKey, ForeignKeyConstraint, Integer, MetaData, String, Table
+from sqlalchemy import JSON, Column, Float, ForeignKey, ForeignKeyConstraint, Index, Integer, MetaData, String, Table
 
 METADATA = MetaData()
 
@@ -87,4 +87,21 @@ ANCHORS = Table(
     Column("round", Integer, primary_key=True),
     Column("kernel", JSON, nullable=False),
     Column("source", String, nullable=False),
+)
+
+# A directory made before this table gets it when it is next opened.
+ARRIVALS = Table(
+    "arrivals",
+    METADATA,
+    Column("sequence", Integer, primary_key=True),
+    Column("time", Float, nullable=False),
+    Column("client", String, ForeignKey("clients.name"), nullable=False),
+    Column("call", String, nullable=False),
+    Column("run", String),
+    Column("round", Integer),
+    Column("size", Integer, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("code", String),
+    Index("arrivals_by_client", "client", "status"),
 )

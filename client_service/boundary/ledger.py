@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from shared.errors import DataError
 
 GENESIS = "0" * 64
+STRIDE = 256  # entries between two places that are remembered, so that reading may begin anywhere
 Entry = dict[str, Any]
 
 
@@ -26,7 +27,12 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
+        self._places = [0]  # the byte at which every STRIDE-th entry begins
         self._count, self._last = self._recover()
+
+    def __len__(self) -> int:
+        """Entries that have been written."""
+        return self._count
 
     def append(self, kind: str, **fields: Any) -> int:
         """Write one durable entry; its sequence number, from 1."""
@@ -37,11 +43,13 @@ class Ledger:
             file.write(json.dumps(entry, separators=(",", ":")) + "\n")
             file.flush()
             os.fsync(file.fileno())
+            end = file.tell()
         self._count, self._last = self._count + 1, entry["hash"]
+        self._remember(self._count, end)
         return self._count
 
     def entries(self, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
-        """Entries with a sequence number greater than `after`, oldest first."""
+        """Entries with a sequence number greater than `after`, oldest first. It costs the same wherever they lie."""
         if not self._path.exists():
             return iter(())
         return islice(self._read(after), limit)
@@ -57,29 +65,49 @@ class Ledger:
         return count
 
     def _read(self, after: int) -> Iterator[Entry]:
-        with self._path.open(encoding="utf-8", errors="replace", newline="\n") as file:
-            for line in islice(file, after, None):
-                if line.endswith("\n"):
+        with self._path.open("rb") as file:
+            for line in islice(file, self._seek(file, after), None):
+                if line.endswith(b"\n"):
                     yield _entry(line)
+
+    def _seek(self, file: BinaryIO, after: int) -> int:
+        """Go to the last remembered place before entry `after`; how many entries are still to be passed over.
+
+        Where no line begins there, somebody has changed the file, and only counting from its beginning helps.
+        """
+        number = min(after // STRIDE, len(self._places) - 1)
+        file.seek(max(0, self._places[number] - 1))
+        if number and file.read(1) != b"\n":
+            number = 0
+            file.seek(0)
+        return after - number * STRIDE
+
+    def _remember(self, count: int, end: int) -> None:
+        if count % STRIDE == 0:
+            self._places.append(end)
 
     def _recover(self) -> tuple[int, str]:
         """Where the file ends. A last line that a crash cut off was never acted upon: it is taken away."""
         if not self._path.exists():
             return 0, GENESIS
-        content = self._path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            with self._path.open("r+b") as file:
-                file.truncate(whole)
-        count, last = 0, GENESIS
-        for entry in self._read(0):
-            count, last = count + 1, str(entry.get("hash"))
-        return count, last
+        count, end, last, line = 0, 0, b"", b""
+        with self._path.open("rb") as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                count, end, last = count + 1, end + len(line), line
+                self._remember(count, end)
+        if line and not line.endswith(b"\n"):
+            os.truncate(self._path, end)
+        return count, str(_entry(last).get("hash")) if count else GENESIS
 
 
-def follow_chain(entries: Iterable[Entry]) -> tuple[int, int | None]:
-    """How many entries the chain from its very beginning has, and the number of the first that breaks it, if any."""
-    previous, count = GENESIS, 0
+def follow_chain(entries: Iterable[Entry], previous: str = GENESIS) -> tuple[int, int | None]:
+    """How many entries the chain has, and the number of the first that breaks it, if any.
+
+    `previous`: the hash before the first of them; by default that of a ledger's very beginning.
+    """
+    count = 0
     for count, entry in enumerate(entries, start=1):
         if entry.get("previous") != previous or entry.get("hash") != _hash(entry):
             return count, count
@@ -87,13 +115,14 @@ def follow_chain(entries: Iterable[Entry]) -> tuple[int, int | None]:
     return count, None
 
 
-def _entry(line: str) -> Entry:
+def _entry(line: bytes) -> Entry:
     """A line that somebody has damaged is an entry without a hash: shown as it is, and found by `verify`."""
+    text = line.decode("utf-8", "replace")
     try:
-        found = json.loads(line)
+        found = json.loads(text)
     except (ValueError, RecursionError):
         found = None
-    return found if isinstance(found, dict) else {"damaged": line.rstrip("\n")}
+    return found if isinstance(found, dict) else {"damaged": text.rstrip("\n")}
 
 
 def _hash(entry: Entry) -> str:

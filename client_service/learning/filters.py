@@ -13,6 +13,7 @@ import numpy as np
 from scipy import linalg, sparse
 
 from client_service.learning.evaluate import Quality, TopItems, on_validation, ranked_by, validation_users
+from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.models.start import Filter, start_at
 from client_service.shard import Shard
 from shared.graph import degrees
@@ -47,18 +48,22 @@ def filter_top(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array) -> T
     return ranked_by(lambda rows: users[rows] @ items)
 
 
-def best_filter(shard: Shard, spectrum: Spectrum) -> Chosen[Filter]:
-    """The ridge-response filter that validation prefers: first cut-off and ridge, then the degree exponent."""
+def best_filter(shard: Shard, spectrum: Spectrum, interrupt: Interrupt = NEVER) -> Chosen[Filter]:
+    """The ridge-response filter that validation prefers: first cut-off and ridge, then the degree exponent.
+
+    It can be interrupted at each block of users.
+    """
     longest = len(spectrum.singular)
     cutoffs = sorted({min(cutoff, longest) for cutoff in CUTOFFS})
-    coarse = _best_of(shard, spectrum, [Filter(c, ridge, USUAL_EXPONENT) for c in cutoffs for ridge in RIDGES])
-    found = coarse.choice
-    return _best_of(shard, spectrum, [Filter(found.cutoff, found.ridge, exponent) for exponent in EXPONENTS])
+    coarse = [Filter(cutoff, ridge, USUAL_EXPONENT) for cutoff in cutoffs for ridge in RIDGES]
+    found = _best_of(shard, spectrum, coarse, interrupt).choice
+    fine = [Filter(found.cutoff, found.ridge, exponent) for exponent in EXPONENTS]
+    return _best_of(shard, spectrum, fine, interrupt)
 
 
 def best_low_pass(shard: Shard, spectrum: Spectrum) -> Chosen[Filter]:
     """The ideal low-pass filter h = 1 with the best of 16, 32 or 64 components."""
-    return _best_of(shard, spectrum, LOW_PASS)
+    return _best_of(shard, spectrum, LOW_PASS, NEVER)
 
 
 def popularity_top(shard: Shard) -> TopItems:
@@ -89,8 +94,9 @@ def ease_weights(gram: np.ndarray, ridge: float) -> Float32:
     return found
 
 
-def _best_of(shard: Shard, spectrum: Spectrum, filters: Iterable[Filter]) -> Chosen[Filter]:
-    return _best(shard, ((chosen, filter_top(chosen, spectrum, shard.train)) for chosen in filters))
+def _best_of(shard: Shard, spectrum: Spectrum, filters: Iterable[Filter], interrupt: Interrupt) -> Chosen[Filter]:
+    tops = ((chosen, filter_top(chosen, spectrum, shard.train)) for chosen in filters)
+    return _best(shard, ((chosen, interrupt.before(top)) for chosen, top in tops))
 
 
 def _best(shard: Shard, candidates: Iterable[tuple[Choice, TopItems]]) -> Chosen[Choice]:

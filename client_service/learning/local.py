@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from client_service.learning.filters import best_filter
+from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.mean_margin import mean_margin
 from client_service.learning.sampling import PairSampler
 from client_service.learning.train import MLPS, Margins, build_optimiser, fit_tables, pair_loss
@@ -17,7 +18,7 @@ from client_service.models.lgcn import LGCN
 from client_service.models.popularity import PopularityTables
 from client_service.models.start import Filter, start_at
 from client_service.shard import Shard
-from shared.divergence import divergence, kernel
+from shared.divergence import comparable, divergence, kernel
 from shared.errors import ProtocolError
 from shared.graph import Float64
 from shared.parameters import Float32, initial_parameters, mlp_specification
@@ -49,6 +50,7 @@ class LocalTraining:
     """The client's half of every strategy (see shared.strategy.LocalClient). `moment` is set before each round.
 
     An exact start is at `start`, or where none is given at the filter that the shard's validation data prefer.
+    Whatever is slow ends with Interrupted once `interrupt` is set.
     """
 
     def __init__(
@@ -58,9 +60,11 @@ class LocalTraining:
         method: MethodSettings,
         device: torch.device,
         start: Filter | None = None,
+        interrupt: Interrupt = NEVER,
     ) -> None:
         self.shard, self.spectrum, self.method, self.device = shard, spectrum, method, device
-        self.start = (start or best_filter(shard, spectrum).choice) if method.start == "exact" else None
+        self._interrupt = interrupt
+        self.start = (start or best_filter(shard, spectrum, interrupt).choice) if method.start == "exact" else None
         origin = None if self.start is None else start_at(self.start, spectrum, shard.train)
         self.model = LGCN(spectrum, shard.train, origin, method).to(device)
         self.tables = PopularityTables(shard.train, method.width).to(device)
@@ -96,7 +100,7 @@ class LocalTraining:
         warming = bias_aware and self.moment.round <= self.method.warmup(self.moment.rounds)
         self.figures = Figures()
         if warming or (bias_aware and not self._fitted):  # who comes late, or again, has not been through the warm-up
-            self.figures.table_steps = fit_tables(self.tables, self._batches, self.method, generator)
+            self.figures.table_steps = fit_tables(self.tables, self._batches, self.method, generator, self._interrupt)
             self._fitted = True
         if warming and self.method.warmup_trains == "tables":
             return
@@ -115,10 +119,16 @@ class LocalTraining:
             return None
         return divergence(self.moment.anchor, kernel(self._signal()))
 
+    def compared(self) -> tuple[Float64, Float64] | None:
+        """The anchor's kernel and the own one as the divergence compares them; None without an anchor."""
+        if self.moment.anchor is None:
+            return None
+        return comparable(self.moment.anchor, kernel(self._signal()))
+
     def mean_margin(self) -> float:
         """M^c (Eq. 10)."""
         generator = torch.Generator().manual_seed(self._seed("margin"))
-        return mean_margin(self.model, self.tables, self.method.margin_strength, generator)
+        return mean_margin(self.model, self.tables, self.method.margin_strength, generator, self._interrupt)
 
     def _signal(self) -> Float64:
         """The eigenvalues, or (Algorithm 3) the eigenvalues weighted by the trained kernel of the last layer."""
@@ -137,7 +147,7 @@ class LocalTraining:
     def _epoch(self, generator: torch.Generator, margins: Margins | None, penalty: Penalty | None, only: str) -> None:
         optimiser = self._optimisers.setdefault(only, build_optimiser(self.model, self.method, only))
         losses, saturated = [], []
-        for batch in self._batches.epoch(generator):
+        for batch in self._interrupt.each(self._batches.epoch(generator)):
             loss, share = pair_loss(self.model, batch, self.method, margins)
             loss = loss if penalty is None else loss + self._penalised(penalty)
             optimiser.zero_grad()

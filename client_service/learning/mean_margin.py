@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.losses import margin
 from client_service.models.lgcn import LGCN, Pooled
 from client_service.models.popularity import PopularityTables
@@ -15,8 +16,17 @@ BLOCK_PAIRS = 1 << 20  # pairs that are looked at at a time
 
 
 @torch.no_grad()
-def mean_margin(model: LGCN, tables: PopularityTables, strength: float, generator: torch.Generator) -> float:
-    """The mean of min(gamma xi, pi - R) over all user-item pairs, or over a million random ones of a large shard."""
+def mean_margin(
+    model: LGCN,
+    tables: PopularityTables,
+    strength: float,
+    generator: torch.Generator,
+    interrupt: Interrupt = NEVER,
+) -> float:
+    """The mean of min(gamma xi, pi - R) over all user-item pairs, or over a million random ones of a large shard.
+
+    It can be interrupted at each block of users.
+    """
     if strength == 0.0:
         return 0.0
     coefficients, device = model.coefficients(), model.embedding.device
@@ -25,13 +35,15 @@ def mean_margin(model: LGCN, tables: PopularityTables, strength: float, generato
     pairs = model.users * model.items
     shifts = strength * tables.angles()
     if pairs <= EXACT_PAIRS:
-        return _exact_total(model, (users, items), tables, shifts) / pairs
+        return _exact_total(model, (users, items), tables, shifts, interrupt) / pairs
     drawn = torch.randint(pairs, (SAMPLED_PAIRS,), generator=generator).to(device)
     u, i = drawn // model.items, drawn % model.items
     return _sampled_total(model, _rows(users, u), _rows(items, i), tables.at(shifts, u, i)) / SAMPLED_PAIRS
 
 
-def _exact_total(model: LGCN, sides: tuple[Pooled, Pooled], tables: PopularityTables, shifts: Tensor) -> float:
+def _exact_total(
+    model: LGCN, sides: tuple[Pooled, Pooled], tables: PopularityTables, shifts: Tensor, interrupt: Interrupt
+) -> float:
     """Sum over all pairs, a block of users at a time.
 
     Where even the least f that the MLP's bound allows leaves gamma xi below pi - R, the margin is gamma xi and the MLP
@@ -41,7 +53,7 @@ def _exact_total(model: LGCN, sides: tuple[Pooled, Pooled], tables: PopularityTa
     every_user = torch.arange(model.users, device=shifts.device)
     every_item = torch.arange(model.items, device=shifts.device)
     step, total = max(1, BLOCK_PAIRS // model.items), 0.0
-    for first in range(0, model.users, step):
+    for first in interrupt.each(range(0, model.users, step)):
         rows = every_user[first : first + step]
         block, shift = _rows(users, rows), tables.at(shifts, rows[:, None], every_item[None, :])
         base = model.base_all(block, items) if model.residual else None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.losses import bpr, contrastive, margin, refined_margin, shifted_cosine
 from client_service.learning.sampling import Batch, PairSampler
 from client_service.models.lgcn import LGCN
@@ -78,9 +79,13 @@ def popularity_loss(tables: PopularityTables, batch: Batch, temperature: float) 
 
 
 def fit_tables(
-    tables: PopularityTables, batches: PairSampler, method: MethodSettings, generator: torch.Generator
+    tables: PopularityTables,
+    batches: PairSampler,
+    method: MethodSettings,
+    generator: torch.Generator,
+    interrupt: Interrupt = NEVER,
 ) -> int:
-    """Minimise L_bias until it has settled; the number of steps taken.
+    """Minimise L_bias until it has settled; the number of steps taken. It can be interrupted at each batch.
 
     # Paper: the tables share the model's optimiser and are frozen after two rounds; here: a rate and a stopping rule
     of their own, because at the model's rate xi stays at pi / 2 everywhere and the margin means nothing.
@@ -88,7 +93,7 @@ def fit_tables(
     optimiser = torch.optim.Adam(tables.parameters(), lr=method.table_learning_rate)
     losses: list[float] = []
     while len(losses) < TABLE_STEPS and not _settled(losses):
-        for batch in batches.epoch(generator):
+        for batch in interrupt.each(batches.epoch(generator)):
             loss = popularity_loss(tables, batch, method.temperature)
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]

@@ -26,6 +26,7 @@ from shared.errors import (
 from shared.schemas import ProblemOut
 
 MEDIA_TYPE = "application/problem+json"
+INTERNAL = "internal"  # the code of our own mistakes
 LONGEST_DETAIL = 500  # characters; a refusal may quote what came, and what came may be long
 STATUS: dict[type[FederationError], int] = {
     AuthenticationError: 401,
@@ -41,7 +42,7 @@ STATUS: dict[type[FederationError], int] = {
     FederationError: 500,
 }
 HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
-CODES = {400: "bad-request", 404: "not-found", 405: "method-not-allowed", 413: "too-large"}
+CODES = {400: "bad-request", 401: "authentication", 404: "not-found", 405: "method-not-allowed", 413: "too-large"}
 TITLES = {
     400: "Bad request",
     401: "Who is calling?",
@@ -74,19 +75,29 @@ def problem(status: int, *, code: str, detail: str, headers: Mapping[str, str] |
     return Response(content, status, headers={"Cache-Control": "no-store"} | dict(headers or {}), media_type=MEDIA_TYPE)
 
 
-async def _federation(request: Request, error: Exception) -> Response:
-    del request
-    assert isinstance(error, FederationError)
+def answer(error: FederationError) -> Response:
+    """The problem document of an error of the project's own tree."""
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     return problem(status, code=error.code, detail=str(error), headers=HEADERS.get(status))
 
 
+async def _federation(request: Request, error: Exception) -> Response:
+    assert isinstance(error, FederationError)
+    _note(request, error.code)
+    return answer(error)
+
+
 async def _invalid(request: Request, error: Exception) -> Response:
     """A message that does not fit its schema: where and why, not what came: that may be somebody's data."""
-    del request
     assert isinstance(error, RequestValidationError)
+    _note(request, ProtocolError.code)
     lines = [f"{'.'.join(_place(e['type'], e['loc']))}: {e['msg']}" for e in error.errors()]
-    return problem(422, code="protocol", detail="; ".join(lines))
+    return problem(422, code=ProtocolError.code, detail="; ".join(lines))
+
+
+def _note(request: Request, code: str) -> None:
+    """Leave the code where whoever keeps a record of answers finds it."""
+    request.state.code = code
 
 
 def _place(kind: str, where: Sequence[int | str]) -> list[str]:
@@ -97,19 +108,20 @@ def _place(kind: str, where: Sequence[int | str]) -> list[str]:
 
 async def _refused(request: Request, error: Exception) -> Response:
     """What the framework itself refuses: no such route or method, an unreadable body."""
-    del request
     assert isinstance(error, HTTPException)
     code = CODES.get(error.status_code, "http")
+    _note(request, code)
     return problem(error.status_code, code=code, detail=str(error.detail), headers=error.headers)
 
 
 async def _cut_off(request: Request, error: Exception) -> Response:
     """The caller went away in the middle of its body; nobody is left to read this."""
-    del request, error
+    del error
+    _note(request, ProtocolError.code)
     return problem(400, code=ProtocolError.code, detail="expected the whole body, the connection was cut")
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     """Our own mistake. The log has the reason; the caller learns nothing of the inside."""
     del request, error
-    return problem(500, code="internal", detail="the service has made a mistake; its log says which")
+    return problem(500, code=INTERNAL, detail="the service has made a mistake; its log says which")

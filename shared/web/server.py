@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from types import FrameType
 
+import structlog
 import uvicorn
 from fastapi import FastAPI
 
@@ -31,8 +32,19 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-async def run_server(app: FastAPI, *, host: str, port: int, wind_down: Callable[[], None]) -> None:
-    """Serve until SIGINT or SIGTERM, inside the app's lifespan. Its errors reach the caller as they are."""
+async def run_server(
+    app: FastAPI, *, host: str, port: int, wind_down: Callable[[], None], logger: structlog.stdlib.BoundLogger
+) -> None:
+    """Serve until SIGINT or SIGTERM, inside the app's lifespan. Its errors reach the caller as they are.
+
+    A signal is heeded from before the lifespan begins until it has ended: the first process of a container would
+    not even die of one that nobody handles.
+    """
+
+    def stopping() -> None:
+        logger.info("stopping")
+        wind_down()
+
     config = uvicorn.Config(
         app,
         host=host,
@@ -42,5 +54,8 @@ async def run_server(app: FastAPI, *, host: str, port: int, wind_down: Callable[
         log_config=None,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    async with app.router.lifespan_context(app):
-        await _Server(config, wind_down).serve()
+    server = _Server(config, stopping)
+    with server.capture_signals():
+        async with app.router.lifespan_context(app):
+            await server.serve()
+    logger.info("stopped")

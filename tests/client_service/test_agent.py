@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -17,6 +19,7 @@ from fastapi import FastAPI
 from aggregator_service.app import create_app
 from aggregator_service.settings import aggregator_settings
 from client_service.boundary.ledger import Ledger
+from client_service.learning.interrupt import Interrupted
 from client_service.participation import Participation
 from client_service.settings import ClientSettings, client_settings
 from shared.schemas import JoinOut, RunOut
@@ -216,6 +219,41 @@ async def test_a_line_that_is_cut_in_the_middle_of_a_round_ends_nothing(
             assert (await running.history())["phase"] == "finished"
 
 
+def nobody_listens(monkeypatch: pytest.MonkeyPatch) -> str:
+    del monkeypatch
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{reserved.getsockname()[1]}"
+
+
+def no_such_name(monkeypatch: pytest.MonkeyPatch) -> str:
+    def unresolved(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unresolved)
+    return "http://aggregator:8800"
+
+
+@pytest.mark.parametrize("place", [nobody_listens, no_such_name])
+async def test_a_client_that_starts_before_the_aggregator_goes_on_asking_for_it(
+    federation: Any, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch, place: Callable[..., str]
+) -> None:
+    async with federation(1) as running:
+        settings = running.clients[0].model_copy(update={"aggregator_url": place(monkeypatch)})
+        async with opened(settings, httpx.AsyncHTTPTransport()) as http:
+
+            async def asked_often() -> bool:
+                return int((await read(http, "ledger"))["total"]) >= 12
+
+            await until(asked_often)
+            await until(problem(http, "the aggregator cannot be reached: ConnectError"))
+            assert (await read(http, "status"))["phase"] == "joining"
+            assert (await http.get("/health/live")).json() == {"status": "live"}
+            assert (await http.get("/health/ready")).json() == {"status": "ready", "model": "none yet"}
+            entries = (await read(http, "ledger"))["entries"]
+        assert {entry["error"] for entry in entries if entry["kind"] == "outcome"} == {"ConnectError"}
+
+
 @pytest.mark.parametrize("change", [{"width": 8}, {"layers": 2}])
 async def test_a_run_that_would_send_more_than_was_declared_gets_nothing(
     federation: Any, opened: Opened, until: Until, change: dict[str, int]
@@ -343,6 +381,59 @@ async def test_a_client_that_is_restarted_in_mid_run_joins_with_its_secret_and_g
     assert ledger.verify() > 0
 
 
+@dataclass
+class Slow:
+    """A verb of one client's participation that takes, once, until it is interrupted."""
+
+    client: str
+    verb: str
+    reached: threading.Event = field(default_factory=threading.Event)
+    interrupted: bool = False
+
+
+@pytest.fixture
+def slowed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Slow]:
+    def slow_down(client: str, verb: str) -> Slow:
+        found, real = Slow(client, verb), getattr(Participation, verb)
+
+        def slow(part: Participation, *args: Any) -> Any:
+            place, interrupt = (args[0], args[-1]) if verb == "__init__" else (part.place, part._interrupt)
+            if place.client != client or found.reached.is_set():
+                return real(part, *args)
+            found.reached.set()
+            assert interrupt._wished.wait(20.0)
+            try:
+                return real(part, *args)
+            except Interrupted:
+                found.interrupted = True
+                raise
+
+        monkeypatch.setattr(Participation, verb, slow)
+        return found
+
+    return slow_down
+
+
+@pytest.mark.parametrize("verb", ["__init__", "begin", "fit", "apply", "finish"])
+async def test_a_client_that_is_told_to_stop_in_the_middle_of_its_work_stops_and_takes_it_up_again(
+    federation: Any, opened: Opened, until: Until, slowed: Callable[[str, str], Slow], verb: str
+) -> None:
+    slow = slowed("client-2", verb)
+    async with federation(2) as running, opened(running.clients[0], running.line()) as one:
+        settings = running.clients[1]
+        async with opened(settings, running.line()) as two:
+            await running.start()
+            await until(at_event(slow.reached))
+        assert slow.interrupted
+        assert list(settings.state_directory.rglob("*.partial")) == []
+        async with opened(settings, running.line()) as two:
+            await until(finished(one, two))
+            rounds = (await read(two, "quality"))["rounds"]
+        assert [entry["missing"] for entry in (await running.history())["rounds"]] == [[], []]
+    assert [entry["round"] for entry in rounds] == [0, 1, 2]
+    assert Ledger(settings.state_directory / "ledger.jsonl").verify() > 0
+
+
 @pytest.mark.parametrize("missed", [("finish",), ("apply", "finish")])
 async def test_a_client_that_was_stopped_at_the_end_evaluates_the_run_when_it_is_back(
     federation: Any, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch, missed: tuple[str, ...]
@@ -366,6 +457,30 @@ async def test_a_client_that_was_stopped_at_the_end_evaluates_the_run_when_it_is
             assert [entry["round"] for entry in quality["rounds"]] == [0, 1]
             assert (quality["failure"], quality["test_users"]) == (None, 16)
     assert len(uploads(running.clients[0])) == 1
+
+
+async def test_the_silo_sees_the_spectra_that_its_latest_rho_compares(
+    federation: Any, opened: Opened, until: Until
+) -> None:
+    async with federation(1) as running, opened(running.clients[0], running.line()) as http:
+        empty = {"run": None, "round": 0, "own": [], "anchor": [], "rho": None}
+        assert await read(http, "spectrum") == empty
+        await running.start()
+        await until(finished(http))
+        found, quality = await read(http, "spectrum"), await read(http, "quality")
+        own, anchor = found["own"], found["anchor"]
+        assert (found["run"], found["round"], found["rho"]) == ("run-1", 2, quality["rounds"][-1]["rho"])
+        assert len(own) == len(anchor) >= 8 and (own, anchor) == (sorted(own), sorted(anchor))
+        assert (sum(own), sum(anchor)) == (pytest.approx(1.0), pytest.approx(1.0))
+        rho = sum(theirs * math.log(theirs / ours) for ours, theirs in zip(own, anchor, strict=True))
+        assert found["rho"] == pytest.approx(rho, abs=1e-12)
+
+
+async def test_without_an_anchor_there_are_no_spectra_to_see(federation: Any, opened: Opened, until: Until) -> None:
+    async with federation(1, "fedavg") as running, opened(running.clients[0], running.line()) as http:
+        await running.start()
+        await until(finished(http))
+        assert (await read(http, "spectrum"))["own"] == []
 
 
 async def test_recommendations_go_on_from_the_last_complete_model_while_a_round_trains(

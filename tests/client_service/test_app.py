@@ -20,6 +20,7 @@ from client_service.serving.recommender import Limits, Recommender
 from client_service.settings import ClientSettings, client_settings
 from client_service.shard import Shard, read_shard, write_shard
 from shared.parameters import initial_parameters, mlp_specification
+from shared.schemas import Declaration
 from shared.settings import MethodSettings
 from shared.strategy import Parameters
 
@@ -277,11 +278,41 @@ async def test_other_bad_questions_get_a_problem_document_without_what_came(
         assert problem(long, 413)
 
 
+async def test_what_may_leave_is_told_as_it_is_declared(settings: ClientSettings, opened: Opened) -> None:
+    async with opened(settings) as http:
+        told = Declaration.model_validate((await http.get("/v1/declaration")).json())
+    assert told == settings.declaration() and told.scalars == ("margin", "rho")
+    assert {spec.name.partition(".")[0] for spec in told.tensors} == {"pooling", "predictive"}
+
+
+async def test_nobody_on_the_way_may_keep_an_answer_about_people(settings: ClientSettings, opened: Opened) -> None:
+    async with opened(settings) as http:
+        answers = [
+            await http.get(f"/v1/{path}")
+            for path in (
+                "users/user-01/recommendations",
+                "users/user-01/recommendations?k=0",
+                "items/item-01/similar",
+                "items/mystery/similar",
+                "status",
+                "quality",
+                "spectrum",
+                "declaration",
+                "ledger",
+                "mystery",
+            )
+        ]
+        answers.append(await http.post("/v1/recommendations", json={"users": ["user-01"]}))
+    assert {answer.status_code for answer in answers} == {200, 404, 422}
+    assert [answer.headers.get("cache-control") for answer in answers] == ["no-store"] * len(answers)
+
+
 async def test_docs_and_openapi_answer(settings: ClientSettings, opened: Opened) -> None:
     async with opened(settings) as http:
         assert (await http.get("/docs")).status_code == 200
         paths = (await http.get("/openapi.json")).json()["paths"]
         assert {"/v1/recommendations", "/v1/status", "/v1/quality", "/v1/ledger", "/metrics"} <= set(paths)
+        assert {"/v1/spectrum", "/v1/declaration"} <= set(paths)
 
 
 async def test_metrics_count_calls_by_route_template_and_nothing_of_the_silo(

@@ -116,6 +116,16 @@ def test_a_client_whose_spectrum_is_the_anchors_is_at_distance_zero(client: Loca
     assert client.divergence() == 0.0
 
 
+def test_what_the_divergence_compares_can_be_looked_at(client: LocalTraining) -> None:
+    assert client.compared() is None
+    client.moment = Moment(1, 1, 0, UNIFORM)
+    compared = client.compared()
+    assert compared is not None
+    anchor, own = compared
+    assert anchor.tolist() == pytest.approx([1 / 12] * 12) and own.tolist() == sorted(own.tolist())
+    assert float(np.sum(anchor * np.log(anchor / own))) == pytest.approx(client.divergence(), abs=1e-12)
+
+
 def test_trained_kernels_move_the_divergence_only_where_the_signal_says_so(planted: Shard) -> None:
     for signal, moves in (("eigenvalues", False), ("trained", True)):
         client = client_of(planted, signal=signal)

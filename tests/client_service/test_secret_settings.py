@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client_service.boundary.secret import own_secret
+from client_service.boundary.secret import create_secret, own_secret
 from client_service.settings import Policy, allowed, client_settings
 from shared.errors import PrivacyError, SettingsError
 from shared.settings import MethodSettings
@@ -43,6 +43,47 @@ def test_a_partial_secret_of_a_crash_is_replaced_and_no_longer_readable_by_other
     assert len(own_secret(tmp_path)) == 64
     [path] = tmp_path.iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_secret_is_created_once_and_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "operator.token"
+    assert create_secret(path) and stat.S_IMODE(path.stat().st_mode) == 0o600
+    content = path.read_text()
+    assert len(bytes.fromhex(content)) == 32
+    assert not create_secret(path) and path.read_text() == content
+    assert [one.name for one in path.parent.iterdir()] == ["operator.token"]
+
+
+def test_a_file_that_somebody_makes_meanwhile_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "secret"
+    path.write_text("somebody else's")
+    monkeypatch.setattr(Path, "exists", lambda _: False)
+    assert not create_secret(path)
+    assert path.read_text() == "somebody else's" and [one.name for one in tmp_path.iterdir()] == ["secret"]
+
+
+def test_a_given_secret_is_read_and_none_is_made(tmp_path: Path) -> None:
+    given, state = tmp_path / "mounted", tmp_path / "state"
+    given.write_text("s" * 40 + "\n")
+    assert own_secret(state, given) == "s" * 40
+    assert not state.exists()
+
+
+def test_a_given_secret_that_is_missing_or_could_be_guessed_is_refused_and_none_is_made(tmp_path: Path) -> None:
+    given = tmp_path / "mounted"
+    for name, content, words in (
+        ("none", None, "No such file"),
+        ("folder", None, "directory"),
+        ("poor", "x", "least 32"),
+    ):
+        given = tmp_path / name
+        if name == "folder":
+            given.mkdir()
+        if content is not None:
+            given.write_text(content)
+        with pytest.raises(SettingsError, match=f"{name}.*{words}"):
+            own_secret(tmp_path / "state", given)
+        assert not (tmp_path / "state").exists() and given.exists() == (name != "none")
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"  \n", "é".encode() * 40])

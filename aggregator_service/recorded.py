@@ -1,0 +1,119 @@
+"""Each join and each upload -> one row of the aggregator's own record, durable before the answer goes out.
+
+Bytes are counted and hashed as they come and never kept. What a crash cuts off before its answer has no row; its
+sender has heard of no success.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from aggregator_service.access import bearer
+from aggregator_service.coordinator import Coordinator
+from aggregator_service.logs import LOGGER
+from aggregator_service.routes import RoundPath, RunPath
+from aggregator_service.storage.arrivals import LEAST_REFUSED, Arrival, Call
+from shared.errors import AuthenticationError, UnavailableError
+from shared.web import problems
+
+T = TypeVar("T")
+
+CALLS: dict[tuple[str, str], Call] = {
+    ("POST", "/v1/clients"): "join",
+    ("PUT", "/v1/runs/{run}/rounds/{number}/clients/{client}/update"): "update",
+}
+METHODS = {method for method, _ in CALLS}
+RUN: TypeAdapter[str] = TypeAdapter(RunPath)
+ROUND: TypeAdapter[int] = TypeAdapter(RoundPath)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Records what it wraps. It stands outside of whatever cuts a body short, so that all that came is counted."""
+
+    app: ASGIApp
+    coordinator: Coordinator
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] not in METHODS:
+            await self.app(scope, receive, send)
+            return
+        exchange = _Exchange(scope, receive, send, self.coordinator)
+        try:
+            await self.app(scope, exchange.receive, exchange.send)
+        except Exception:  # our own mistake: whoever stands outside answers it
+            await exchange.broke()
+            raise
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, coordinator: Coordinator) -> None:
+        self._scope, self._receive, self._send = scope, receive, send
+        self._coordinator = coordinator
+        self._size, self._hash = 0, hashlib.sha256()
+        self._answered, self._withdrawn = False, False
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        piece = message.get("body", b"")
+        self._size += len(piece)
+        self._hash.update(piece)
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Pass an answer on once it is on record. Where it cannot be, nobody hears of a success."""
+        if message["type"] == "http.response.start":
+            self._answered = True
+            try:
+                await self._record(message["status"], self._scope.get("state", {}).get("code"))
+            except UnavailableError as error:
+                LOGGER.exception("arrival_not_recorded")
+                self._withdrawn = True
+                await problems.answer(error)(self._scope, self._receive, self._send)
+        if not self._withdrawn:
+            await self._send(message)
+
+    async def broke(self) -> None:
+        if not self._answered:
+            await self._record(500, problems.INTERNAL)
+
+    async def _record(self, status: int, code: str | None) -> None:
+        """Under the name of whoever's secret it is now: after a first join, of the client that it just became."""
+        call = CALLS.get((self._scope["method"], getattr(self._scope.get("route"), "path", "")))
+        if call is None:
+            return
+        try:
+            client = self._coordinator.identify(bearer(Headers(scope=self._scope).get("authorization")))
+        except AuthenticationError:  # no row: a name costs nothing to make up, and many could fill the disk
+            self._coordinator.metrics.strangers.inc()
+            return
+        await self._coordinator.record(self._arrival(client, call, status, code))
+
+    def _arrival(self, client: str, call: Call, status: int, code: str | None) -> Arrival:
+        place = self._scope.get("path_params", {})
+        return Arrival(
+            client=client,
+            call=call,
+            run=_named(RUN, place.get("run")),
+            round=_named(ROUND, place.get("number")),
+            size=self._size,
+            digest=self._hash.hexdigest(),
+            status=status,
+            code=code if status >= LEAST_REFUSED else None,
+        )
+
+
+def _named(kind: TypeAdapter[T], part: object) -> T | None:
+    """What a part of the path names; None where there is none, or where it is none of that kind."""
+    try:
+        return kind.validate_python(part)
+    except ValidationError:
+        return None

@@ -1,0 +1,56 @@
+"""Requests with a body, each with its answer -> rows that are only ever added -> pages of them for the operator."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from sqlalchemy import func, insert, literal, select
+
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.history import instant
+from aggregator_service.storage.tables import ARRIVALS
+from shared.schemas import ArrivalOut, ArrivalsOut
+
+Call = Literal["join", "update"]
+
+LEAST_REFUSED = 400  # the HTTP status from which on an answer is a refusal
+MOST_REFUSED = 1000  # rows of one client: who is refused over and over may not fill the disk
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What came, from whom, and what was answered. `run` and `round`: of the path; `code`: of a refusal."""
+
+    client: str
+    call: Call
+    run: str | None
+    round: int | None
+    size: int
+    digest: str
+    status: int
+    code: str | None
+
+
+def add_arrival(database: Database, arrival: Arrival, *, now: float) -> bool:
+    """Make it durable. False, and nothing done, for a refusal of a client that has its share of them on record."""
+    row = asdict(arrival) | {"time": now}
+    values = select(*(literal(value, ARRIVALS.c[name].type) for name, value in row.items()))
+    if arrival.status >= LEAST_REFUSED:
+        mine = (ARRIVALS.c.client == arrival.client) & (ARRIVALS.c.status >= LEAST_REFUSED)
+        held = select(func.count()).select_from(ARRIVALS).where(mine).scalar_subquery()
+        values = values.where(held < MOST_REFUSED)
+    # One statement, so that two refusals at once cannot both be the last.
+    statement = insert(ARRIVALS).from_select(list(row), values).returning(ARRIVALS.c.sequence)
+    with database.writing() as connection:
+        return connection.execute(statement).first() is not None
+
+
+def arrivals(database: Database, *, after: int, limit: int) -> ArrivalsOut:
+    """At most `limit` rows with a sequence number greater than `after`, oldest first, and how many there are in all."""
+    page = select(ARRIVALS).where(ARRIVALS.c.sequence > after).order_by(ARRIVALS.c.sequence).limit(limit)
+    with database.reading() as connection:
+        rows = [row._asdict() for row in connection.execute(page)]
+        total = connection.execute(select(func.count()).select_from(ARRIVALS)).scalar_one()
+    entries = tuple(ArrivalOut.model_validate(row | {"time": instant(row["time"])}) for row in rows)
+    return ArrivalsOut(entries=entries, total=total)

@@ -1,0 +1,48 @@
+"""A wish to stop -> the end of slow work in another thread, at the next place where it looks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Interrupted(Exception):
+    """Slow work was asked to end. None of the errors' tree: nothing is wrong, and nobody may try again."""
+
+
+class Interrupt:
+    """Looked at between two steps of slow work, which takes no time worth naming, and set once, for good."""
+
+    def __init__(self) -> None:
+        self._wished = threading.Event()
+
+    def set(self) -> None:
+        self._wished.set()
+
+    def check(self) -> None:
+        """Raises Interrupted once it is set."""
+        if self._wished.is_set():
+            raise Interrupted
+
+    def each(self, steps: Iterable[T]) -> Iterator[T]:
+        """The steps, with a look before each is taken."""
+        for step in steps:
+            self.check()
+            yield step
+
+    def before(self, function: Callable[P, T]) -> Callable[P, T]:
+        """The function, with a look before each call."""
+
+        def looked(*args: P.args, **kwargs: P.kwargs) -> T:
+            self.check()
+            return function(*args, **kwargs)
+
+        return looked
+
+
+NEVER = Interrupt()
+"""For work that nobody interrupts: nothing sets it."""

@@ -1,0 +1,78 @@
+"""HTTP -> the silo's page. It is read-only: whoever may call the silo's API may see it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, FastAPI, Query, Request, Response
+
+from client_service.pages.curves import curves, spectra
+from client_service.pages.journal import SHOWN, journal
+from client_service.pages.record import Record
+from client_service.pages.report import report
+from client_service.pages.standing import sizes, standing
+from client_service.pages.trial import SHOWN as LISTED
+from client_service.pages.trial import Question, trial
+from client_service.service import ClientService
+from shared.web.pages import Head, page, statics, templates
+
+SECTIONS = (
+    ("privacy", "Privacy"),
+    ("learning", "Learning"),
+    ("recommendations", "Recommendations"),
+    ("ledger", "Ledger"),
+)
+TEMPLATE = templates(Path(__file__).parent / "templates").get_template("silo.html")
+
+router = APIRouter(include_in_schema=False)
+
+
+def install(app: FastAPI, service: ClientService) -> None:
+    """Serve the page of this silo at /, and the files that it loads."""
+    app.state.page = Page(service)
+    app.include_router(router)
+    app.include_router(statics)
+
+
+class Page:
+    """What the page reads: the service, and the record of all that crossed."""
+
+    def __init__(self, service: ClientService) -> None:
+        self.service = service
+
+    @cached_property
+    def record(self) -> Record:
+        return Record(self.service.ledger, self.service.declaration())
+
+    def html(self, before: int | None, question: Question) -> str:
+        service, summary = self.service, self.record.look()
+        status, quality = service.status(), service.quality()
+        last = summary.written if before is None else min(before - 1, summary.written)
+        return TEMPLATE.render(
+            head=Head("LPSFed client", status.client, _address(before), SECTIONS),
+            standing=standing(status, quality, summary),
+            shard=sizes(quality),
+            charts=(*curves(quality), spectra(service.spectrum())),
+            report=report(summary, service.declaration(), counts=service.settings.policy.counts),
+            trial_shown=trial(question, service.recommender),
+            journal_shown=journal(self.record.entries(last, SHOWN), last, summary),
+        )
+
+
+# Not async, so that reading and rendering go through a worker thread and the event loop stays free.
+@router.get("/")
+def show(
+    request: Request,
+    before: Annotated[int | None, Query(ge=1)] = None,
+    user: Annotated[str | None, Query(max_length=512)] = None,
+    item: Annotated[str | None, Query(max_length=512)] = None,
+    k: Annotated[int, Query(ge=1, le=100)] = LISTED,
+) -> Response:
+    found: Page = request.app.state.page
+    return page(request, found.html(before, Question(user, item, k)))
+
+
+def _address(before: int | None) -> str:
+    return "./" if before is None else f"./?before={before}"

@@ -1,0 +1,103 @@
+"""Status, quality and the record's summary -> the head of the page: where the silo stands, in words and figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from client_service.pages.record import Summary
+from client_service.schemas import QualityOut, StatusOut
+from shared.web.pages import Fact, Verdict, counted, figure, size
+
+BUSY = {
+    "starting": "Starting",
+    "joining": "Joining",
+    "preparing": "Preparing",
+    "training": "Training",
+    "uploading": "Uploading",
+    "waiting for the round": "Waiting",
+    "evaluating": "Evaluating",
+}
+DOING = {
+    "starting": "The kept model is being read.",
+    "joining": "The aggregator is being asked to let this client in.",
+    "preparing": "The spectrum and the model of the run are being made.",
+    "waiting for the round": "The update is in; the other clients' are not all there yet.",
+}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """`done` of `rounds` rounds; no bar where there is no run."""
+
+    verdict: Verdict
+    done: int
+    rounds: int
+    problem: str | None
+    warnings: tuple[str, ...]
+    facts: tuple[Fact, ...]
+
+
+def standing(status: StatusOut, quality: QualityOut, summary: Summary) -> Standing:
+    """What a reader of the page wants to know first."""
+    done = max((entry.round for entry in quality.rounds), default=0) if quality.run == status.run else 0
+    return Standing(
+        verdict=_verdict(status, done),
+        done=done,
+        rounds=status.rounds,
+        problem=status.problem,
+        warnings=status.warnings,
+        facts=(_left(summary), _on_record(summary), *_learnt(quality), _answering(status)),
+    )
+
+
+def sizes(quality: QualityOut) -> str:
+    """How large the shard is. It stays on this page; `/metrics` does not have it."""
+    if quality.run is None:
+        return "Figures appear with the first run."
+    counts = ((quality.users, "user"), (quality.items, "item"), (quality.edges, "training interaction"))
+    return f"Of {', '.join(counted(count, word) for count, word in counts)}. None of these figures leaves the silo."
+
+
+def _verdict(status: StatusOut, done: int) -> Verdict:
+    where = f"{status.run}, round {status.round} of {status.rounds}" if status.rounds else "no run yet"
+    if status.phase in BUSY:
+        return Verdict("busy", BUSY[status.phase], DOING.get(status.phase, f"{where[:1].upper()}{where[1:]}."))
+    if status.phase == "failed":
+        return Verdict("bad", "Failed", f"The aggregator ended {status.run} as failed.")
+    if status.phase == "finished":
+        return Verdict("good", "Finished", f"{status.run} is over after {counted(done, 'round')}.")
+    next_one = f"{status.run}: {done} of {status.rounds} rounds are done." if status.rounds else "For the next run."
+    return Verdict("idle", "Waiting", next_one)
+
+
+def _left(summary: Summary) -> Fact:
+    updates = [total for total in summary.totals if total.call == "update"]
+    count, sent = sum(total.count for total in updates), sum(total.bytes_out for total in summary.totals)
+    return Fact("Left this silo", size(sent), f"{counted(count, 'update')}; nothing else but calls")
+
+
+def _on_record(summary: Summary) -> Fact:
+    if summary.broken is not None:
+        return Fact("On record", counted(summary.written, "entry", "entries"), f"damaged at line {summary.broken}")
+    if summary.read < summary.written:
+        return Fact("On record", counted(summary.written, "entry", "entries"), f"{summary.read:,} checked so far")
+    return Fact("On record", counted(summary.written, "entry", "entries"), "the chain holds")
+
+
+def _learnt(quality: QualityOut) -> tuple[Fact, ...]:
+    """The figures of the best round on validation items, or at the end those on test items."""
+    if quality.test is not None:
+        note = f"on test items, {counted(quality.test_users, 'user')}"
+        return tuple(
+            Fact(label, figure(quality.test.get(name)), note)
+            for label, name in (("Recall@20", "recall@20"), ("NDCG@20", "ndcg@20"))
+        )
+    best = next((entry for entry in quality.rounds if entry.round == quality.best_round), None)
+    note = "no figures yet" if best is None else f"on validation items, round {best.round}"
+    recall, ndcg = (None, None) if best is None else (best.recall, best.ndcg)
+    return Fact("Recall@20", figure(recall), note), Fact("NDCG@20", figure(ndcg), note)
+
+
+def _answering(status: StatusOut) -> Fact:
+    model = "popular items" if status.model is None else status.model
+    return Fact("Answers from", model, f"trains on {status.device}: {status.device_reason}")

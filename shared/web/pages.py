@@ -1,0 +1,134 @@
+"""Templates and values -> HTML pages that can load nothing from elsewhere, and the files that they load from here."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi import APIRouter, Request, Response
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from shared.errors import NotFoundError
+from shared.web.charts import drawn
+
+FOLDER = Path(__file__).parent
+KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+SOURCES = " ".join(f"{kind}-src 'self';" for kind in ("style", "script", "img", "connect"))
+GUARDED = {
+    "Content-Security-Policy": f"default-src 'none'; {SOURCES} form-action 'self'; frame-ancestors 'none';"
+    " base-uri 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+NOTHING = "–"
+SHORT = 12  # characters of a digest that are shown; the whole is in the title
+
+statics = APIRouter(include_in_schema=False)
+
+
+@dataclass(frozen=True)
+class Head:
+    """What every page begins with. `address`: the same page without what somebody has typed into a form."""
+
+    service: str
+    name: str
+    address: str
+    sections: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A state in words. `kind`: good, busy, idle, warn or bad, which only chooses mark and colour."""
+
+    kind: str
+    word: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One figure of a page's head, with what it means."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+def templates(folder: Path) -> Environment:
+    """The templates of one service above the shared ones; every value is escaped."""
+    loader = FileSystemLoader([folder, FOLDER / "templates"])
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"size": size, "clock": clock, "short": short, "figure": figure, "drawn": drawn}
+    return environment
+
+
+def page(request: Request, html: str) -> Response:
+    """An HTML answer; 304 to whoever has this very page."""
+    return _tagged(request, html.encode(), "text/html; charset=utf-8", cache="no-store")
+
+
+@statics.get("/static/{name}")
+def read_static(name: str, request: Request) -> Response:
+    held = _STATIC.get(name)
+    if held is None:
+        raise NotFoundError(f"expected one of {sorted(_STATIC)}, got another name")
+    return _tagged(request, held, KINDS[Path(name).suffix], cache="no-cache")
+
+
+def _tagged(request: Request, body: bytes, kind: str, *, cache: str) -> Response:
+    tag = f'"{hashlib.sha256(body).hexdigest()}"'
+    headers = GUARDED | {"ETag": tag, "Cache-Control": cache}
+    if tag in [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]:
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type=kind, headers=headers)
+
+
+def size(count: int) -> str:
+    """Bytes in decimal units: 812 B, 18.4 kB, 1.25 MB."""
+    if count < 1000:
+        return f"{count}\N{NO-BREAK SPACE}B"
+    power = min(int(math.log10(count) // 3), 4)
+    return f"{count / 1000**power:.3g}\N{NO-BREAK SPACE}{' kMGT'[power]}B"
+
+
+def clock(instant: str | None) -> str:
+    """An instant as this project writes it, ISO 8601 in UTC, to the second."""
+    return NOTHING if not instant else f"{instant[:10]} {instant[11:19]}"
+
+
+def short(digest: str | None) -> str:
+    return digest[:SHORT] if digest else NOTHING
+
+
+def figure(value: float | None, digits: int = 4) -> str:
+    """A number to so many places; a dash where there is none."""
+    return NOTHING if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def shape(lengths: Sequence[int]) -> str:
+    return " × ".join(map(str, lengths)) or "one number"
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """A number with its noun."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def seconds(value: float | None) -> str:
+    """A length of time in its two largest units."""
+    if value is None:
+        return NOTHING
+    if value < 60:
+        return f"{value:.2f}\N{NO-BREAK SPACE}s" if value < 10 else f"{value:.0f}\N{NO-BREAK SPACE}s"
+    whole = round(value)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+_STATIC = {path.name: path.read_bytes() for path in sorted((FOLDER / "static").iterdir()) if path.suffix in KINDS}

@@ -1,0 +1,153 @@
+"""Slow work looks at the interrupt between its steps, ends where it finds it set, and is otherwise what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from client_service.learning import evaluate, mean_margin
+from client_service.learning.interrupt import Interrupt, Interrupted
+from client_service.learning.local import LocalTraining, Moment
+from client_service.participation import Participation, Place
+from client_service.schemas import RoundQuality
+from client_service.serving.recommender import Recommender
+from client_service.shard import Shard, read_shard
+from shared.errors import FederationError
+from shared.parameters import initial_parameters, mlp_specification
+from shared.settings import MethodSettings
+from shared.spectrum import low_spectrum
+from shared.strategies import build_strategy
+from shared.strategy import Parameters
+
+if TYPE_CHECKING:
+    from conftest import Silos
+
+CPU = torch.device("cpu")
+METHOD = MethodSettings(width=4, layers=1, cutoff=8, batch_size=64, negatives=8, local_epochs=3, start="random")
+BATCHES = 4  # an epoch of the planted 240 pairs
+
+
+class Counted(Interrupt):
+    """Counts the looks, and is set at the last of so many."""
+
+    def __init__(self, last: int | None = None) -> None:
+        super().__init__()
+        self.looks, self.last = 0, last
+
+    def check(self) -> None:
+        self.looks += 1
+        if self.looks == self.last:
+            self.set()
+        super().check()
+
+
+def client_of(shard: Shard, interrupt: Interrupt, **changes: Any) -> LocalTraining:
+    method = METHOD.model_copy(update=changes)
+    found = LocalTraining(shard, low_spectrum(shard.train, method.cutoff), method, CPU, interrupt=interrupt)
+    found.moment = Moment(round=3, rounds=9, seed=0)
+    return found
+
+
+def test_it_lets_everything_pass_until_it_is_set() -> None:
+    interrupt, done = Interrupt(), []
+    double = interrupt.before(lambda x: 2 * x)
+    assert double(4) == 8 and list(interrupt.each("ab")) == ["a", "b"]
+    with pytest.raises(Interrupted):
+        for step in interrupt.each(range(5)):
+            done.append(step)
+            if step == 2:
+                interrupt.set()
+    assert done == [0, 1, 2]
+    for ended in (interrupt.check, lambda: double(4), lambda: list(interrupt.each("ab"))):
+        with pytest.raises(Interrupted):
+            ended()
+
+
+def test_to_be_interrupted_is_no_error_that_somebody_tries_again() -> None:
+    assert not issubclass(Interrupted, FederationError)
+
+
+def test_training_looks_once_a_batch_and_ends_in_the_middle_of_an_epoch(planted: Shard) -> None:
+    through, cut = Counted(), Counted(last=BATCHES + 2)
+    client_of(planted, through).train()
+    assert through.looks == METHOD.local_epochs * BATCHES
+    client = client_of(planted, cut)
+    with pytest.raises(Interrupted):
+        client.train()
+    assert cut.looks == BATCHES + 2
+
+
+def test_the_tables_look_once_a_step(planted: Shard) -> None:
+    through, cut = Counted(), Counted(last=7)
+    client = client_of(planted, through, warmup_trains="tables")
+    client.moment = Moment(round=1, rounds=9, seed=0)
+    client.train(bias_aware=True)
+    assert through.looks == client.figures.table_steps > 0
+    with pytest.raises(Interrupted):
+        client_of(planted, cut).train(bias_aware=True)
+    assert cut.looks == 7
+
+
+def test_the_mean_margin_looks_once_a_block_of_users(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mean_margin, "BLOCK_PAIRS", 10 * 40)
+    through, cut = Counted(), Counted(last=3)
+    client_of(planted, through).mean_margin()
+    assert through.looks == 4
+    with pytest.raises(Interrupted):
+        client_of(planted, cut).mean_margin()
+    assert cut.looks == 3
+
+
+def test_the_choice_of_the_start_looks_once_a_block_of_users(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "CHUNK", 10)
+    through, cut = Counted(), Counted(last=6)
+    client_of(planted, through, start="exact")
+    assert through.looks == 4 * (4 + 3)  # blocks of users; four ridges at one cut-off, then three exponents
+    with pytest.raises(Interrupted):
+        client_of(planted, cut, start="exact")
+    assert cut.looks == 6
+
+
+@pytest.fixture
+def part(silos: Silos, small: MethodSettings, tmp_path: Path) -> Callable[[Interrupt], Participation]:
+    """A participation that has just begun, with this interrupt."""
+    shard = read_shard(silos(1)[0])
+
+    def build(interrupt: Interrupt) -> Participation:
+        place = Place("client-1", "run-1", 0, small, tmp_path / "model")
+        found = Participation(place, shard, Recommender(shard), CPU, interrupt)
+        found.begin(received(small), 0)
+        return found
+
+    return build
+
+
+def received(method: MethodSettings) -> Parameters:
+    return Parameters(initial_parameters(mlp_specification(method), 1, exact=False))
+
+
+@pytest.mark.parametrize("slow", ["fit", "apply", "finish"])
+def test_a_participation_that_is_interrupted_leaves_what_it_keeps_and_serves_as_it_was(
+    part: Callable[[Interrupt], Participation], small: MethodSettings, tmp_path: Path, slow: str
+) -> None:
+    interrupt = Interrupt()
+    here = part(interrupt)
+    calls: dict[str, Callable[[], object]] = {
+        "fit": lambda: here.fit(build_strategy("lpsfed", small), Moment(1, 2, 0), received(small)),
+        "apply": lambda: here.apply(received(small), RoundQuality(round=1, recall=0.0, ndcg=0.0)),
+        "finish": here.finish,
+    }
+    kept, quality, served = contents(tmp_path / "model"), here.quality, here._recommender.served
+    interrupt.set()
+    with pytest.raises(Interrupted):
+        calls[slow]()
+    assert contents(tmp_path / "model") == kept and {"model.json", "quality.json"} < set(kept)
+    assert (here.quality, here._recommender.served, here.applied) == (quality, served, 0)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
