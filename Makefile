@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo stop check format test clean
+.PHONY: help install demo stop check format test e2e-compose clean
 
 help: ## print this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 14
 
 install: $(VENV)/.installed ## make .venv with the pinned versions
 
@@ -36,6 +36,9 @@ format: install ## rewrite the code in the house's format
 
 test: install ## run the tests
 	$(BIN)/pytest -n 2
+
+e2e-compose: install ## build and run docker-compose.yml for real; skipped where no Docker engine answers
+	$(BIN)/pytest -m containers -rs -s tests/containers
 
 clean: ## remove what was built, not what was measured
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

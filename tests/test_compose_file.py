@@ -1,0 +1,125 @@
+"""The compose file as a text: confinement, networks, volumes and ports, without an engine."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from aggregator_service.metrics import Metrics
+from aggregator_service.settings import AggregatorSettings
+from client_service.settings import ClientSettings
+
+ROOT = Path(__file__).parents[1]
+FILE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+SERVICES: dict[str, dict[str, Any]] = FILE["services"]
+OURS = {name: one for name, one in SERVICES.items() if one["image"].startswith("lpsfed/")}
+NUMBERS = range(1, 5)
+
+
+def networks(name: str) -> set[str]:
+    return set(SERVICES[name].get("networks", ()))
+
+
+def mounts(name: str) -> dict[str, str]:
+    """Volume or path -> where and how it is mounted."""
+    return dict(volume.split(":", 1) for volume in SERVICES[name].get("volumes", ()) if "$" not in volume)
+
+
+def internal(network: str) -> bool:
+    return bool((FILE["networks"][network] or {}).get("internal"))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_service_of_ours_is_confined(name: str) -> None:
+    service = OURS[name]
+    assert service["user"] == "10001:10001" and service["read_only"] and service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["mem_limit"] and service["pids_limit"] and service["cpus"]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_service_has_the_engine_s_socket_or_more_rights(name: str) -> None:
+    service = SERVICES[name]
+    assert "docker.sock" not in json.dumps(service)
+    assert not {"privileged", "cap_add", "devices", "pid", "ipc", "userns_mode"} & set(service)
+    assert service.get("network_mode", "none") != "host"
+    assert service["cap_drop"] == ["ALL"] and service["read_only"]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_ports_are_published_on_loopback_alone(name: str) -> None:
+    assert all(str(port).startswith("127.0.0.1:") for port in SERVICES[name].get("ports", ()))
+
+
+def test_no_two_clients_share_a_network_and_only_the_aggregator_shares_one_with_each() -> None:
+    for number in NUMBERS:
+        assert networks(f"client-{number}") == {f"link-{number}", f"door-{number}"}
+        for network in networks(f"client-{number}"):
+            assert internal(network)
+            members = {name for name in SERVICES if network in networks(name)}
+            other = "aggregator" if network.startswith("link") else f"gateway-{number}"
+            assert members == {f"client-{number}", other}
+
+
+def test_the_aggregator_has_no_way_out() -> None:
+    assert all(internal(network) for network in networks("aggregator"))
+
+
+def test_a_network_with_a_way_to_the_machine_holds_one_gateway_and_hides_no_address() -> None:
+    for network in (name for name in FILE["networks"] if not internal(name)):
+        members = [name for name in SERVICES if network in networks(name)]
+        assert len(members) == 1 and (members[0].startswith("gateway") or members[0] == "grafana")
+        assert FILE["networks"][network]["driver_opts"] == {"com.docker.network.bridge.enable_ip_masquerade": "false"}
+
+
+def test_a_shard_is_mounted_by_its_client_alone_and_read_only() -> None:
+    for number in NUMBERS:
+        holders = {name for name in SERVICES if f"shard-{number}" in mounts(name)}
+        assert holders == {"partition", f"client-{number}"}
+        assert mounts(f"client-{number}")[f"shard-{number}"].endswith(":ro")
+        assert {name for name in SERVICES if f"secret-{number}" in mounts(name)} == {"secrets", f"client-{number}"}
+        assert {name for name in SERVICES if f"state-{number}" in mounts(name)} == {f"client-{number}"}
+    assert not any(volume.startswith("shard") for volume in mounts("aggregator"))
+
+
+def test_every_part_that_serves_has_a_probe_in_its_place_with_its_mounts() -> None:
+    serving = {name for name in SERVICES if re.fullmatch(r"aggregator|client-\d|gateway(-\d)?", name)}
+    for name in serving:
+        probe = SERVICES[f"probe-{name}"]
+        assert probe["network_mode"] == f"service:{name}"
+        assert probe.get("volumes_from", []) == ([f"{name}:ro"] if mounts(name) else [])
+        assert f"probe-{name}" in SERVICES["report"]["depends_on"]
+    expected = SERVICES["probe-aggregator"]["environment"]["LPSFED_PROBE_EXPECT"].split(",")
+    assert set(expected) == serving
+
+
+def test_every_setting_that_it_gives_is_one() -> None:
+    for name, service in OURS.items():
+        for prefix, settings in (("LPSFED_CLIENT_", ClientSettings), ("LPSFED_AGGREGATOR_", AggregatorSettings)):
+            given = [key.removeprefix(prefix).lower() for key in service.get("environment", {}) if key.startswith(prefix)]
+            assert set(given) <= set(settings.model_fields), name
+
+
+def test_prometheus_asks_the_aggregator_alone_and_the_dashboard_only_for_series_that_exist() -> None:
+    scraped = yaml.safe_load((ROOT / "observability/prometheus.yml").read_text())["scrape_configs"]
+    assert [target for job in scraped for one in job["static_configs"] for target in one["targets"]] == ["aggregator:8800"]
+    assert not any(name.startswith(("link", "door-")) for name in networks("prometheus") | networks("grafana"))
+    dashboard = json.loads((ROOT / "observability/grafana/dashboards/federation.json").read_text())
+    asked = {
+        word
+        for panel in dashboard["panels"]
+        for target in panel["targets"]
+        for word in re.findall(r"lpsfed_\w+", target["expr"])
+    }
+    described = re.findall(r"^# TYPE (\w+) (\w+)", Metrics().text().decode(), flags=re.M)
+    series = {f"{name}{suffix}" for name, kind in described for suffix in _suffixes(kind)}
+    assert len(asked) > 8 and asked <= series
+
+
+def _suffixes(kind: str) -> tuple[str, ...]:
+    return {"histogram": ("_bucket", "_sum", "_count"), "counter": ("",)}.get(kind, ("",))
