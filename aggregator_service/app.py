@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from aggregator_service import routes
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.logs import LOGGER
+from aggregator_service.pages import routes as pages
 from aggregator_service.recorded import Recorded
 from aggregator_service.settings import AggregatorSettings
 from shared.web import problems
@@ -22,6 +23,7 @@ def create_app(settings: AggregatorSettings) -> FastAPI:
     coordinator = app.state.coordinator = Coordinator(settings)
     for router in (routes.clients, routes.operated, routes.inside):
         app.include_router(router)
+    pages.install(app)
     problems.install(app)
     app.add_middleware(Limited)
     app.add_middleware(Recorded, coordinator=coordinator)

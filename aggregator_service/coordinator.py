@@ -95,6 +95,11 @@ class Coordinator:
         if self._federation is not None:
             self._federation.conductor.changes.close()
 
+    @property
+    def joined(self) -> tuple[str, ...]:
+        """The names of all clients of the federation, sorted."""
+        return tuple(sorted(self._running.members.names))
+
     def identify(self, secret: str) -> str:
         return self._running.members.identify(secret)
 

@@ -8,41 +8,39 @@ from shared.web.pages import figure
 
 
 def curves(quality: QualityOut) -> tuple[Chart, ...]:
-    """Recall and NDCG on validation items with the best round marked, and the loss."""
-    rounds, best = quality.rounds, quality.best_round
+    """Recall and NDCG on validation items, each with the best round marked, and the loss."""
+    recall = tuple((one.round, one.recall) for one in quality.rounds)
+    ndcg = tuple((one.round, one.ndcg) for one in quality.rounds)
+    loss = Line("Loss", tuple((one.round, one.loss) for one in quality.rounds))
+    said = "Mean over the batches of a round. Round 0 is before any training and has none."
     return (
-        Chart(
-            key="quality",
-            title="Recall@20 and NDCG@20",
-            description=_said(quality),
-            x="round",
-            y="on validation items",
-            lines=(
-                Line("Recall", tuple((one.round, one.recall) for one in rounds)),
-                Line("NDCG", tuple((one.round, one.ndcg) for one in rounds)),
-            ),
-            mark=None if best is None else (best, f"best: round {best}"),
-        ),
-        Chart(
-            key="loss",
-            title="Training loss",
-            description="Mean over the round's batches; round 0 is before any training and has none.",
-            x="round",
-            y="loss",
-            lines=(Line("Loss", tuple((one.round, one.loss) for one in rounds)),),
-        ),
+        _judged(quality, "recall", Line("Recall@20", recall)),
+        _judged(quality, "ndcg", Line("NDCG@20", ndcg)),
+        Chart("loss", "Training loss", said, "round", "loss", (loss,)),
     )
 
 
-def _said(quality: QualityOut) -> str:
-    if not quality.rounds:
-        return "Figures appear after the first round."
-    best = next((one for one in quality.rounds if one.round == quality.best_round), quality.rounds[-1])
-    text = f"{quality.run}: best in round {best.round}, with recall {figure(best.recall)}, NDCG {figure(best.ndcg)}."
+def _judged(quality: QualityOut, measure: str, line: Line) -> Chart:
+    best = quality.best_round
+    return Chart(
+        key=measure,
+        title=line.name,
+        description=_said(quality, measure, line),
+        x="round",
+        y="on validation items",
+        lines=(line,),
+        mark=None if best is None else (best, f"best: round {best}"),
+    )
+
+
+def _said(quality: QualityOut, measure: str, line: Line) -> str:
+    best = next((value for number, value in line.points if number == quality.best_round), None)
+    if best is None:
+        return "Figures appear with the first run."
+    text = f"{quality.run}: {figure(best)} in round {quality.best_round}, the best by NDCG."
     if quality.test is None:
         return text
-    recall, ndcg = quality.test.get("recall@20"), quality.test.get("ndcg@20")
-    return f"{text} On test items, read once at the end: {figure(recall)} and {figure(ndcg)}."
+    return f"{text} On test items, read once at the end: {figure(quality.test.get(f'{measure}@20'))}."
 
 
 def spectra(spectrum: SpectrumOut) -> Chart:

@@ -58,7 +58,7 @@ def _row(line: int, entry: Mapping[str, Any], broken: int | None) -> Row:
         about=_about(entry),
         status=_text(entry.get("status", entry.get("error", ""))),
         bytes=_whole(entry.get("bytes")),
-        sha256=_text(entry.get("sha256")),
+        sha256=_text(entry.get("sha256")) if entry.get("bytes") else "",
         hash=_text(entry.get("hash")),
         mark=Verdict("bad", "chain breaks here", "") if line == broken else WHOLE,
     )
@@ -79,4 +79,5 @@ def _text(value: object) -> str:
 
 
 def _whole(value: object) -> int | None:
-    return value if type(value) is int and value >= 0 else None
+    """A number of bytes; None where there is none to speak of."""
+    return value if type(value) is int and value > 0 else None

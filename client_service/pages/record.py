@@ -13,7 +13,7 @@ from client_service.boundary.ledger import GENESIS, Ledger, follow_chain
 from client_service.pages.updates import REFUSED, as_declared
 from shared.schemas import Declaration
 
-STEP = 500  # entries that one look reads for the first time, and entries that it checks again
+READ, CHECKED = 2000, 500  # entries that one look reads for the first time, and those that it checks again
 KEPT = 200  # latest calls that are held whole; the polls, which are most of a ledger, are only counted
 LONGEST_OPEN = 64  # calls without an outcome that are waited for
 POLL = "current"
@@ -95,12 +95,12 @@ class Record:
 
     def _read_on(self, written: int) -> None:
         """The next entries, as far as their chain holds; a line that breaks it is tried again at the next look."""
-        entries = list(self._ledger.entries(self._read.count, STEP))
+        entries = list(self._ledger.entries(self._read.count, READ))
         _, broken = follow_chain(entries, self._read.last)
         whole = entries if broken is None else entries[: broken - 1]
         self._take(whole)
         self._read = _after(self._read, whole)
-        cut_off = len(entries) < STEP and self._read.count < written
+        cut_off = len(entries) < READ and self._read.count < written
         if broken is not None or cut_off:
             self._broken = self._read.count + 1
         elif self._broken is not None and self._read.count >= self._broken:
@@ -108,7 +108,7 @@ class Record:
 
     def _check_again(self) -> bool:
         """Do the next of the entries that have been read before still hold?"""
-        wanted = min(STEP, self._read.count - self._again.count)
+        wanted = min(CHECKED, self._read.count - self._again.count)
         entries = list(self._ledger.entries(self._again.count, wanted))
         count, broken = follow_chain(entries, self._again.last)
         if broken is not None or count < wanted:

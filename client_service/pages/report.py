@@ -52,6 +52,11 @@ class Report:
     received: tuple[Received, ...]
     calls: tuple[CallRow, ...]
 
+    @property
+    def alarms(self) -> tuple[Verdict, ...]:
+        """What nobody may overlook."""
+        return tuple(one for one in self.verdicts if one.kind == "bad")
+
 
 def report(summary: Summary, declaration: Declaration, *, counts: bool) -> Report:
     """`counts`: does the silo's policy let the numbers of users, items and edges leave?"""
@@ -75,8 +80,10 @@ def _content(summary: Summary) -> Verdict:
         text = f"{counted(other, 'call')} of {calls:,} held other fields than are declared today."
         return Verdict("bad", "Other fields on record", text)
     updates = sum(one.count for one in summary.totals if one.call == "update")
+    if not updates:
+        return Verdict("idle", "Nothing sent", "No update has left this silo.")
     text = f"{counted(updates, 'update')} on record, each of the declared fields and nothing else."
-    return Verdict("good" if updates else "idle", "As declared", text)
+    return Verdict("good", "As declared", text)
 
 
 def _chain(summary: Summary) -> Verdict:

@@ -59,9 +59,9 @@ def sizes(quality: QualityOut) -> str:
 
 
 def _verdict(status: StatusOut, done: int) -> Verdict:
-    where = f"{status.run}, round {status.round} of {status.rounds}" if status.rounds else "no run yet"
     if status.phase in BUSY:
-        return Verdict("busy", BUSY[status.phase], DOING.get(status.phase, f"{where[:1].upper()}{where[1:]}."))
+        where = f"{status.run}, round {status.round} of {status.rounds}"
+        return Verdict("busy", BUSY[status.phase], DOING.get(status.phase, where))
     if status.phase == "failed":
         return Verdict("bad", "Failed", f"The aggregator ended {status.run} as failed.")
     if status.phase == "finished":
@@ -71,9 +71,10 @@ def _verdict(status: StatusOut, done: int) -> Verdict:
 
 
 def _left(summary: Summary) -> Fact:
-    updates = [total for total in summary.totals if total.call == "update"]
-    count, sent = sum(total.count for total in updates), sum(total.bytes_out for total in summary.totals)
-    return Fact("Left this silo", size(sent), f"{counted(count, 'update')}; nothing else but calls")
+    times = {total.call: total.count for total in summary.totals}
+    sent = sum(total.bytes_out for total in summary.totals)
+    note = f"{counted(times.get('update', 0), 'update')} and {counted(times.get('join', 0), 'join')}"
+    return Fact("Left this silo", size(sent), note)
 
 
 def _on_record(summary: Summary) -> Fact:

@@ -134,7 +134,7 @@ def apart(wanted: Sequence[float], low: float, high: float) -> list[float]:
 def _placed(lines: tuple[tuple[int, str, Sequence[Point]], ...], bounds: tuple[float | None, float | None]) -> Drawing:
     xs = [x for _, _, points in lines for x, _ in points]
     ys = [y for _, _, points in lines for _, y in points]
-    longest = max(len(_shortened(name)) for _, name, _ in lines)
+    longest = max(len(_shortened(name)) for _, name, _ in lines) if len(lines) > 1 else 0
     across = Scale(*_spread(min(xs), max(xs), (min(xs), max(xs))), LEFT, WIDTH - 14 - CHARACTER * longest)
     return Drawing(lines, across, Scale(*_spread(min(ys), max(ys), bounds), HEIGHT - BOTTOM, TOP))
 
@@ -194,7 +194,9 @@ def _dot(x: float, y: float, radius: float, kind: str) -> Markup:
 
 
 def _labels(drawing: Drawing) -> list[Markup]:
-    """Names at the ends of the lines; where they do not all fit, of the highest and the lowest line alone."""
+    """Names at the ends of the lines; where they do not all fit, of the highest and the lowest; of one line none."""
+    if len(drawing.lines) == 1:
+        return []
     ends = sorted((drawing.y(points[-1][1]), tone, name) for tone, name, points in drawing.lines)
     if len(ends) * LINE_HEIGHT > HEIGHT - BOTTOM - TOP + LINE_HEIGHT:
         ends = [ends[0], ends[-1]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import anyio
@@ -227,6 +228,28 @@ async def test_the_documentation_shows_what_an_update_is(running: Running) -> No
         assert MEDIA_TYPE in update["requestBody"]["content"]
         assert update["responses"].keys() >= {"200", "201", "4XX"}
         assert (await federation.http.get("/docs")).status_code == 200
+
+
+async def test_the_operator_sees_until_when_the_run_waits(running: Running) -> None:
+    async with running() as federation:
+        waiting = (await federation.start_run(rounds=1, clients=1, deadline_seconds=60)).json()
+        assert datetime.fromisoformat(waiting["deadline_at"]) - datetime.fromisoformat(
+            waiting["started_at"]
+        ) == timedelta(seconds=60)
+        (north,) = await federation.joined("north")
+        opened = await federation.history()
+        assert opened["phase"] == "open" and opened["deadline_at"] > waiting["deadline_at"]
+        await north.put(1, north.update(1.0))
+        assert (await north.personalised(1)).status_code == 200
+        assert (await federation.history())["deadline_at"] is None
+
+
+async def test_the_operator_reads_what_clients_may_send(running: Running) -> None:
+    async with running() as federation:
+        answer = await federation.operate("GET", "/v1/declaration")
+        assert answer.json() == federation.settings.declaration().model_dump(mode="json")
+        (north,) = await federation.joined("north")
+        assert (await north.get("/v1/declaration")).status_code == 403
 
 
 async def test_the_operator_lists_runs(running: Running) -> None:

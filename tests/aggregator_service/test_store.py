@@ -117,7 +117,7 @@ async def test_files_that_no_row_speaks_of_are_cleared_away(running: Running) ->
 async def test_retention_keeps_the_last_rounds_and_every_clients_last_update(running: Running) -> None:
     async with running(retention_rounds=2) as federation:
         north, away = await federation.joined("north", "away")
-        await federation.start_run(rounds=5, clients=2, quorum=1, deadline_seconds=0.12)
+        await federation.start_run(rounds=5, clients=2, quorum=1, deadline_seconds=0.3)
         await away.put(1, away.update(9.0))
         for number in range(1, 6):
             await north.put(number, north.update(float(number)))

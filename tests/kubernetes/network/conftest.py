@@ -24,7 +24,7 @@ STRANGERS = {  # pods that others run: namespace and labels
     "stranger": ("default", {}),
     "pretender": ("default", {APP: "client", ASKS: "true"}),
 }
-OUTSIDE = {"internet": "198.51.100.7", "aggregator-outside": "203.0.113.10"}
+OUTSIDE = {"internet": "198.51.100.7", "elsewhere": "203.0.113.10"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Cluster:
 
 
 def permits(policies: list[Document], direction: str, own: Place, other: Place, port: tuple[str, int]) -> bool:
-    """A pod that no policy selects is open, and so is an address outside; one that some select may do what any lets it."""
+    """What no policy selects is open, an address outside too; a pod that some select may do what any lets it."""
     key, peers = ("ingress", "from") if direction == "Ingress" else ("egress", "to")
     selecting = [
         policy["spec"]

@@ -129,7 +129,7 @@ def test_a_silo_elsewhere_reaches_one_address_and_nothing_else(render: Render, r
             for protocol in ("TCP", "UDP")
             if target != "client-north" and silo.lets_out("client-north", target, port, protocol)
         }
-        assert reachable == {("aggregator-outside", 443, "TCP")}
+        assert reachable == {("elsewhere", 443, "TCP")}
         assert silo.allows("app-north", "client-north", 8801) and not silo.allows("other-north", "client-north", 8801)
 
 
