@@ -123,9 +123,9 @@ def seconds(value: float | None) -> str:
     """A length of time in its two largest units."""
     if value is None:
         return NOTHING
-    if value < 60:
-        return f"{value:.2f}\N{NO-BREAK SPACE}s" if value < 10 else f"{value:.0f}\N{NO-BREAK SPACE}s"
     whole = round(value)
+    if whole < 60:
+        return f"{value:.2f}\N{NO-BREAK SPACE}s" if value < 10 else f"{whole}\N{NO-BREAK SPACE}s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -1,0 +1,1 @@
+"""The operator's page: the run at hand round by round, who is missing, and all that arrived."""

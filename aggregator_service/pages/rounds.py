@@ -1,0 +1,148 @@
+"""A run's history -> its rounds and clients as rows, newest round first, and the curves over its rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from aggregator_service.pages.standing import length, names
+from shared.schemas import ParticipantOut, RoundOut, RunHistoryOut
+from shared.web.charts import Chart, Line
+from shared.web.pages import Verdict, clock, counted, seconds
+
+SHOWN_ROUNDS, SHOWN_CLIENTS, SHOWN_LINES = 10, 100, 10
+
+
+@dataclass(frozen=True)
+class RoundView:
+    """One round. `more`: how many of its clients are not among `participants`."""
+
+    key: str
+    number: int
+    state: Verdict
+    opened_at: str
+    time: str
+    came: str
+    bytes: int
+    participants: tuple[ParticipantOut, ...]
+    more: int
+
+
+@dataclass(frozen=True)
+class ClientView:
+    """One client over all rounds of a run."""
+
+    client: str
+    updates: int
+    missed: int
+    bytes: int
+    last: ParticipantOut | None
+
+
+def rounds(run: RunHistoryOut) -> tuple[RoundView, ...]:
+    """The newest rounds, newest first."""
+    return tuple(_round(run, one) for one in run.rounds[-SHOWN_ROUNDS:][::-1])
+
+
+def _round(run: RunHistoryOut, one: RoundOut) -> RoundView:
+    came, expected = len(one.participants) - len(one.missing), len(one.participants)
+    return RoundView(
+        key=f"{run.run}-round-{one.number}",
+        number=one.number,
+        state=_state(run, one),
+        opened_at=one.opened_at,
+        time="not closed" if one.closed_at is None else seconds(length(one)),
+        came=f"{came} of {counted(expected, 'update')}",
+        bytes=sum(participant.size for participant in one.participants),
+        participants=one.participants[:SHOWN_CLIENTS],
+        more=max(0, expected - SHOWN_CLIENTS),
+    )
+
+
+def _state(run: RunHistoryOut, one: RoundOut) -> Verdict:
+    if one.phase == "open":
+        return Verdict("busy", "open", f"missing: {names(one.missing)}, until {clock(run.deadline_at)}")
+    if one.phase == "failed":
+        return Verdict("bad", "failed", f"missing: {names(one.missing)}")
+    if one.missing:
+        return Verdict("warn", "aggregated", f"without {names(one.missing)}")
+    return Verdict("good", "aggregated", "with everybody")
+
+
+def clients(run: RunHistoryOut) -> tuple[ClientView, ...]:
+    """Every client of the run by name, as many as a page holds."""
+    found: dict[str, list[ParticipantOut]] = {}
+    for one in run.rounds:
+        for participant in one.participants:
+            found.setdefault(participant.client, []).append(participant)
+    return tuple(_client(name, found[name]) for name in sorted(found)[:SHOWN_CLIENTS])
+
+
+def _client(name: str, parts: list[ParticipantOut]) -> ClientView:
+    sent = [one for one in parts if one.received]
+    total = sum(one.size for one in sent)
+    return ClientView(name, len(sent), len(parts) - len(sent), total, sent[-1] if sent else None)
+
+
+def curves(run: RunHistoryOut) -> tuple[Chart, ...]:
+    """rho and rhobar of each client where the strategy sends rho; how many updates came, and how long it took."""
+    spectral = any(one.rho is not None for each in run.rounds for one in each.participants)
+    return (*(_spectral(run) if spectral else ()), _came(run), _time(run))
+
+
+def _spectral(run: RunHistoryOut) -> tuple[Chart, Chart]:
+    everybody = sorted({one.client for each in run.rounds for one in each.participants})
+    beyond = f" Shown: the first {SHOWN_LINES} of {len(everybody):,} clients." if len(everybody) > SHOWN_LINES else ""
+    rho = Chart(
+        key="rho",
+        title="rho by client",
+        description=f"How far each silo’s spectrum is from the anchor’s; 0 would be the same.{beyond}",
+        x="round",
+        y="rho",
+        lines=tuple(_line(run, name, "rho") for name in everybody[:SHOWN_LINES]),
+        bounds=(0.0, None),
+    )
+    rhobar = Chart(
+        key="rhobar",
+        title="rhobar by client",
+        description=f"The share of the common mean in what a client gets; the rest is its own.{beyond}",
+        x="round",
+        y="rhobar",
+        lines=tuple(_line(run, name, "rhobar") for name in everybody[:SHOWN_LINES]),
+        bounds=(0.0, 1.0),
+    )
+    return rho, rhobar
+
+
+def _line(run: RunHistoryOut, client: str, figure: Literal["rho", "rhobar"]) -> Line:
+    """The client's figure in every round that it sent an update in."""
+    found = [(each.number, one) for each in run.rounds for one in each.participants if one.client == client]
+    return Line(client, tuple((number, one.rho if figure == "rho" else one.rhobar) for number, one in found))
+
+
+def _came(run: RunHistoryOut) -> Chart:
+    expected = tuple((one.number, float(len(one.participants))) for one in run.rounds)
+    came = tuple((one.number, float(len(one.participants) - len(one.missing))) for one in run.rounds)
+    return Chart(
+        key="came",
+        title="Updates by round",
+        description="How many came, beside how many clients were enrolled.",
+        x="round",
+        y="updates",
+        lines=(Line("came", came), Line("enrolled", expected)),
+        bounds=(0.0, None),
+        digits=0,
+    )
+
+
+def _time(run: RunHistoryOut) -> Chart:
+    return Chart(
+        key="time",
+        title="Round time",
+        description="From a round’s opening to its last update or its deadline.",
+        x="round",
+        y="seconds",
+        lines=(Line("Seconds", tuple((one.number, length(one)) for one in run.rounds)),),
+        bounds=(0.0, None),
+        digits=2,
+    )

@@ -1,0 +1,93 @@
+"""HTTP -> the operator's page. It names clients, so nobody else may see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
+
+from aggregator_service.callers import Service, operator_at_browser
+from aggregator_service.coordinator import Coordinator
+from aggregator_service.pages.arrived import arrived, window
+from aggregator_service.pages.rounds import clients, curves, rounds
+from aggregator_service.pages.standing import standing
+from aggregator_service.threads import off_loop
+from shared.schemas import ArrivalsOut, Declaration, RunHistoryOut
+from shared.web.declared import declared
+from shared.web.pages import Head, page, statics, templates
+
+SECTIONS = (("rounds", "Rounds"), ("clients", "Clients"), ("runs", "Runs"), ("arrivals", "Arrivals"))
+SHOWN_RUNS = 20
+TEMPLATE = templates(Path(__file__).parent / "templates").get_template("federation.html")
+
+router = APIRouter(include_in_schema=False, dependencies=[Depends(operator_at_browser)])
+
+
+def install(app: FastAPI) -> None:
+    """Serve the operator's page at /, and the files that it loads to whoever asks: they hold nothing."""
+    app.include_router(router)
+    app.include_router(statics)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the page was asked for, and all that it shows; `history` is the chosen run's."""
+
+    address: str
+    url: str
+    chosen: str | None
+    joined: tuple[str, ...]
+    runs: list[RunHistoryOut]
+    history: RunHistoryOut | None
+    arrivals: ArrivalsOut
+    declaration: Declaration
+
+
+@router.get("/")
+async def show(
+    request: Request,
+    service: Service,
+    run: Annotated[str | None, Query(pattern=r"^run-[0-9]{1,9}$")] = None,
+    before: Annotated[int | None, Query(ge=1, lt=1 << 53)] = None,
+) -> Response:
+    seen = await _look(service, str(request.base_url), run, before)
+    return page(request, await off_loop(_html, seen))
+
+
+async def _look(service: Coordinator, url: str, run: str | None, before: int | None) -> Seen:
+    runs = await service.histories()
+    name = run or (runs[-1].run if runs else None)
+    after, limit = window((await service.arrivals(0, 1)).total, before)
+    return Seen(
+        address=_address(run, before),
+        url=url,
+        chosen=run,
+        joined=service.joined,
+        runs=runs,
+        history=None if name is None else await service.history(name),
+        arrivals=await service.arrivals(after, limit),
+        declaration=service.declaration,
+    )
+
+
+def _html(seen: Seen) -> str:
+    run = seen.history
+    return TEMPLATE.render(
+        head=Head(f"LPSFed, strategy {seen.declaration.strategy}", "Aggregator", seen.address, SECTIONS),
+        standing=standing(run, seen.joined, url=seen.url),
+        run=run,
+        rounds=() if run is None else rounds(run),
+        members=() if run is None else clients(run),
+        charts=() if run is None else curves(run),
+        runs=seen.runs[: -SHOWN_RUNS - 1 : -1],
+        arrived=arrived(seen.arrivals, seen.chosen),
+        declared=declared(seen.declaration),
+    )
+
+
+def _address(run: str | None, before: int | None) -> str:
+    asked = {name: value for name, value in (("run", run), ("before", before)) if value is not None}
+    return f"./?{urlencode(asked)}" if asked else "./"

@@ -1,0 +1,107 @@
+"""A run's history and who has joined -> the head of the page: where the federation stands, in words and figures."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from shared.privacy import few_clients
+from shared.schemas import RoundOut, RunHistoryOut
+from shared.web.pages import NOTHING, Fact, Verdict, clock, counted, seconds, size
+
+NAMED = 6  # names that one sentence holds
+
+
+@dataclass(frozen=True)
+class Standing:
+    """`done` of `rounds` rounds. `start`: the command that starts a run, where none is active."""
+
+    verdict: Verdict
+    done: int
+    rounds: int
+    warnings: tuple[str, ...]
+    facts: tuple[Fact, ...]
+    start: str | None
+
+
+def standing(run: RunHistoryOut | None, joined: Sequence[str], *, url: str) -> Standing:
+    """What an operator wants to know first. `url`: where this aggregator was called."""
+    if run is None:
+        return Standing(_none(joined), 0, 0, (), (_members(joined),), _command(url, len(joined)))
+    done = sum(one.phase == "aggregated" for one in run.rounds)
+    return Standing(
+        verdict=_verdict(run, joined),
+        done=done,
+        rounds=run.request.rounds,
+        warnings=few_clients(len(joined)),
+        facts=(*_round_facts(run), _received(run), _pace(run), _members(joined)),
+        start=_command(url, len(joined)) if run.phase in ("finished", "failed") else None,
+    )
+
+
+def names(all_of_them: Sequence[str]) -> str:
+    """As many names as a sentence can hold, and how many more there are."""
+    if not all_of_them:
+        return "nobody"
+    more = len(all_of_them) - NAMED
+    return ", ".join(all_of_them[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def length(one: RoundOut) -> float | None:
+    """Seconds from a round's opening to its closing; None while it is open."""
+    if one.closed_at is None:
+        return None
+    return (datetime.fromisoformat(one.closed_at) - datetime.fromisoformat(one.opened_at)).total_seconds()
+
+
+def _none(joined: Sequence[str]) -> Verdict:
+    if not joined:
+        return Verdict("idle", "Nobody has joined", "A client joins by itself, once it is started with this address.")
+    return Verdict("idle", "No run yet", f"{names(joined)} {'has' if len(joined) == 1 else 'have'} joined.")
+
+
+def _verdict(run: RunHistoryOut, joined: Sequence[str]) -> Verdict:
+    if run.phase == "waiting":
+        there = f"{len(joined)} of {counted(run.request.clients, 'client')} have joined"
+        return Verdict("busy", "Waiting for clients", f"{there}; {run.run} ends as failed at {clock(run.deadline_at)}.")
+    if run.phase == "finished":
+        return Verdict("good", "Finished", f"{run.run} is over after {counted(len(run.rounds), 'round')}.")
+    if run.phase == "failed":
+        return Verdict("bad", "Failed", f"{run.run}: {run.reason}.")
+    now = run.rounds[-1]
+    where = f"{run.run}, round {now.number} of {run.request.rounds}"
+    if run.phase == "aggregated":
+        return Verdict("busy", "Aggregating", f"{where}: every update that counts is in.")
+    return Verdict("busy", "Round open", f"{where}; missing: {names(now.missing)}, until {clock(run.deadline_at)}.")
+
+
+def _round_facts(run: RunHistoryOut) -> tuple[Fact, ...]:
+    if not run.rounds:
+        return (Fact("Updates in", NOTHING, "no round has opened"),)
+    now = run.rounds[-1]
+    came, expected = len(now.participants) - len(now.missing), len(now.participants)
+    least = run.request.quorum or run.request.clients
+    note = f"round {now.number}; it needs {least:,} at its deadline"
+    return Fact("Updates in", f"{came} of {expected}", note), Fact("Missing", f"{len(now.missing)}", names(now.missing))
+
+
+def _received(run: RunHistoryOut) -> Fact:
+    sizes = [one.size for each in run.rounds for one in each.participants if one.received]
+    return Fact("Received", size(sum(sizes)), f"{counted(len(sizes), 'update')} in {run.run}")
+
+
+def _pace(run: RunHistoryOut) -> Fact:
+    known = [found for one in run.rounds if (found := length(one)) is not None]
+    return Fact("Round time", seconds(statistics.median(known) if known else None), "median, from opened to closed")
+
+
+def _members(joined: Sequence[str]) -> Fact:
+    return Fact("Clients", f"{len(joined):,}", "have joined this federation")
+
+
+def _command(url: str, clients: int) -> str:
+    """The line that starts a run with everybody who is there."""
+    token, kind = '-H "Authorization: Bearer $(cat operator.token)"', "-H 'Content-Type: application/json'"
+    return f'curl -X POST {url}v1/runs {token} {kind} -d \'{{"clients": {max(clients, 2)}, "rounds": 10}}\''

@@ -1,0 +1,89 @@
+"""Evidence of the parts -> one case: each client with its attempts, the aggregator's record, and who is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter, ValidationError
+
+from audit.evidence import Evidence, Sent
+from client_service.boundary.crossings import Attempt, attempts
+from shared.errors import DataError
+from shared.schemas import Declaration, ParticipantOut
+
+_ATTEMPTS = TypeAdapter(tuple[Attempt, ...])
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client's evidence, read: what its ledger says was tried, in order."""
+
+    evidence: Evidence
+    declaration: Declaration
+    attempts: tuple[Attempt, ...]
+
+    def of(self, *calls: str) -> list[Attempt]:
+        return [one for one in self.attempts if one.call in calls]
+
+
+@dataclass(frozen=True)
+class Case:
+    """All the evidence at hand. `aggregator` is None where it has given none."""
+
+    clients: Mapping[str, Client]
+    aggregator: Evidence | None
+    parts: tuple[Evidence, ...]
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """Every client that the aggregator's record names."""
+        if self.aggregator is None:
+            return ()
+        arrived = {one.client for one in self.aggregator.arrivals}
+        return tuple(sorted(arrived | {client for _, _, client in self.held}))
+
+    @property
+    def held(self) -> dict[tuple[str, int, str], ParticipantOut]:
+        """What the aggregator holds of each run, round and client."""
+        runs = () if self.aggregator is None else self.aggregator.runs
+        return {
+            (run.run, entry.number, one.client): one
+            for run in runs
+            for entry in run.rounds
+            for one in entry.participants
+            if one.received
+        }
+
+    @property
+    def active(self) -> tuple[str, ...]:
+        """Runs that were going on when the evidence was taken: the parts' records then need not agree yet."""
+        runs = () if self.aggregator is None else self.aggregator.runs
+        return tuple(run.run for run in runs if run.phase not in ("finished", "failed"))
+
+    @property
+    def sent(self) -> dict[str, tuple[Sent, ...]]:
+        """What the probes of each client have sent past its gate."""
+        return {name: client.evidence.sent for name, client in self.clients.items()}
+
+
+def open_case(parts: Sequence[Evidence]) -> Case:
+    """DataError where a part has given evidence twice, or a ledger that no client could have written."""
+    names = [part.name for part in parts]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DataError(f"expected one evidence of each part, got several of {', '.join(twice)}")
+    aggregators = [part for part in parts if part.role == "aggregator"]
+    if len(aggregators) > 1:
+        raise DataError(f"expected the evidence of one aggregator, got {len(aggregators)}")
+    clients = {part.name: _client(part) for part in sorted(parts, key=lambda one: one.name) if part.role == "client"}
+    return Case(clients, aggregators[0] if aggregators else None, tuple(parts))
+
+
+def _client(part: Evidence) -> Client:
+    if part.declaration is None:
+        raise DataError(f"{part.name}: expected a client's declaration in its evidence, got none")
+    try:
+        found = _ATTEMPTS.validate_python(tuple(attempts(part.entries)))
+    except (TypeError, ValueError, ValidationError):
+        raise DataError(f"{part.name}: expected ledger entries as a client writes them, got others") from None
+    return Client(part, part.declaration, found)

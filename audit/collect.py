@@ -1,0 +1,110 @@
+"""A running service, asked page by page -> its evidence."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeVar
+
+import httpx
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from audit.evidence import Evidence, now
+from shared.errors import FederationError, ProtocolError, TooLargeError, UnavailableError
+from shared.schemas import ArrivalOut, ArrivalsOut, Declaration, RunHistoryOut
+
+T = TypeVar("T")
+
+CALL_SECONDS = 60.0  # of one page; a ledger verifies itself whenever it is asked
+PAGE = 1000
+MOST_ENTRIES = 2_000_000
+MOST_BYTES = 256 << 20  # of one answer
+
+
+class _Status(BaseModel):
+    """Of a client's status: whose it is."""
+
+    client: str
+
+
+class _LedgerPage(BaseModel):
+    entries: tuple[dict[str, Any], ...]
+
+
+_HEADS = TypeAdapter(list[RunHistoryOut])
+
+
+async def of_client(http: httpx.AsyncClient, name: str) -> Evidence:
+    """A client's declaration and its whole ledger. ProtocolError where another client answers at that address."""
+    who = await asked(http, "/v1/status", TypeAdapter(_Status))
+    if who.client != name:
+        raise ProtocolError(f"{http.base_url}: expected client {name!r}, got {who.client!r}")
+    declaration = await asked(http, "/v1/declaration", TypeAdapter(Declaration))
+    entries = await ledger(http)
+    return Evidence(name=name, role="client", taken_at=now(), declaration=declaration, entries=entries)
+
+
+async def of_aggregator(http: httpx.AsyncClient, name: str) -> Evidence:
+    """The aggregator's declaration, all that has arrived there, and its runs with their rounds."""
+    declaration = await asked(http, "/v1/declaration", TypeAdapter(Declaration))
+    arrivals = await _arrivals(http)
+    heads = await asked(http, "/v1/runs", _HEADS)
+    runs = [await asked(http, f"/v1/runs/{head.run}", TypeAdapter(RunHistoryOut)) for head in heads]
+    return Evidence(
+        name=name,
+        role="aggregator",
+        taken_at=now(),
+        declaration=declaration,
+        arrivals=arrivals,
+        runs=tuple(runs),
+    )
+
+
+async def ledger(http: httpx.AsyncClient) -> tuple[dict[str, Any], ...]:
+    """Every entry, from the first."""
+    found: list[dict[str, Any]] = []
+    kind = TypeAdapter(_LedgerPage)
+    while page := (await asked(http, "/v1/ledger", kind, after=len(found), limit=PAGE)).entries:
+        found += page
+        _bounded(http, len(found))
+    return tuple(found)
+
+
+async def _arrivals(http: httpx.AsyncClient) -> tuple[ArrivalOut, ...]:
+    found: list[ArrivalOut] = []
+    kind, after = TypeAdapter(ArrivalsOut), 0
+    while page := (await asked(http, "/v1/arrivals", kind, after=after, limit=PAGE)).entries:
+        found += page
+        after = page[-1].sequence
+        _bounded(http, len(found))
+    return tuple(found)
+
+
+def _bounded(http: httpx.AsyncClient, count: int) -> None:
+    if count > MOST_ENTRIES:
+        raise TooLargeError(f"{http.base_url}: expected at most {MOST_ENTRIES:,} entries, got more")
+
+
+async def asked(http: httpx.AsyncClient, path: str, kind: TypeAdapter[T], **query: int) -> T:
+    """One question and its answer. UnavailableError where nobody answers, ProtocolError where it is another message."""
+    try:
+        async with asyncio.timeout(CALL_SECONDS):
+            content = await _read(http, path, query)
+    except (httpx.HTTPError, TimeoutError) as error:
+        reason = type(error).__name__
+        raise UnavailableError(f"{http.base_url}: expected a running service, got {reason}") from None
+    try:
+        return kind.validate_json(content)
+    except ValidationError:
+        raise ProtocolError(f"{http.base_url}: expected the answer to GET {path}, got another message") from None
+
+
+async def _read(http: httpx.AsyncClient, path: str, query: dict[str, int]) -> bytes:
+    async with http.stream("GET", path, params=query, timeout=CALL_SECONDS) as answer:
+        content = bytearray()
+        async for piece in answer.aiter_bytes():
+            content += piece
+            if len(content) > MOST_BYTES:
+                raise TooLargeError(f"{http.base_url}: expected at most {MOST_BYTES:,} bytes, got more")
+    if not answer.is_success:
+        raise FederationError(f"{http.base_url}: expected an answer to GET {path}, got {answer.status_code}")
+    return bytes(content)

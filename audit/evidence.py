@@ -1,0 +1,94 @@
+"""What one part of the system shows of itself <-> one JSON file: its probes, and its ledger or its record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from shared.errors import DataError
+from shared.schemas import ArrivalOut, ClientName, Declaration, Message, RunHistoryOut
+
+Role = Literal["client", "aggregator", "gateway"]
+MOST_BYTES = 1 << 30  # of one evidence file
+
+
+class Probe(Message):
+    """One thing that was tried, and what came of it. `kind` is the same for all that try the same of several parts."""
+
+    kind: str
+    name: str
+    expected: str
+    observed: str
+    held: bool
+
+
+class Sent(Message):
+    """One body that the probes have sent past the gate, on purpose, and the status that it met with."""
+
+    call: Literal["join", "update"]
+    run: str | None = None
+    round: int | None = None
+    bytes: int
+    sha256: str
+    status: int | None = Field(None, description="None: no answer came")
+
+
+class Evidence(Message):
+    """One part of the system. A client has a declaration and its whole ledger, the aggregator what came and its runs."""
+
+    name: ClientName
+    role: Role
+    taken_at: str = Field(description="UTC, ISO 8601")
+    probes: tuple[Probe, ...] = ()
+    sent: tuple[Sent, ...] = Field((), description="bodies of these probes, and of earlier ones kept in the same file")
+    declaration: Declaration | None = None
+    entries: tuple[dict[str, Any], ...] = ()
+    arrivals: tuple[ArrivalOut, ...] = ()
+    runs: tuple[RunHistoryOut, ...] = ()
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def write(evidence: Evidence, path: Path) -> None:
+    """The file is there whole, or as it was before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(evidence.model_dump_json())
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def read(path: Path) -> Evidence:
+    """DataError naming the file where it is missing or is no evidence."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise DataError(f"{path}: expected at most {MOST_BYTES:,} bytes of evidence, got more")
+        return Evidence.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"{path}: expected evidence ({error.strerror})") from None
+    except ValidationError as error:
+        raise DataError(f"{path}: expected evidence, got another content in {error.error_count()} places") from None
+
+
+def gather(paths: Sequence[Path]) -> tuple[Evidence, ...]:
+    """The evidence of files and of folders of them."""
+    return tuple(read(file) for path in paths for file in _files(path))
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    found = sorted(path.glob("*.json"))
+    if not found:
+        raise DataError(f"{path}: expected a folder with evidence (*.json), got none in it")
+    yield from found

@@ -1,0 +1,139 @@
+"""Ledgers and declarations -> what they show by themselves: unbroken, only declared calls, only declared fields."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from audit.case import Case, Client
+from audit.findings import Finding, counted, finding
+from client_service.boundary.crossings import Attempt
+from client_service.boundary.gate import declared_calls
+from client_service.boundary.ledger import follow_chain
+from shared.schemas import Counts, Declaration, JoinIn
+from shared.strategy import Parameters
+from shared.wire import encode
+
+FLOAT_BYTES = 4
+
+
+def chain(case: Case) -> Finding:
+    entries = sum(len(client.evidence.entries) for client in case.clients.values())
+    return finding(
+        "chain",
+        "every ledger an unbroken chain of hashes from its first entry",
+        f"{counted(len(case.clients), 'ledger')}, {counted(entries, 'entry', 'entries')}, unbroken",
+        (f"{name}: {fault}" for name, client in case.clients.items() for fault in _chain(client)),
+    )
+
+
+def _chain(client: Client) -> Iterator[str]:
+    entries = client.evidence.entries
+    _, broken = follow_chain(entries)
+    if broken is not None:
+        yield f"entry {broken} does not follow from the one before"
+    elif [entry.get("sequence") for entry in entries] != list(range(1, len(entries) + 1)):
+        yield "the entries are not numbered from 1 on"
+
+
+def calls(case: Case) -> Finding:
+    kinds = sorted({attempt.call for client in case.clients.values() for attempt in client.attempts})
+    total = sum(len(client.attempts) for client in case.clients.values())
+    return finding(
+        "calls",
+        "only declared calls, and to the aggregator only",
+        f"{counted(total, 'call')}: {', '.join(kinds) or 'none'}",
+        (f"{name}: {fault}" for name, client in case.clients.items() for fault in _calls(name, client)),
+    )
+
+
+def _calls(name: str, client: Client) -> Iterator[str]:
+    declared = {call.name for call in declared_calls(name)}
+    for attempt in client.attempts:
+        if attempt.call not in declared:
+            yield f"undeclared call {attempt.call!r}"
+        elif attempt.bytes and attempt.call not in ("join", "update"):
+            yield f"a body of {attempt.bytes:,} bytes with {attempt.call!r}"
+    places = {str(entry.get("to")) for entry in client.evidence.entries if entry.get("kind") == "intent"}
+    if len(places) > 1:
+        yield f"calls to {len(places)} places: {', '.join(map(repr, sorted(places)))}"
+    yield from _strays(client)
+
+
+def _strays(client: Client) -> Iterator[str]:
+    """Entries that are neither an intent nor the one outcome of an earlier intent."""
+    waiting: set[Any] = set()
+    for number, entry in enumerate(client.evidence.entries, start=1):
+        if entry.get("kind") == "intent":
+            waiting.add(entry.get("sequence"))
+        elif entry.get("kind") == "outcome" and entry.get("of") in waiting:
+            waiting.discard(entry.get("of"))
+        else:
+            yield f"entry {number} is neither an intent nor the outcome of one"
+
+
+def fields(case: Case) -> Finding:
+    updates = sum(len(client.of("update")) for client in case.clients.values())
+    joins = sum(len(client.of("join")) for client in case.clients.values())
+    return finding(
+        "fields",
+        "in every update the declared tensors and at most the declared scalars, in every join the declaration",
+        f"{counted(updates, 'update')} and {counted(joins, 'join')} hold these, and not a byte more",
+        (f"{name}, {fault}" for name, client in case.clients.items() for fault in _fields(client)),
+    )
+
+
+def _fields(client: Client) -> Iterator[str]:
+    for attempt in client.of("update"):
+        where = f"{attempt.run} round {attempt.round}"
+        faults = [*_tensors(client.declaration, attempt), *_scalars(client.declaration, attempt)]
+        if not faults and attempt.bytes != _length(client.declaration, attempt.scalars):
+            faults.append(f"a body of {attempt.bytes:,} bytes, other than its fields make")
+        yield from (f"{where}: {fault}" for fault in faults)
+    for entry in client.evidence.entries:
+        if entry.get("kind") == "intent" and entry.get("call") == "join" and not _declared_join(client, entry):
+            yield "join: another body than the declaration makes"
+
+
+def _tensors(declaration: Declaration, attempt: Attempt) -> Iterator[str]:
+    declared = {spec.name: spec for spec in declaration.tensors}
+    came = [str(tensor.get("name")) for tensor in attempt.tensors]
+    yield from (f"undeclared tensor {name!r}" for name in came if name not in declared)
+    yield from (f"no tensor {name!r}" for name in declared if name not in came)
+    yield from (f"tensor {name!r} twice" for name in sorted({name for name in came if came.count(name) > 1}))
+    for tensor in attempt.tensors:
+        spec = declared.get(str(tensor.get("name")))
+        if spec is None:
+            continue
+        form = {"dtype": spec.dtype, "shape": list(spec.shape), "bytes": FLOAT_BYTES * math.prod(spec.shape)}
+        if any(tensor.get(what) != value for what, value in form.items()):
+            yield f"tensor {spec.name!r} in another form than {spec.dtype} {list(spec.shape)}"
+
+
+def _scalars(declaration: Declaration, attempt: Attempt) -> Iterator[str]:
+    for name, value in attempt.scalars.items():
+        if name not in declaration.scalars:
+            yield f"undeclared scalar {name!r}"
+        elif not math.isfinite(value):
+            yield f"scalar {name!r} that is no finite number"
+
+
+def _length(declaration: Declaration, scalars: Mapping[str, float]) -> int:
+    """Bytes of a body that holds the declared tensors and these scalars, and nothing else."""
+    arrays = {spec.name: np.zeros(spec.shape, dtype=np.float32) for spec in declaration.tensors}
+    return len(encode(Parameters(arrays, scalars)))
+
+
+def _declared_join(client: Client, entry: Mapping[str, Any]) -> bool:
+    """A join says nothing but who, what is declared and, where the silo's policy allows it, three counts."""
+    try:
+        counts = Counts.model_validate(entry["join"]["counts"]) if entry["join"]["counts"] is not None else None
+    except (ValidationError, KeyError, TypeError):
+        return False
+    message = JoinIn(client=client.evidence.name, declaration=client.declaration, counts=counts)
+    return hashlib.sha256(message.model_dump_json().encode()).hexdigest() == entry.get("sha256")

@@ -1,0 +1,77 @@
+"""A declaration -> the bodies that the probes send: always the same ones, so that a report can tell them again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save
+
+from shared.schemas import Declaration, JoinIn
+from shared.wire import encode
+from shared.strategy import Parameters
+
+ANOTHER = "another-client"  # where no other client is known
+NOTHING = b"{}"
+VALUE = 0.5
+WORD = "probe"  # the name of whatever is undeclared
+
+
+def well_formed(declaration: Declaration) -> bytes:
+    """An update as declared, of values that nobody has trained."""
+    return encode(Parameters(_arrays(declaration), _scalars(declaration)))
+
+
+def malformed(declaration: Declaration) -> dict[str, bytes]:
+    """Updates that each differ from the declaration in one respect."""
+    arrays, scalars, more = _arrays(declaration), _scalars(declaration), np.full(3, VALUE, dtype=np.float32)
+    whole = {"scalars": json.dumps(scalars)}
+    bodies = {
+        "one tensor more": encode(Parameters({**arrays, WORD: more}, scalars)),
+        "one scalar more": encode(Parameters(arrays, {**scalars, WORD: VALUE})),
+        "one metadata field more": save(arrays, metadata=whole | {WORD: WORD}),
+        "bytes after the end": well_formed(declaration) + WORD.encode(),
+    }
+    if arrays:
+        name, value = next(iter(sorted(arrays.items())))
+        changed: dict[str, Any] = {
+            "another shape": np.concatenate([value.ravel(), value.ravel()]),
+            "a NaN": np.full_like(value, np.nan),
+            "another dtype": value.astype(np.float64),
+        }
+        bodies |= {what: save({**arrays, name: other}, metadata=whole) for what, other in changed.items()}
+    return bodies
+
+
+def join(declaration: Declaration, client: str) -> bytes:
+    """A join message as that client would write it."""
+    return JoinIn(client=client, declaration=declaration).model_dump_json().encode()
+
+
+def join_with_more(declaration: Declaration, client: str) -> bytes:
+    """A join message with a field that nobody has declared."""
+    return json.dumps(json.loads(join(declaration, client)) | {WORD: WORD}).encode()
+
+
+def digests(declaration: Declaration, client: str, others: Iterable[str]) -> frozenset[str]:
+    """sha256 of every body that the probes of this client may send."""
+    return frozenset(hashlib.sha256(body).hexdigest() for body in _all(declaration, client, others))
+
+
+def _all(declaration: Declaration, client: str, others: Iterable[str]) -> Iterator[bytes]:
+    yield NOTHING
+    yield well_formed(declaration)
+    yield from malformed(declaration).values()
+    yield join_with_more(declaration, client)
+    yield from (join(declaration, other) for other in (*others, ANOTHER))
+
+
+def _arrays(declaration: Declaration) -> dict[str, Any]:
+    return {spec.name: np.full(spec.shape, VALUE, dtype=np.float32) for spec in declaration.tensors}
+
+
+def _scalars(declaration: Declaration) -> dict[str, float]:
+    return {name: VALUE for name in sorted(declaration.scalars)}

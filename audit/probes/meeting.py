@@ -1,0 +1,77 @@
+"""A folder that all parts can write -> who is where: each part writes its addresses down and waits for the others."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from audit.evidence import Role
+from shared.errors import DataError, SettingsError, UnavailableError
+from shared.schemas import ClientName, Message
+
+PORTS: dict[Role, int] = {"client": 8801, "aggregator": 8800, "gateway": 8800}
+PEER = re.compile(r"(?P<name>[^=@]+)=(?P<role>client|aggregator|gateway)@(?P<host>.+):(?P<port>[0-9]{1,5})")
+PAUSE_SECONDS = 0.1
+
+
+class Part(Message):
+    """One part of the system and where it is. `behind`: of a gateway, the part that it passes calls on to."""
+
+    name: ClientName
+    role: Role
+    port: int = Field(ge=1, le=65535)
+    addresses: tuple[str, ...]
+    behind: str | None = None
+
+
+def part_behind(gateway: str) -> str:
+    """By their names: `gateway` stands before the aggregator, `gateway-2` before `client-2`."""
+    _, _, rest = gateway.partition("-")
+    return f"client-{rest}" if rest else "aggregator"
+
+
+def peer(text: str) -> Part:
+    """NAME=ROLE@HOST:PORT."""
+    found = PEER.fullmatch(text)
+    try:
+        said = {} if found is None else found.groupdict()
+        addresses = (said.pop("host").strip("[]"),)
+        behind = part_behind(said["name"]) if said["role"] == "gateway" else None
+        return Part.model_validate({**said, "addresses": addresses, "behind": behind})
+    except (KeyError, ValidationError):
+        raise SettingsError(f"--peer: expected NAME=ROLE@HOST:PORT, got {text!r}") from None
+
+
+async def meet(folder: Path, own: Part, expected: Iterable[str], seconds: float) -> dict[str, Part]:
+    """The other expected parts. UnavailableError naming those that have not come in time."""
+    _write_down(folder, own)
+    awaited, until = set(expected) - {own.name}, time.monotonic() + seconds
+    while missing := [name for name in sorted(awaited) if not (folder / f"{name}.json").exists()]:
+        if time.monotonic() > until:
+            raise UnavailableError(f"{folder}: expected all parts within {seconds:g} s, without {', '.join(missing)}")
+        await asyncio.sleep(PAUSE_SECONDS)
+    return {name: _read(folder / f"{name}.json") for name in sorted(awaited)}
+
+
+def _write_down(folder: Path, own: Part) -> None:
+    """Nobody reads half of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f"{own.name}.partial"
+    partial.write_text(own.model_dump_json(), encoding="utf-8")
+    partial.replace(folder / f"{own.name}.json")
+
+
+def _read(path: Path) -> Part:
+    try:
+        return Part.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        raise DataError(f"{path}: expected the name, role, port and addresses of a part") from None
+
+
+def others(parts: Mapping[str, Part], role: Role) -> list[Part]:
+    return [part for part in parts.values() if part.role == role]

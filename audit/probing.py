@@ -1,0 +1,76 @@
+"""What the probes of all parts have tried -> what the report says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from audit.case import Case
+from audit.evidence import Probe
+from audit.findings import Finding, counted, finding
+from audit.probes.bodies import digests
+from shared.schemas import Message
+
+
+class Tried(Message):
+    """All probes of one kind by parts of one role, told together."""
+
+    role: str
+    kind: str
+    probes: int
+    held: int
+    expected: str
+    observed: tuple[str, ...]
+
+
+def verdicts(case: Case) -> Finding:
+    total = sum(len(part.probes) for part in case.parts)
+    return finding(
+        "probes",
+        "whatever the probes tried was refused or out of reach, and their control tries were not",
+        f"{counted(total, 'probe')} by {counted(sum(bool(part.probes) for part in case.parts), 'part')}, as expected",
+        (
+            f"{part.name}, {probe.kind}, {probe.name}: {probe.observed}"
+            for part in case.parts
+            for probe in part.probes
+            if not probe.held
+        ),
+    )
+
+
+def bodies(case: Case) -> Finding:
+    """A body that somebody calls a probe's could be anything, if the report could not make it again."""
+    total = sum(len(sent) for sent in case.sent.values())
+    return finding(
+        "probes' bodies",
+        "bodies that this report can make from the declarations alone",
+        f"{counted(total, 'body', 'bodies')}, the very same",
+        _strange(case),
+    )
+
+
+def _strange(case: Case) -> Iterator[str]:
+    names = {*case.clients, *case.known}
+    for name, client in case.clients.items():
+        known = digests(client.declaration, name, sorted(names - {name})) if client.evidence.sent else ()
+        for one in client.evidence.sent:
+            if one.sha256 not in known:
+                yield f"{name}, {one.call}, {one.sha256[:12]}: another body than any of the probes'"
+
+
+def grouped(case: Case) -> tuple[Tried, ...]:
+    """The probes by role and kind, in the order in which they were made."""
+    groups: dict[tuple[str, str, str], list[Probe]] = {}
+    for part in case.parts:
+        for probe in part.probes:
+            groups.setdefault((part.role, probe.kind, probe.expected), []).append(probe)
+    return tuple(
+        Tried(
+            role=role,
+            kind=kind,
+            probes=len(probes),
+            held=sum(probe.held for probe in probes),
+            expected=expected,
+            observed=tuple(sorted({probe.observed for probe in probes})),
+        )
+        for (role, kind, expected), probes in groups.items()
+    )

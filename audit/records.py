@@ -1,0 +1,146 @@
+"""Ledgers against the aggregator's own record: what either knows, the other must know too."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from audit.case import Case, Client
+from audit.findings import Finding, counted, finding
+from audit.matching import Matched, Sending, from_ledger, from_probes, match, refused
+from client_service.boundary.crossings import Attempt
+from shared.schemas import ArrivalOut, ParticipantOut
+
+MOST_REFUSED = 1000  # refusals of one client that an aggregator records; beyond them it only counts
+NO_RECORD = "no record of the aggregator to hold them against"
+Matches = Mapping[str, Matched]
+
+
+def matched(case: Case) -> Matches:
+    """For each client: what arrived, paired with what its ledger and its probes say was sent."""
+    arrivals = () if case.aggregator is None else case.aggregator.arrivals
+    found = {}
+    for name, client in case.clients.items():
+        sendings = from_ledger(client.attempts) + from_probes(case.sent[name])
+        found[name] = match([one for one in arrivals if one.client == name], sendings)
+    return found
+
+
+def evidence(case: Case) -> Finding:
+    missing = [name for name in case.known if name not in case.clients]
+    faults = [f"{name}: no evidence" for name in missing] + ([] if case.aggregator else ["aggregator: no evidence"])
+    return finding(
+        "evidence",
+        "evidence of the aggregator, and of every client that it knows",
+        f"the aggregator and {counted(len(case.clients), 'client')}",
+        faults if case.clients else [*faults, "no evidence of any client"],
+    )
+
+
+def declaration(case: Case) -> Finding:
+    ours = None if case.aggregator is None else case.aggregator.declaration
+    faults = [f"{name}: another declaration" for name, one in case.clients.items() if one.declaration != ours]
+    return finding(
+        "declaration",
+        "every client declares exactly what the aggregator takes",
+        "nothing" if ours is None else f"{len(ours.tensors)} tensors and {len(ours.scalars)} scalars at each of them",
+        [NO_RECORD] if ours is None else faults,
+    )
+
+
+def receipts(case: Case) -> Finding:
+    held = case.held
+    total = sum(attempt.receipt is not None for client in case.clients.values() for attempt in client.attempts)
+    faults = (f"{name}, {fault}" for name, client in case.clients.items() for fault in _receipts(name, client, held))
+    return finding(
+        "receipts",
+        "every accepted update has a receipt for the body that left, and the aggregator holds the same",
+        f"{counted(total, 'receipt')}, each the same on both sides",
+        [NO_RECORD] if case.aggregator is None else faults,
+    )
+
+
+def _receipts(name: str, client: Client, held: Mapping[tuple[str, int, str], ParticipantOut]) -> Iterator[str]:
+    for attempt in client.of("update"):
+        where = f"{attempt.run} round {attempt.round}"
+        if attempt.receipt is None:
+            if attempt.status is not None and attempt.status < 300:
+                yield f"{where}: accepted without a receipt"
+            continue
+        if not _same_receipt(name, attempt):
+            yield f"{where}: a receipt for something else than what left"
+        there = held.get((str(attempt.run), attempt.round or 0, name))
+        if there is None:
+            yield f"{where}: the aggregator holds nothing"
+        elif (there.digest, there.size) != (attempt.sha256, attempt.bytes):
+            yield f"{where}: the aggregator holds another body"
+
+
+def _same_receipt(name: str, attempt: Attempt) -> bool:
+    said = attempt.receipt or {}
+    left = {"client": name, "run": attempt.run, "round": attempt.round, "digest": attempt.sha256, "size": attempt.bytes}
+    return {field: said.get(field) for field in left} == left
+
+
+def on_ledger(case: Case, matches: Matches) -> Finding:
+    """Whatever has reached the aggregator has passed the gate, or the probes say that they sent it."""
+    refusals = sum(len(one.refused("probes")) for one in matches.values())
+    arrived = sum(len(one.pairs) for one in matches.values()) - refusals
+    return finding(
+        "arrivals",
+        "a ledger or a probe tells of every body that arrived",
+        f"{counted(arrived, 'body', 'bodies')} on the ledgers, {refusals:,} sent by the probes and refused",
+        [NO_RECORD] if case.aggregator is None else (*_outside(matches), *_unknown(case)),
+    )
+
+
+def _outside(matches: Matches) -> Iterator[str]:
+    for name, found in matches.items():
+        yield from (f"{name}, {_told(one)}: the ledger knows nothing of it" for one in found.outside)
+
+
+def _unknown(case: Case) -> Iterator[str]:
+    """Updates that the aggregator holds. Whoever cuts off a ledger's end does not reach these."""
+    for (run, number, name), held in case.held.items():
+        client = case.clients.get(name)
+        if client is None:
+            continue
+        left = {(one.run, one.round, one.sha256, one.bytes) for one in client.of("update")}
+        if (run, number, held.digest, held.size) not in left:
+            yield f"{name}, update of {run} round {number}, accepted: the ledger knows nothing of it"
+
+
+def _told(arrival: ArrivalOut) -> str:
+    met = f"refused with {arrival.status}" if refused(arrival) else "accepted"
+    return f"{_place(arrival)}, {met}"
+
+
+def _place(one: ArrivalOut | Sending) -> str:
+    return one.call if one.run is None else f"{one.call} of {one.run} round {one.round}"
+
+
+def arrived(case: Case, matches: Matches) -> Finding:
+    lost = sum(len(found.lost) for found in matches.values())
+    faults = [
+        f"{name}, {_place(one)}: accepted by the ledger's account, and the aggregator has no record of it"
+        for name, found in matches.items()
+        for one in found.unseen
+    ]
+    return finding(
+        "record",
+        "the aggregator's record has every body that a ledger calls accepted",
+        "all of them" + (f"; {counted(lost, 'other')} did not arrive" if lost else ""),
+        [NO_RECORD] if case.aggregator is None else faults,
+    )
+
+
+def refusals(case: Case) -> Finding:
+    arrivals = () if case.aggregator is None else case.aggregator.arrivals
+    counts = Counter(one.client for one in arrivals if refused(one))
+    most = max(counts.values(), default=0)
+    return finding(
+        "refusals",
+        f"fewer than {MOST_REFUSED:,} refusals of each client, so that all are on record",
+        f"at most {most:,} of one client",
+        (f"{name}: {count:,}, and perhaps more that are not" for name, count in counts.items() if count >= MOST_REFUSED),
+    )

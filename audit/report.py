@@ -1,0 +1,157 @@
+"""A case -> the privacy report: what left, what came in, what was checked, and one sentence that claims no more."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from audit import ledgers, probing, records
+from audit.case import Case, Client
+from audit.findings import Finding, counted
+from audit.probing import Tried
+from client_service.boundary.crossings import Attempt
+from shared.schemas import ArrivalOut, Message
+
+_ATTEMPTS = TypeAdapter(tuple[Attempt, ...])
+ALWAYS_OPEN = (
+    "What the declared values themselves give away: two MLPs and two numbers that were trained on private data.",
+    "The wording of headers and of questions without a body, and calls under a secret that the aggregator does not"
+    " know: the client's own gate alone holds these.",
+)
+NO_PROBES = "Ways out that nobody has tried: no probe is part of this evidence."
+
+
+class Total(Message):
+    """All calls of one kind that one client has made."""
+
+    client: str
+    call: str
+    calls: int
+    bytes_up: int
+    bytes_down: int
+
+
+class Round(Message):
+    """One client in one round. `receipt`: did the aggregator say that it holds the body that left?"""
+
+    client: str
+    run: str
+    round: int
+    tensors: int
+    scalars: int
+    bytes_up: int
+    sha256: str
+    receipt: bool
+    bytes_down: int
+
+
+class Refused(Message):
+    """A body that reached the aggregator, was refused, and is on the client's ledger."""
+
+    client: str
+    arrival: ArrivalOut
+
+
+class Report(Message):
+    """`crossings`: every call of every client, whole, as its ledger has it."""
+
+    totals: tuple[Total, ...]
+    rounds: tuple[Round, ...]
+    crossings: dict[str, list[dict[str, Any]]]
+    refused: tuple[Refused, ...]
+    probes: tuple[Tried, ...]
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    held: bool
+    verdict: str
+    not_covered: tuple[str, ...]
+
+
+def report(case: Case) -> Report:
+    """Everything in one pass; it decides nothing by any clock."""
+    matches = records.matched(case)
+    probed = any(part.probes for part in case.parts)
+    findings = (
+        records.evidence(case),
+        ledgers.chain(case),
+        records.declaration(case),
+        ledgers.calls(case),
+        ledgers.fields(case),
+        records.receipts(case),
+        records.on_ledger(case, matches),
+        records.arrived(case, matches),
+        records.refusals(case),
+        *((probing.bodies(case), probing.verdicts(case)) if probed else ()),
+    )
+    held = all(one.held for one in findings)
+    return Report(
+        totals=tuple(total for name, client in case.clients.items() for total in _totals(name, client)),
+        rounds=tuple(one for name, client in case.clients.items() for one in _rounds(name, client)),
+        crossings={name: _ATTEMPTS.dump_python(one.attempts, mode="json") for name, one in case.clients.items()},
+        refused=tuple(
+            Refused(client=name, arrival=one) for name, found in matches.items() for one in found.refused("ledger")
+        ),
+        probes=probing.grouped(case),
+        findings=findings,
+        notes=tuple(_notes(case)),
+        held=held,
+        verdict=_passed(case) if held else _failed(findings),
+        not_covered=ALWAYS_OPEN if probed else (*ALWAYS_OPEN, NO_PROBES),
+    )
+
+
+def _totals(name: str, client: Client) -> Iterable[Total]:
+    calls: defaultdict[str, list[Attempt]] = defaultdict(list)
+    for attempt in client.attempts:
+        calls[attempt.call].append(attempt)
+    for call, made in calls.items():
+        up, down = sum(one.bytes for one in made), sum(one.answer_bytes for one in made)
+        yield Total(client=name, call=call, calls=len(made), bytes_up=up, bytes_down=down)
+
+
+def _rounds(name: str, client: Client) -> Iterable[Round]:
+    rounds: defaultdict[tuple[str, int], list[Attempt]] = defaultdict(list)
+    for attempt in client.attempts:
+        if attempt.run is not None and attempt.round is not None:
+            rounds[attempt.run, attempt.round].append(attempt)
+    for (run, number), made in rounds.items():
+        updates = [one for one in made if one.call == "update"]
+        last = updates[-1] if updates else None
+        yield Round(
+            client=name,
+            run=run,
+            round=number,
+            tensors=0 if last is None else len(last.tensors),
+            scalars=0 if last is None else len(last.scalars),
+            bytes_up=sum(one.bytes for one in made),
+            sha256="" if last is None else last.sha256,
+            receipt=any(one.receipt is not None and one.receipt.get("digest") == one.sha256 for one in updates),
+            bytes_down=sum(one.answer_bytes for one in made),
+        )
+
+
+def _notes(case: Case) -> Iterable[str]:
+    for run in case.active:
+        yield f"{run} was going on while the evidence was taken: both sides may differ until it has ended."
+    for name, client in case.clients.items():
+        joins = [entry.get("join") for entry in client.evidence.entries if entry.get("call") == "join"]
+        if any(isinstance(join, dict) and join.get("counts") for join in joins):
+            yield f"{name} has told how many users, items and interactions it has: its own policy shares these counts."
+
+
+def _passed(case: Case) -> str:
+    sent = [one for client in case.clients.values() for one in client.attempts if one.bytes]
+    rounds = {(one.run, one.round) for one in sent if one.call == "update"}
+    crossed = f"{counted(len(sent), 'body', 'bodies')}, {sum(one.bytes for one in sent):,} bytes"
+    whose = f"{counted(len(case.clients), 'client')} in {counted(len(rounds), 'round')}"
+    return f"Nothing undeclared crossed, and all that crossed is on record: {crossed}, from {whose}."
+
+
+def _failed(findings: Iterable[Finding]) -> str:
+    broken = [one.name for one in findings if not one.held]
+    return f"This evidence does not show that nothing undeclared crossed. What did not hold: {', '.join(broken)}."
+
+

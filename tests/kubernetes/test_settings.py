@@ -1,0 +1,120 @@
+"""The manifests' environment -> the services' own settings: each key is one, each port the one that is listened on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pydantic_settings import BaseSettings
+
+from aggregator_service.settings import AggregatorSettings, aggregator_settings
+from client_service.settings import ClientSettings, client_settings
+
+if TYPE_CHECKING:
+    from conftest import Document, Environment, Pods
+
+SETTINGS: dict[str, type[BaseSettings]] = {"aggregator": AggregatorSettings, "client": ClientSettings}
+WRITABLE = {"/state", "/tmp"}
+
+
+def services(documents: list[Document], pods: Pods) -> list[Document]:
+    return [pod for pod in pods(documents) if pod["kind"] == "StatefulSet"]
+
+
+def prefix(pod: Document) -> str:
+    return f"LPSFED_{pod['metadata']['name'].upper()}_"
+
+
+def test_every_key_of_a_config_map_is_a_setting(documents: list[Document]) -> None:
+    known = {
+        f"LPSFED_{service.upper()}_{name.upper()}"
+        for service, settings in SETTINGS.items()
+        for name in settings.model_fields
+    }
+    maps = [one for one in documents if one["kind"] == "ConfigMap"]
+    assert {key for one in maps for key in one["data"]} - known == set()
+
+
+def test_the_environment_makes_settings(
+    documents: list[Document],
+    pods: Pods,
+    environment: Environment,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for pod in services(documents, pods):
+        with monkeypatch.context() as patched:
+            for name in [name for name in os.environ if name.startswith("LPSFED_")]:
+                patched.delenv(name)
+            for name, value in environment(pod, documents).items():
+                patched.setenv(name, value)
+            (tmp_path / "token").write_text("t" * 32, encoding="utf-8")
+            if pod["metadata"]["name"] == "aggregator":
+                made: AggregatorSettings | ClientSettings = aggregator_settings(operator_token_file=tmp_path / "token")
+            else:
+                made = client_settings()
+            assert made.host == "0.0.0.0" and made.state_directory == Path("/state")
+
+
+def test_a_client_is_named_as_its_shard_s_folder(
+    documents: list[Document], pods: Pods, environment: Environment
+) -> None:
+    """The folder lies in a volume mounted at /shards; the name is said once."""
+    for pod in services(documents, pods):
+        if pod["metadata"]["name"] == "client":
+            given = environment(pod, documents)
+            assert given["LPSFED_CLIENT_SHARD"] == f"/shards/{given['LPSFED_CLIENT_NAME']}"
+
+
+def test_names_of_clients_differ(documents: list[Document], pods: Pods, environment: Environment) -> None:
+    clients = [pod for pod in services(documents, pods) if pod["metadata"]["name"] == "client"]
+    names = [environment(pod, documents)["LPSFED_CLIENT_NAME"] for pod in clients]
+    assert len(set(names)) == len(names)
+
+
+def test_paths_lie_in_what_is_mounted(documents: list[Document], pods: Pods, environment: Environment) -> None:
+    """With a read-only root anything else could not be written, or would not be there."""
+    for pod in services(documents, pods):
+        mounts = {one["mountPath"]: one.get("readOnly", False) for one in pod["spec"]["containers"][0]["volumeMounts"]}
+        assert {path for path, read_only in mounts.items() if not read_only} == WRITABLE
+        given = environment(pod, documents)
+        for key in ("STATE_DIRECTORY", "SHARD", "SECRET_FILE", "OPERATOR_TOKEN_FILE"):
+            path = Path(given.get(prefix(pod) + key, "/state"))
+            assert {str(one) for one in (path, *path.parents)} & set(mounts), path
+
+
+def test_the_port_is_the_one_that_the_service_listens_on(
+    documents: list[Document], pods: Pods, environment: Environment
+) -> None:
+    for pod in services(documents, pods):
+        name = pod["metadata"]["name"]
+        listens = int(
+            environment(pod, documents).get(prefix(pod) + "PORT", SETTINGS[name].model_fields["port"].default)
+        )
+        (port,) = pod["spec"]["containers"][0]["ports"]
+        assert port["containerPort"] == listens
+        for service in (one for one in documents if one["kind"] == "Service"):
+            if service["spec"]["selector"]["app.kubernetes.io/name"] == name:
+                assert [(one["port"], one["targetPort"]) for one in service["spec"]["ports"]] == [
+                    (listens, port["name"])
+                ]
+
+
+def test_clients_in_the_same_cluster_call_the_aggregator_s_service(
+    documents: list[Document], pods: Pods, environment: Environment
+) -> None:
+    """And a silo elsewhere calls by TLS."""
+    addresses = {
+        f"http://{one['metadata']['name']}.{one['metadata']['namespace']}.svc:{one['spec']['ports'][0]['port']}"
+        for one in documents
+        if one["kind"] == "Service" and one["metadata"]["name"] == "aggregator"
+    }
+    for pod in services(documents, pods):
+        url = environment(pod, documents).get("LPSFED_CLIENT_AGGREGATOR_URL")
+        local = not addresses or url in addresses
+        assert url is None or url.startswith("https://") or local, url
+    for job in (pod for pod in pods(documents) if pod["metadata"]["name"] == "operator"):
+        arguments = job["spec"]["containers"][0]["args"]
+        assert {f"--aggregator-url={address}" for address in addresses} <= set(arguments)
