@@ -39,7 +39,7 @@ class Sent(Message):
 
 
 class Evidence(Message):
-    """One part of the system. A client has a declaration and its whole ledger, the aggregator what came and its runs."""
+    """One part of the system. A client shows its declaration and its ledger; the aggregator what came, and its runs."""
 
     name: ClientName
     role: Role
@@ -65,6 +65,12 @@ def write(evidence: Evidence, path: Path) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+
+
+def keep(evidence: Evidence, path: Path) -> None:
+    """Write it. What earlier probes of this part have sent stays told: the aggregator's record has it for good."""
+    earlier = read(path).sent if path.exists() else ()
+    write(evidence.model_copy(update={"sent": (*earlier, *evidence.sent)}), path)
 
 
 def read(path: Path) -> Evidence:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from shared.schemas import Message
 
-SHOWN = 3  # faults that are told in the sentence; all of them are in the JSON
+SHOWN = 3  # faults that are told in the sentence
 
 
 class Finding(Message):

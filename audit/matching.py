@@ -64,7 +64,7 @@ def from_probes(sent: Iterable[Sent]) -> list[Sending]:
     return [one for one in told if not one.accepted]
 
 
-ArrivalKey = Callable[[ArrivalOut], Hashable | None]
+ArrivalKey = Callable[[ArrivalOut], Hashable]
 SendingKey = Callable[[Sending], Hashable | None]
 
 
@@ -73,14 +73,13 @@ def match(arrivals: Sequence[ArrivalOut], sendings: Sequence[Sending]) -> Matche
 
     A body that was refused before it was read, or in the middle, arrives with fewer bytes than were sent.
     """
-    # What was heard of first: a sending without an answer may be any of its repetitions.
-    left, unsaid = list(arrivals), sorted(sendings, key=lambda one: one.status is None)
+    left, unsaid = list(arrivals), list(sendings)
     pairs: list[tuple[ArrivalOut, Sending]] = []
     for of_arrival, of_sending in (
-        (_exactly, _exactly_sent),
-        (_accepted, _unanswered),
-        (_cut, _cut_sent),
-        (_cut_unheard, _cut_unanswered),
+        (_whole_answered, _whole_and_answer),
+        (_whole, _whole_not_accepted),
+        (_place_answered, _place_and_answer),
+        (_place, _place_unheard),
     ):
         found, left, unsaid = _pair(left, unsaid, of_arrival, of_sending)
         pairs += found
@@ -89,38 +88,37 @@ def match(arrivals: Sequence[ArrivalOut], sendings: Sequence[Sending]) -> Matche
     return Matched(tuple(pairs), tuple(left), tuple(unseen), tuple(lost))
 
 
-def _exactly(one: ArrivalOut) -> Hashable:
-    return one.call, one.run, one.round, one.size, one.digest, refused(one)
+def _place(one: ArrivalOut | Sending) -> Hashable:
+    return one.call, one.run, one.round
 
 
-def _exactly_sent(one: Sending) -> Hashable:
-    return one.call, one.run, one.round, one.bytes, one.sha256, not one.accepted
+def _whole(one: ArrivalOut) -> Hashable:
+    return _place(one), one.size, one.digest
 
 
-def _accepted(one: ArrivalOut) -> Hashable | None:
-    """Accepted, though its answer was lost on the way back."""
-    return None if refused(one) else (one.call, one.run, one.round, one.size, one.digest)
+def _whole_answered(one: ArrivalOut) -> Hashable:
+    return _whole(one), one.status
 
 
-def _unanswered(one: Sending) -> Hashable | None:
-    said = one.source == "ledger" and not one.accepted
-    return (one.call, one.run, one.round, one.bytes, one.sha256) if said else None
+def _place_answered(one: ArrivalOut) -> Hashable:
+    return _place(one), one.status
 
 
-def _cut(one: ArrivalOut) -> Hashable | None:
-    return (one.call, one.run, one.round, one.status) if refused(one) else None
+def _whole_and_answer(one: Sending) -> Hashable:
+    return (_place(one), one.bytes, one.sha256), one.status
 
 
-def _cut_sent(one: Sending) -> Hashable | None:
-    return None if one.status is None else (one.call, one.run, one.round, one.status)
+def _whole_not_accepted(one: Sending) -> Hashable | None:
+    """The answer was lost, or somebody on the way gave another."""
+    return None if one.accepted else (_place(one), one.bytes, one.sha256)
 
 
-def _cut_unheard(one: ArrivalOut) -> Hashable | None:
-    return (one.call, one.run, one.round) if refused(one) else None
+def _place_and_answer(one: Sending) -> Hashable:
+    return _place(one), one.status
 
 
-def _cut_unanswered(one: Sending) -> Hashable | None:
-    return (one.call, one.run, one.round) if one.status is None else None
+def _place_unheard(one: Sending) -> Hashable | None:
+    return _place(one) if one.status is None else None
 
 
 def _pair(
@@ -133,9 +131,8 @@ def _pair(
             waiting[key].append(place)
     pairs, left, taken = [], [], set()
     for arrival in arrivals:
-        key = of_arrival(arrival)
-        places = waiting.get(key, deque()) if key is not None else deque()
-        if places and _within(arrival, sendings[places[0]]):
+        places = waiting.get(of_arrival(arrival), deque())
+        if places and _could_be(arrival, sendings[places[0]]):
             taken.add(places[0])
             pairs.append((arrival, sendings[places.popleft()]))
         else:
@@ -143,6 +140,8 @@ def _pair(
     return pairs, left, [one for place, one in enumerate(sendings) if place not in taken]
 
 
-def _within(arrival: ArrivalOut, sending: Sending) -> bool:
-    """The very body, or one that was cut short."""
+def _could_be(arrival: ArrivalOut, sending: Sending) -> bool:
+    """The very body; or one that was refused before its end had come. What the probes send is meant to be refused."""
+    if not refused(arrival):
+        return arrival.digest == sending.sha256 and sending.source == "ledger"
     return arrival.digest == sending.sha256 or arrival.size < sending.bytes

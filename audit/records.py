@@ -142,5 +142,9 @@ def refusals(case: Case) -> Finding:
         "refusals",
         f"fewer than {MOST_REFUSED:,} refusals of each client, so that all are on record",
         f"at most {most:,} of one client",
-        (f"{name}: {count:,}, and perhaps more that are not" for name, count in counts.items() if count >= MOST_REFUSED),
+        (
+            f"{name}: {count:,}, and perhaps more that are not"
+            for name, count in counts.items()
+            if count >= MOST_REFUSED
+        ),
     )

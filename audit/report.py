@@ -17,7 +17,7 @@ from shared.schemas import ArrivalOut, Message
 
 _ATTEMPTS = TypeAdapter(tuple[Attempt, ...])
 ALWAYS_OPEN = (
-    "What the declared values themselves give away: two MLPs and two numbers that were trained on private data.",
+    "What the declared values themselves give away: they were trained on private data.",
     "The wording of headers and of questions without a body, and calls under a secret that the aggregator does not"
     " know: the client's own gate alone holds these.",
 )
@@ -73,7 +73,7 @@ class Report(Message):
 def report(case: Case) -> Report:
     """Everything in one pass; it decides nothing by any clock."""
     matches = records.matched(case)
-    probed = any(part.probes for part in case.parts)
+    probed = any(part.probes or part.sent for part in case.parts)
     findings = (
         records.evidence(case),
         ledgers.chain(case),
@@ -153,5 +153,3 @@ def _passed(case: Case) -> str:
 def _failed(findings: Iterable[Finding]) -> str:
     broken = [one.name for one in findings if not one.held]
     return f"This evidence does not show that nothing undeclared crossed. What did not hold: {', '.join(broken)}."
-
-

@@ -12,11 +12,12 @@ from typing import ParamSpec, TypeVar
 import torch
 
 from client_service.boundary.aggregator import Aggregator
+from client_service.figures import kept_quality
 from client_service.learning.interrupt import Interrupt
 from client_service.learning.local import Moment
 from client_service.logs import LOGGER
 from client_service.metrics import Metrics
-from client_service.participation import Participation, Place, kept_quality
+from client_service.participation import Participation, Place
 from client_service.schemas import RoundQuality
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings, allowed

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from client_service.figures import keep_quality, keep_spectra, kept_quality, kept_spectra
 from client_service.learning.evaluate import on_test, on_validation, validation_users
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.local import LocalTraining, Moment
@@ -21,8 +22,6 @@ from shared.errors import DataError
 from shared.parameters import digest
 from shared.settings import MethodSettings
 from shared.strategy import Parameters, Strategy
-
-QUALITY = "quality.json"
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Participation:
         self._best: Served | None = None
         self.applied = 0
         self.quality = self._empty_quality(seconds)
-        self.spectrum = SpectrumOut()
+        self.spectrum = kept_spectra(place.folder)
 
     def begin(self, received: Parameters, number: int) -> None:
         """Take over the run's parameters after round `number` (0: the initial ones) and serve them."""
@@ -112,6 +111,7 @@ class Participation:
             anchor, own = (tuple(kernel.tolist()) for kernel in compared)
             number = self._training.moment.round
             self.spectrum = SpectrumOut(run=self.place.run, round=number, own=own, anchor=anchor, rho=rho)
+            keep_spectra(self.place.folder, self.spectrum)
 
     def _resume(self, number: int) -> None:
         """After a restart in mid-run: go on from the best model of this run that was kept, and from its figures."""
@@ -155,10 +155,7 @@ class Participation:
         self._best = self._recommender.served = served
 
     def _keep(self, quality: QualityOut) -> None:
-        path = self.place.folder / QUALITY
-        partial = path.with_suffix(".partial")
-        partial.write_text(quality.model_dump_json(), encoding="utf-8")
-        partial.replace(path)
+        keep_quality(self.place.folder, quality)
         self.quality = quality
 
     def _empty_quality(self, spectrum_seconds: float) -> QualityOut:
@@ -179,14 +176,6 @@ class Participation:
         weights = torch.bincount(tables.user_bucket, minlength=len(tables.user_table)).cpu().numpy()
         angles = np.average(tables.angles().cpu().numpy(), axis=0, weights=weights)
         return {str(bucket): float(angle) for bucket, angle in enumerate(angles)}
-
-
-def kept_quality(folder: Path, client: str) -> QualityOut:
-    """The figures of the last run that this client took part in."""
-    try:
-        return QualityOut.model_validate_json((folder / QUALITY).read_bytes())
-    except (FileNotFoundError, ValueError):
-        return QualityOut(client=client)
 
 
 def kept_model(shard: Shard, folder: Path, device: torch.device) -> Served | None:

@@ -15,10 +15,11 @@ from client_service.boundary.gate import Boundary
 from client_service.boundary.ledger import Ledger
 from client_service.boundary.secret import own_secret
 from client_service.device import choose_device, pin_threads
+from client_service.figures import kept_quality, kept_spectra
 from client_service.learning.interrupt import Interrupt
 from client_service.logs import LOGGER
 from client_service.metrics import Metrics
-from client_service.participation import kept_model, kept_quality
+from client_service.participation import kept_model
 from client_service.schemas import QualityOut, SpectrumOut, StatusOut
 from client_service.serving.recommender import Recommender, Served
 from client_service.settings import ClientSettings
@@ -130,9 +131,9 @@ class ClientService:
         return kept_quality(self._models, self.settings.name) if part is None else part.quality
 
     def spectrum(self) -> SpectrumOut:
-        """The kernels that the latest rho of the run at hand compared; empty before there is one."""
+        """The kernels that the latest rho compared; empty before there is one."""
         part = None if self._agent is None else self._agent.participation
-        return SpectrumOut() if part is None else part.spectrum
+        return kept_spectra(self._models) if part is None else part.spectrum
 
     def declaration(self) -> Declaration:
         """All that may leave this client."""

@@ -121,12 +121,13 @@ def _line(run: RunHistoryOut, client: str, figure: Literal["rho", "rhobar"]) -> 
 
 
 def _came(run: RunHistoryOut) -> Chart:
-    expected = tuple((one.number, float(len(one.participants))) for one in run.rounds)
-    came = tuple((one.number, float(len(one.participants) - len(one.missing))) for one in run.rounds)
+    closed = [one for one in run.rounds if one.closed_at is not None]
+    expected = tuple((one.number, float(len(one.participants))) for one in closed)
+    came = tuple((one.number, float(len(one.participants) - len(one.missing))) for one in closed)
     return Chart(
         key="came",
         title="Updates by round",
-        description="How many came, beside how many clients were enrolled.",
+        description="How many came until the round was closed, beside how many clients were enrolled.",
         x="round",
         y="updates",
         lines=(Line("came", came), Line("enrolled", expected)),

@@ -11,8 +11,8 @@ import numpy as np
 from safetensors.numpy import save
 
 from shared.schemas import Declaration, JoinIn
-from shared.wire import encode
 from shared.strategy import Parameters
+from shared.wire import encode
 
 ANOTHER = "another-client"  # where no other client is known
 NOTHING = b"{}"
@@ -32,7 +32,7 @@ def malformed(declaration: Declaration) -> dict[str, bytes]:
     bodies = {
         "one tensor more": encode(Parameters({**arrays, WORD: more}, scalars)),
         "one scalar more": encode(Parameters(arrays, {**scalars, WORD: VALUE})),
-        "one metadata field more": save(arrays, metadata=whole | {WORD: WORD}),
+        "one metadata field more": _with_metadata(well_formed(declaration)),
         "bytes after the end": well_formed(declaration) + WORD.encode(),
     }
     if arrays:
@@ -69,9 +69,19 @@ def _all(declaration: Declaration, client: str, others: Iterable[str]) -> Iterat
     yield from (join(declaration, other) for other in (*others, ANOTHER))
 
 
+def _with_metadata(body: bytes) -> bytes:
+    """One more metadata field. Written here, because safetensors writes several in an order that it draws anew."""
+    length = int.from_bytes(body[:8], "little")
+    header = json.loads(body[8 : 8 + length])
+    header["__metadata__"][WORD] = WORD
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + body[8 + length :]
+
+
 def _arrays(declaration: Declaration) -> dict[str, Any]:
     return {spec.name: np.full(spec.shape, VALUE, dtype=np.float32) for spec in declaration.tensors}
 
 
 def _scalars(declaration: Declaration) -> dict[str, float]:
-    return {name: VALUE for name in sorted(declaration.scalars)}
+    return dict.fromkeys(sorted(declaration.scalars), VALUE)

@@ -47,32 +47,33 @@ async def probe(here: Surroundings) -> list[Probe]:
     found = await _side_by_side(tries)
     if (gateway := here.gateway()) is not None:
         found += await as_way_out(gateway.addresses, gateway.port, (here.outside.host, here.outside.tcp))
-    if here.own.role == "gateway" and here.own.behind in here.parts:
-        part = here.parts[here.own.behind]
+    if (part := here.parts.get(here.own.behind or "")) is not None:
         found.append(await answering(part.name, part.addresses, part.port))
     return found
 
 
 def _away(here: Surroundings) -> list[Try]:
     """Every part that this one has no business with, at each of its addresses and by its name."""
-    near = {here.own.behind, here.own.name} | ({"aggregator"} if here.own.role == "client" else set())
-    tries = []
-    for part in here.parts.values():
-        if part.behind == here.own.name or part.name in near or (here.own.role, part.role) == ("client", "aggregator"):
-            continue
-        kind = _kind(here.own, part)
-        for host in dict.fromkeys((*part.addresses, part.name)):
-            tries.append(_out_of_reach(kind, f"{host}:{part.port}", reach.at(host, part.port)))
-    return tries
+    return [
+        _out_of_reach(_kind(here.own, part), f"{host}:{part.port}", reach.at(host, part.port))
+        for part in here.parts.values()
+        if not _near(here.own, part)
+        for host in dict.fromkeys((*part.addresses, part.name))
+    ]
+
+
+def _near(own: Part, part: Part) -> bool:
+    """A client calls the aggregator; a part and its own gateway belong together."""
+    called = (own.role, part.role) == ("client", "aggregator")
+    return called or part.behind == own.name or own.behind == part.name
 
 
 def _kind(own: Part, part: Part) -> str:
-    if part.role == "aggregator":
-        return "to the aggregator"
-    whose = "another client" if own.role == "client" or own.behind not in (None, "aggregator") else "a client"
-    if part.role == "client":
-        return f"to {whose}"
-    return "to the aggregator's gateway" if part.behind == "aggregator" else f"to {whose}'s gateway"
+    """Of a client, whether one of many is trying or one of the aggregator's side."""
+    silo = own.role == "client" or own.behind not in (None, "aggregator")
+    client = "another client" if silo else "a client"
+    kinds = {"aggregator": "the aggregator", "client": client, "gateway": f"{client}'s gateway"}
+    return "to the aggregator's gateway" if part.behind == "aggregator" else f"to {kinds[part.role]}"
 
 
 def _outside(outside: Outside) -> list[Try]:

@@ -66,8 +66,10 @@ def as_declared(one: Attempt, declaration: Declaration) -> bool:
 
 
 def _outcome(one: Attempt) -> Verdict:
+    if one.error is not None:
+        return Verdict("warn", "no answer", f"{one.error}: it may have arrived")
     if one.status is None:
-        return Verdict("warn", "no answer", f"{one.error or 'none yet'}: it may have arrived")
+        return Verdict("busy", "no answer yet", "under way, or cut off: it may have arrived")
     if one.status >= REFUSED:
         return Verdict("bad", f"refused, {one.status}", "the aggregator did not take it")
     if one.receipt is None or one.receipt.get("digest") != one.sha256:

@@ -8,18 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from markupsafe import Markup
 
-T = TypeVar("T")
-Point = tuple[float, float]
+from shared.web.scales import LINE_HEIGHT, Point, Scale, apart, spread, thinned, ticks
 
 WIDTH, HEIGHT = 460, 260
 TOP, BOTTOM, LEFT = 30, 48, 58
-CHARACTER, LINE_HEIGHT = 8.0, 16.0  # of a label, in the chart's units
+CHARACTER = 8.0  # width of one in a label, in the chart's units
 LONGEST_LABEL = 12
-MOST_POINTS, MOST_MARKS = 160, 60  # a longer line is thinned; a line of many points shows no marks
+MOST_MARKS = 60  # a line of more points shows none of them
 TONES = 6  # of lines, in the style sheet
 
 
@@ -39,7 +37,7 @@ class Line:
 class Chart:
     """A chart and what it says. `key`: unique on the page. `mark`: one x to point out, and the words beside it.
 
-    `digits`: places after the point in the table of its numbers.
+    `digits`: places after the point in the table of its numbers; with none, the values are whole.
     """
 
     key: str
@@ -61,19 +59,6 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Scale:
-    """Values from low to high -> places from start to end."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> float:
-        return round(self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start), 1)
-
-
-@dataclass(frozen=True)
 class Drawing:
     """The lines that have points, in their tones, and where their values lie."""
 
@@ -90,7 +75,8 @@ def drawn(chart: Chart) -> Markup:
     drawing = _placed(lines, chart.bounds)
     title, text = f"{chart.key}-title", f"{chart.key}-text"
     inside = [tag("title", chart.title, id=title), tag("desc", chart.description, id=text)]
-    inside += [_grid(drawing), _axes(drawing, chart), *_mark(drawing, chart.mark)]
+    marks = [value for value in ticks(drawing.y.low, drawing.y.high) if chart.digits or value == int(value)]
+    inside += [_grid(drawing, marks), _axes(drawing, chart, marks), *_mark(drawing, chart.mark)]
     inside += [_line(drawing, tone, name, points) for tone, name, points in lines]
     said = {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "role": "img", "aria-labelledby": f"{title} {text}"}
     return tag("svg", *inside, *_labels(drawing), class_="chart", **said)
@@ -102,60 +88,23 @@ def tag(name: str, *inside: str, **attributes: object) -> Markup:
     return Markup("<{0}{1}>{2}</{0}>").format(name, Markup("").join(said), Markup("").join(inside))
 
 
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers from low to high, about so many: steps of 1, 2 or 5 times a power of ten."""
-    rough = (high - low) / most
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(number * step, 12) for number in range(first, last + 1)]
-
-
-def thinned(values: Sequence[T]) -> list[T]:
-    """At most MOST_POINTS of them, evenly chosen, the first and the last among them."""
-    if len(values) <= MOST_POINTS:
-        return list(values)
-    step = (len(values) - 1) / (MOST_POINTS - 1)
-    return [values[round(number * step)] for number in range(MOST_POINTS)]
-
-
-def apart(wanted: Sequence[float], low: float, high: float) -> list[float]:
-    """Places in the order of those wanted and near them, a line of text apart, from low to high where they fit."""
-    placed: list[float] = []
-    for place in wanted:
-        placed.append(max(place, placed[-1] + LINE_HEIGHT if placed else low))
-    limit = high
-    for number in reversed(range(len(placed))):
-        placed[number] = min(placed[number], limit)
-        limit = placed[number] - LINE_HEIGHT
-    return placed
-
-
 def _placed(lines: tuple[tuple[int, str, Sequence[Point]], ...], bounds: tuple[float | None, float | None]) -> Drawing:
     xs = [x for _, _, points in lines for x, _ in points]
     ys = [y for _, _, points in lines for _, y in points]
     longest = max(len(_shortened(name)) for _, name, _ in lines) if len(lines) > 1 else 0
-    across = Scale(*_spread(min(xs), max(xs), (min(xs), max(xs))), LEFT, WIDTH - 14 - CHARACTER * longest)
-    return Drawing(lines, across, Scale(*_spread(min(ys), max(ys), bounds), HEIGHT - BOTTOM, TOP))
+    across = Scale(*spread(min(xs), max(xs), (min(xs), max(xs))), LEFT, WIDTH - 14 - CHARACTER * longest)
+    return Drawing(lines, across, Scale(*spread(min(ys), max(ys), bounds), HEIGHT - BOTTOM, TOP))
 
 
-def _spread(low: float, high: float, bounds: tuple[float | None, float | None]) -> tuple[float, float]:
-    """Some room around the values, none beyond a given bound; never an empty range."""
-    room = (high - low) * 0.08 or abs(high) * 0.1 or 1.0
-    least, most = bounds
-    start, end = (low - room if least is None else least), (high + room if most is None else most)
-    return start, (end if end > start else start + 1.0)
-
-
-def _grid(drawing: Drawing) -> Markup:
+def _grid(drawing: Drawing, marks: Sequence[float]) -> Markup:
     x, y = drawing.x, drawing.y
-    lines = [tag("line", x1=LEFT, x2=x.end, y1=y(value), y2=y(value)) for value in ticks(y.low, y.high)]
+    lines = [tag("line", x1=LEFT, x2=x.end, y1=y(value), y2=y(value)) for value in marks]
     return tag("g", *lines, class_="grid")
 
 
-def _axes(drawing: Drawing, chart: Chart) -> Markup:
+def _axes(drawing: Drawing, chart: Chart, marks: Sequence[float]) -> Markup:
     x, y, floor = drawing.x, drawing.y, HEIGHT - BOTTOM
-    beside = [_text(_said(value), LEFT - 8, y(value) + 4, "end") for value in ticks(y.low, y.high)]
+    beside = [_text(_said(value), LEFT - 8, y(value) + 4, "end") for value in marks]
     whole = [value for value in ticks(x.low, x.high) if value == int(value)]  # rounds and places are whole numbers
     beneath = [_text(_said(value), x(value), floor + 18, "middle") for value in whole]
     names = [_text(chart.x, (LEFT + x.end) / 2, HEIGHT - 8, "middle", "axis"), _text(chart.y, 4, 14, "start", "axis")]

@@ -474,6 +474,8 @@ async def test_the_silo_sees_the_spectra_that_its_latest_rho_compares(
         assert (sum(own), sum(anchor)) == (pytest.approx(1.0), pytest.approx(1.0))
         rho = sum(theirs * math.log(theirs / ours) for ours, theirs in zip(own, anchor, strict=True))
         assert found["rho"] == pytest.approx(rho, abs=1e-12)
+    async with opened(running.clients[0]) as http:  # after a restart, and without an aggregator
+        assert await read(http, "spectrum") == found
 
 
 async def test_without_an_anchor_there_are_no_spectra_to_see(federation: Any, opened: Opened, until: Until) -> None:

@@ -267,7 +267,7 @@ async def test_other_bad_questions_get_a_problem_document_without_what_came(
             (422, "POST", "/v1/recommendations", b'{"users": ["\\ud800"]}'),
             (404, "GET", f"/v1/items/{CANARY}/similar", b""),
             (404, "GET", f"/v1/{CANARY}", b""),
-            (404, "GET", "/", b""),
+            (404, "GET", "/nothing", b""),
             (405, "PUT", "/v1/recommendations", b""),
             (405, "DELETE", user, b""),
         ):

@@ -1,7 +1,8 @@
-"""The guides' kubectl lines: folders render, namespaces and objects are the manifests', and what works offline works."""
+"""The guides' kubectl lines: folders render, what is named is in the manifests, and kubectl understands them."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -9,6 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import typer
+import yaml
+
+from audit.cli import app as audit
+from simulation.processes import free_ports
 
 if TYPE_CHECKING:
     from conftest import Document, Render
@@ -62,39 +68,77 @@ def test_what_a_line_speaks_of_is_there(line: str, there: set[tuple[str, str, st
     assert namespace in {space for space, _, _ in there}
     named = {tuple(word.split("/")) for word in words(line) if word.partition("/")[0] in SHORT}
     named |= {("pod", word) for word in words(line) if SETS.fullmatch(word)}
-    named |= {("pod", word.partition(":")[0]) for word in words(line) if re.match(r"[a-z0-9-]+:/", word)}
+    named |= {("pod", word.partition(":")[0]) for word in words(line) if re.match(r"[a-z0-9-]+:/(?!/)", word)}
     assert {(namespace, *one) for one in named} <= there
     assert named or " create secret " in line, "a line that names nothing is not checked"
 
 
-@pytest.mark.parametrize("line", [line for line in KUBECTL if " create secret " in line])
-def test_a_secret_that_is_made_is_the_one_that_is_mounted(line: str, render: Render, tmp_path: Path) -> None:
-    for file in ("operator.token", "client.secret"):
-        (tmp_path / file).write_text("s" * 64, encoding="utf-8")
-    if " tls " in line:
-        pytest.skip("kubectl wants a real key pair")
-    command = words(line)
-    command += [] if "--dry-run=client" in command else ["--dry-run=client", "-o", "yaml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    (key,) = re.findall(r"^data:\n  (\w+): ", done.stdout, flags=re.M)
-    (name,) = re.findall(r"^  name: (.+)$", done.stdout, flags=re.M)
-    documents = render("production")
-    paths = [
-        f"{mount['mountPath']}/{key}"
-        for one in documents
-        if one["kind"] == "StatefulSet" and f"namespace: {one['metadata']['namespace']}" in done.stdout
-        for mount in one["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
-        if mount["name"] == name
-    ]
-    read = [
-        entry["value"]
-        for one in documents
-        if one["kind"] == "StatefulSet"
-        for entry in one["spec"]["template"]["spec"]["containers"][0]["env"]
-        if entry["name"].endswith("_FILE")
-    ]
-    assert len(paths) == 1 and paths[0] in read
+@pytest.fixture
+def desk(tmp_path: Path, render: Render) -> Path:
+    """A folder with what the lines read, seen from the repository's root."""
+    render("demo")  # skips where there is no kubectl
+    (tmp_path / "k8s").symlink_to(ROOT / "k8s")
+    (tmp_path / "shards" / "north").mkdir(parents=True)
+    for name in ("operator.token", "client.secret"):
+        (tmp_path / name).write_text("s" * 64, encoding="utf-8")
+    return tmp_path
+
+
+def kubectl(line: str, desk: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """The line, run where no cluster is known."""
+    own, *command = line.split(" > ")[0].split(" -- ")
+    typed = [*words(own), *flags, *(["--", *words(command[0])] if command else [])]
+    bare = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"} | {"HOME": str(desk)}
+    return subprocess.run(typed, cwd=desk, env=bare, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("line", [line for line in KUBECTL if " create secret tls " not in line])
+def test_kubectl_understands_a_line_and_only_misses_the_cluster(line: str, desk: Path) -> None:
+    (port,) = free_ports(1)
+    done = kubectl(line.replace("--dry-run=client -o yaml", ""), desk, f"--server=http://127.0.0.1:{port}")
+    assert done.returncode == 1 and f"127.0.0.1:{port}" in done.stderr and "refused" in done.stderr, done.stderr
+
+
+def test_kubectl_does_not_understand_everything(desk: Path) -> None:
+    assert "refused" not in kubectl("kubectl scale statefulset/client --replicase=1", desk).stderr
+
+
+@pytest.mark.parametrize("line", [line for line in KUBECTL if " create secret generic " in line])
+def test_a_secret_that_is_made_is_the_one_that_is_read(line: str, desk: Path, render: Render) -> None:
+    done = kubectl(line.replace("--dry-run=client -o yaml", ""), desk, "--dry-run=client", "--output=yaml")
+    made = yaml.safe_load(done.stdout)
+    (key,) = made["data"]
+    (spec,) = (
+        one["spec"]["template"]["spec"]
+        for one in render("production")
+        if one["kind"] == "StatefulSet" and one["metadata"]["namespace"] == made["metadata"]["namespace"]
+    )
+    volumes = {one["name"]: one["secret"]["secretName"] for one in spec["volumes"] if "secret" in one}
+    (container,) = spec["containers"]
+    (mount,) = (one for one in container["volumeMounts"] if volumes.get(one["name"]) == made["metadata"]["name"])
+    read = [entry["value"] for entry in container["env"] if entry["name"].endswith("_FILE")]
+    assert read == [f"{mount['mountPath']}/{key}"]
+
+
+def test_a_probe_s_container_mounts_what_the_client_has_and_changes_nothing(render: Render) -> None:
+    custom = yaml.safe_load((ROOT / "k8s" / "probe.yaml").read_text(encoding="utf-8"))
+    (client, *_) = (
+        one for one in render("demo") if one["kind"] == "StatefulSet" and one["metadata"]["name"] == "client"
+    )
+    theirs = {mount["name"]: mount for mount in client["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]}
+    for mount in custom["volumeMounts"]:
+        assert mount["mountPath"] == theirs[mount["name"]]["mountPath"]
+        assert mount.get("readOnly") or mount["mountPath"] == "/tmp"
+    assert custom["securityContext"] == {"readOnlyRootFilesystem": True}
+
+
+def test_the_audit_has_the_flags_that_are_shown() -> None:
+    shown = [line.partition(" -m audit ")[2].split() for line in lines() if " -m audit " in line]
+    assert {command for command, *_ in shown} == {"probe", "privacy-report"}
+    commands = vars(typer.main.get_command(audit))["commands"]
+    for command, *rest in shown:
+        known = {flag for parameter in commands[command].params for flag in parameter.opts}
+        assert {word for word in rest if word.startswith("--")} <= known
 
 
 def test_the_guide_names_every_overlay_and_component() -> None:

@@ -111,6 +111,18 @@ def test_whatever_is_referred_to_is_there(overlay: str, documents: list[Document
             assert outside or (kind, namespace, wanted) in there, (namespace, name, kind, wanted)
 
 
+def test_whatever_is_mounted_is_a_volume_and_none_is_idle(documents: list[Document], pods: Pods) -> None:
+    claims = {
+        identity(one): {claim["metadata"]["name"] for claim in one["spec"]["volumeClaimTemplates"]}
+        for one in documents
+        if one["kind"] == "StatefulSet"
+    }
+    for pod in pods(documents):
+        volumes = {volume["name"] for volume in pod["spec"]["volumes"]} | claims.get(identity(pod), set())
+        containers = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+        assert {mount["name"] for one in containers for mount in one["volumeMounts"]} == volumes
+
+
 def test_the_look_for_references_sees_all_kinds_of_them(render: Render) -> None:
     kinds = {kind for document in render("production") for kind, _ in references(document)}
     assert kinds == {"ConfigMap", "PersistentVolumeClaim", "Secret", "Service", "ServiceAccount"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,15 @@ def of_container(container: Document) -> Iterator[str]:
     resources = container.get("resources", {})
     for kind in ("requests", "limits"):
         yield from (f"no {kind} of {name}" for name in BOUNDS if name not in resources.get(kind, {}))
+    for name, requested in resources.get("requests", {}).items():
+        if quantity(requested) > quantity(resources.get("limits", {}).get(name, requested)):
+            yield f"more {name} is requested than allowed"
+
+
+def quantity(text: str) -> float:
+    """'500m' -> 0.5, '1Gi' -> 1024 ** 3."""
+    number, suffix = re.fullmatch(r"([0-9.]+)(m|Mi|Gi|)", text).groups()  # type: ignore[union-attr]
+    return float(number) * {"": 1.0, "m": 0.001, "Mi": 2.0**20, "Gi": 2.0**30}[suffix]
 
 
 def of_probes(container: Document) -> Iterator[str]:
@@ -155,6 +165,7 @@ CHANGES: dict[str, Callable[[Document], Any]] = {
     "host port": lambda pod: _first(pod).setdefault("ports", []).append({"name": "h", "hostPort": 1}),
     "endless folder": lambda pod: pod["spec"]["volumes"].append({"name": "work", "emptyDir": {}}),
     "memory": lambda pod: _first(pod)["resources"]["limits"].pop("memory"),
+    "more than all": lambda pod: _first(pod)["resources"]["requests"].update(memory="100Gi"),
     "disk": lambda pod: _first(pod)["resources"]["requests"].pop("ephemeral-storage"),
     "grace": lambda pod: pod["spec"].pop("terminationGracePeriodSeconds"),
     "links": lambda pod: pod["spec"].pop("enableServiceLinks"),

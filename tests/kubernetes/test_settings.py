@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 from pydantic_settings import BaseSettings
@@ -13,7 +14,7 @@ from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from client_service.settings import ClientSettings, client_settings
 
 if TYPE_CHECKING:
-    from conftest import Document, Environment, Pods
+    from conftest import Document, Environment, Pods, Render
 
 SETTINGS: dict[str, type[BaseSettings]] = {"aggregator": AggregatorSettings, "client": ClientSettings}
 WRITABLE = {"/state", "/tmp"}
@@ -27,14 +28,22 @@ def prefix(pod: Document) -> str:
     return f"LPSFED_{pod['metadata']['name'].upper()}_"
 
 
-def test_every_key_of_a_config_map_is_a_setting(documents: list[Document]) -> None:
-    known = {
-        f"LPSFED_{service.upper()}_{name.upper()}"
-        for service, settings in SETTINGS.items()
-        for name in settings.model_fields
+def test_every_key_is_a_setting_of_its_service(documents: list[Document], pods: Pods, environment: Environment) -> None:
+    """The services pass over what they do not know: a slip of the pen would be without effect."""
+    for pod in services(documents, pods):
+        known = {prefix(pod) + name.upper() for name in SETTINGS[pod["metadata"]["name"]].model_fields}
+        given = set(environment(pod, documents))
+        assert given and given - known == set()
+
+
+def test_every_config_map_is_read_by_its_service(documents: list[Document], pods: Pods) -> None:
+    read = {
+        (pod["metadata"]["namespace"], source["configMapRef"]["name"])
+        for pod in services(documents, pods)
+        for source in pod["spec"]["containers"][0]["envFrom"]
     }
-    maps = [one for one in documents if one["kind"] == "ConfigMap"]
-    assert {key for one in maps for key in one["data"]} - known == set()
+    maps = [one["metadata"] for one in documents if one["kind"] == "ConfigMap"]
+    assert {(one["namespace"], one["name"]) for one in maps} == read
 
 
 def test_the_environment_makes_settings(
@@ -118,3 +127,30 @@ def test_clients_in_the_same_cluster_call_the_aggregator_s_service(
     for job in (pod for pod in pods(documents) if pod["metadata"]["name"] == "operator"):
         arguments = job["spec"]["containers"][0]["args"]
         assert {f"--aggregator-url={address}" for address in addresses} <= set(arguments)
+
+
+def test_a_pod_without_dns_knows_the_one_name_that_it_calls(
+    documents: list[Document], pods: Pods, environment: Environment
+) -> None:
+    """At the address that its policy lets it reach, or that the aggregator's Service has been given."""
+    fixed = {one["spec"].get("clusterIP") for one in documents if one["kind"] == "Service"}
+    blocks = {
+        peer["ipBlock"]["cidr"].removesuffix("/32")
+        for one in documents
+        if one["kind"] == "NetworkPolicy"
+        for rule in one["spec"].get("egress", [])
+        for peer in rule["to"]
+        if "ipBlock" in peer
+    }
+    for pod in (pod for pod in pods(documents) if pod["spec"].get("dnsPolicy") == "None"):
+        (alias,) = pod["spec"]["hostAliases"]
+        arguments = [word.partition("=")[2] for word in pod["spec"]["containers"][0].get("args", [])]
+        urls = [environment(pod, documents).get("LPSFED_CLIENT_AGGREGATOR_URL"), *arguments]
+        assert [urlsplit(url).hostname for url in urls if url and "://" in url] == alias["hostnames"]
+        assert alias["ip"] in fixed | blocks
+
+
+@pytest.mark.parametrize("overlay_without_dns", ["no-dns", "production", "gpu"])
+def test_dns_is_closed_where_it_is_said_to_be(overlay_without_dns: str, render: Render, pods: Pods) -> None:
+    callers = [pod for pod in pods(render(overlay_without_dns)) if pod["metadata"]["name"] in ("client", "operator")]
+    assert callers and {pod["spec"].get("dnsPolicy") for pod in callers} == {"None"}

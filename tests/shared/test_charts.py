@@ -8,7 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from shared.web.charts import HEIGHT, LINE_HEIGHT, MOST_POINTS, WIDTH, Chart, Line, apart, drawn, thinned, ticks
+from shared.web.charts import HEIGHT, WIDTH, Chart, Line, drawn
+from shared.web.scales import LINE_HEIGHT, MOST_POINTS, apart, thinned, ticks
 
 ROUNDS = Chart(
     key="rho",
@@ -63,6 +64,11 @@ def test_one_line_needs_no_label_and_a_mark_is_pointed_out_in_words() -> None:
     assert texts(root, "label") == [] and "best: round 2" in [found.text for found in root.iter("text")]
     beyond = parsed(replace(ROUNDS, mark=(9, "best: round 9")))
     assert "best: round 9" not in [found.text for found in beyond.iter("text")]
+
+
+def test_whole_values_have_whole_ticks() -> None:
+    chart = replace(ROUNDS, lines=(Line("came", ((1, 2.0), (2, 1.0))),), digits=0)
+    assert {"0", "1", "2"} <= set(texts(parsed(chart), "tick")) and "0.5" not in texts(parsed(chart), "tick")
 
 
 def test_text_is_escaped_everywhere() -> None:

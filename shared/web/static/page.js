@@ -19,7 +19,9 @@ async function look() {
   if (answer.status === 304) return;
   if (!answer.ok) throw new Error(`status ${answer.status}`);
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const places = looked();
   for (const live of document.querySelectorAll("[data-live]")) refresh(live, fresh.getElementById(live.id));
+  hold(places);
   tag = answer.headers.get("ETag") || "";
 }
 
@@ -29,6 +31,28 @@ function refresh(live, fresh) {
   const kept = state(live);
   live.replaceChildren(...fresh.childNodes);
   restore(live, kept);
+}
+
+// What is looked at: what has the focus if it can be seen, else what is in the middle; and where it and all around it
+// are, from the inside out. The beginning of the page is left where it is.
+function looked() {
+  const focus = document.activeElement;
+  const { top, bottom } = focus.getBoundingClientRect();
+  const seen = focus !== document.body && bottom > 0 && top < innerHeight;
+  if (!seen && !scrollY) return [];
+  const places = [];
+  let one = seen ? focus : document.elementFromPoint(innerWidth / 2, innerHeight / 2);
+  while ((one = one?.closest("[id]"))) {
+    places.push([one.id, one.getBoundingClientRect().top]);
+    one = one.parentElement;
+  }
+  return places;
+}
+
+// Keeps it there, whatever has grown or gone above it.
+function hold(places) {
+  const [id, top] = places.find(([id]) => document.getElementById(id)) || [];
+  if (id) scrollBy({ top: document.getElementById(id).getBoundingClientRect().top - top, behavior: "instant" });
 }
 
 // What a reader has done to an element: folds by their id, sideways scrolling and the focus by their place.

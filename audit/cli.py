@@ -1,0 +1,119 @@
+"""The two commands of the audit: `probe` for each part of the system, `privacy-report` over what they found."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from audit import console, evidence, flags
+from audit.case import open_case
+from audit.evidence import Evidence
+from audit.flags import RoleName
+from audit.inquiry import Inquiry, Mounts, Services, inquire
+from audit.live import read_services
+from audit.probes.meeting import meet, peer
+from audit.report import report
+from shared.errors import FederationError, SettingsError
+
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON alone")]
+AggregatorUrl = Annotated[str, typer.Option(help="where the aggregator answers")]
+TokenFile = Annotated[Path | None, typer.Option(help="file with the operator's secret")]
+HOME = "http://127.0.0.1:8800"
+
+
+def probe(
+    role: Annotated[RoleName, typer.Argument(help="the part in whose place this command stands")],
+    name: Annotated[str, typer.Option(help="of that part")],
+    aggregator_url: AggregatorUrl = HOME,
+    client_url: Annotated[str, typer.Option(help="the client's own API")] = "http://127.0.0.1:8801",
+    secret_file: Annotated[Path | None, typer.Option(help="the client's secret: undeclared uploads are tried")] = None,
+    operator_token_file: TokenFile = None,
+    own: Annotated[list[Path] | None, typer.Option(help="folder of the client's own files; repeatable")] = None,
+    root: Annotated[Path, typer.Option(help="where others' files are looked for")] = Path("/"),
+    meeting: Annotated[Path | None, typer.Option("--meet", envvar="LPSFED_PROBE_MEET", help="folder of all")] = None,
+    expect: Annotated[str, typer.Option(envvar="LPSFED_PROBE_EXPECT", help="names that come there: a,b,c")] = "",
+    meet_seconds: Annotated[float, typer.Option(min=0, max=3600, help="longest wait for them")] = 60.0,
+    peers: Annotated[list[str] | None, typer.Option("--peer", help="NAME=ROLE@HOST:PORT; repeatable")] = None,
+    behind: Annotated[str | None, typer.Option(help="a gateway's own part; by default by its name")] = None,
+    port: Annotated[int | None, typer.Option(help="of this part's service; by default by its role")] = None,
+    published: Annotated[list[int] | None, typer.Option(help="port on the machine's loopback; repeatable")] = None,
+    outside: Annotated[str, typer.Option(envvar="LPSFED_PROBE_OUTSIDE", help="HOST:PORT of TCP")] = "1.1.1.1:443",
+    outside_udp: Annotated[int, typer.Option(min=1, max=65535, help="port of the same host that answers DNS")] = 53,
+    outside_name: Annotated[str, typer.Option(help="a name that only the outside knows")] = "example.com",
+    record: Annotated[Path | None, typer.Option(help="write evidence; the verdict is the report's")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Try what a part of the system must not be able to do, from where that part is."""
+    part = flags.part(name, role, port, behind)
+    parts = {one.name: one for one in map(peer, peers or ())}
+    if meeting is not None:
+        parts |= asyncio.run(meet(meeting, part, flags.names(expect), meet_seconds))
+    inquiry = Inquiry(
+        own=part,
+        parts=parts,
+        outside=flags.outside(outside, outside_udp, outside_name),
+        published=tuple(published or flags.likely_ports((part, *parts.values()))),
+        mounts=Mounts(root, tuple(own or ())),
+        services=Services(aggregator_url, client_url, secret_file, operator_token_file),
+        recorded=record is not None,
+    )
+    found = asyncio.run(inquire(inquiry))
+    _tell(found, as_json=as_json)
+    if record is not None:
+        evidence.keep(found, record)
+    elif not all(one.held for one in found.probes):
+        raise typer.Exit(1)
+
+
+def _tell(found: Evidence, *, as_json: bool) -> None:
+    if as_json:
+        shown = found.model_dump_json(indent=1, include={"name", "role", "taken_at", "probes", "sent"})
+        sys.stdout.write(shown + "\n")
+    else:
+        console.OUT.print(console.probe_table(f"Probes of {found.name}", ((found.name, one) for one in found.probes)))
+
+
+def privacy_report(
+    files: Annotated[list[Path] | None, typer.Argument(help="evidence, or folders of it")] = None,
+    aggregator_url: AggregatorUrl = HOME,
+    operator_token_file: TokenFile = None,
+    clients: Annotated[list[str] | None, typer.Option("--client", help="NAME=URL of a running client")] = None,
+    every_field: Annotated[bool, typer.Option("--every-field", help="the fields of every update")] = False,
+    every_probe: Annotated[bool, typer.Option("--every-probe", help="every probe by itself")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Hold all that left the clients against all that arrived: from evidence, or from running services."""
+    if bool(files) == (operator_token_file is not None):
+        raise SettingsError("expected either evidence or --operator-token-file and every --client, got both or neither")
+    if operator_token_file is not None:
+        urls = flags.urls(clients or ())
+        parts = asyncio.run(read_services(aggregator_url, operator_token_file, urls))
+    else:
+        parts = evidence.gather(files or ())
+    made = report(open_case(parts))
+    if as_json:
+        sys.stdout.write(made.model_dump_json(indent=1) + "\n")
+    else:
+        one_by_one = [(part.name, one) for part in parts for one in part.probes] if every_probe else ()
+        console.show(made, every_field=every_field, every_probe=one_by_one)
+    if not made.held:
+        raise typer.Exit(1)
+
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="What crossed the boundary, and what could.")
+for command in (probe, privacy_report):
+    app.command()(command)
+
+
+def main() -> None:
+    """Entry point: an error of the tree is one line on stderr and exit code 1 or, for settings, 2."""
+    try:
+        app()
+    except FederationError as error:
+        console.ERR.print("[red]error:[/]", escape(str(error)), highlight=False, soft_wrap=True)
+        sys.exit(2 if isinstance(error, SettingsError) else 1)

@@ -1,0 +1,71 @@
+"""What is written on the command line -> what it says, or a SettingsError naming the flag."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import StrEnum
+
+from pydantic import ValidationError
+
+from audit.probes import addresses
+from audit.probes.meeting import PORTS, Part, part_behind
+from audit.probes.network import Outside
+from shared.errors import SettingsError
+
+PLACE = re.compile(r"(?P<host>[^\s/]+):(?P<port>[0-9]{1,5})")
+CLIENT = re.compile(r"(?P<name>[a-z0-9][a-z0-9_-]{0,62})=(?P<url>https?://[^/?#\s]+)/?")
+FIRST_PUBLISHED = PORTS["aggregator"]
+
+
+class RoleName(StrEnum):
+    client = "client"
+    aggregator = "aggregator"
+    gateway = "gateway"
+
+
+def part(name: str, role: RoleName, port: int | None, behind: str | None) -> Part:
+    """This part, at its own addresses."""
+    here = tuple(str(one.ip) for one in addresses.own())
+    gate = (behind or part_behind(name)) if role is RoleName.gateway else None
+    number = PORTS[role.value] if port is None else port
+    try:
+        return Part(name=name, role=role.value, port=number, addresses=here, behind=gate)
+    except ValidationError as error:
+        wrong = sorted({str(one["loc"][0]) for one in error.errors()})
+        raise SettingsError(f"--{', --'.join(wrong)}: expected a part's name and a port, got others") from None
+
+
+def names(text: str) -> tuple[str, ...]:
+    """a,b,c"""
+    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not found:
+        raise SettingsError("--expect: expected the names of all parts that meet, got none")
+    return found
+
+
+def outside(place: str, udp: int, name: str) -> Outside:
+    """HOST:PORT, and what is asked there by DNS."""
+    found = PLACE.fullmatch(place)
+    if found is None or not 0 < int(found["port"]) < 65536:
+        raise SettingsError(f"--outside: expected HOST:PORT, got {place!r}")
+    return Outside(found["host"].strip("[]"), int(found["port"]), udp, name)
+
+
+def urls(clients: Iterable[str]) -> dict[str, str]:
+    """NAME=URL, each name once."""
+    found: dict[str, str] = {}
+    for text in clients:
+        match = CLIENT.fullmatch(text)
+        if match is None or match["name"] in found:
+            raise SettingsError(f"--client: expected NAME=URL, each name once, got {text!r}")
+        found[match["name"]] = match["url"]
+    if not found:
+        raise SettingsError("--client: expected NAME=URL of every client, got none")
+    return found
+
+
+def likely_ports(parts: Iterable[Part]) -> tuple[int, ...]:
+    """Those of a machine that publishes each gateway at one port after the other."""
+    gateways = sum(part.role == "gateway" for part in parts)
+    return tuple(range(FIRST_PUBLISHED, FIRST_PUBLISHED + gateways))

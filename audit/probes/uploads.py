@@ -1,0 +1,127 @@
+"""A client's secret and its declaration -> undeclared bodies sent to the aggregator past the gate, and their refusals.
+
+They go to a round that holds this client's update already: whatever came of them, none could be taken for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import httpx
+
+from audit.evidence import Evidence, Probe, Sent
+from audit.probes import bodies
+from client_service.boundary.crossings import attempts
+from shared.errors import AuthenticationError, ConflictError, ForbiddenError, MediaTypeError, ProtocolError
+from shared.schemas import Declaration
+from shared.wire import MEDIA_TYPE
+
+KIND = "past the gate"
+JSON = "application/json"
+CALL_SECONDS = 20.0
+WRONG_SECRET = "0" * 64
+MOST_DETAIL = 1 << 20  # bytes of an answer that are read
+
+
+@dataclass(frozen=True)
+class Intruder:
+    """Whose secret is used, and whose name is borrowed."""
+
+    client: str
+    secret: str
+    another: str
+    declaration: Declaration
+
+
+@dataclass(frozen=True)
+class Place:
+    run: str
+    round: int
+
+    def of(self, client: str) -> str:
+        return f"/v1/runs/{self.run}/rounds/{self.round}/clients/{client}/update"
+
+
+@dataclass(frozen=True)
+class Try:
+    """One call and the refusal that it must meet with."""
+
+    name: str
+    method: str
+    path: str
+    status: int
+    code: str
+    body: bytes = b""
+    media: str | None = None
+    secret: str | None = None
+    place: Place | None = None
+
+
+def latest_place(evidence: Evidence) -> Place | None:
+    """The last round for which the aggregator has given this client a receipt."""
+    received = [one for one in attempts(evidence.entries) if one.receipt and one.run and one.round]
+    return Place(str(received[-1].run), int(received[-1].round or 0)) if received else None
+
+
+def tries(who: Intruder, place: Place) -> Iterator[Try]:
+    """All of them, each refused for what its name says."""
+    own, whole = place.of(who.client), bodies.well_formed(who.declaration)
+    for name, body in bodies.malformed(who.declaration).items():
+        yield Try(name, "PUT", own, 422, ProtocolError.code, body, MEDIA_TYPE, place=place)
+    # The control: what is well-formed is refused for another reason.
+    yield Try("control: as declared", "PUT", own, 409, ConflictError.code, whole, MEDIA_TYPE, place=place)
+    yield Try("JSON", "PUT", own, 415, MediaTypeError.code, bodies.NOTHING, JSON, place=place)
+    theirs = place.of(who.another)
+    yield Try("another client's name", "PUT", theirs, 403, ForbiddenError.code, whole, MEDIA_TYPE, place=place)
+    yield Try("a wrong secret", "PUT", own, 401, AuthenticationError.code, whole, MEDIA_TYPE, WRONG_SECRET)
+    foreign, more = bodies.join(who.declaration, who.another), bodies.join_with_more(who.declaration, who.client)
+    yield Try("join as another client", "POST", "/v1/clients", 403, ForbiddenError.code, foreign, JSON)
+    yield Try("join with a field more", "POST", "/v1/clients", 422, ProtocolError.code, more, JSON)
+    yield Try("question with a parameter more", "GET", f"/v1/runs/current?{bodies.WORD}=1", 422, ProtocolError.code)
+    yield Try("the operator's question", "GET", "/v1/runs", 403, ForbiddenError.code)
+
+
+async def probe(http: httpx.AsyncClient, who: Intruder, place: Place | None) -> tuple[list[Probe], list[Sent]]:
+    """Each try in its turn, and every body that may be on the aggregator's record from now on."""
+    if place is None:
+        expected, observed = "a round that holds this client's update", "none yet"
+        return [Probe(kind=KIND, name="uploads", expected=expected, observed=observed, held=False)], []
+    probes, sent = [], []
+    for one in tries(who, place):
+        status, code = await _made(http, one, who.secret)
+        expected, observed = f"{one.status} {one.code}", f"{status or 'no answer'} {code}".strip()
+        probes.append(Probe(kind=KIND, name=one.name, expected=expected, observed=observed, held=expected == observed))
+        if one.body and one.secret is None:  # whose secret nobody knows is not on record
+            sent.append(_sent(one, status))
+    return probes, sent
+
+
+def _sent(one: Try, status: int | None) -> Sent:
+    digest = hashlib.sha256(one.body).hexdigest()
+    run, number = (None, None) if one.place is None else (one.place.run, one.place.round)
+    call = "join" if one.method == "POST" else "update"
+    return Sent.model_validate(
+        {"call": call, "run": run, "round": number, "bytes": len(one.body), "sha256": digest, "status": status}
+    )
+
+
+async def _made(http: httpx.AsyncClient, one: Try, secret: str) -> tuple[int | None, str]:
+    """Status and code of the answer."""
+    headers = {"Authorization": f"Bearer {one.secret or secret}"} | ({"Content-Type": one.media} if one.media else {})
+    try:
+        answer = await http.request(one.method, one.path, content=one.body or None, headers=headers)
+    except httpx.TransportError as error:
+        return None, type(error).__name__
+    return answer.status_code, _code(answer.content[:MOST_DETAIL])
+
+
+def _code(content: bytes) -> str:
+    """Of a problem document; nothing where the answer is none."""
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return ""
+    return str(found.get("code", "")) if isinstance(found, dict) else ""

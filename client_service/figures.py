@@ -1,0 +1,40 @@
+"""What a silo knows of its own rounds <-> two small files, so that a restart still shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from client_service.schemas import Message, QualityOut, SpectrumOut
+
+QUALITY = "quality.json"
+SPECTRA = "spectra.json"
+
+
+def keep_quality(folder: Path, quality: QualityOut) -> None:
+    _replace(folder / QUALITY, quality)
+
+
+def keep_spectra(folder: Path, spectra: SpectrumOut) -> None:
+    _replace(folder / SPECTRA, spectra)
+
+
+def kept_quality(folder: Path, client: str) -> QualityOut:
+    """The figures of the last run that this client took part in."""
+    try:
+        return QualityOut.model_validate_json((folder / QUALITY).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return QualityOut(client=client)
+
+
+def kept_spectra(folder: Path) -> SpectrumOut:
+    """What the latest rho compared; empty where there was none."""
+    try:
+        return SpectrumOut.model_validate_json((folder / SPECTRA).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return SpectrumOut()
+
+
+def _replace(path: Path, figures: Message) -> None:
+    partial = path.with_suffix(".partial")
+    partial.write_text(figures.model_dump_json(), encoding="utf-8")
+    partial.replace(path)

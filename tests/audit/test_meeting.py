@@ -1,0 +1,71 @@
+"""Parts meet in a folder: each finds the others there, and whoever stays away is named."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from audit import flags
+from audit.flags import RoleName
+from audit.probes.meeting import Part, meet, part_behind, peer
+from shared.errors import DataError, SettingsError, UnavailableError
+
+pytestmark = pytest.mark.anyio
+NAMES = ("aggregator", "client-1", "gateway-1")
+
+
+def part(name: str) -> Part:
+    role = name.partition("-")[0]
+    return Part.model_validate({"name": name, "role": role, "port": 8800, "addresses": ("10.0.0.1",)})
+
+
+async def test_each_part_learns_of_the_others(tmp_path: Path) -> None:
+    folder = tmp_path / "meeting"
+    found = await asyncio.gather(*(meet(folder, part(name), NAMES, 10.0) for name in NAMES))
+    for own, others in zip(NAMES, found, strict=True):
+        assert others == {name: part(name) for name in NAMES if name != own}
+
+
+async def test_whoever_stays_away_is_named(tmp_path: Path) -> None:
+    await meet(tmp_path, part("client-1"), ["client-1"], 0.0)
+    with pytest.raises(UnavailableError, match=r"within 0\.05 s, without aggregator, gateway-1$"):
+        await meet(tmp_path, part("client-1"), NAMES, 0.05)
+
+
+async def test_a_note_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "aggregator.json").write_text('{"name": "aggregator"}')
+    with pytest.raises(DataError, match=r"aggregator\.json: expected the name"):
+        await meet(tmp_path, part("client-1"), ["aggregator"], 1.0)
+
+
+def test_peers_may_be_named_on_the_command_line() -> None:
+    assert peer("client-2=client@10.0.0.3:8801").addresses == ("10.0.0.3",)
+    assert peer("client-2=client@[fd00::3]:8801").addresses == ("fd00::3",)
+    assert [peer(f"{name}=gateway@gate:80").behind for name in ("gateway-2", "gateway")] == ["client-2", "aggregator"]
+    for wrong in ("client-2", "client-2=silo@h:1", "Client=client@h:1", "a=client@h:99999", "a=client@:1"):
+        with pytest.raises(SettingsError, match="--peer: expected NAME=ROLE@HOST:PORT"):
+            peer(wrong)
+    assert part_behind("gateway-acme") == "client-acme"
+
+
+def test_flags_say_what_was_expected() -> None:
+    assert flags.names("a, b,") == ("a", "b")
+    assert flags.outside("[fd00::1]:443", 53, "example.com").host == "fd00::1"
+    assert flags.urls(["a=http://h:1", "b=https://h/"]) == {"a": "http://h:1", "b": "https://h"}
+    assert flags.part("gateway-2", RoleName.gateway, None, None).behind == "client-2"
+    assert flags.part("door", RoleName.gateway, 80, "client-2").behind == "client-2"
+    assert flags.likely_ports(part(name) for name in NAMES) == (8800,)
+    for call, word in (
+        (lambda: flags.names(" , "), "--expect"),
+        (lambda: flags.outside("1.1.1.1", 53, "x"), "--outside"),
+        (lambda: flags.outside("1.1.1.1:0", 53, "x"), "--outside"),
+        (lambda: flags.urls(["a=http://h", "a=http://h"]), "--client"),
+        (lambda: flags.urls(["a=ftp://h"]), "--client"),
+        (lambda: flags.urls([]), "--client"),
+        (lambda: flags.part("No Name", RoleName.client, None, None), "--name"),
+        (lambda: flags.part("a", RoleName.client, 0, None), "--port"),
+    ):
+        with pytest.raises(SettingsError, match=word):
+            call()

@@ -1,0 +1,199 @@
+"""A client that is made to send what it must not: the gate, the aggregator and the report each catch it on their own.
+
+The client's code is patched so that an update carries a user's item list, the embedding table, or the spectrum. Then
+one guard after the other is patched away, and the next one has to do without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load
+
+from audit.case import open_case
+from audit.evidence import Evidence
+from audit.report import Report, report
+from client_service.boundary.aggregator import Aggregator
+from client_service.participation import Participation
+from shared.schemas import Declaration, ReceiptOut
+from shared.strategy import Parameters
+from shared.wire import MEDIA_TYPE, encode
+
+if TYPE_CHECKING:
+    from conftest import Federation, Running, Until
+
+pytestmark = pytest.mark.anyio
+
+LEAKS: dict[str, Callable[[Any], Any]] = {
+    "items": lambda training: training.shard.train[[0]].indices,
+    "embedding": lambda training: training.model.embedding.detach().numpy(),
+    "spectrum": lambda training: training.spectrum.eigenvalues,
+}
+
+
+class Planted:
+    """What the patched client tries to send; every row of it may be searched for."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.values: list[np.ndarray[Any, Any]] = []
+
+    def fit(self, part: Participation, *args: Any) -> tuple[Parameters, float]:
+        update, seconds = ORIGINAL(part, *args)
+        value = np.ascontiguousarray(LEAKS[self.name](part._training), dtype=np.float32)
+        self.values.append(value)
+        return Parameters({**update.arrays, self.name: value}, update.scalars), seconds
+
+    def rows(self) -> Iterator[bytes]:
+        """In float32 and in float64, but for rows of zeros alone."""
+        for row in (row for value in self.values for row in np.atleast_2d(value) if row.any()):
+            yield from (row.astype(kind).tobytes() for kind in ("<f4", "<f8"))
+
+
+ORIGINAL = Participation.fit
+
+
+@pytest.fixture(params=sorted(LEAKS))
+def planted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Planted:
+    leak = Planted(request.param)
+    monkeypatch.setattr(Participation, "fit", lambda part, *args: leak.fit(part, *args))
+    return leak
+
+
+def checks_nothing(*args: Any) -> None:
+    del args
+
+
+def passes_everything(declaration: Declaration, update: Parameters) -> bytes:
+    del declaration
+    return encode(update)
+
+
+@pytest.fixture
+def without_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("client_service.agent.pass_gate", passes_everything)
+    monkeypatch.setattr("client_service.boundary.gate.check", checks_nothing)
+
+
+@pytest.fixture
+def without_aggregator_s_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aggregator_service.uploads.check", checks_nothing)
+
+
+def updates(evidence: Evidence) -> list[dict[str, Any]]:
+    return [entry for entry in evidence.entries if entry.get("call") == "update"]
+
+
+def of(parts: tuple[Evidence, ...]) -> Report:
+    return report(open_case(parts))
+
+
+def found(made: Report, name: str) -> str:
+    return next(one.found for one in made.findings if one.name == name and not one.held)
+
+
+async def test_the_gate_lets_nothing_of_it_leave(planted: Planted, federation: Running, until: Until) -> None:
+    async with federation() as running:
+        await running.start()
+
+        async def refused() -> bool:
+            return all("expected 8 declared tensors; 1 undeclared" in one for one in await running.problems())
+
+        await until(refused)
+        *clients, aggregator = await running.evidence()
+    assert len(planted.values) >= 2 and any(planted.rows())
+    assert [updates(client) for client in clients] == [[], []]
+    assert {one.call for one in aggregator.arrivals} == {"join"}
+
+
+@pytest.mark.usefixtures("without_gate")
+async def test_the_aggregator_refuses_it_keeps_nothing_and_has_it_on_record(
+    planted: Planted, federation: Running, until: Until, tmp_path: Path
+) -> None:
+    async with federation() as running:
+        await running.start()
+
+        async def refused() -> bool:
+            return all("expected tensors" in one for one in await running.problems())
+
+        await until(refused)
+        *clients, aggregator = await running.evidence()
+        [history] = aggregator.runs
+    assert history.phase == "open" and not any(one.received for one in history.rounds[0].participants)
+    for client in clients:
+        left = {entry["sha256"] for entry in updates(client)}
+        met = [one for one in aggregator.arrivals if one.client == client.name and one.call == "update"]
+        assert left and {one.digest for one in met} == left
+        assert {(one.status, one.code) for one in met} == {(422, "protocol")}
+    kept = [path.read_bytes() for path in (tmp_path / "aggregator").rglob("*") if path.is_file()]
+    rows = list(planted.rows())
+    assert kept and rows and [row for row in rows if any(row in content for content in kept)] == []
+
+
+@pytest.mark.usefixtures("without_gate", "without_aggregator_s_check")
+async def test_the_report_names_the_undeclared_field_that_really_crossed(
+    planted: Planted, federation: Running, until: Until, tmp_path: Path
+) -> None:
+    async with federation() as running:
+        await running.start()
+        await until(running.finished)
+        parts = await running.evidence()
+    kept = [path.read_bytes() for path in (tmp_path / "aggregator" / "blobs").iterdir()]
+    assert any(row in content for row in planted.rows() for content in kept)  # it has crossed, and was accepted
+    made = of(parts)
+    assert [one.name for one in made.findings if not one.held] == ["fields"]
+    assert f"client-1, run-1 round 1: undeclared tensor {planted.name!r}" in found(made, "fields")
+    assert not made.held and "Nothing undeclared" not in made.verdict
+
+
+class Smuggler:
+    """The client's uploads, sent by a connection of its own instead of the one beneath the gate."""
+
+    def __init__(self, running: Federation) -> None:
+        self._running = running
+        self.digests: list[str] = []
+
+    async def upload(self, aggregator: Aggregator, run: str, number: int, body: bytes) -> ReceiptOut:
+        client = aggregator._client
+        headers = {"Authorization": f"Bearer {self._running.secret(client)}", "Content-Type": MEDIA_TYPE}
+        path = f"/v1/runs/{run}/rounds/{number}/clients/{client}/update"
+        async with self._running.stranger() as http:
+            answer = await http.put(path, content=body, headers=headers)
+        self.digests.append(hashlib.sha256(body).hexdigest())
+        return ReceiptOut.model_validate_json(answer.raise_for_status().content)
+
+
+@pytest.mark.usefixtures("without_gate", "without_aggregator_s_check")
+async def test_the_report_misses_in_the_ledger_what_arrived_past_it(
+    planted: Planted, federation: Running, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with federation() as running:
+        smuggler = Smuggler(running)
+
+        async def upload(aggregator: Aggregator, run: str, number: int, body: bytes) -> ReceiptOut:
+            assert planted.name in load(body)
+            return await smuggler.upload(aggregator, run, number, body)
+
+        monkeypatch.setattr(Aggregator, "upload", upload)
+        await running.start()
+        await until(running.finished)
+        *clients, aggregator = await running.evidence()
+    assert [updates(client) for client in clients] == [[], []]
+    assert {one.digest for one in aggregator.arrivals if one.status == 201} == set(smuggler.digests)
+    made = of((*clients, aggregator))
+    assert [one.name for one in made.findings if not one.held] == ["arrivals"]
+    for name in ("client-1", "client-2"):
+        assert f"{name}, update of run-1 round 1, accepted: the ledger knows nothing of it" in found(made, "arrivals")
+
+
+async def test_without_a_leak_the_same_report_holds(federation: Running, until: Until) -> None:
+    async with federation() as running:
+        await running.start(rounds=2)
+        await until(running.finished)
+        made = of(await running.evidence())
+    assert made.held and "6 bodies" in made.verdict and "from 2 clients in 2 rounds" in made.verdict

@@ -1,0 +1,179 @@
+"""A small federation of real processes on loopback, and a headless Chromium that looks at its pages."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import numpy as np
+import polars as pl
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.support.wait import WebDriverWait
+
+from client_service.shard import write_shard
+from shared.settings import AnchorSettings, MethodSettings
+from simulation.experiment import Experiment
+from simulation.processes import addresses, connected, processes
+
+CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--no-first-run",
+)
+LONGEST_SECONDS = 30.0
+TITLE = "<script>document.title = 'owned'</script>"  # of every item
+SMALL = MethodSettings(
+    width=4, layers=1, cutoff=12, batch_size=64, negatives=8, anchor=AnchorSettings(users=40, items=30, edges=200)
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the services answer."""
+
+    aggregator: str
+    client: str
+    token: str
+
+    @property
+    def operator(self) -> str:
+        """The operator's page, with the password as a browser would have it after asking."""
+        return self.aggregator.replace("://", f"://operator:{self.token}@")
+
+    def start(self, rounds: int) -> None:
+        """Begin a run."""
+        said = {"rounds": rounds, "clients": 2, "method": SMALL.model_dump(mode="json")}
+        headers = {"Authorization": f"Bearer {self.token}"}
+        httpx.post(f"{self.aggregator}/v1/runs", json=said, headers=headers, trust_env=False).raise_for_status()
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = httpx.get(f"{self.client}/v1/status", trust_env=False).json()
+        return found
+
+
+class Browser:
+    """One window of the browser, and what it has asked for and complained about since `open`."""
+
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self.driver = driver
+
+    def open(self, url: str) -> None:
+        """Load a page, wide, in the light and without motion, as if nothing had been before."""
+        self.shape(1280, 900)
+        self.scheme("light")
+        self.driver.get_log("browser"), self.driver.get_log("performance")
+        self.driver.get(url)
+
+    def shape(self, width: int, height: int) -> None:
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+    def scheme(self, wish: str) -> None:
+        wishes = {"prefers-color-scheme": wish, "prefers-reduced-motion": "reduce"}
+        features = [{"name": name, "value": value} for name, value in wishes.items()]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    def run(self, script: str, *arguments: object) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def until(self, holds: Callable[[], object]) -> None:
+        """Look again and again whether something is so; TimeoutException if it never is."""
+        WebDriverWait(self.driver, LONGEST_SECONDS, poll_frequency=0.05).until(lambda _: holds())
+
+    def text(self, selector: str) -> str:
+        found: str = self.run("return document.querySelector(arguments[0])?.textContent ?? ''", selector)
+        return " ".join(found.split())
+
+    def complaints(self) -> list[str]:
+        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+
+    def asked(self) -> list[str]:
+        """The addresses of all requests."""
+        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        sent = [one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"]
+        return [url for url in sent if not url.startswith("data:")]
+
+    def keep(self, name: str) -> None:
+        """A picture of the whole page, where somebody wants one."""
+        folder = os.environ.get("LPSFED_SCREENSHOTS")
+        if not folder:
+            return
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        shot = self.driver.execute_cdp_cmd(
+            "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": self._clip()}
+        )
+        (Path(folder) / f"{name}.png").write_bytes(base64.b64decode(shot["data"]))
+
+    def _clip(self) -> dict[str, float]:
+        width, height = self.run("const e = document.documentElement; return [e.clientWidth, e.scrollHeight]")
+        return {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium and its driver as Debian packs them; the tests are skipped where they are not."""
+    if not (CHROMIUM.exists() and DRIVER.exists()):
+        pytest.skip("no Chromium here: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for flag in FLAGS:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
+    try:
+        yield Browser(driver)
+    finally:
+        driver.quit()
+
+
+@pytest.fixture(scope="module")
+def place(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Two clients that have finished a run of three rounds. It comes after the browser: without one it is not made."""
+    del browser
+    folder = tmp_path_factory.mktemp("federation")
+    shards = tuple(_shard(folder / "shards" / f"client-{number}", number) for number in (1, 2))
+    described = Experiment(shards, folder / "run", SMALL, device="cpu")
+    where = addresses(described)
+    with processes(described, where) as children:
+        anyio.run(_ready, described, where, children)
+        found = Place(where.aggregator, where.clients["client-1"], described.token)
+        found.start(3)
+        with anyio.from_thread.start_blocking_portal() as portal:
+            portal.call(_finished, found)
+        yield found
+
+
+async def _ready(*what: Any) -> None:
+    async with connected(*what):
+        pass
+
+
+async def _finished(place: Place) -> None:
+    with anyio.fail_after(LONGEST_SECONDS):
+        while place.status()["phase"] != "finished":
+            await anyio.sleep(0.05)
+
+
+def _shard(folder: Path, seed: int, users: int = 16, items: int = 12) -> Path:
+    """Users who like the first items or the last ones; every title tries to be a script."""
+    rng, rows = np.random.default_rng(seed), []
+    for user in range(users):
+        chosen = rng.permutation(items // 2) + items // 2 * (user % 2)
+        for item, split in zip(chosen, ("train",) * 4 + ("valid", "test"), strict=True):
+            rows.append((f"user-{user:02d}", f"item-{item:02d}", split))
+    titles = pl.DataFrame({"item": [f"item-{item:02d}" for item in range(items)], "title": [TITLE] * items})
+    write_shard(folder, folder.name, pl.DataFrame(rows, schema=["user", "item", "split"], orient="row"), titles)
+    return folder

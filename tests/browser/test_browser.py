@@ -1,0 +1,208 @@
+"""The pages in a real Chromium: they load nothing from elsewhere, keep up with a run, and can be used by keyboard."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
+
+if TYPE_CHECKING:
+    from conftest import Browser, Place
+
+# One worker for them all: they share one browser and one federation.
+pytestmark = [pytest.mark.browser, pytest.mark.processes, pytest.mark.xdist_group("browser")]
+MANY = 2000  # rounds of the run that goes on while the pages are looked at
+
+STRUCTURE = """
+const wrong = [], all = (selector) => [...document.querySelectorAll(selector)];
+const named = (id) => document.getElementById(id)?.textContent.trim();
+const say = (words, elements) => elements.forEach((one) => wrong.push(words + ': ' + one.outerHTML.slice(0, 120)));
+const levels = all('h1, h2, h3, h4, h5, h6').map((one) => +one.tagName[1]);
+if (levels.filter((level) => level === 1).length !== 1 || levels[0] !== 1) wrong.push('one h1, first: ' + levels);
+if (levels.some((level, place) => place && level > levels[place - 1] + 1)) wrong.push('a level left out: ' + levels);
+const ids = all('[id]').map((one) => one.id);
+if (new Set(ids).size !== ids.length) wrong.push('an id twice: ' + ids.filter((id, n) => ids.indexOf(id) !== n));
+say('a table without a caption', all('table').filter((one) => !one.caption || !one.caption.textContent.trim()));
+say('a header cell without scope', all('th').filter((one) => !['col', 'row'].includes(one.scope)));
+say('a cell too many or too few', all('tbody tr').filter((one) => {
+  const cells = [...one.cells].reduce((sum, cell) => sum + cell.colSpan, 0);
+  return cells !== one.closest('table').tHead.rows[0].cells.length;
+}));
+say('a picture without words', all('svg').filter((one) => one.getAttribute('role') !== 'img'
+  || !one.getAttribute('aria-labelledby').split(' ').every(named)));
+say('an image without alt', all('img:not([alt])'));
+say('a control without a label', all('input').filter((one) => !one.labels.length));
+say('a control without words', all('a, button, summary').filter((one) => !one.textContent.trim() && !one.ariaLabel));
+say('a region without a name', all('section').filter((one) => !named(one.getAttribute('aria-labelledby'))));
+say('a link to nowhere', all('a[href^="#"]').filter((one) => !document.querySelector(one.getAttribute('href'))));
+say('a script or style of its own', all('[style], style, script:not([src])'));
+say('a live element without an id', all('[data-live]:not([id])'));
+say('a live element in another', all('[data-live] [data-live]'));
+if (document.documentElement.lang !== 'en') wrong.push('no language');
+if (all('[aria-live="polite"]').length !== 1) wrong.push('one polite region');
+return wrong;
+"""
+
+
+def pages(place: Place) -> dict[str, str]:
+    return {"client": f"{place.client}/?user=user-03&k=4", "operator": place.operator}
+
+
+def test_a_stranger_is_asked_for_the_operator_s_password(browser: Browser, place: Place) -> None:
+    browser.open(place.aggregator)
+    assert any("401" in words for words in browser.complaints()) and "client" not in browser.text("body")
+    browser.open(place.operator)
+    assert browser.driver.title == "Aggregator – LPSFed, strategy lpsfed"
+
+
+@pytest.mark.parametrize("name", ["client", "operator"])
+def test_a_page_loads_without_complaint_and_from_nowhere_else(browser: Browser, place: Place, name: str) -> None:
+    url = pages(place)[name]
+    browser.open(url)
+    browser.until(lambda: browser.text("#connection") == "Live")
+    assert browser.complaints() == []
+    asked = browser.asked()
+    assert {urlsplit(one).hostname for one in asked} == {"127.0.0.1"} and len(
+        {urlsplit(one).port for one in asked}
+    ) == 1
+    assert {urlsplit(one).path for one in asked} == {
+        "/",
+        *(f"/static/{one}" for one in ("page.css", "page.js", "icon.svg")),
+    }
+    browser.keep(f"{name}-light")
+
+
+@pytest.mark.parametrize("name", ["client", "operator"])
+def test_a_page_is_put_together_so_that_anybody_can_find_their_way(browser: Browser, place: Place, name: str) -> None:
+    browser.open(pages(place)[name])
+    assert browser.run(STRUCTURE) == []
+    assert browser.run("return document.querySelectorAll('svg.chart path').length") >= 5
+    assert browser.run("return document.querySelectorAll('table tbody tr').length") >= 20
+
+
+def test_what_is_shown_is_what_the_services_know(browser: Browser, place: Place) -> None:
+    browser.open(pages(place)["client"])
+    assert browser.driver.title == "client-1 – LPSFed client"
+    assert browser.text("#phase") == "Finished run-1 is over after 3 rounds."
+    assert "3 updates on record, each of the declared fields" in browser.text("#verdicts")
+    assert browser.run("return document.querySelectorAll('#updates details').length") == 3
+    assert browser.text("#answer h3") == "For user-03"
+    titles = browser.run(
+        "return [...document.querySelectorAll('#answer tbody td:nth-child(3)')].map((e) => e.textContent)"
+    )
+    assert len(titles) == 4 and all(title.startswith("<script>") for title in titles)  # text, and it did not run
+    browser.open(place.operator)
+    assert browser.text("#phase") == "Finished run-1 is over after 3 rounds."
+    assert "client-1received" in browser.text("#round-list") and "client-2join" in browser.text("#arrived")
+
+
+def test_the_box_is_used_by_keyboard_alone(browser: Browser, place: Place) -> None:
+    browser.open(place.client)
+
+    def press(key: str) -> str:
+        ActionChains(browser.driver).send_keys(key).perform()
+        found: str = browser.run("const e = document.activeElement; return e.name || e.className || e.tagName")
+        return found
+
+    assert press(Keys.TAB) == "skip" and browser.run("return document.activeElement.getBoundingClientRect().left") >= 0
+    assert press(Keys.ENTER) == "wide"  # the skip link leads to the content
+    reached = [press(Keys.TAB)]
+    while reached[-1] != "user":
+        assert len(reached) < 60, reached
+        reached.append(press(Keys.TAB))
+    assert browser.run("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    ActionChains(browser.driver).send_keys("user-05").perform()
+    assert press(Keys.TAB) == "k"
+    press(Keys.ENTER)
+    browser.until(lambda: browser.text("#answer h3") == "For user-05")
+    assert "user=user-05&k=10#recommendations" in browser.driver.current_url
+    [link, *_] = browser.driver.find_elements("css selector", "#answer a")
+    link.send_keys(Keys.ENTER)
+    browser.until(lambda: browser.text("#answer h3").startswith("Like item-"))
+
+
+@pytest.mark.parametrize("name", ["client", "operator"])
+def test_dark_is_dark_and_a_narrow_page_does_not_scroll_sideways(browser: Browser, place: Place, name: str) -> None:
+    browser.open(pages(place)[name])
+    ground = "return getComputedStyle(document.body).backgroundColor"
+    light = browser.run(ground)
+    browser.scheme("dark")
+    dark = browser.run(ground)
+    assert brightness(light) > 200 and brightness(dark) < 60
+    browser.keep(f"{name}-dark")
+    browser.shape(360, 740)
+    browser.run("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+    assert browser.run("const e = document.documentElement; return e.scrollWidth - e.clientWidth") == 0
+    browser.scheme("light")
+    browser.keep(f"{name}-narrow")
+
+
+def brightness(colour: str) -> float:
+    parts = [float(part) for part in colour.partition("(")[2].rstrip(")").split(",")[:3]]
+    return sum(parts) / 3
+
+
+def test_without_scripts_there_is_a_link_to_load_the_page_again(browser: Browser, place: Place) -> None:
+    browser.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        browser.open(pages(place)["client"])
+        browser.driver.find_element("css selector", "#connection a").click()
+        assert browser.driver.current_url == f"{place.client}/"
+        assert "Finished" in browser.driver.find_element("id", "phase").text
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+def test_a_service_that_does_not_answer_is_told_and_found_again(browser: Browser, place: Place) -> None:
+    browser.open(place.client)
+    conditions = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+    browser.driver.execute_cdp_cmd("Network.emulateNetworkConditions", conditions | {"offline": True})
+    browser.until(lambda: browser.text("#connection").startswith("No answer"))
+    assert "Finished" in browser.text("#phase")
+    browser.driver.execute_cdp_cmd("Network.emulateNetworkConditions", conditions | {"offline": False})
+    browser.until(lambda: browser.text("#connection") == "Live")
+
+
+@pytest.mark.parametrize("name", ["client", "operator"])
+def test_a_page_keeps_up_with_a_run_and_what_its_reader_does_stays(browser: Browser, place: Place, name: str) -> None:
+    browser.open(place.client if name == "client" else place.operator)
+    browser.run("window.kept = 'since it was loaded'; document.getElementById('declared').open = true;")
+    if name == "client":  # the first of the two: nothing is going on yet
+        place.start(MANY)
+        browser.run("document.querySelector('input[name=user]').focus()")
+        ActionChains(browser.driver).send_keys("half a na").perform()
+    numbers = "recall-numbers" if name == "client" else "rho-numbers"  # in an element that is swapped
+    browser.run("document.getElementById(arguments[0]).open = true", numbers)
+    place_of_it = "return Math.round(document.activeElement.getBoundingClientRect().top)"
+    before = browser.run(place_of_it)
+    seen: set[str] = set()
+
+    def two_more() -> bool:
+        seen.add(browser.text("#phase"))
+        return len({one for one in seen if "run-2" in one}) >= 2
+
+    browser.until(two_more)
+    assert browser.run("return window.kept") == "since it was loaded"
+    assert abs(browser.run(place_of_it) - before) < 5  # what is looked at stays there, whatever grows above it
+    opened = browser.run("return [...document.querySelectorAll('details[open]')].map((one) => one.id)")
+    assert {"declared", numbers} <= set(opened)
+    assert browser.run("return document.querySelectorAll('svg.chart path').length") >= 4
+    if name == "client":
+        assert browser.run("return document.activeElement.name + document.activeElement.value") == "userhalf a na"
+    assert browser.complaints() == []
+    browser.keep(f"{name}-busy")
+
+
+def test_nobody_is_asked_while_nobody_looks(browser: Browser, place: Place) -> None:
+    browser.open(place.client)
+    count = "return performance.getEntriesByType('resource').filter((one) => one.initiatorType === 'fetch').length"
+    browser.until(lambda: browser.run(count) >= 1)
+    browser.run("Object.defineProperty(document, 'hidden', { configurable: true, get: () => true })")
+    hidden = browser.run(count)
+    browser.driver.execute_async_script("setTimeout(arguments[0], 2500)")  # longer than from one look to the next
+    assert browser.run(count) == hidden
+    browser.run("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
+    browser.until(lambda: browser.run(count) > hidden)

@@ -1,0 +1,302 @@
+"""The silo's page over HTTP, in every state that it can be in."""
+
+from __future__ import annotations
+
+import html
+import json
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import polars as pl
+import pytest
+
+from client_service.boundary.crossings import Attempt
+from client_service.pages.curves import curves, spectra
+from client_service.pages.record import Summary, Total
+from client_service.pages.report import EARLIER, SHOWN, report
+from client_service.pages.standing import sizes, standing
+from client_service.schemas import QualityOut, RoundQuality, SpectrumOut, StatusOut
+from client_service.settings import ClientSettings, client_settings
+from client_service.shard import write_shard
+from shared.schemas import Declaration, TensorSpec
+from shared.settings import MethodSettings
+from simulation.experiment import Experiment
+from simulation.federation import Progress, conduct
+from simulation.run import in_process
+
+if TYPE_CHECKING:
+    from conftest import Opened, Silos, Until
+
+DECLARATION = Declaration(strategy="lpsfed", tensors=(TensorSpec(name="w", shape=(2, 3)),), scalars=("rho",))
+EVIL = "<script>alert('x')</script>"
+USER = 'u"><b>&one'
+
+
+@pytest.fixture
+def settings(silos: Silos, small: MethodSettings, tmp_path: Path) -> ClientSettings:
+    shard = silos(1)[0]
+    return client_settings(name=shard.name, shard=shard, state_directory=tmp_path / "state", method=small, device="cpu")
+
+
+def plain(page: str) -> str:
+    """The page's words without its tags, in single spaces."""
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", page)))
+
+
+async def page(http: httpx.AsyncClient, **query: str | int) -> str:
+    answer = await http.get("/", params=query)
+    assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/html"), answer.text
+    return answer.text
+
+
+async def joining(http: httpx.AsyncClient) -> bool:
+    return "Held up" in await page(http)
+
+
+@pytest.mark.anyio
+async def test_a_silo_that_cannot_reach_its_aggregator_says_so_and_shows_what_it_tried(
+    settings: ClientSettings, opened: Opened, until: Until
+) -> None:
+    async with opened(settings) as http:
+        await until(lambda: joining(http))
+        text = plain(await page(http))
+    assert "client-1" in text and "Joining" in text and "the aggregator cannot be reached: ConnectError" in text
+    assert "No update has left this silo." in text and "Nothing has come in." in text
+    assert "8 tensors of" in text and "Numbers of users, items and interactions are never given." in text
+    assert text.count("No figures yet.") == 4 and "Figures appear with the first run." in text
+    assert re.search(r"join say who this is and what it declares \d+ 0 \d+", text)
+    assert "the hash chain holds from the first to the last" in text and "ConnectError" in text
+
+
+@pytest.mark.anyio
+async def test_after_a_run_the_page_tells_of_every_update_field_by_field(
+    experiment: Callable[..., Experiment],
+) -> None:
+    described = experiment("run")
+    async with in_process(described) as federation:
+        outcome = await conduct(federation, described.request(), ignore)
+        http = federation.clients["client-1"]
+        shown = await page(http)
+        ledger = (await http.get("/v1/ledger")).json()["entries"]
+        wanted = await page(http, user="user-01", k=3)
+    text, quality = plain(shown), outcome.qualities["client-1"]
+    updates = [entry for entry in ledger if entry.get("call") == "update"]
+    assert len(updates) == 2 and quality.test is not None
+    for update in updates:
+        assert f"Parts of the body sent for run-1, round {update['round']}" in text
+        for digest in [update["sha256"], *(tensor["sha256"] for tensor in update["tensors"])]:
+            assert f'title="{digest}">{digest[:12]}<' in shown
+        assert all(str(value) in text for value in update["scalars"].values())
+        parts = sum(tensor["bytes"] for tensor in update["tensors"])
+        assert f"header names and scalars JSON {update['bytes'] - parts:,}" in text
+    assert text.count("as declared") == 2 and text.count("receipt agrees") == 2
+    assert "Finished run-1 is over after 2 rounds." in text and "2 updates on record" in text
+    assert f"{quality.test['recall@20']:.4f}" in text and f"best: round {quality.best_round}" in text
+    assert shown.count('<svg class="chart"') == 4 and "of run-1: the divergence of these two curves" in text
+    assert "Of 16 users, 12 items, 64 training interactions." in text
+    assert "For user-01" in plain(wanted) and wanted.count(">similar items</a>") == 3
+    assert "Title of item-" in wanted
+
+
+def ignore(progress: Progress) -> None:
+    del progress
+
+
+@pytest.fixture
+def evil(settings: ClientSettings, tmp_path: Path) -> ClientSettings:
+    """A shard whose ids and titles try to be markup."""
+    items = [f"item&{number}?<i>" for number in range(6)]
+    rows = [(f"{USER}{row}", items[(row + step) % 6], "train") for row in range(6) for step in range(3)]
+    titles = pl.DataFrame({"item": items, "title": [EVIL] * 6})
+    write_shard(
+        tmp_path / "evil", "client-1", pl.DataFrame(rows, schema=["user", "item", "split"], orient="row"), titles
+    )
+    return settings.model_copy(update={"shard": tmp_path / "evil"})
+
+
+@pytest.mark.anyio
+async def test_ids_and_titles_that_try_to_be_markup_are_text(evil: ClientSettings, opened: Opened) -> None:
+    async with opened(evil) as http:
+        for query in ({"user": f"{USER}1"}, {"user": EVIL}, {"item": EVIL}, {"item": "item&1?<i>"}):
+            shown = await page(http, **query)
+            assert "<script>alert" not in shown and "<b>" not in shown and "<i>" not in shown
+        shown = await page(http, user=f"{USER}1", k=2)
+        assert shown.count(html.escape(EVIL).replace("&#x27;", "&#39;")) >= 2
+        [first, *_] = re.findall(r'href="(\./\?item=[^"]*)#recommendations"', shown)
+        similar = await http.get(html.unescape(first))
+        assert similar.status_code == 200 and "Like item&" in plain(similar.text)
+
+
+@pytest.mark.anyio
+async def test_an_unknown_user_an_unknown_item_and_a_silo_without_a_model_are_flagged(
+    settings: ClientSettings, opened: Opened
+) -> None:
+    async with opened(settings) as http:
+        text = plain(await page(http, user="nobody", k=3))
+        assert "Not personal, but the most popular items: no model yet." in text and "For nobody" in text
+        assert "This silo’s catalogue has no such item." in plain(await page(http, item="nothing"))
+        assert "There is no model yet." in plain(await page(http, item="item-00"))
+        assert 'id="answer"' not in await page(http, user="")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("query", ["k=0", "k=101", "k=many", "before=0", "before=x", f"user={'x' * 513}"])
+async def test_a_bad_question_is_a_problem_that_does_not_repeat_it(
+    settings: ClientSettings, opened: Opened, query: str
+) -> None:
+    async with opened(settings) as http:
+        answer = await http.get(f"/?{query}")
+    assert (answer.status_code, answer.json()["code"]) == (422, "protocol")
+    assert query.partition("=")[2] not in answer.json()["detail"] or query == "k=0"
+
+
+@pytest.mark.anyio
+async def test_who_is_typed_into_the_box_is_in_no_log_line_no_metric_and_no_address_that_is_polled(
+    settings: ClientSettings, opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        async with opened(settings) as http:
+            shown = await page(http, user="user-canary", k=4)
+            metrics = (await http.get("/metrics")).text
+    lines = [json.loads(one.getMessage()) for one in caplog.records if one.name == "client_service"]
+    asked = [line for line in lines if line.get("event") == "request"]
+    assert [line["route"] for line in asked] == ["/", "/metrics"]
+    assert "user-canary" not in json.dumps(lines) and "user-canary" not in metrics and 'route="/"' in metrics
+    assert 'data-address="./"' in shown and "user-canary" in shown
+
+
+@pytest.mark.anyio
+async def test_the_page_is_not_sent_again_while_nothing_changes_and_is_no_part_of_the_api(
+    settings: ClientSettings, opened: Opened, until: Until
+) -> None:
+    async with opened(settings) as http:
+        await until(lambda: joining(http))
+        assert {"/", "/static/{name}"} & set((await http.get("/openapi.json")).json()["paths"]) == set()
+        assert (await http.get("/static/page.js")).status_code == 200
+        path = settings.state_directory / "ledger.jsonl"
+        while True:  # the agent goes on trying; between two attempts nothing changes
+            before = path.read_bytes()
+            first = await http.get("/")
+            again = await http.get("/", headers={"If-None-Match": first.headers["etag"]})
+            if path.read_bytes() == before:
+                break
+    assert again.status_code == 304
+
+
+@pytest.mark.anyio
+async def test_the_ledger_is_paged_and_a_damaged_line_cannot_be_overlooked(
+    settings: ClientSettings, opened: Opened, until: Until
+) -> None:
+    path = settings.state_directory / "ledger.jsonl"
+
+    async with opened(settings) as http:
+
+        async def long() -> bool:
+            return len(path.read_bytes().splitlines()) > 25
+
+        await until(lambda: joining(http))
+        await until(long)
+        newest = await page(http)
+        assert "Older entries" in newest and "Newer entries" not in newest
+        second = await page(http, before=6)
+        assert re.findall(r"v1/ledger\?after=(\d+)&amp;limit=1", second) == ["4", "3", "2", "1", "0"]
+        assert "Newer entries" in second and "Older entries" not in second and 'data-address="./?before=6"' in second
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join([*lines[:2], f"{EVIL}\n", *lines[3:]]))
+        damaged = await page(http, before=6)
+        text = plain(damaged)
+        assert "Record damaged: The chain breaks at line 3" in text and "chain breaks here" in text
+        assert "<script>alert" not in damaged and "damaged at line 3" in text
+
+
+def attempt(number: int, **others: Any) -> Attempt:
+    """An accepted update of round `number`, with some fields replaced."""
+    tensor = {"name": "w", "dtype": "F32", "shape": [2, 3], "bytes": 24, "sha256": "ab"}
+    left = {"bytes": 40, "sha256": "cd", "tensors": (tensor,), "scalars": {"rho": 0.25}}
+    came = {"status": 201, "receipt": {"digest": "cd"}}
+    place = {"call": "update", "run": "run-1", "round": number}
+    return Attempt(number, "2026-01-02T03:04:05+00:00", **(place | left | came | others))
+
+
+@pytest.mark.parametrize(
+    ("others", "agrees", "outcome"),
+    [
+        ({}, "good", "receipt agrees"),
+        ({"receipt": {"digest": "another"}}, "good", "other receipt"),
+        ({"receipt": None}, "good", "other receipt"),
+        ({"status": 409, "receipt": None}, "good", "refused, 409"),
+        ({"status": None, "error": "ReadTimeout"}, "good", "no answer"),
+        ({"status": None}, "good", "no answer yet"),
+        ({"tensors": ()}, "bad", "receipt agrees"),
+    ],
+)
+def test_an_update_is_held_against_its_declaration_and_its_receipt(
+    others: dict[str, Any], agrees: str, outcome: str
+) -> None:
+    [found] = report(Summary(2, 2, None, (), (attempt(1, **others),)), DECLARATION, counts=False).updates
+    assert (found.agrees.kind, found.outcome.word) == (agrees, outcome)
+
+
+def test_the_report_is_newest_first_within_bounds_and_raises_its_alarms() -> None:
+    latest = tuple(attempt(number) for number in range(1, 60))
+    total = Total("update", 59, refused=2, other=1)
+    found = report(Summary(120, 120, 7, (total,), latest), DECLARATION, counts=True)
+    assert [one.round for one in found.updates] == list(range(59, 59 - SHOWN, -1))
+    assert len(found.earlier) == EARLIER and found.earlier[0].round == 59 - SHOWN
+    assert [one.word for one in found.alarms] == ["Other fields on record", "Record damaged"]
+    assert [one.word for one in found.verdicts][-1] == "Refusals" and "given when it joins" in found.counts
+    reading = report(Summary(120, 60, None, (), ()), DECLARATION, counts=False)
+    assert [one.word for one in reading.verdicts] == ["Nothing sent", "Record being read", "No refusals"]
+
+
+@pytest.mark.parametrize(
+    ("phase", "run", "kind", "words"),
+    [
+        ("training", "run-2", "busy", "Training run-2, round 3 of 9"),
+        ("waiting", None, "idle", "Waiting For the next run."),
+        ("waiting", "run-2", "idle", "Waiting run-2: 2 of 9 rounds are done."),
+        ("finished", "run-2", "good", "Finished run-2 is over after 2 rounds."),
+        ("failed", "run-2", "bad", "Failed The aggregator ended run-2 as failed."),
+        ("joining", None, "busy", "Joining The aggregator is being asked to let this client in."),
+    ],
+)
+def test_the_head_says_in_words_where_the_silo_stands(phase: str, run: str | None, kind: str, words: str) -> None:
+    rounds = 9 if run else 0
+    status = StatusOut(client="a", phase=phase, run=run, round=3, rounds=rounds, device="cpu", device_reason="as set")
+    found = standing(status, quality(), Summary(0, 0, None, (), ())).verdict
+    assert (found.kind, f"{found.word} {found.sentence}") == (kind, words)
+
+
+def quality(**others: Any) -> QualityOut:
+    rounds = tuple(
+        RoundQuality(round=number, recall=number / 10, ndcg=0.1, loss=None if number == 0 else 2.0)
+        for number in range(3)
+    )
+    return QualityOut(client="a", run="run-2", best_round=1, rounds=rounds).model_copy(update=others)
+
+
+def test_the_best_round_is_marked_until_the_test_items_have_been_read() -> None:
+    status = StatusOut(client="a", phase="waiting", run="run-2", device="cpu", device_reason="as set")
+    nothing = Summary(0, 0, None, (), ())
+    facts = {fact.label: (fact.value, fact.note) for fact in standing(status, quality(), nothing).facts}
+    assert facts["Recall@20"] == ("0.1000", "on validation items, round 1")
+    tested = quality(test={"recall@20": 0.7, "ndcg@20": 0.6}, test_users=5)
+    facts = {fact.label: (fact.value, fact.note) for fact in standing(status, tested, nothing).facts}
+    assert facts["NDCG@20"] == ("0.6000", "on test items, 5 users")
+    recall, _, loss = curves(tested)
+    assert recall.mark == (1, "best: round 1") and "On test items, read once at the end: 0.7000." in recall.description
+    assert loss.lines[0].known == [(1, 2.0), (2, 2.0)]
+    assert sizes(QualityOut(client="a")) == "Figures appear with the first run."
+
+
+def test_both_kernels_are_drawn_from_the_lowest_frequency() -> None:
+    chart = spectra(SpectrumOut(run="run-1", round=2, own=(0.4, 0.6), anchor=(0.5, 0.5), rho=0.02))
+    assert [(line.name, line.points) for line in chart.lines] == [
+        ("This silo", ((1, 0.4), (2, 0.6))),
+        ("Anchor", ((1, 0.5), (2, 0.5))),
+    ]
+    assert "rho = 0.0200 in round 2 of run-1" in chart.description
