@@ -246,20 +246,29 @@ def test_a_receipt_must_be_for_what_left(mine: Parts, tmp_path: Path, change: Ch
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (
-            lambda entry: entry.update(call="users") if entry.get("call") == "anchor" else None,
-            "undeclared call 'users'",
-        ),
-        (lambda entry: entry.update(bytes=7) if entry.get("call") == "anchor" else None, "a body of 7 bytes"),
-        (lambda entry: entry.update(to="http://elsewhere") if entry.get("call") == "anchor" else None, "2 places"),
-        (lambda entry: entry.update(of=1) if entry["kind"] == "outcome" else None, "neither an intent nor"),
-        (lambda entry: entry.update(kind="note") if entry.get("call") == "current" else None, "neither an intent nor"),
+        (anchors(call="users"), "undeclared call 'users'"),
+        (anchors(bytes=7), "a body of 7 bytes"),
+        (anchors(to="http://elsewhere"), "calls to 2 places: 'http://aggregator:8800', 'http://elsewhere'"),
+        (anchors(kind="note"), "neither an intent nor the outcome of one"),
     ],
 )
 def test_a_ledger_of_other_calls_fails_by_itself(mine: Parts, tmp_path: Path, change: Change, words: str) -> None:
     rewritten(mine, "client-1", tmp_path, change)
     made = of(mine)
-    assert "calls" in broken(made) and words in told(made, "calls")
+    assert broken(made) == ["calls"] and words in told(made, "calls")
+
+
+def test_a_second_outcome_of_one_call_is_none_of_it(mine: Parts, tmp_path: Path) -> None:
+    rewritten(mine, "client-1", tmp_path, lambda entry: entry.update(of=1) if entry["kind"] == "outcome" else None)
+    assert "entry 4 is neither an intent nor the outcome of one" in told(of(mine), "calls")
+
+
+def test_many_faults_are_counted_and_all_kept(mine: Parts, tmp_path: Path) -> None:
+    for name in ("client-1", "client-2"):
+        rewritten(mine, name, tmp_path, anchors(call="users", bytes=7))
+        rewritten(mine, name, tmp_path / "more", only("intent", lambda entry: entry["tensors"].clear()))
+    [fields] = [one for one in of(mine).findings if one.name == "fields"]
+    assert fields.found.endswith("; and 5 more") and len(fields.faults) == 8
 
 
 def test_a_join_says_who_and_what_is_declared_and_perhaps_three_counts(mine: Parts, tmp_path: Path) -> None:
