@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from shared.errors import DataError
+from shared.errors import DataError, SettingsError
 from shared.schemas import ArrivalOut, ClientName, Declaration, Message, RunHistoryOut
 
 Role = Literal["client", "aggregator", "gateway"]
@@ -57,14 +57,17 @@ def now() -> str:
 
 
 def write(evidence: Evidence, path: Path) -> None:
-    """The file is there whole, or as it was before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """The file is there whole, or as it was before. SettingsError where it cannot be written."""
     partial = path.with_name(f"{path.name}.partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(evidence.model_dump_json())
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(evidence.model_dump_json())
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise SettingsError(f"{path}: expected a place that can be written ({error.strerror})") from None
 
 
 def keep(evidence: Evidence, path: Path) -> None:

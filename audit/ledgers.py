@@ -44,10 +44,11 @@ def _chain(client: Client) -> Iterator[str]:
 def calls(case: Case) -> Finding:
     kinds = sorted({attempt.call for client in case.clients.values() for attempt in client.attempts})
     total = sum(len(client.attempts) for client in case.clients.values())
+    places = sorted({place for client in case.clients.values() for place in _places(client)})
     return finding(
         "calls",
         "only declared calls, and to the aggregator only",
-        f"{counted(total, 'call')}: {', '.join(kinds) or 'none'}",
+        f"{counted(total, 'call')} to {', '.join(places) or 'nobody'}: {', '.join(kinds) or 'none'}",
         (f"{name}: {fault}" for name, client in case.clients.items() for fault in _calls(name, client)),
     )
 
@@ -59,10 +60,13 @@ def _calls(name: str, client: Client) -> Iterator[str]:
             yield f"undeclared call {attempt.call!r}"
         elif attempt.bytes and attempt.call not in ("join", "update"):
             yield f"a body of {attempt.bytes:,} bytes with {attempt.call!r}"
-    places = {str(entry.get("to")) for entry in client.evidence.entries if entry.get("kind") == "intent"}
-    if len(places) > 1:
+    if len(places := _places(client)) > 1:
         yield f"calls to {len(places)} places: {', '.join(map(repr, sorted(places)))}"
     yield from _strays(client)
+
+
+def _places(client: Client) -> set[str]:
+    return {str(entry.get("to")) for entry in client.evidence.entries if entry.get("kind") == "intent"}
 
 
 def _strays(client: Client) -> Iterator[str]:

@@ -12,6 +12,7 @@ from client_service.boundary.crossings import Attempt
 from shared.schemas import ArrivalOut, ParticipantOut
 
 MOST_REFUSED = 1000  # refusals of one client that an aggregator records; beyond them it only counts
+UNTOLD = "the ledger knows nothing of it"
 NO_RECORD = "no record of the aggregator to hold them against"
 Matches = Mapping[str, Matched]
 
@@ -90,24 +91,26 @@ def on_ledger(case: Case, matches: Matches) -> Finding:
         "arrivals",
         "a ledger or a probe tells of every body that arrived",
         f"{counted(arrived, 'body', 'bodies')} on the ledgers, {refusals:,} sent by the probes and refused",
-        [NO_RECORD] if case.aggregator is None else (*_outside(matches), *_unknown(case)),
+        [NO_RECORD] if case.aggregator is None else _untold(case, matches),
     )
 
 
-def _outside(matches: Matches) -> Iterator[str]:
-    for name, found in matches.items():
-        yield from (f"{name}, {_told(one)}: the ledger knows nothing of it" for one in found.outside)
+def _untold(case: Case, matches: Matches) -> list[str]:
+    """What arrived, and what is held, that no ledger tells of; the same body is not told twice for both."""
+    outside = Counter(f"{name}, {_told(one)}" for name, found in matches.items() for one in found.outside)
+    times = outside | Counter(set(_unknown(case)))
+    return [f"{what}{f', {count} times' if count > 1 else ''}: {UNTOLD}" for what, count in times.items()]
 
 
 def _unknown(case: Case) -> Iterator[str]:
     """Updates that the aggregator holds. Whoever cuts off a ledger's end does not reach these."""
+    left = {
+        name: {(one.run, one.round, one.sha256, one.bytes) for one in client.of("update")}
+        for name, client in case.clients.items()
+    }
     for (run, number, name), held in case.held.items():
-        client = case.clients.get(name)
-        if client is None:
-            continue
-        left = {(one.run, one.round, one.sha256, one.bytes) for one in client.of("update")}
-        if (run, number, held.digest, held.size) not in left:
-            yield f"{name}, update of {run} round {number}, accepted: the ledger knows nothing of it"
+        if name in left and (run, number, held.digest, held.size) not in left[name]:
+            yield f"{name}, update of {run} round {number}, accepted"
 
 
 def _told(arrival: ArrivalOut) -> str:

@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("aggregator_service", "client_service", "shared", "simulation")
+PACKAGES = ("aggregator_service", "audit", "client_service", "shared", "simulation")
 MAY_IMPORT = {
     "shared": set(),
     "aggregator_service": {"shared"},
     "client_service": {"shared"},
-    "simulation": {"shared", "aggregator_service", "client_service"},
+    "audit": {"shared", "client_service"},
+    "simulation": {"shared", "aggregator_service", "audit", "client_service"},
 }
 HEAVY = {"torch", "polars"}  # the client's; the aggregator's image does not hold them
-TERMINAL = {"typer", "rich", "matplotlib"}  # the simulation's
+TERMINAL = {"typer", "rich", "matplotlib"}  # the simulation's; the audit has a command line too, and no plots
 WEB_AND_DATA = {"httpx", "fastapi", "starlette", "uvicorn", "sqlalchemy"}
 COMPUTED = "(computed)"  # a module whose name stands nowhere in the code
 LONGEST_FUNCTION, LONGEST_FILE = 60, 300
@@ -90,6 +91,17 @@ def test_a_service_needs_nothing_of_the_terminal() -> None:
     assert [str(path) for path in files("client_service") if tops(path) & TERMINAL] == []
 
 
+def test_of_a_client_the_audit_knows_the_boundary_alone() -> None:
+    names = {name for path in files("audit") for name in imported(path) if name.startswith("client_service")}
+    assert names and {name for name in names if not name.startswith("client_service.boundary.")} == set()
+
+
+def test_only_the_audit_s_commands_know_the_terminal() -> None:
+    knowing = {path.name for path in files("audit") if tops(path) & TERMINAL}
+    assert knowing == {"cli.py", "console.py"}
+    assert [str(path) for path in files("audit") if tops(path) & (HEAVY | {"matplotlib"})] == []
+
+
 def test_the_mathematics_knows_neither_http_nor_databases() -> None:
     pure = [path for path in files("shared") if "web" not in path.parts] + files("client_service/models")
     assert len(pure) > 10
@@ -109,8 +121,9 @@ def test_only_one_module_of_the_client_builds_a_way_to_the_outside() -> None:
     assert [str(path) for path in files("client_service") if tops(path) & others] == []
 
 
-def test_importing_the_aggregator_leaves_torch_and_the_client_out() -> None:
-    code = "import sys, aggregator_service.app, aggregator_service.__main__; print(*sys.modules)"
+def loaded(*modules: str) -> set[str]:
+    """Every package that is there once these modules are imported, in a process of its own."""
+    code = f"import sys, {', '.join(modules)}; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,
@@ -119,9 +132,20 @@ def test_importing_the_aggregator_leaves_torch_and_the_client_out() -> None:
         text=True,
         timeout=60,
     )
-    loaded = {name.partition(".")[0] for name in done.stdout.split()}
-    assert done.returncode == 0 and {"aggregator_service", "shared", "fastapi"} <= loaded, done.stderr
-    assert loaded & (HEAVY | {"client_service", "simulation"}) == set()
+    assert done.returncode == 0, done.stderr
+    return {name.partition(".")[0] for name in done.stdout.split()}
+
+
+def test_importing_the_aggregator_leaves_torch_and_the_client_out() -> None:
+    found = loaded("aggregator_service.app", "aggregator_service.__main__")
+    assert {"aggregator_service", "shared", "fastapi"} <= found
+    assert found & (HEAVY | {"client_service", "simulation"}) == set()
+
+
+def test_importing_the_audit_leaves_torch_and_the_services_out() -> None:
+    found = loaded("audit.cli", "audit.__main__")
+    assert {"audit", "shared", "client_service", "typer", "rich"} <= found
+    assert found & (HEAVY | {"matplotlib", "aggregator_service", "simulation", "fastapi"}) == set()
 
 
 @pytest.mark.parametrize("path", EVERY_FILE, ids=NAMED)

@@ -101,13 +101,17 @@ def test_every_part_that_serves_has_a_probe_in_its_place_with_its_mounts() -> No
 def test_every_setting_that_it_gives_is_one() -> None:
     for name, service in OURS.items():
         for prefix, settings in (("LPSFED_CLIENT_", ClientSettings), ("LPSFED_AGGREGATOR_", AggregatorSettings)):
-            given = [key.removeprefix(prefix).lower() for key in service.get("environment", {}) if key.startswith(prefix)]
+            given = [
+                key.removeprefix(prefix).lower() for key in service.get("environment", {}) if key.startswith(prefix)
+            ]
             assert set(given) <= set(settings.model_fields), name
 
 
 def test_prometheus_asks_the_aggregator_alone_and_the_dashboard_only_for_series_that_exist() -> None:
     scraped = yaml.safe_load((ROOT / "observability/prometheus.yml").read_text())["scrape_configs"]
-    assert [target for job in scraped for one in job["static_configs"] for target in one["targets"]] == ["aggregator:8800"]
+    assert [target for job in scraped for one in job["static_configs"] for target in one["targets"]] == [
+        "aggregator:8800"
+    ]
     assert not any(name.startswith(("link", "door-")) for name in networks("prometheus") | networks("grafana"))
     dashboard = json.loads((ROOT / "observability/grafana/dashboards/federation.json").read_text())
     asked = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import Field, ValidationError
@@ -60,10 +60,13 @@ async def meet(folder: Path, own: Part, expected: Iterable[str], seconds: float)
 
 def _write_down(folder: Path, own: Part) -> None:
     """Nobody reads half of it."""
-    folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f"{own.name}.partial"
-    partial.write_text(own.model_dump_json(), encoding="utf-8")
-    partial.replace(folder / f"{own.name}.json")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        partial.write_text(own.model_dump_json(), encoding="utf-8")
+        partial.replace(folder / f"{own.name}.json")
+    except OSError as error:
+        raise SettingsError(f"{folder}: expected a folder that can be written ({error.strerror})") from None
 
 
 def _read(path: Path) -> Part:
@@ -71,7 +74,3 @@ def _read(path: Path) -> Part:
         return Part.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
         raise DataError(f"{path}: expected the name, role, port and addresses of a part") from None
-
-
-def others(parts: Mapping[str, Part], role: Role) -> list[Part]:
-    return [part for part in parts.values() if part.role == role]

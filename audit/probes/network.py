@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 
 from audit.evidence import Probe
@@ -55,7 +55,7 @@ async def probe(here: Surroundings) -> list[Probe]:
 def _away(here: Surroundings) -> list[Try]:
     """Every part that this one has no business with, at each of its addresses and by its name."""
     return [
-        _out_of_reach(_kind(here.own, part), f"{host}:{part.port}", reach.at(host, part.port))
+        _tried(here.own, part)(_kind(here.own, part), f"{host}:{part.port}", reach.at(host, part.port))
         for part in here.parts.values()
         if not _near(here.own, part)
         for host in dict.fromkeys((*part.addresses, part.name))
@@ -66,6 +66,11 @@ def _near(own: Part, part: Part) -> bool:
     """A client calls the aggregator; a part and its own gateway belong together."""
     called = (own.role, part.role) == ("client", "aggregator")
     return called or part.behind == own.name or own.behind == part.name
+
+
+def _tried(own: Part, part: Part) -> Callable[[str, str, Awaitable[Reach]], Try]:
+    """A client calls the aggregator, so that they share a network: there it must not listen. All else is apart."""
+    return _nobody_listens if (own.role, part.role) == ("aggregator", "client") else _out_of_reach
 
 
 def _kind(own: Part, part: Part) -> str:
@@ -87,10 +92,13 @@ def _outside(outside: Outside) -> list[Try]:
 
 
 def _machine(here: Surroundings) -> list[Try]:
-    """Ports that are published to the machine's own loopback must not be open on its side of these networks."""
+    """Ports that are published to the machine's own loopback must not be open on its side of these networks.
+
+    The machine itself is there, as it carries them.
+    """
     taken = {address for part in here.parts.values() for address in part.addresses}
     return [
-        _nobody_listens(f"{host}:{port}", reach.tcp(host, port))
+        _nobody_listens("to the machine's published ports", f"{host}:{port}", reach.tcp(host, port))
         for host in here.hosts
         if host not in taken
         for port in here.published
@@ -103,11 +111,10 @@ async def _out_of_reach(kind: str, name: str, tried: Awaitable[Reach]) -> Probe:
     return Probe(kind=kind, name=name, expected="out of reach", observed=found.words, held=held)
 
 
-async def _nobody_listens(name: str, tried: Awaitable[Reach]) -> Probe:
-    """That a machine refuses says no more than that it is there, as it must be: it carries this network."""
+async def _nobody_listens(kind: str, name: str, tried: Awaitable[Reach]) -> Probe:
+    """Where two must share a network, a refusal says no more than that they do."""
     found = await tried
     held = found.outcome != "answered"
-    kind = "to the machine's published ports"
     return Probe(kind=kind, name=name, expected="nobody listens", observed=found.words, held=held)
 
 

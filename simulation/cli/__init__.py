@@ -7,6 +7,7 @@ import sys
 import typer
 from rich.markup import escape
 
+from audit.cli import privacy_report, probe
 from shared.errors import FederationError, SettingsError
 from simulation.cli import experiments, services
 from simulation.console import ERR
@@ -22,6 +23,8 @@ for command in (
     services.run,
     services.secret,
     services.doctor,
+    probe,
+    privacy_report,
 ):
     app.command()(command)
 

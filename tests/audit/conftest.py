@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,8 +18,10 @@ from fastapi import FastAPI
 
 from aggregator_service.app import create_app
 from aggregator_service.settings import aggregator_settings
+from audit.case import open_case
 from audit.collect import of_aggregator, of_client
 from audit.evidence import Evidence
+from audit.report import Report, report
 from client_service.boundary.gate import USER_AGENT, Boundary, GateTransport
 from client_service.boundary.ledger import Ledger
 from client_service.boundary.secret import own_secret
@@ -135,6 +138,45 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
     recorder, folder = Recorder(), tmp_path_factory.mktemp("ledgers")
     found = {name: asyncio.run(_taken_part(name, recorder, folder / f"{name}.jsonl")) for name in CLIENTS}
     return {**found, "aggregator": recorder.evidence()}
+
+
+CHAINED = ("sequence", "time", "kind", "previous", "hash")
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Tampered:
+    """Evidence that a test may change."""
+
+    parts: Parts
+    folder: Path
+
+    def report(self) -> Report:
+        return report(open_case(tuple(self.parts.values())))
+
+    def broken(self) -> dict[str, str]:
+        """What does not hold, and what was found instead."""
+        return {one.name: one.found for one in self.report().findings if not one.held}
+
+    def change(self, name: str, **what: Any) -> None:
+        self.parts[name] = self.parts[name].model_copy(update=what)
+
+    def rewrite(self, name: str, change: Callable[[Entry], object]) -> None:
+        """As a client that changes its entries and then makes the chain anew."""
+        ledger = Ledger(self.folder / f"{len(list(self.folder.iterdir()))}.jsonl")
+        for entry in self.parts[name].entries:
+            said = json.loads(json.dumps(entry))
+            change(said)
+            ledger.append(said["kind"], **{key: said[key] for key in said if key not in CHAINED})
+        self.change(name, entries=tuple(ledger.entries()))
+
+
+@pytest.fixture
+def mine(parts: Parts, tmp_path: Path) -> Tampered:
+    """To be tampered with."""
+    folder = tmp_path / "rewritten"
+    folder.mkdir()
+    return Tampered(dict(parts), folder)
 
 
 @dataclass(frozen=True)

@@ -208,6 +208,8 @@ def test_what_earlier_probes_sent_stays_told(tmp_path: Path) -> None:
         keep(part, tmp_path / "client-1.json")
         assert gather([tmp_path])[0].sent == (sent,) * count
     assert [path.name for path in tmp_path.iterdir()] == ["client-1.json"]
+    with pytest.raises(SettingsError, match=r"nobody\.json: expected a place that can be written"):
+        keep(part, tmp_path / "client-1.json" / "nobody.json")
 
 
 def test_a_probe_without_a_record_ends_with_its_verdict(

@@ -40,6 +40,12 @@ async def test_a_note_that_is_none_is_named(tmp_path: Path) -> None:
         await meet(tmp_path, part("client-1"), ["aggregator"], 1.0)
 
 
+async def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingsError, match=r"file: expected a folder that can be written"):
+        await meet(tmp_path / "file", part("client-1"), NAMES, 0.0)
+
+
 def test_peers_may_be_named_on_the_command_line() -> None:
     assert peer("client-2=client@10.0.0.3:8801").addresses == ("10.0.0.3",)
     assert peer("client-2=client@[fd00::3]:8801").addresses == ("fd00::3",)

@@ -130,6 +130,8 @@ async def test_the_aggregator_refuses_it_keeps_nothing_and_has_it_on_record(
         met = [one for one in aggregator.arrivals if one.client == client.name and one.call == "update"]
         assert left and {one.digest for one in met} == left
         assert {(one.status, one.code) for one in met} == {(422, "protocol")}
+    told = of((*clients, aggregator)).refused
+    assert {(one.client, one.arrival.status) for one in told} == {("client-1", 422), ("client-2", 422)}
     kept = [path.read_bytes() for path in (tmp_path / "aggregator").rglob("*") if path.is_file()]
     rows = list(planted.rows())
     assert kept and rows and [row for row in rows if any(row in content for content in kept)] == []

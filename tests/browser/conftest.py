@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,8 +152,7 @@ def place(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         anyio.run(_ready, described, where, children)
         found = Place(where.aggregator, where.clients["client-1"], described.token)
         found.start(3)
-        with anyio.from_thread.start_blocking_portal() as portal:
-            portal.call(_finished, found)
+        _wait_until_finished(found)
         yield found
 
 
@@ -161,10 +161,11 @@ async def _ready(*what: Any) -> None:
         pass
 
 
-async def _finished(place: Place) -> None:
-    with anyio.fail_after(LONGEST_SECONDS):
-        while place.status()["phase"] != "finished":
-            await anyio.sleep(0.05)
+def _wait_until_finished(place: Place) -> None:
+    end = time.monotonic() + LONGEST_SECONDS
+    while (status := place.status())["phase"] != "finished":
+        assert time.monotonic() < end, status
+        time.sleep(0.05)
 
 
 def _shard(folder: Path, seed: int, users: int = 16, items: int = 12) -> Path:

@@ -12,8 +12,7 @@ from selenium.webdriver.common.keys import Keys
 if TYPE_CHECKING:
     from conftest import Browser, Place
 
-# One worker for them all: they share one browser and one federation.
-pytestmark = [pytest.mark.browser, pytest.mark.processes, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.browser, pytest.mark.processes]
 MANY = 2000  # rounds of the run that goes on while the pages are looked at
 
 STRUCTURE = """
@@ -170,8 +169,9 @@ def test_a_service_that_does_not_answer_is_told_and_found_again(browser: Browser
 def test_a_page_keeps_up_with_a_run_and_what_its_reader_does_stays(browser: Browser, place: Place, name: str) -> None:
     browser.open(place.client if name == "client" else place.operator)
     browser.run("window.kept = 'since it was loaded'; document.getElementById('declared').open = true;")
-    if name == "client":  # the first of the two: nothing is going on yet
+    if place.status()["run"] == "run-1":  # with several workers each has a federation of its own
         place.start(MANY)
+    if name == "client":
         browser.run("document.querySelector('input[name=user]').focus()")
         ActionChains(browser.driver).send_keys("half a na").perform()
     numbers = "recall-numbers" if name == "client" else "rho-numbers"  # in an element that is swapped

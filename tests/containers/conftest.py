@@ -55,7 +55,13 @@ class Stack:
     def compose(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         command = [*(compose_command() or ()), *arguments]
         return subprocess.run(
-            command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=check, timeout=LONGEST_SECONDS
+            command,
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=check,
+            timeout=LONGEST_SECONDS,
         )
 
     def container(self, service: str) -> Container:
@@ -103,7 +109,7 @@ def stack(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory)
     """Plain `up`, in the foreground, until the report has been printed."""
     environment = os.environ | {"COMPOSE_PROJECT_NAME": PROJECT, "DOCKER_BUILDKIT": "0"}
     log = tmp_path_factory.mktemp("compose") / "up.log"
-    command = [*(compose_command() or ()), "up"]
+    command = [*(compose_command() or ()), "up", "--build"]  # an image of an earlier day would be taken as it is
     with log.open("wb") as file:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT)
     stack = Stack(engine, environment, log, process, time.monotonic())

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from shared.schemas import RunHistoryOut, RunIn
+from shared.schemas import RunIn
+from simulation.operate import follow, operating
 
 if TYPE_CHECKING:
     from conftest import Stack
@@ -44,7 +45,9 @@ def test_images_are_what_they_should_be(stack: Stack) -> None:
         assert name == "tools" or image.attrs["Config"]["Healthcheck"]["Test"]
     print({name: f"{size / 1e6:.0f} MB, {(size - base) / 1e6:.0f} MB above the base" for name, size in sizes.items()})
     lacking = "import importlib.util as u; print([m for m in {} if u.find_spec(m)])"
-    assert stack.python("aggregator", lacking.format(["torch", "polars", "client_service", "simulation", "pip"])) == "[]\n"
+    assert (
+        stack.python("aggregator", lacking.format(["torch", "polars", "client_service", "simulation", "pip"])) == "[]\n"
+    )
     assert stack.python("client-1", lacking.format(["aggregator_service", "simulation", "audit", "pip"])) == "[]\n"
     compilers = "import shutil; print([c for c in ('gcc', 'cc', 'g++', 'make') if shutil.which(c)])"
     assert stack.python("client-1", compilers) == stack.python("aggregator", compilers) == "[]\n"
@@ -123,13 +126,8 @@ def test_a_client_with_a_way_out_is_found_by_its_probe_and_fails_the_report(stac
     assert stack.again("report")[0] == 0
 
 
-def history(token: str, run: str) -> RunHistoryOut:
-    answer = httpx.get(f"{OPERATOR}/v1/runs/{run}", headers={"Authorization": f"Bearer {token}"}, timeout=10)
-    return RunHistoryOut.model_validate_json(answer.raise_for_status().content)
-
-
-def test_a_client_stopped_in_the_middle_of_a_run_ends_cleanly_and_the_run_goes_on(stack: Stack) -> None:
-    token, request = stack.token(), RunIn(rounds=6, clients=4, seed=1)
+def test_a_client_stopped_in_the_middle_of_a_run_ends_cleanly_and_the_run_goes_on(stack: Stack, tmp_path: Path) -> None:
+    token, request = stack.token(), RunIn(rounds=6, clients=4, seed=1, deadline_seconds=ENGINE_SECONDS)
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     started = httpx.post(f"{OPERATOR}/v1/runs", content=request.model_dump_json(), headers=headers, timeout=10)
     assert started.status_code == 201, started.text
@@ -139,10 +137,9 @@ def test_a_client_stopped_in_the_middle_of_a_run_ends_cleanly_and_the_run_goes_o
         print(f"{name} stopped after {time.monotonic() - began:.1f} s")
         assert container.wait()["StatusCode"] == 0, container.logs(tail=20).decode()
         container.start()
-    until = time.monotonic() + ENGINE_SECONDS
-    while history(token, "run-2").phase not in ("finished", "failed") and time.monotonic() < until:
-        time.sleep(1)
-    done = history(token, "run-2")
+    (tmp_path / "token").write_text(token)
+    with operating(OPERATOR, tmp_path / "token") as operator:
+        done = follow(operator, "run-2", lambda history: None)
     assert done.phase == "finished" and len(done.rounds) == 6 and not any(one.missing for one in done.rounds)
     assert stack.again("probe-aggregator")[0] == 0
 

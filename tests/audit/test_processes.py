@@ -1,0 +1,66 @@
+"""The commands as sidecars run them: processes beside real services on loopback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from simulation.experiment import Experiment
+from simulation.federation import Progress, conduct
+from simulation.processes import addresses, connected, processes
+
+ROOT = Path(__file__).parents[2]
+
+
+def ignore(progress: Progress) -> None:
+    del progress
+
+
+def audit(*arguments: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "audit", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.processes
+@pytest.mark.anyio
+async def test_a_report_of_running_services_and_a_probe_that_is_found_in_the_next_one(
+    experiment: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    described = experiment("run")
+    places, token, record = addresses(described), tmp_path / "token", tmp_path / "evidence" / "client-1.json"
+    token.write_text(described.token)
+    asked = ["--aggregator-url", places.aggregator]
+    live = [*asked, "--operator-token-file", str(token)]
+    live += [word for name, url in places.clients.items() for word in ("--client", f"{name}={url}")]
+    with processes(described, places) as children:
+        async with connected(described, places, children) as federation:
+            await conduct(federation, described.request(), ignore)
+        code, said, _ = await anyio.to_thread.run_sync(audit, "privacy-report", *live)
+        assert code == 0 and "Nothing undeclared crossed" in said
+        secret = described.state_of(described.shards[0]) / "secret"
+        # Where the outside is this very machine, it is found; the record leaves the verdict to the report.
+        here = ["--outside", places.aggregator.removeprefix("http://"), "--root", str(described.shards[0])]
+        mine = ["--name", "client-1", "--client-url", places.clients["client-1"], "--secret-file", str(secret)]
+        own = ["--own", str(described.shards[0]), "--outside-name", "localhost", "--record", str(record), "--json"]
+        code, said, told = await anyio.to_thread.run_sync(audit, "probe", "client", *asked, *mine, *here, *own)
+        assert code == 0, told
+        found = {one["kind"]: one["held"] for one in json.loads(said)["probes"]}
+        assert (found["outside by TCP"], found["outside by DNS"]) == (False, False)
+        assert found["past the gate"] and found["at the gate"] and found["control: its own files"]
+        code, said, _ = await anyio.to_thread.run_sync(audit, "privacy-report", *live, "--json")
+    faults = [fault for one in json.loads(said)["findings"] for fault in one["faults"]]
+    assert code == 1 and all("client-1, " in fault and "refused" in fault for fault in faults)
+    assert "client-1, update of run-1 round 2, refused with 422, 7 times: the ledger knows nothing of it" in faults
+
+
+def test_an_error_is_one_line_without_a_traceback() -> None:
+    code, said, told = audit("privacy-report", "no-such-file.json")
+    assert (code, said) == (1, "") and "error: no-such-file.json: expected evidence" in told and "Traceback" not in told
