@@ -66,11 +66,13 @@ class Stack:
 
     def container(self, service: str) -> Container:
         labels = [f"com.docker.compose.project={PROJECT}", f"com.docker.compose.service={service}"]
-        (found,) = self.engine.containers.list(all=True, filters={"label": labels})
+        (found,) = self.engine.containers.list(all=True, ignore_removed=True, filters={"label": labels})
         return found
 
     def containers(self) -> dict[str, Container]:
-        found = self.engine.containers.list(all=True, filters={"label": f"com.docker.compose.project={PROJECT}"})
+        found = self.engine.containers.list(
+            all=True, ignore_removed=True, filters={"label": f"com.docker.compose.project={PROJECT}"}
+        )
         return {one.labels["com.docker.compose.service"]: one for one in found}
 
     def again(self, service: str) -> tuple[int, str]:
