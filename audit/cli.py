@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,9 +15,9 @@ from audit import console, evidence, flags
 from audit.case import open_case
 from audit.evidence import Evidence
 from audit.flags import RoleName
-from audit.inquiry import Inquiry, Mounts, Services, inquire
+from audit.inquiry import Inquiry, Mounts, Services, inquire, nothing_to_wait_for
 from audit.live import read_services
-from audit.probes.meeting import meet, peer
+from audit.probes.meeting import leave, meet, others_left, peer
 from audit.report import report
 from shared.errors import FederationError, SettingsError
 
@@ -61,12 +62,15 @@ def probe(
         mounts=Mounts(root, tuple(own or ())),
         services=Services(aggregator_url, client_url, secret_file, operator_token_file),
         recorded=record is not None,
+        settled=nothing_to_wait_for if meeting is None else partial(others_left, meeting, parts.values(), meet_seconds),
     )
     found = asyncio.run(inquire(inquiry))
     _tell(found, as_json=as_json)
     if record is not None:
         evidence.keep(found, record)
-    elif not all(one.held for one in found.probes):
+    if meeting is not None:
+        leave(meeting, part)
+    if record is None and not all(one.held for one in found.probes):
         raise typer.Exit(1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,9 +37,16 @@ class Services:
     token: Path | None
 
 
+async def nothing_to_wait_for() -> None:
+    """Where parts are probed one by one."""
+
+
 @dataclass(frozen=True)
 class Inquiry:
-    """`parts`: all others that are known; `recorded`: is its ledger or record to be part of the evidence?"""
+    """`parts`: all others that are known; `recorded`: is its ledger or record to be part of the evidence?
+
+    `settled`: done once the others have sent what they have to send, so that the aggregator's record has it.
+    """
 
     own: Part
     parts: Mapping[str, Part]
@@ -48,6 +55,7 @@ class Inquiry:
     mounts: Mounts
     services: Services
     recorded: bool
+    settled: Callable[[], Awaitable[None]] = nothing_to_wait_for
 
 
 async def inquire(inquiry: Inquiry) -> Evidence:
@@ -70,6 +78,7 @@ async def _aggregator(inquiry: Inquiry) -> Evidence:
         return Evidence(name=inquiry.own.name, role="aggregator", taken_at=now())
     if inquiry.services.token is None:
         raise SettingsError("expected --operator-token-file, to read the aggregator's record")
+    await inquiry.settled()
     async with opened(inquiry.services.aggregator, token(inquiry.services.token)) as http:
         return await collect.of_aggregator(http, inquiry.own.name)
 

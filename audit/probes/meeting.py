@@ -58,6 +58,18 @@ async def meet(folder: Path, own: Part, expected: Iterable[str], seconds: float)
     return {name: _read(folder / f"{name}.json") for name in sorted(awaited)}
 
 
+def leave(folder: Path, own: Part) -> None:
+    """This part has tried all that it had to try."""
+    (folder / f"{own.name}.left").touch()
+
+
+async def others_left(folder: Path, parts: Iterable[Part], seconds: float) -> None:
+    """Until the clients among them have left, or the time is over: what is missing then, the report names."""
+    clients, until = [part.name for part in parts if part.role == "client"], time.monotonic() + seconds
+    while time.monotonic() < until and not all((folder / f"{name}.left").exists() for name in clients):
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
 def _write_down(folder: Path, own: Part) -> None:
     """Nobody reads half of it."""
     partial = folder / f"{own.name}.partial"

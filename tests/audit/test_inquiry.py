@@ -12,7 +12,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from audit import cli, collect
+from audit import cli, collect, console
 from audit import inquiry as subject
 from audit.case import open_case
 from audit.evidence import Evidence, Sent, gather, keep
@@ -158,7 +158,8 @@ async def test_an_answer_that_is_none_is_an_error(answer: Any, error: type[Excep
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(cli.app, list(arguments), catch_exceptions=False, env={"COLUMNS": "100"})
+    console.OUT.width = 100
+    done = CliRunner().invoke(cli.app, list(arguments), catch_exceptions=False)
     return done.exit_code, done.stdout
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from audit import flags
 from audit.flags import RoleName
-from audit.probes.meeting import Part, meet, part_behind, peer
+from audit.probes.meeting import Part, leave, meet, others_left, part_behind, peer
 from shared.errors import DataError, SettingsError, UnavailableError
 
 pytestmark = pytest.mark.anyio
@@ -32,6 +32,19 @@ async def test_whoever_stays_away_is_named(tmp_path: Path) -> None:
     await meet(tmp_path, part("client-1"), ["client-1"], 0.0)
     with pytest.raises(UnavailableError, match=r"within 0\.05 s, without aggregator, gateway-1$"):
         await meet(tmp_path, part("client-1"), NAMES, 0.05)
+
+
+async def test_the_aggregator_waits_until_the_clients_have_left(tmp_path: Path) -> None:
+    waiting = asyncio.create_task(others_left(tmp_path, map(part, ("client-1", "client-2", "gateway-1")), 60.0))
+    for name in ("gateway-1", "client-1"):
+        leave(tmp_path, part(name))
+        assert (await asyncio.wait([waiting], timeout=0.25))[0] == set()
+    leave(tmp_path, part("client-2"))
+    await asyncio.wait_for(waiting, 10.0)
+
+
+async def test_nobody_is_waited_for_without_end(tmp_path: Path) -> None:
+    await asyncio.wait_for(others_left(tmp_path, [part("client-1")], 0.05), 10.0)
 
 
 async def test_a_note_that_is_none_is_named(tmp_path: Path) -> None:
