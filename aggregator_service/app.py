@@ -13,17 +13,18 @@ from aggregator_service.logs import LOGGER
 from aggregator_service.pages import routes as pages
 from aggregator_service.recorded import Recorded
 from aggregator_service.settings import AggregatorSettings
-from shared.web import problems
+from shared.web import problems, reference
 from shared.web.access import Limited, Observed
 
 
 def create_app(settings: AggregatorSettings) -> FastAPI:
     """The service. It opens its state directory when its lifespan begins; `app.state.coordinator` is its inside."""
-    app = FastAPI(title="LPSFed aggregator", lifespan=_lifespan)
+    app = FastAPI(title="LPSFed aggregator", lifespan=_lifespan, docs_url=None, redoc_url=None)
     coordinator = app.state.coordinator = Coordinator(settings)
     for router in (routes.clients, routes.operated, routes.inside):
         app.include_router(router)
     pages.install(app)
+    reference.install(app)
     problems.install(app)
     app.add_middleware(Limited)
     app.add_middleware(Recorded, coordinator=coordinator)

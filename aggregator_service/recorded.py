@@ -1,4 +1,5 @@
-"""Each join and each upload -> one row of the aggregator's own record, durable before the answer goes out.
+"""Each join, each upload, and whatever nobody has declared -> one row of the aggregator's own record, durable before
+the answer goes out.
 
 Bytes are counted and hashed as they come and never kept. What a crash cuts off before its answer has no row; its
 sender has heard of no success.
@@ -19,7 +20,7 @@ from aggregator_service.coordinator import Coordinator
 from aggregator_service.logs import LOGGER
 from aggregator_service.routes import RoundPath, RunPath
 from aggregator_service.storage.arrivals import LEAST_REFUSED, Arrival, Call
-from shared.errors import AuthenticationError, UnavailableError
+from shared.errors import AuthenticationError, ProtocolError, UnavailableError
 from shared.web import problems
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ CALLS: dict[tuple[str, str], Call] = {
     ("POST", "/v1/clients"): "join",
     ("PUT", "/v1/runs/{run}/rounds/{number}/clients/{client}/update"): "update",
 }
-METHODS = {method for method, _ in CALLS}
+WRONG_METHOD = 405
 RUN: TypeAdapter[str] = TypeAdapter(RunPath)
 ROUND: TypeAdapter[int] = TypeAdapter(RoundPath)
 
@@ -41,7 +42,7 @@ class Recorded:
     coordinator: Coordinator
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] not in METHODS:
+        if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         exchange = _Exchange(scope, receive, send, self.coordinator)
@@ -87,15 +88,22 @@ class _Exchange:
 
     async def _record(self, status: int, code: str | None) -> None:
         """Under the name of whoever's secret it is now: after a first join, of the client that it just became."""
-        call = CALLS.get((self._scope["method"], getattr(self._scope.get("route"), "path", "")))
-        if call is None:
+        call = CALLS.get((self._scope["method"], getattr(self._scope.get("route"), "path", "")), "other")
+        if call == "other" and not self._undeclared(status, code):
             return
         try:
             client = self._coordinator.identify(bearer(Headers(scope=self._scope).get("authorization")))
         except AuthenticationError:  # no row: a name costs nothing to make up, and many could fill the disk
-            self._coordinator.metrics.strangers.inc()
+            self._coordinator.metrics.strangers.inc(call != "other")
             return
         await self._coordinator.record(self._arrival(client, call, status, code))
+
+    def _undeclared(self, status: int, code: str | None) -> bool:
+        """Something that no client ever sends, and that could carry anything."""
+        headers = Headers(scope=self._scope)
+        announced = "transfer-encoding" in headers or headers.get("content-length", "").strip("0") != ""
+        nowhere = self._scope.get("route") is None or status == WRONG_METHOD
+        return nowhere or announced or self._size > 0 or code == ProtocolError.code
 
     def _arrival(self, client: str, call: Call, status: int, code: str | None) -> Arrival:
         place = self._scope.get("path_params", {})

@@ -17,7 +17,7 @@ from aggregator_service.threads import off_loop
 from shared.errors import NotFoundError, ProtocolError
 from shared.schemas import Declaration
 from shared.strategy import Scalars
-from shared.wire import check, open_parameters
+from shared.wire import check, open_parameters, require_canonical
 
 
 @dataclass(frozen=True)
@@ -86,4 +86,5 @@ def inspect(declaration: Declaration, path: Path) -> Scalars:
     except RecursionError:  # what the JSON reader makes of "[[[[..."
         raise ProtocolError("expected the scalars as JSON, got a structure too deep to read") from None
     check(declaration, specification, content)
+    require_canonical(path, declaration, content.scalars)
     return content.scalars

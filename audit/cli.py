@@ -15,7 +15,7 @@ from audit import console, evidence, flags
 from audit.case import open_case
 from audit.evidence import Evidence
 from audit.flags import RoleName
-from audit.inquiry import Inquiry, Mounts, Services, inquire, nothing_to_wait_for
+from audit.inquiry import Inquiry, Mounts, Services, inquire, nobody_to_tell, nothing_to_wait_for
 from audit.live import read_services
 from audit.probes.meeting import leave, meet, others_left, peer
 from audit.report import report
@@ -32,7 +32,9 @@ def probe(
     name: Annotated[str, typer.Option(help="of that part")],
     aggregator_url: AggregatorUrl = HOME,
     client_url: Annotated[str, typer.Option(help="the client's own API")] = "http://127.0.0.1:8801",
-    secret_file: Annotated[Path | None, typer.Option(help="the client's secret: undeclared uploads are tried")] = None,
+    secret_file: Annotated[
+        Path | None, typer.Option(help="the client's: undeclared uploads are tried; use --record")
+    ] = None,
     operator_token_file: TokenFile = None,
     own: Annotated[list[Path] | None, typer.Option(help="folder of the client's own files; repeatable")] = None,
     root: Annotated[Path, typer.Option(help="where others' files are looked for")] = Path("/"),
@@ -62,6 +64,7 @@ def probe(
         mounts=Mounts(root, tuple(own or ())),
         services=Services(aggregator_url, client_url, secret_file, operator_token_file),
         recorded=record is not None,
+        announce=nobody_to_tell if record is None else partial(evidence.keep, path=record),
         settled=nothing_to_wait_for if meeting is None else partial(others_left, meeting, parts.values(), meet_seconds),
     )
     found = asyncio.run(inquire(inquiry))
@@ -91,14 +94,16 @@ def privacy_report(
     every_probe: Annotated[bool, typer.Option("--every-probe", help="every probe by itself")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Hold all that left the clients against all that arrived: from evidence, or from running services."""
-    if bool(files) == (operator_token_file is not None):
-        raise SettingsError("expected either evidence or --operator-token-file and every --client, got both or neither")
+    """Hold all that left the clients against all that arrived: from evidence, or from running services.
+
+    With both, the services tell what crossed, and the evidence what the probes tried and sent.
+    """
+    if not files and operator_token_file is None:
+        raise SettingsError("expected evidence, or --operator-token-file and every --client, or both, got neither")
+    parts = evidence.gather(files or ())
     if operator_token_file is not None:
         urls = flags.urls(clients or ())
-        parts = asyncio.run(read_services(aggregator_url, operator_token_file, urls))
-    else:
-        parts = evidence.gather(files or ())
+        parts = asyncio.run(read_services(aggregator_url, operator_token_file, urls, probed=parts))
     made = report(open_case(parts))
     if as_json:
         sys.stdout.write(made.model_dump_json(indent=1) + "\n")

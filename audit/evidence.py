@@ -28,9 +28,9 @@ class Probe(Message):
 
 
 class Sent(Message):
-    """One body that the probes have sent past the gate, on purpose, and the status that it met with."""
+    """What the probes have sent past the gate, on purpose, and the status that it met with."""
 
-    call: Literal["join", "update"]
+    call: Literal["join", "update", "other"]
     run: str | None = None
     round: int | None = None
     bytes: int
@@ -71,9 +71,18 @@ def write(evidence: Evidence, path: Path) -> None:
 
 
 def keep(evidence: Evidence, path: Path) -> None:
-    """Write it. What earlier probes of this part have sent stays told: the aggregator's record has it for good."""
+    """Write it. What earlier probes of this part have sent stays told: the aggregator's record has it for good.
+
+    What was only planned then, and is told again now, is told once.
+    """
+    again = {_body(one) for one in evidence.sent}
     earlier = read(path).sent if path.exists() else ()
-    write(evidence.model_copy(update={"sent": (*earlier, *evidence.sent)}), path)
+    kept = [one for one in earlier if one.status is not None or _body(one) not in again]
+    write(evidence.model_copy(update={"sent": (*kept, *evidence.sent)}), path)
+
+
+def _body(one: Sent) -> tuple[object, ...]:
+    return one.call, one.run, one.round, one.sha256
 
 
 def read(path: Path) -> Evidence:

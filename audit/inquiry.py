@@ -37,6 +37,11 @@ class Services:
     token: Path | None
 
 
+def nobody_to_tell(evidence: Evidence) -> None:
+    """Where nothing is recorded."""
+    del evidence
+
+
 async def nothing_to_wait_for() -> None:
     """Where parts are probed one by one."""
 
@@ -45,7 +50,8 @@ async def nothing_to_wait_for() -> None:
 class Inquiry:
     """`parts`: all others that are known; `recorded`: is its ledger or record to be part of the evidence?
 
-    `settled`: done once the others have sent what they have to send, so that the aggregator's record has it.
+    `announce`: called with what is about to be sent, before it is. `settled`: done once the others have sent what they
+    have to send, so that the aggregator's record has it.
     """
 
     own: Part
@@ -55,6 +61,7 @@ class Inquiry:
     mounts: Mounts
     services: Services
     recorded: bool
+    announce: Callable[[Evidence], None] = nobody_to_tell
     settled: Callable[[], Awaitable[None]] = nothing_to_wait_for
 
 
@@ -95,7 +102,9 @@ async def _client(inquiry: Inquiry) -> Evidence:
         if services.secret is None:
             return found.model_copy(update={"probes": (control,)})
         who = _intruder(inquiry, found, services.secret)
-        tried, sent = await uploads.probe(aggregator, who, uploads.latest_place(found))
+        place = uploads.latest_place(found)
+        inquiry.announce(found.model_copy(update={"sent": uploads.planned(who, place)}))
+        tried, sent = await uploads.probe(aggregator, who, place)
     probes = (control, *tried, *await gate.probe(who))
     return found.model_copy(update={"probes": probes, "sent": tuple(sent)})
 

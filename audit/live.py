@@ -1,8 +1,8 @@
-"""Running services -> their evidence, without probes."""
+"""Running services -> their evidence, with what probes of theirs have found before."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from audit.collect import of_aggregator, of_client
@@ -10,7 +10,9 @@ from audit.evidence import Evidence
 from audit.inquiry import opened, token
 
 
-async def read_services(url: str, token_file: Path, clients: Mapping[str, str]) -> tuple[Evidence, ...]:
+async def read_services(
+    url: str, token_file: Path, clients: Mapping[str, str], probed: Sequence[Evidence] = ()
+) -> tuple[Evidence, ...]:
     """The clients' ledgers first: what they call accepted by then, the aggregator has on record."""
     found = []
     for name, place in clients.items():
@@ -18,4 +20,16 @@ async def read_services(url: str, token_file: Path, clients: Mapping[str, str]) 
             found.append(await of_client(http, name))
     async with opened(url, token(token_file)) as http:
         found.append(await of_aggregator(http, "aggregator"))
-    return tuple(found)
+    return _with_probes(found, probed)
+
+
+def _with_probes(parts: Sequence[Evidence], probed: Sequence[Evidence]) -> tuple[Evidence, ...]:
+    """Each part with the probes of the evidence of its name; parts that serve nothing themselves as they are."""
+    earlier, names = {one.name: one for one in probed}, {part.name for part in parts}
+    told = (
+        part.model_copy(update={"probes": earlier[part.name].probes, "sent": earlier[part.name].sent})
+        if part.name in earlier
+        else part
+        for part in parts
+    )
+    return (*told, *(one for one in probed if one.name not in names))

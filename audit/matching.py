@@ -14,6 +14,8 @@ from shared.schemas import ArrivalOut
 Source = Literal["ledger", "probes"]
 SUCCESS = 300  # the first HTTP status that is none
 LEAST_REFUSED = 400  # the HTTP status from which on an answer is a refusal
+CUT_OFF, OWN_MISTAKE = 400, 500  # answered where a body's end never came; and where the aggregator itself failed
+FROM_BETWEEN = (502, 504)  # a proxy says so, of an answer that it did not get
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ SendingKey = Callable[[Sending], Hashable | None]
 def match(arrivals: Sequence[ArrivalOut], sendings: Sequence[Sending]) -> Matched:
     """Pair each arrival of one client with one of its sendings, those that agree most first.
 
-    A body that was refused before it was read, or in the middle, arrives with fewer bytes than were sent.
+    A body that was refused unread, or was cut off, arrives with fewer bytes than were sent. One that was read to its
+    end must be the very one that somebody says to have sent.
     """
     left, unsaid = list(arrivals), list(sendings)
     pairs: list[tuple[ArrivalOut, Sending]] = []

@@ -53,8 +53,15 @@ def _strange(case: Case) -> Iterator[str]:
     for name, client in case.clients.items():
         known = digests(client.declaration, name, sorted(names - {name})) if client.evidence.sent else ()
         for one in client.evidence.sent:
-            if one.sha256 not in known:
+            if (one.sha256, one.bytes) not in known:
                 yield f"{name}, {one.call}, {one.sha256[:12]}: another body than any of the probes'"
+
+
+def unprobed(case: Case) -> tuple[str, ...]:
+    """Known clients, and the aggregator, of whose probes there is no evidence."""
+    probed = {part.name for part in case.parts if part.probes}
+    aggregator = () if case.aggregator is None or case.aggregator.name in probed else (case.aggregator.name,)
+    return (*aggregator, *(name for name in sorted({*case.known, *case.clients}) if name not in probed))
 
 
 def grouped(case: Case) -> tuple[Tried, ...]:

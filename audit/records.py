@@ -12,6 +12,7 @@ from client_service.boundary.crossings import Attempt
 from shared.schemas import ArrivalOut, ParticipantOut
 
 MOST_REFUSED = 1000  # refusals of one client that an aggregator records; beyond them it only counts
+NOT_AS_DECLARED = (413, 415, 422)  # too large, of another media type, of another form
 UNTOLD = "the ledger knows nothing of it"
 NO_RECORD = "no record of the aggregator to hold them against"
 Matches = Mapping[str, Matched]
@@ -135,6 +136,21 @@ def arrived(case: Case, matches: Matches) -> Finding:
         "all of them" + (f"; {counted(lost, 'other')} did not arrive" if lost else ""),
         [NO_RECORD] if case.aggregator is None else faults,
     )
+
+
+def undeclared(matches: Matches) -> Finding:
+    """A gate lets no such body out: whatever the ledger says was in it, the aggregator found something else."""
+    found = {name: [one for one in of.refused("ledger") if _not_as_declared(one)] for name, of in matches.items()}
+    return finding(
+        "as declared",
+        "no update that a ledger tells of was refused for not being as declared",
+        "none was",
+        (f"{name}, {_told(one)}" for name, arrivals in found.items() for one in arrivals),
+    )
+
+
+def _not_as_declared(one: ArrivalOut) -> bool:
+    return one.call == "update" and one.status in NOT_AS_DECLARED
 
 
 def refusals(case: Case) -> Finding:

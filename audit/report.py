@@ -17,11 +17,12 @@ from shared.schemas import ArrivalOut, Message
 
 _ATTEMPTS = TypeAdapter(tuple[Attempt, ...])
 ALWAYS_OPEN = (
-    "What the declared values themselves give away: they were trained on private data.",
-    "The wording of headers and of questions without a body, and calls under a secret that the aggregator does not"
+    "What the declared values themselves give away: they were trained on private data, and a client whose code was"
+    " changed could write anything into them.",
+    "The wording of headers, how often and when a client asks, and calls under a secret that the aggregator does not"
     " know: the client's own gate alone holds these.",
+    "The machine and the engine beneath the containers, and whoever may change either.",
 )
-NO_PROBES = "Ways out that nobody has tried: no probe is part of this evidence."
 
 
 class Total(Message):
@@ -84,6 +85,7 @@ def report(case: Case) -> Report:
         records.on_ledger(case, matches),
         records.arrived(case, matches),
         records.refusals(case),
+        records.undeclared(matches),
         *((probing.bodies(case), probing.verdicts(case)) if probed else ()),
     )
     held = all(one.held for one in findings)
@@ -99,8 +101,13 @@ def report(case: Case) -> Report:
         notes=tuple(_notes(case)),
         held=held,
         verdict=_passed(case) if held else _failed(findings),
-        not_covered=ALWAYS_OPEN if probed else (*ALWAYS_OPEN, NO_PROBES),
+        not_covered=(*ALWAYS_OPEN, *_unprobed(case)),
     )
+
+
+def _unprobed(case: Case) -> Iterable[str]:
+    if names := probing.unprobed(case):
+        yield f"Ways out that nobody has tried: no probe of {', '.join(names)} is part of this evidence."
 
 
 def _totals(name: str, client: Client) -> Iterable[Total]:
@@ -139,7 +146,7 @@ def _notes(case: Case) -> Iterable[str]:
     for name, client in case.clients.items():
         joins = [entry.get("join") for entry in client.evidence.entries if entry.get("call") == "join"]
         if any(isinstance(join, dict) and join.get("counts") for join in joins):
-            yield f"{name} has told how many users, items and interactions it has: its own policy shares these counts."
+            yield f"{name} has told how many users, items and interactions it has, as only its own policy may allow."
 
 
 def _passed(case: Case) -> str:

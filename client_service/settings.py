@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -17,7 +17,10 @@ from shared.schemas import ClientName, Declaration
 from shared.settings import MethodSettings
 from shared.strategies import STRATEGIES, build_strategy
 from shared.strategy import Strategy
+from shared.web.access import HOST_NAME
 from shared.web.environment import read_settings
+
+HostName = Annotated[str, Field(pattern=f"^{HOST_NAME}$")]
 
 
 class Policy(BaseModel):
@@ -51,6 +54,7 @@ class ClientSettings(BaseSettings):
     wait_seconds: float = Field(20.0, gt=0, le=300, description="length of one long poll")
     timeout_seconds: float = Field(30.0, gt=0, le=3600, description="limit of any other call, and of a poll's delay")
     host: str = "127.0.0.1"
+    allowed_hosts: tuple[HostName, ...] = Field((), description="more names under which the API may be asked")
     port: int = Field(8801, ge=0, le=65535)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

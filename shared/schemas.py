@@ -35,9 +35,9 @@ class Declaration(Message):
 class Counts(Message):
     """Graph sizes that a client may agree to give for the anchor (opt-in)."""
 
-    users: int = Field(ge=1)
-    items: int = Field(ge=1)
-    edges: int = Field(ge=1)
+    users: int = Field(ge=1, lt=1 << 40)
+    items: int = Field(ge=1, lt=1 << 40)
+    edges: int = Field(ge=1, lt=1 << 40)
 
 
 class JoinIn(Message):
@@ -106,12 +106,16 @@ class ReceiptOut(Message):
 
 
 class ArrivalOut(Message):
-    """One request with a body, as it reached the aggregator from a client whose secret it knows."""
+    """One request as it reached the aggregator from a client whose secret it knows.
+
+    Every join and every update, and as `other` whatever no client ever sends: a body elsewhere, a question with more
+    in it than was declared, a path that leads nowhere.
+    """
 
     sequence: int
     time: str = Field(description="UTC, ISO 8601")
     client: ClientName
-    call: Literal["join", "update"]
+    call: Literal["join", "update", "other"]
     run: RunName | None = None
     round: int | None = None
     size: int = Field(description="bytes of the body that came")

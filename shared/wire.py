@@ -99,6 +99,20 @@ def _check_finite(arrays: Arrays, scalars: Scalars) -> None:
             raise ProtocolError(f"expected finite values, got NaN or infinity in {name!r}")
 
 
+def require_canonical(path: Path, declaration: Declaration, scalars: Scalars) -> None:
+    """ProtocolError unless a spooled body is, to the byte but for its tensors' values, what `encode` writes.
+
+    A reader of safetensors passes over fields, repetitions and spaces in a header that could carry anything.
+    """
+    blank = {spec.name: np.zeros(spec.shape, dtype=np.float32) for spec in declaration.tensors}
+    expected = encode(Parameters(blank, scalars))
+    header = expected[: 8 + int.from_bytes(expected[:8], "little")]
+    with path.open("rb") as file:
+        same = file.read(len(header)) == header
+    if not same or path.stat().st_size != len(expected):
+        raise ProtocolError("expected the update in the one form that a client writes, got another form of it")
+
+
 def decode(body: bytes) -> tuple[tuple[TensorSpec, ...], Parameters]:
     """What a body in memory holds: the specification it claims, and its content. ProtocolError if malformed."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import subprocess
@@ -156,10 +157,13 @@ def _environment(prefix: str, settings: BaseModel) -> dict[str, str]:
     """Settings as environment variables; a nested model as JSON. Secrets come out as stars and are set apart."""
     names = type(settings).model_fields
     plain = {name: value for name, value in settings if name in names and value is not None}
-    return {
-        f"{prefix}_{name.upper()}": value.model_dump_json() if isinstance(value, BaseModel) else str(value)
-        for name, value in plain.items()
-    }
+    return {f"{prefix}_{name.upper()}": _text(value) for name, value in plain.items()}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, BaseModel):
+        return value.model_dump_json()
+    return json.dumps(value) if isinstance(value, tuple) else str(value)
 
 
 def _port(url: str) -> int:

@@ -34,8 +34,13 @@ def malformed(declaration: Declaration) -> dict[str, bytes]:
         "one scalar more": encode(Parameters(arrays, {**scalars, WORD: VALUE})),
         "one metadata field more": _with_metadata(well_formed(declaration)),
         "bytes after the end": well_formed(declaration) + WORD.encode(),
+        "spaces in the header": _with_header(well_formed(declaration), "", " " * 64),
     }
+    if scalars:
+        bodies["a scalar spelt anew"] = _with_header(well_formed(declaration), f"{VALUE}", f"{VALUE}0")
     if arrays:
+        more_said = f'"{WORD}":"{WORD}","dtype":'
+        bodies["a field more in the header"] = _with_header(well_formed(declaration), '"dtype":', more_said)
         name, value = next(iter(sorted(arrays.items())))
         changed: dict[str, Any] = {
             "another shape": np.concatenate([value.ravel(), value.ravel()]),
@@ -56,12 +61,13 @@ def join_with_more(declaration: Declaration, client: str) -> bytes:
     return json.dumps(json.loads(join(declaration, client)) | {WORD: WORD}).encode()
 
 
-def digests(declaration: Declaration, client: str, others: Iterable[str]) -> frozenset[str]:
-    """sha256 of every body that the probes of this client may send."""
-    return frozenset(hashlib.sha256(body).hexdigest() for body in _all(declaration, client, others))
+def digests(declaration: Declaration, client: str, others: Iterable[str]) -> frozenset[tuple[str, int]]:
+    """sha256 and length of every body that the probes of this client may send."""
+    return frozenset((hashlib.sha256(body).hexdigest(), len(body)) for body in _all(declaration, client, others))
 
 
 def _all(declaration: Declaration, client: str, others: Iterable[str]) -> Iterator[bytes]:
+    yield b""
     yield NOTHING
     yield well_formed(declaration)
     yield from malformed(declaration).values()
@@ -77,6 +83,14 @@ def _with_metadata(body: bytes) -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + body[8 + length :]
+
+
+def _with_header(body: bytes, old: str, new: str) -> bytes:
+    """What a reader of safetensors takes for the same: another spelling of the header's first such place."""
+    length = int.from_bytes(body[:8], "little")
+    text = body[8 : 8 + length].decode()
+    changed = (text.replace(old, new, 1) if old else text + new).encode()
+    return len(changed).to_bytes(8, "little") + changed + body[8 + length :]
 
 
 def _arrays(declaration: Declaration) -> dict[str, Any]:

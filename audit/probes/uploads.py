@@ -94,15 +94,26 @@ async def probe(http: httpx.AsyncClient, who: Intruder, place: Place | None) -> 
         status, code = await _made(http, one, who.secret)
         expected, observed = f"{one.status} {one.code}", f"{status or 'no answer'} {code}".strip()
         probes.append(Probe(kind=KIND, name=one.name, expected=expected, observed=observed, held=expected == observed))
-        if one.body and one.secret is None:  # whose secret nobody knows is not on record
+        if _recorded(one):
             sent.append(_sent(one, status))
     return probes, sent
+
+
+def planned(who: Intruder, place: Place | None) -> tuple[Sent, ...]:
+    """What is about to be sent: written down first, so that a probe that is cut short leaves nothing unexplained."""
+    return () if place is None else tuple(_sent(one, None) for one in tries(who, place) if _recorded(one))
+
+
+def _recorded(one: Try) -> bool:
+    """Is it on the aggregator's record from then on? Not under a secret that nobody knows; a mere question, if
+    something in it is undeclared."""
+    return one.secret is None and (bool(one.body) or one.code == ProtocolError.code)
 
 
 def _sent(one: Try, status: int | None) -> Sent:
     digest = hashlib.sha256(one.body).hexdigest()
     run, number = (None, None) if one.place is None else (one.place.run, one.place.round)
-    call = "join" if one.method == "POST" else "update"
+    call = {"POST": "join", "PUT": "update"}.get(one.method, "other")
     return Sent.model_validate(
         {"call": call, "run": run, "round": number, "bytes": len(one.body), "sha256": digest, "status": status}
     )

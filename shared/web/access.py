@@ -1,17 +1,30 @@
-"""Each request -> one log line and one latency sample, by route template: never a path, a query, a body or a secret."""
+"""Each request -> one log line and one latency sample, by route template: never a path, a query, a body or a secret.
+
+A request that is too long, or that was meant for another host, ends here.
+"""
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
 
 import structlog
 from prometheus_client import Histogram
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from shared.web import problems
+
 LONGEST_MESSAGE = 4 << 20  # bytes of a JSON body; a declaration of 10,000 tensors fits
 UNMATCHED = "(unmatched)"
+HOST_NAME = r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?"  # or an IPv4 address
+HOST = re.compile(rf"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>{HOST_NAME}))(?::[0-9]*)?")
+INSIDE = (".localhost", ".svc", ".svc.cluster.local")  # nobody outside can be given a name that ends so
+EXPECTED = "an IP address, a name without a dot, a name that ends in " + ", ".join(INSIDE) + ", or an allowed host"
 
 
 @dataclass(frozen=True)
@@ -69,3 +82,44 @@ class Limited:
             return message
 
         await self.app(scope, count, send)
+
+
+@dataclass(frozen=True)
+class Addressed:
+    """Refuses what was sent to a name that is not this service's own.
+
+    A page elsewhere can point its own name at this service's address and read, through somebody's browser, whatever
+    needs no secret. The browser's Host header still says that name.
+    """
+
+    app: ASGIApp
+    allowed: Sequence[str] = ()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self._expected(Headers(scope=scope).getlist("host")):
+            refusal = problems.problem(421, code="host", detail=f"Host: expected {EXPECTED}, got none of these")
+            await refusal(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+    def _expected(self, hosts: Sequence[str]) -> bool:
+        found = HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+        if found is None:
+            return False
+        if found["v6"]:
+            return _is_address(IPv6Address, found["v6"])
+        name = _plain(found["name"])
+        own = "." not in name or name.endswith(INSIDE) or name in map(_plain, self.allowed)
+        return own or _is_address(IPv4Address, name)
+
+
+def _plain(name: str) -> str:
+    return name.lower().removesuffix(".")
+
+
+def _is_address(kind: type[IPv4Address] | type[IPv6Address], text: str) -> bool:
+    try:
+        kind(text)
+    except ValueError:
+        return False
+    return True

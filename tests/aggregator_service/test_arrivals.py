@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from datetime import datetime
 from pathlib import Path
@@ -66,8 +67,38 @@ async def test_what_only_asks_leaves_no_row(running: Running) -> None:
         north, _ = await federation.opened()
         for path in ("current", "run-1/model", "run-1/rounds/1/anchor", "run-1/rounds/1/clients/north/personalized"):
             await north.get(f"/v1/runs/{path}")
-        assert (await federation.http.delete("/v1/clients", headers=north.headers)).status_code == 405
+        assert (await federation.http.get("/v1/runs", headers=north.headers)).status_code == 403
+        assert (await federation.http.get("/health/live", headers=north.headers)).status_code == 200
         assert await federation.arrivals(JOINED) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/v1/runs", b'{"rounds": 1}', 403),
+        ("PUT", "/v1/elsewhere", b"user-00006", 404),
+        ("PATCH", "/v1/clients", b"user-00006", 405),
+        ("GET", "/v1/runs/current", b"user-00006", 422),
+        ("GET", "/health/live", b"user-00006", 200),
+        ("GET", "/v1/user-00006", b"", 404),
+        ("GET", "/v1/runs/current?user-00006=1", b"", 422),
+        ("DELETE", "/v1/clients", b"", 405),
+    ],
+)
+async def test_what_no_client_ever_sends_is_on_record_wherever_it_goes(
+    running: Running, method: str, path: str, body: bytes, status: int
+) -> None:
+    async with running() as federation:
+        north, _ = await federation.opened()
+        answer = await federation.http.request(method, path, content=body or None, headers=north.headers)
+        assert answer.status_code == status
+        (row,) = await federation.arrivals(JOINED)
+        assert (row["client"], row["call"], row["run"], row["status"]) == ("north", "other", None, status)
+        assert row["size"] in (0, len(body)) and "user-00006" not in json.dumps(row)
+        assert await federation.operate(
+            "POST", "/v1/runs", content=b"{}"
+        )  # the operator's own calls are not a client's
+        assert len(await federation.arrivals(JOINED)) == 1 and await metric(federation, "strangers") == 0.0
 
 
 async def test_a_restart_keeps_the_record_and_goes_on_with_it(running: Running) -> None:

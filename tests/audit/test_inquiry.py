@@ -96,7 +96,7 @@ async def test_all_parts_probed_twice_give_evidence_for_a_report_that_holds(
                 keep(found, folder / f"{name}.json")
     made = report(open_case(gather([folder])))
     assert [one.name for one in made.findings if not one.held] == ["probes"]  # no gateway answers in this network
-    assert any("48 sent by the probes and refused" in one.found for one in made.findings)
+    assert any("64 sent by the probes and refused" in one.found for one in made.findings)
     kinds = {one.kind: {other.role for other in made.probes if other.kind == one.kind} for one in made.probes}
     assert kinds["files"] == {"client", "aggregator"} and kinds["outside by DNS"] == {"client", "aggregator", "gateway"}
     assert kinds["past the gate"] == kinds["at the gate"] == kinds["control: the aggregator"] == {"client"}
@@ -248,8 +248,7 @@ def test_parts_that_meet_are_probed_and_those_that_do_not_come_are_an_error(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("privacy-report",), "expected either evidence or --operator-token-file"),
-        (("privacy-report", "x", "--operator-token-file", "y"), "expected either evidence or --operator-token-file"),
+        (("privacy-report",), "expected evidence, or --operator-token-file and every --client, or both"),
         (("privacy-report", "--operator-token-file", "y"), "--client"),
         (("probe", "gateway", "--name", "G"), "--name"),
         (("probe", "gateway", "--name", "g", "--outside", "x"), "--outside"),

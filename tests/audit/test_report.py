@@ -210,7 +210,9 @@ def test_probes_are_told_by_role_and_kind(mine: Tampered) -> None:
     made = mine.report()
     assert [(one.role, one.probes, one.held) for one in made.probes] == [("client", 3, 3), ("gateway", 1, 1)]
     assert made.held and found(made, "probes") == "4 probes by 3 parts, as expected"
-    assert not any("no probe" in line for line in made.not_covered)
+    assert any("no probe of aggregator is part" in line for line in made.not_covered)
+    mine.change("aggregator", probes=(HELD,))
+    assert not any("no probe" in line for line in mine.report().not_covered)
 
 
 def test_evidence_that_no_part_could_give_is_an_error_that_names_it(mine: Tampered) -> None:

@@ -29,9 +29,13 @@ MALFORMED = {
     "another shape",
     "a NaN",
     "another dtype",
+    "a field more in the header",
+    "a scalar spelt anew",
+    "spaces in the header",
 }
 
 
+RESPELT = ("a field more in the header", "a scalar spelt anew", "spaces in the header")  # to a reader all the same
 UNSEEN = ("one tensor more", "one scalar more", "another shape", "a NaN")  # without a look at the declaration
 
 
@@ -64,13 +68,13 @@ async def test_every_undeclared_body_is_refused_and_accounted_for(federation: Ru
         parts = await running.evidence()
     assert place == Place("run-1", 1) and failed(probes) == {}
     expected = {one.name: one.expected for one in probes}
-    assert {expected[name] for name in MALFORMED} == {"422 protocol"} and len(expected) == len(probes) == 15
+    assert {expected[name] for name in MALFORMED} == {"422 protocol"} and len(expected) == len(probes) == 18
     assert expected["control: as declared"] == "409 conflict" and expected["a wrong secret"] == "401 authentication"
     refused = [one for one in parts[-1].arrivals if one.status >= 400]
-    assert len(refused) == len(sent) == 12 and {one.client for one in refused} == {"client-1"}
+    assert len(refused) == len(sent) == 16 and {one.client for one in refused} == {"client-1"}
     with_probes = parts[0].model_copy(update={"probes": tuple(probes), "sent": tuple(sent)})
     made = report(open_case((with_probes, *parts[1:])))
-    assert made.held and any("12 sent by the probes and refused" in one.found for one in made.findings)
+    assert made.held and any("16 sent by the probes and refused" in one.found for one in made.findings)
     without = report(open_case(parts))
     assert [one.name for one in without.findings if not one.held] == ["arrivals"]
 
@@ -80,12 +84,14 @@ async def test_an_aggregator_that_does_not_look_is_found_out_and_takes_nothing_a
 ) -> None:
     async with trained(federation, until) as (running, evidence):
         monkeypatch.setattr("aggregator_service.uploads.check", looks_at_nothing)
+        monkeypatch.setattr("aggregator_service.uploads.require_canonical", looks_at_nothing)
         async with running.stranger() as http:
             probes, _ = await uploads.probe(http, intruder(running, evidence), uploads.latest_place(evidence))
         history = (await running.operator.get("/v1/runs/run-1")).json()
-    assert failed(probes) == dict.fromkeys(UNSEEN, "409 conflict")
-    digests = {one["digest"] for one in history["rounds"][0]["participants"]}
-    assert evidence.declaration is not None and not digests & bodies.digests(evidence.declaration, "client-1", ())
+    assert failed(probes) == dict.fromkeys(UNSEEN + RESPELT, "409 conflict")
+    held = {one["digest"] for one in history["rounds"][0]["participants"]}
+    assert evidence.declaration is not None
+    assert not held & {digest for digest, _ in bodies.digests(evidence.declaration, "client-1", ())}
 
 
 async def test_before_any_round_and_without_an_answer_nothing_is_claimed(federation: Running, until: Until) -> None:
@@ -107,7 +113,7 @@ async def test_before_any_round_and_without_an_answer_nothing_is_claimed(federat
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(nobody), base_url="http://aggregator") as http:
         probes, sent = await uploads.probe(http, who, Place("run-1", 1))
-    assert set(failed(probes).values()) == {"no answer ConnectError"} and len(failed(probes)) == len(probes) == 15
+    assert set(failed(probes).values()) == {"no answer ConnectError"} and len(failed(probes)) == len(probes) == 18
     assert {one.status for one in sent} == {None}
 
 
@@ -129,10 +135,15 @@ async def test_a_gate_that_does_not_look_is_found_out(monkeypatch: pytest.Monkey
 
 async def test_a_strategy_that_shares_nothing_has_fewer_bodies_to_deform() -> None:
     nothing = Intruder("client-1", "5" * 64, "client-2", Declaration(strategy="local", tensors=(), scalars=()))
-    assert set(bodies.malformed(nothing.declaration)) == MALFORMED - {"another shape", "a NaN", "another dtype"}
+    assert set(bodies.malformed(nothing.declaration)) == MALFORMED - {
+        "another shape",
+        "a NaN",
+        "another dtype",
+        *RESPELT[:2],
+    }
     assert failed(await gate.probe(nothing)) == {}
 
 
 async def test_the_bodies_are_the_same_each_time_and_another_one_for_each_name() -> None:
     first, again = (bodies.digests(DECLARATION, "client-1", ["client-2"]) for _ in range(2))
-    assert first == again and len(first) == 2 + len(MALFORMED) + 1 + 2
+    assert first == again and len(first) == 3 + len(MALFORMED) + 1 + 2

@@ -19,7 +19,7 @@ from safetensors.numpy import save
 from shared.errors import ProtocolError
 from shared.schemas import Declaration, TensorSpec
 from shared.strategy import Parameters
-from shared.wire import StoredArrays, check, decode, encode, open_parameters
+from shared.wire import StoredArrays, check, decode, encode, open_parameters, require_canonical
 
 Opened = tuple[tuple[TensorSpec, ...], Parameters]
 CONTENT = Parameters(
@@ -216,3 +216,32 @@ def test_a_scalar_that_is_not_finite_is_refused(opened: Callable[[bytes], Opened
     declaration = Declaration(strategy="s", tensors=(), scalars=("rho",))
     with pytest.raises(ProtocolError, match="'rho'"):
         check(declaration, *opened(raw({"__metadata__": {"scalars": f'{{"rho": {text}}}'}})))
+
+
+def respelt(change: Callable[[str], str], more: bytes = b"") -> bytes:
+    """The same tensors and scalars, as far as a reader of safetensors sees, in another spelling."""
+    body = encode(Parameters(CONTENT.arrays, {"rho": 0.1}))
+    length = int.from_bytes(body[:8], "little")
+    return raw(change(body[8 : 8 + length].decode()).encode(), body[8 + length :] + more)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace('"dtype":"F32"', '"user-00006":"1,2,3","dtype":"F32"', 1),
+        lambda text: text.replace('"dtype":"F32"', '"dtype":"F32","dtype":"F32"', 1),
+        lambda text: text.replace('{"__metadata__":', '{"__metadata__":{"scalars":"user-00006"},"__metadata__":', 1),
+        lambda text: text + " " * 800,
+        lambda text: text.replace("0.1", "0.10", 1),
+        lambda text: text.replace("0.1", "1e-1", 1),
+    ],
+)
+def test_another_spelling_of_the_same_content_is_refused(change: Callable[[str], str], tmp_path: Path) -> None:
+    path = tmp_path / "body"
+    path.write_bytes(respelt(lambda text: text))
+    require_canonical(path, DECLARATION, {"rho": 0.1})
+    path.write_bytes(respelt(change))
+    with pytest.raises(ProtocolError):  # some spellings the reader itself refuses
+        specification, content = open_parameters(path)
+        check(DECLARATION, specification, content)
+        require_canonical(path, DECLARATION, content.scalars)
