@@ -121,7 +121,7 @@ def _place_and_answer(one: Sending) -> Hashable:
 
 
 def _place_unheard(one: Sending) -> Hashable | None:
-    return _place(one) if one.status is None else None
+    return _place(one) if one.status in (None, *FROM_BETWEEN) else None
 
 
 def _pair(
@@ -144,8 +144,14 @@ def _pair(
 
 
 def _could_be(arrival: ArrivalOut, sending: Sending) -> bool:
-    """The very body; or one that was refused before its end had come. What the probes send is meant to be refused."""
+    """The very body; or, where that is what the answer says, none of it or a piece of it.
+
+    What the probes send is meant to be refused. Of a question without a body its answer alone is known.
+    """
     whole = (arrival.digest, arrival.size) == (sending.sha256, sending.bytes)
     if not refused(arrival):
         return whole and sending.source == "ledger"
-    return whole or arrival.size < sending.bytes
+    if whole:
+        return arrival.size > 0 or sending.status in (None, arrival.status)
+    broken = arrival.status == CUT_OFF or arrival.status >= OWN_MISTAKE
+    return arrival.size < sending.bytes and (arrival.size == 0 or broken)

@@ -30,6 +30,15 @@ def mounts(name: str) -> dict[str, str]:
     return dict(volume.split(":", 1) for volume in SERVICES[name].get("volumes", ()) if "$" not in volume)
 
 
+def holders(volume: str) -> set[str]:
+    """Who has a volume, itself or by having all that another has."""
+    own = {name for name in SERVICES if volume in mounts(name)}
+    lent = {
+        name for name, one in SERVICES.items() for source in one.get("volumes_from", ()) if source.split(":")[0] in own
+    }
+    return own | lent
+
+
 def internal(network: str) -> bool:
     return bool((FILE["networks"][network] or {}).get("internal"))
 
@@ -49,6 +58,12 @@ def test_no_service_has_the_engine_s_socket_or_more_rights(name: str) -> None:
     assert not {"privileged", "cap_add", "devices", "pid", "ipc", "userns_mode"} & set(service)
     assert service.get("network_mode", "none") != "host"
     assert service["cap_drop"] == ["ALL"] and service["read_only"]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_no_image_of_ours_is_taken_from_a_registry(name: str) -> None:
+    built = {one["image"] for one in OURS.values() if "build" in one}
+    assert OURS[name]["pull_policy"] == "never" and OURS[name]["image"] in built
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -79,11 +94,12 @@ def test_a_network_with_a_way_to_the_machine_holds_one_gateway_and_hides_no_addr
 
 def test_a_shard_is_mounted_by_its_client_alone_and_read_only() -> None:
     for number in NUMBERS:
-        holders = {name for name in SERVICES if f"shard-{number}" in mounts(name)}
-        assert holders == {"partition", f"client-{number}"}
+        own = {f"client-{number}", f"probe-client-{number}"}
+        assert holders(f"shard-{number}") == own | {"partition"}
         assert mounts(f"client-{number}")[f"shard-{number}"].endswith(":ro")
-        assert {name for name in SERVICES if f"secret-{number}" in mounts(name)} == {"secrets", f"client-{number}"}
-        assert {name for name in SERVICES if f"state-{number}" in mounts(name)} == {f"client-{number}"}
+        assert holders(f"secret-{number}") == own | {"secrets"} and holders(f"state-{number}") == own
+        assert holders(f"evidence-{number}") == {f"probe-client-{number}", f"probe-gateway-{number}", "report"}
+        assert SERVICES[f"probe-client-{number}"]["volumes_from"] == [f"client-{number}:ro"]
     assert not any(volume.startswith("shard") for volume in mounts("aggregator"))
 
 

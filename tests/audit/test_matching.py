@@ -102,3 +102,26 @@ def test_a_probe_accounts_for_a_refusal_alone() -> None:
 def test_of_a_ledger_only_what_has_a_body_is_looked_for() -> None:
     attempts = [Attempt(1, "", call, "run-1", 1, 100, ONE, status=201) for call in ("anchor", "update", "model")]
     assert [one.call for one in from_ledger(attempts)] == ["update"]
+
+
+def test_a_body_that_was_read_to_its_end_is_known_by_its_bytes_alone() -> None:
+    leak = arrival(TWO, 60, 422)  # a piece of it, says whoever sent it; the aggregator has read it whole
+    for said in (left(status=422), left(status=None)):
+        assert match([leak], [said]).outside == (leak,)
+
+
+@pytest.mark.parametrize("status", [400, 500, 503])
+def test_a_body_that_was_cut_off_may_be_a_piece(status: int) -> None:
+    assert match([arrival(TWO, 60, status)], [left(status=None)]).outside == ()
+
+
+@pytest.mark.parametrize("said", [502, 504])
+def test_what_a_proxy_answers_is_no_answer_of_the_aggregator(said: int) -> None:
+    assert match([unread(409)], [left(status=said)]).outside == ()
+
+
+def test_a_question_that_says_too_much_is_the_probes_only_with_its_own_answer() -> None:
+    elsewhere = {"call": "other", "run": None, "round": None}
+    sent = [left(NOTHING, 422, "probes", bytes=0, **elsewhere)]
+    assert match([arrival(NOTHING, 0, 422, **elsewhere)], sent).outside == ()
+    assert match([arrival(NOTHING, 0, 404, **elsewhere)], sent).outside != ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -201,6 +202,42 @@ def test_a_body_that_only_claims_to_be_the_probes_is_found_out(mine: Tampered) -
     mine.change("client-1", sent=(sent.model_copy(update={"sha256": "9" * 64}),), probes=(HELD,))
     assert list(mine.broken()) == ["probes' bodies"]
     assert "client-1, update, 999999999999" in mine.broken()["probes' bodies"]
+
+
+@pytest.mark.parametrize("status", [413, 415, 422])
+def test_a_ledger_cannot_call_declared_what_was_refused_for_not_being_so(mine: Tampered, status: int) -> None:
+    """The ledger tells of the very body that came, with invented fields; what was in it, only the aggregator saw."""
+    last = max(place for place, one in enumerate(arrivals(mine)) if (one.client, one.call) == ("client-1", UPDATE))
+    rows = list(arrivals(mine))
+    rows.insert(last, rows[last].model_copy(update={"status": status, "code": "protocol"}))
+    mine.change("aggregator", arrivals=tuple(rows))
+    entries = mine.parts["client-1"].entries
+    mine.change("client-1", entries=rechained(entries, twice=rows[last].digest, status=status))
+    assert list(mine.broken()) == ["as declared"]
+
+
+def rechained(entries: Any, *, twice: str, status: int) -> tuple[dict[str, Any], ...]:
+    """The ledger with one attempt more, of the same body and refused, in a chain that holds."""
+    place = next(number for number, entry in enumerate(entries) if entry.get("sha256") == twice)
+    intent, outcome = dict(entries[place]), {"kind": "outcome", "status": status, "bytes": 0, "sha256": digest_of(b"")}
+    told, previous = [], "0" * 64
+    moved = {number: number if number <= place else number + 2 for number in range(1, len(entries) + 1)}
+    for sequence, entry in enumerate((*entries[:place], intent, outcome, *entries[place:]), start=1):
+        of = sequence - 1 if entry is outcome else moved.get(entry.get("of"), 0)
+        fresh = {**entry, "sequence": sequence, "time": entries[place]["time"], "previous": previous}
+        fresh |= {"of": of} if entry["kind"] == "outcome" else {}
+        fresh.pop("hash", None)
+        previous = fresh["hash"] = hashlib.sha256(
+            json.dumps(fresh, sort_keys=True, separators=(",", ":")).encode()
+        ).hexdigest()
+        told.append(fresh)
+    return tuple(told)
+
+
+def test_a_probe_cannot_be_longer_than_it_is(mine: Tampered) -> None:
+    _, sent = probed(mine)
+    mine.change("client-1", sent=(sent.model_copy(update={"bytes": 10**9}),), probes=(HELD,))
+    assert "probes' bodies" in mine.broken()
 
 
 def test_probes_are_told_by_role_and_kind(mine: Tampered) -> None:
