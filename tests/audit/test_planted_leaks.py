@@ -112,6 +112,22 @@ async def test_the_gate_lets_nothing_of_it_leave(planted: Planted, federation: R
     assert {one.call for one in aggregator.arrivals} == {"join"}
 
 
+async def test_the_transport_lets_nothing_of_it_leave_though_the_agent_hands_it_over(
+    planted: Planted, federation: Running, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client_service.agent.pass_gate", passes_everything)
+    async with federation() as running:
+        await running.start()
+
+        async def refused() -> bool:
+            return all("declared tensors and scalars, got another body" in one for one in await running.problems())
+
+        await until(refused)
+        *clients, aggregator = await running.evidence()
+    assert any(planted.rows()) and [updates(client) for client in clients] == [[], []]
+    assert {one.call for one in aggregator.arrivals} == {"join"}
+
+
 @pytest.mark.usefixtures("without_gate")
 async def test_the_aggregator_refuses_it_keeps_nothing_and_has_it_on_record(
     planted: Planted, federation: Running, until: Until, tmp_path: Path
