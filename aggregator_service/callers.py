@@ -40,6 +40,8 @@ async def operator(request: Request, service: Service) -> None:
     secret = operator_secret(header) if request.method == "GET" else bearer(header)
     if same(secret, service.operator_token):
         return
+    if not service.knows(secret):
+        raise AuthenticationError("expected the operator's token")
     await caller(request, service)
     raise ForbiddenError("expected the operator's token, got a client's secret")
 

@@ -99,8 +99,15 @@ def on_ledger(case: Case, matches: Matches) -> Finding:
 def _untold(case: Case, matches: Matches) -> list[str]:
     """What arrived, and what is held, that no ledger tells of; the same body is not told twice for both."""
     outside = Counter(f"{name}, {_told(one)}" for name, found in matches.items() for one in found.outside)
-    times = outside | Counter(set(_unknown(case)))
+    unheard = Counter(f"{one.client}, {_told(one)}" for one in _unheard(case))
+    times = outside | Counter(set(_unknown(case))) | unheard
     return [f"{what}{f', {count} times' if count > 1 else ''}: {UNTOLD}" for what, count in times.items()]
+
+
+def _unheard(case: Case) -> Iterator[ArrivalOut]:
+    """What came from clients that have given no evidence."""
+    arrivals = () if case.aggregator is None else case.aggregator.arrivals
+    return (one for one in arrivals if one.client not in case.clients)
 
 
 def _unknown(case: Case) -> Iterator[str]:

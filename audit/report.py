@@ -13,6 +13,7 @@ from audit.case import Case, Client
 from audit.findings import Finding, counted
 from audit.probing import Tried
 from client_service.boundary.crossings import Attempt
+from shared.privacy import few_clients
 from shared.schemas import ArrivalOut, Message
 
 _ATTEMPTS = TypeAdapter(tuple[Attempt, ...])
@@ -21,6 +22,7 @@ ALWAYS_OPEN = (
     " changed could write anything into them.",
     "The wording of headers, how often and when a client asks, and calls under a secret that the aggregator does not"
     " know: the client's own gate alone holds these.",
+    "Calls without a body: a ledger that was cut off after its last body looks whole.",
     "The machine and the engine beneath the containers, and whoever may change either.",
 )
 
@@ -143,6 +145,7 @@ def _rounds(name: str, client: Client) -> Iterable[Round]:
 def _notes(case: Case) -> Iterable[str]:
     for run in case.active:
         yield f"{run} was going on while the evidence was taken: both sides may differ until it has ended."
+    yield from few_clients(len({*case.known, *case.clients}))
     for name, client in case.clients.items():
         joins = [entry.get("join") for entry in client.evidence.entries if entry.get("call") == "join"]
         if any(isinstance(join, dict) and join.get("counts") for join in joins):

@@ -25,6 +25,7 @@ from client_service.serving.recommender import Recommender, Served
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
 from shared.errors import DataError, UnavailableError
+from shared.ownership import owned
 from shared.schemas import Declaration
 
 
@@ -59,7 +60,10 @@ class ClientService:
         At the end slow work is interrupted first: leaving the worker waits for it.
         """
         pinned, interrupt = self.settings.threads, Interrupt()
-        with ThreadPoolExecutor(1, "training", initializer=pin_threads, initargs=(pinned,)) as worker:
+        with (
+            owned(self.settings.state_directory),
+            ThreadPoolExecutor(1, "training", initializer=pin_threads, initargs=(pinned,)) as worker,
+        ):
             shard = await asyncio.get_running_loop().run_in_executor(worker, read_shard, self.settings.shard)
             self._recommender = Recommender(shard)
             LOGGER.info("device", device=str(self.device), reason=self.device_reason, threads=pinned)

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+from pydantic import ValidationError
 
-from shared.errors import FederationError, SettingsError, UnavailableError
+from shared.errors import FederationError, ProtocolError, SettingsError, UnavailableError
 from shared.schemas import RoundOut, RunHistoryOut, RunIn
 
 POLL_SECONDS = 1.0
@@ -24,9 +25,11 @@ Observe = Callable[[RunHistoryOut], None]
 def operating(url: str, token_file: Path) -> Iterator[httpx.Client]:
     """A way to make the operator's calls."""
     try:
-        token = token_file.read_text(encoding="utf-8").strip()
+        token = token_file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"operator token: expected a readable text file ({error})") from None
+        raise SettingsError(f"operator token: expected a readable text file ({type(error).__name__})") from None
+    if not token or not url.startswith(("http://", "https://")):
+        raise SettingsError(f"expected a token that is not empty, and http://HOST:PORT, got {url!r}")
     headers = {"Authorization": f"Bearer {token}"}
     with httpx.Client(base_url=url, headers=headers, timeout=CALL_SECONDS, trust_env=False) as http:
         yield http
@@ -34,20 +37,19 @@ def operating(url: str, token_file: Path) -> Iterator[httpx.Client]:
 
 def start(http: httpx.Client, request: RunIn) -> RunHistoryOut:
     """A new run. FederationError with the aggregator's reason where one is still going on."""
-    return RunHistoryOut.model_validate(_asked(http, "POST", "/v1/runs", request.model_dump_json()))
+    return _history(_asked(http, "POST", "/v1/runs", request.model_dump_json()))
 
 
 def latest(http: httpx.Client) -> RunHistoryOut | None:
     """The newest run, without its rounds."""
     runs = _asked(http, "GET", "/v1/runs")
-    assert isinstance(runs, list)
-    return RunHistoryOut.model_validate(runs[-1]) if runs else None
+    return _history(runs[-1]) if isinstance(runs, list) and runs else None
 
 
 def follow(http: httpx.Client, run: str, observe: Observe) -> RunHistoryOut:
     """Look at a run until it has ended; its own deadlines bound that. FederationError with the reason if it failed."""
     while True:
-        history = RunHistoryOut.model_validate(_asked(http, "GET", f"/v1/runs/{run}"))
+        history = _history(_asked(http, "GET", f"/v1/runs/{run}"))
         observe(history)
         if history.phase == "failed":
             raise FederationError(f"{run} failed: {history.reason}")
@@ -87,4 +89,14 @@ def _once(http: httpx.Client, method: str, path: str, body: str | None) -> objec
         raise UnavailableError(f"{method} {path}: {answer.status_code} {answer.text[:300]}")
     if not answer.is_success:
         raise FederationError(f"{method} {path}: {answer.status_code} {answer.text[:300]}")
-    return answer.json()
+    try:
+        return answer.json()
+    except ValueError:
+        raise ProtocolError(f"{http.base_url}: expected an aggregator, got another answer to {path}") from None
+
+
+def _history(answer: object) -> RunHistoryOut:
+    try:
+        return RunHistoryOut.model_validate(answer)
+    except ValidationError:
+        raise ProtocolError("expected a run's history from the aggregator, got another answer") from None

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from sqlalchemy import Connection, create_engine, event, insert, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator_service.storage.tables import FEDERATION, METADATA
 from shared.errors import SettingsError, UnavailableError
+from shared.ownership import owned
 from shared.schemas import Declaration
 
 PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000")
@@ -23,7 +23,7 @@ class Database:
     """The database of one federation: `reading` and `writing` are one transaction each."""
 
     def __init__(self, directory: Path, declaration: Declaration) -> None:
-        self._owner = _own(directory)
+        self._owner = owned(directory)
         self._engine = create_engine(f"sqlite:///{directory / 'aggregator.sqlite'}")
         event.listen(self._engine, "connect", _prepare)
         try:
@@ -64,21 +64,6 @@ class Database:
                 connection.execute(insert(FEDERATION).values(id=1, declaration=declaration, sequence=0))
             elif held != declaration:
                 raise SettingsError("state_directory: it holds a federation with another strategy, width or layers")
-
-
-def _own(directory: Path) -> TextIO:
-    """A lock that ends with the process: two aggregators would clear away each other's files."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        owner = (directory / "lock").open("w", encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"state_directory: expected a directory that can be written ({error})") from None
-    try:
-        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        owner.close()
-        raise SettingsError(f"state_directory: another aggregator is using {directory}") from None
-    return owner
 
 
 def _prepare(connection: Any, record: object) -> None:

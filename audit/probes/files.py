@@ -75,9 +75,10 @@ def _no_engine(found: Search) -> Probe:
 
 
 def _probe(name: str, expected: str, count: int, found: Search) -> Probe:
-    looked = f"{counted(found.looked_at, 'entry', 'entries')} looked at"
+    closed = f", {counted(found.closed, 'folder')} closed to it" if found.closed else ""
+    looked = f"{counted(found.looked_at, 'entry', 'entries')} looked at{closed}"
     rest = looked if found.complete else f"{looked} and more left"
-    held = found.complete and not count
+    held = found.complete and found.looked_at > 0 and not count
     return Probe(kind="files", name=name, expected=expected, observed=f"{count or 'none'}; {rest}", held=held)
 
 

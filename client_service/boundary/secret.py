@@ -27,7 +27,10 @@ def create_secret(path: Path) -> bool:
     """A new secret, 64 hex characters, in a file that only its user may read; False where there is a file already."""
     if path.exists():
         return False
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"{path}: expected a place that can be written ({error.strerror})") from None
     partial = path.with_name(f"{path.name}.partial")
     partial.unlink(missing_ok=True)  # one that a crash left may have other permissions
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

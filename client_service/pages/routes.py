@@ -53,7 +53,7 @@ class Page:
         return TEMPLATE.render(
             head=Head("LPSFed client", status.client, _address(before), SECTIONS),
             standing=standing(status, quality, summary),
-            shard=sizes(quality),
+            shard=sizes(quality, counts_given=service.settings.policy.counts),
             charts=(*curves(quality), spectra(service.spectrum())),
             report=report(summary, service.declaration(), counts=service.settings.policy.counts),
             trial_shown=trial(question, service.recommender),

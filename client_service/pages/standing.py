@@ -50,12 +50,13 @@ def standing(status: StatusOut, quality: QualityOut, summary: Summary) -> Standi
     )
 
 
-def sizes(quality: QualityOut) -> str:
-    """How large the shard is. It stays on this page; `/metrics` does not have it."""
+def sizes(quality: QualityOut, *, counts_given: bool) -> str:
+    """How large the shard is, and whether the silo's policy lets that leave; `/metrics` does not have it."""
     if quality.run is None:
         return "Figures appear with the first run."
     counts = ((quality.users, "user"), (quality.items, "item"), (quality.edges, "training interaction"))
-    return f"Of {', '.join(counted(count, word) for count, word in counts)}. None of these figures leaves the silo."
+    told = "They are given when the silo joins." if counts_given else "None of these figures leaves the silo."
+    return f"Of {', '.join(counted(count, word) for count, word in counts)}. {told}"
 
 
 def _verdict(status: StatusOut, done: int) -> Verdict:

@@ -12,7 +12,9 @@ from shared.errors import FederationError, SettingsError
 from simulation.cli import experiments, services
 from simulation.console import ERR
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Federated recommendations; nobody sees your data.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Federated recommendations between silos that keep their data."
+)
 for command in (
     experiments.demo,
     experiments.partition,

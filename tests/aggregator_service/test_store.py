@@ -149,7 +149,7 @@ async def test_a_state_directory_belongs_to_one_federation(running: Running) -> 
 
 async def test_two_aggregators_never_share_a_state_directory(running: Running) -> None:
     async with running() as first:
-        with pytest.raises(SettingsError, match="another aggregator is using"):
+        with pytest.raises(SettingsError, match="another process is using"):
             async with running():
                 pass
         assert (await first.http.get("/health/ready")).status_code == 200

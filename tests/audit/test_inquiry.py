@@ -76,7 +76,8 @@ def wanted(running: Federation, name: str, folder: Path) -> Inquiry:
     if settings is not None:
         secret.write_text(running.secret(name))
     services = Services("http://aggregator", f"http://{name}", None if settings is None else secret, token)
-    mounts = Mounts(folder / "nothing", ()) if settings is None else Mounts(settings.shard, (settings.shard,))
+    (folder / "elsewhere" / "empty").mkdir(parents=True, exist_ok=True)
+    mounts = Mounts(folder / "elsewhere", ()) if settings is None else Mounts(settings.shard, (settings.shard,))
     others = {key: part for key, part in PARTS.items() if key != name}
     return Inquiry(own, others, Outside(), (8801,), mounts, services, recorded=True)
 

@@ -139,7 +139,6 @@ def reaching_another(mine: Tampered) -> None:
         (without_its_row, "record", "client-2, update of run-1 round 2"),
         (other_declaration, "declaration", "client-1: another declaration"),
         (forgotten, "receipts", "client-2, run-1 round 1: the aggregator holds nothing"),
-        (without_client_2, "evidence", "client-2: no evidence"),
         (reaching_another, "probes", "client-2, to another client, 10.0.0.3:8801: connected"),
         (many_refused, "refusals", "client-1: 1,000"),
     ],
@@ -151,6 +150,13 @@ def test_each_tampering_fails_exactly_its_finding(
     made = mine.report()
     assert list(mine.broken()) == [name] and words in mine.broken()[name]
     assert not made.held and name in made.verdict and "Nothing undeclared" not in made.verdict
+
+
+def test_a_client_without_evidence_is_named_and_so_is_all_that_came_from_it(mine: Tampered) -> None:
+    without_client_2(mine)
+    assert list(mine.broken()) == ["evidence", "arrivals"]
+    assert "client-2: no evidence" in mine.broken()["evidence"]
+    assert "client-2, update of run-1 round 1, accepted" in mine.broken()["arrivals"]
 
 
 def test_a_record_that_has_another_body_than_the_ledger_fails_on_both_sides(mine: Tampered) -> None:

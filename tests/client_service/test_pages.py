@@ -290,7 +290,10 @@ def test_the_best_round_is_marked_until_the_test_items_have_been_read() -> None:
     recall, _, loss = curves(tested)
     assert recall.mark == (1, "best: round 1") and "On test items, read once at the end: 0.7000." in recall.description
     assert loss.lines[0].known == [(1, 2.0), (2, 2.0)]
-    assert sizes(QualityOut(client="a")) == "Figures appear with the first run."
+    assert sizes(QualityOut(client="a"), counts_given=False) == "Figures appear with the first run."
+    known = QualityOut(client="a", run="run-1", users=2, items=3, edges=4)
+    assert "None of these figures leaves the silo" in sizes(known, counts_given=False)
+    assert sizes(known, counts_given=True).endswith("They are given when the silo joins.")
 
 
 def test_both_kernels_are_drawn_from_the_lowest_frequency() -> None:
