@@ -27,7 +27,7 @@ from aggregator_service.storage.database import Database
 from aggregator_service.storage.history import run_histories, run_history
 from aggregator_service.threads import off_loop
 from aggregator_service.uploads import Address, Uploads
-from shared.errors import AuthenticationError, ConflictError, NotFoundError, UnavailableError
+from shared.errors import ConflictError, NotFoundError, UnavailableError
 from shared.schemas import ArrivalsOut, JoinIn, JoinOut, RunHistoryOut, RunIn, RunOut
 from shared.wire import encode
 
@@ -99,14 +99,6 @@ class Coordinator:
     def joined(self) -> tuple[str, ...]:
         """The names of all clients of the federation, sorted."""
         return tuple(sorted(self._running.members.names))
-
-    def knows(self, secret: str) -> bool:
-        """Is this the secret of a client?"""
-        try:
-            self.identify(secret)
-        except AuthenticationError:
-            return False
-        return True
 
     def identify(self, secret: str) -> str:
         return self._running.members.identify(secret)

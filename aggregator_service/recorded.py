@@ -20,6 +20,7 @@ from aggregator_service.coordinator import Coordinator
 from aggregator_service.logs import LOGGER
 from aggregator_service.routes import RoundPath, RunPath
 from aggregator_service.storage.arrivals import LEAST_REFUSED, Arrival, Call
+from aggregator_service.undeclared import announces_body
 from shared.errors import AuthenticationError, ProtocolError, UnavailableError
 from shared.web import problems
 
@@ -100,8 +101,7 @@ class _Exchange:
 
     def _undeclared(self, status: int, code: str | None) -> bool:
         """Something that no client ever sends, and that could carry anything."""
-        headers = Headers(scope=self._scope)
-        announced = "transfer-encoding" in headers or headers.get("content-length", "").strip("0") != ""
+        announced = announces_body(Headers(scope=self._scope))
         nowhere = self._scope.get("route") is None or status == WRONG_METHOD
         return nowhere or announced or self._size > 0 or code == ProtocolError.code
 

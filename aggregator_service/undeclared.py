@@ -8,6 +8,7 @@ from __future__ import annotations
 from fastapi import Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
 
 from shared.errors import ProtocolError
 
@@ -18,7 +19,7 @@ async def nothing_undeclared(request: Request) -> None:
     known = declared(route.dependant)
     if others := _came(request) - len(known & set(request.query_params)):
         raise ProtocolError(f"expected at most the query parameters {sorted(known)}, once each, got {others} more")
-    if request.method == "GET" and _announces_body(request):
+    if request.method == "GET" and announces_body(request.headers):
         raise ProtocolError("expected no body of a GET, got one")
 
 
@@ -34,5 +35,6 @@ def _came(request: Request) -> int:
     return len(query.split(b"&")) if query else 0
 
 
-def _announces_body(request: Request) -> bool:
-    return "transfer-encoding" in request.headers or request.headers.get("content-length", "").strip("0") != ""
+def announces_body(headers: Headers) -> bool:
+    """Is there to be one, of more than no bytes?"""
+    return "transfer-encoding" in headers or headers.get("content-length", "").strip("0") != ""

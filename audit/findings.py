@@ -23,8 +23,3 @@ def finding(name: str, expected: str, good: str, faults: Iterable[str]) -> Findi
     more = f"; and {len(told) - SHOWN} more" if len(told) > SHOWN else ""
     found = "; ".join(told[:SHOWN]) + more if told else good
     return Finding(name=name, expected=expected, found=found, held=not told, faults=told)
-
-
-def counted(number: int, one: str, many: str = "") -> str:
-    """A number with its noun."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"

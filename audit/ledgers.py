@@ -11,13 +11,14 @@ import numpy as np
 from pydantic import ValidationError
 
 from audit.case import Case, Client
-from audit.findings import Finding, counted, finding
+from audit.findings import Finding, finding
 from client_service.boundary.crossings import Attempt
 from client_service.boundary.gate import declared_calls
 from client_service.boundary.ledger import follow_chain
 from shared.schemas import Counts, Declaration, JoinIn
 from shared.strategy import Parameters
 from shared.wire import encode
+from shared.words import counted
 
 FLOAT_BYTES = 4
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from audit.case import Case
 from audit.evidence import Probe
-from audit.findings import Finding, counted, finding
+from audit.findings import Finding, finding
 from audit.probes.bodies import digests
 from shared.schemas import Message
+from shared.words import counted
 
 
 class Tried(Message):

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from audit.case import Case, Client
-from audit.findings import Finding, counted, finding
+from audit.findings import Finding, finding
 from audit.matching import Matched, Sending, from_ledger, from_probes, match, refused
 from client_service.boundary.crossings import Attempt
 from shared.schemas import ArrivalOut, ParticipantOut
+from shared.words import counted
 
 MOST_REFUSED = 1000  # refusals of one client that an aggregator records; beyond them it only counts
 NOT_AS_DECLARED = (413, 415, 422)  # too large, of another media type, of another form

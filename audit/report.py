@@ -10,11 +10,12 @@ from pydantic import TypeAdapter
 
 from audit import ledgers, probing, records
 from audit.case import Case, Client
-from audit.findings import Finding, counted
+from audit.findings import Finding
 from audit.probing import Tried
 from client_service.boundary.crossings import Attempt
 from shared.privacy import few_clients
 from shared.schemas import ArrivalOut, Message
+from shared.words import counted
 
 _ATTEMPTS = TypeAdapter(tuple[Attempt, ...])
 ALWAYS_OPEN = (

@@ -8,7 +8,8 @@ from typing import Literal
 from aggregator_service.pages.standing import length, names
 from shared.schemas import ParticipantOut, RoundOut, RunHistoryOut
 from shared.web.charts import Chart, Line
-from shared.web.pages import Verdict, clock, counted, seconds
+from shared.web.pages import Verdict, clock, seconds
+from shared.words import counted
 
 SHOWN_ROUNDS, SHOWN_CLIENTS, SHOWN_LINES = 10, 100, 10
 

@@ -9,7 +9,8 @@ from datetime import datetime
 
 from shared.privacy import few_clients
 from shared.schemas import RoundOut, RunHistoryOut
-from shared.web.pages import NOTHING, Fact, Verdict, clock, counted, seconds, size
+from shared.web.pages import NOTHING, Fact, Verdict, clock, seconds, size
+from shared.words import counted
 
 NAMED = 6  # names that one sentence holds
 

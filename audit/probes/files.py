@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from audit.evidence import Probe
-from audit.findings import counted
+from shared.words import counted
 
 PRIVATE = ("interactions.parquet", "ledger.jsonl")
 ENGINES = ("docker.sock", "containerd.sock", "crio.sock", "podman.sock")

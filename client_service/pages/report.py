@@ -9,7 +9,8 @@ from client_service.pages.record import Summary, Total
 from client_service.pages.updates import Sent, sent
 from shared.schemas import Declaration
 from shared.web.declared import Declared, declared
-from shared.web.pages import NOTHING, Verdict, counted
+from shared.web.pages import NOTHING, Verdict
+from shared.words import counted
 
 SHOWN, EARLIER = 6, 24  # updates that are listed, and those folded away beneath them
 CALLS = {

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from client_service.pages.record import Summary
 from client_service.schemas import QualityOut, StatusOut
-from shared.web.pages import Fact, Verdict, counted, figure, size
+from shared.web.pages import Fact, Verdict, figure, size
+from shared.words import counted
 
 BUSY = {
     "starting": "Starting",

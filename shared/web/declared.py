@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from shared.schemas import Declaration
-from shared.web.pages import counted, shape, size
+from shared.web.pages import shape, size
+from shared.words import counted
 
 FLOAT_BYTES = 4
 

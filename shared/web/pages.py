@@ -114,11 +114,6 @@ def shape(lengths: Sequence[int]) -> str:
     return " × ".join(map(str, lengths)) or "one number"
 
 
-def counted(count: int, one: str, many: str = "") -> str:
-    """A number with its noun."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
 def seconds(value: float | None) -> str:
     """A length of time in its two largest units."""
     if value is None:

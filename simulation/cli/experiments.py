@@ -150,6 +150,7 @@ def _empty_folder(folder: Path) -> Path:
 
 
 def _print_request(url: str, *, keep: bool) -> None:
-    kept, ended = "go on serving until `lpsfed demo --stop`", "have ended; --keep leaves them running"
-    OUT.print(f"The services {kept if keep else ended}. To ask:\n")
+    if not keep:
+        return OUT.print("The services have ended; --keep leaves them answering.")
+    OUT.print("The services go on serving until `lpsfed demo --stop`. To ask:\n")
     sys.stdout.write(f"curl '{url}'\n")

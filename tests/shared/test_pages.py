@@ -13,6 +13,7 @@ from jinja2 import UndefinedError
 from shared.schemas import Declaration, TensorSpec
 from shared.web import pages, problems
 from shared.web.declared import declared
+from shared.words import counted
 
 ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "shared" / "web" / "static"
@@ -130,7 +131,7 @@ def test_other_figures_in_words() -> None:
     assert pages.clock("2026-03-04T05:06:07.891+00:00") == "2026-03-04 05:06:07" and pages.clock(None) == "–"
     assert pages.short("0123456789abcdef") == "0123456789ab" and pages.short(None) == "–"
     assert (pages.figure(0.12345), pages.figure(float("nan")), pages.figure(None)) == ("0.1235", "–", "–")
-    assert (pages.counted(1, "entry", "entries"), pages.counted(2000, "user")) == ("1 entry", "2,000 users")
+    assert (counted(1, "entry", "entries"), counted(2000, "user")) == ("1 entry", "2,000 users")
     assert (pages.shape((64, 192)), pages.shape(())) == ("64 × 192", "one number")
 
 
