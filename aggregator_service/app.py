@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
 from aggregator_service import routes
+from aggregator_service.conductor import Clock
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.logs import LOGGER
 from aggregator_service.pages import routes as pages
@@ -17,10 +19,10 @@ from shared.web import problems, reference
 from shared.web.access import Limited, Observed
 
 
-def create_app(settings: AggregatorSettings) -> FastAPI:
+def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> FastAPI:
     """The service. It opens its state directory when its lifespan begins; `app.state.coordinator` is its inside."""
     app = FastAPI(title="LPSFed aggregator", lifespan=_lifespan, docs_url=None, redoc_url=None)
-    coordinator = app.state.coordinator = Coordinator(settings)
+    coordinator = app.state.coordinator = Coordinator(settings, clock=clock)
     for router in (routes.clients, routes.operated, routes.inside):
         app.include_router(router)
     pages.install(app)

@@ -24,6 +24,7 @@ from aggregator_service.threads import off_loop
 from shared.errors import NotFoundError, UnavailableError
 
 RETRY_SECONDS = 1.0  # after the disk refused, before the next attempt
+LOOK_SECONDS = 1.0  # a deadline is on the clock of the wall, which may leap: a sleep would not notice
 
 Clock = Callable[[], float]
 
@@ -93,7 +94,7 @@ class Conductor:
     def _patience(self) -> float:
         if self.run is None or self.run.phase not in ("waiting", "open"):
             return math.inf
-        return max(0.0, self.run.deadline - self._clock())
+        return min(LOOK_SECONDS, max(0.0, self.run.deadline - self._clock()))
 
     async def _step(self) -> None:
         closed = None

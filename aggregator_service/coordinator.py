@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ class Federation:
 class Coordinator:
     """The aggregator without HTTP. Use it within `running()`; before, it touches nothing."""
 
-    def __init__(self, settings: AggregatorSettings, *, clock: Clock = time.time) -> None:
+    def __init__(self, settings: AggregatorSettings, *, clock: Clock) -> None:
         self.settings = settings
         self.metrics = Metrics()
         self.operator_token = settings.token()

@@ -86,6 +86,7 @@ class Federation:
     app: FastAPI
     http: httpx.AsyncClient
     settings: AggregatorSettings
+    clock: Any
 
     def client(self, name: str) -> FakeClient:
         return FakeClient(name, self.http, self.settings.declaration())
@@ -128,20 +129,20 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Running:
+def running(tmp_path: Path, clock: Any) -> Running:
     """`async with running(strategy=...) as federation`; entering it a second time is a restart."""
 
     @asynccontextmanager
     async def run(**overrides: Any) -> AsyncIterator[Federation]:
         defaults = {"state_directory": tmp_path / "state", "operator_token": TOKEN, "method": METHOD}
         settings = aggregator_settings(**(defaults | overrides))
-        app = create_app(settings)
+        app = create_app(settings, clock=clock)
         transport = httpx.ASGITransport(app)
         async with (
             app.router.lifespan_context(app),
             httpx.AsyncClient(transport=transport, base_url="http://aggregator") as http,
         ):
-            yield Federation(app, http, settings)
+            yield Federation(app, http, settings, clock)
 
     return run
 

@@ -91,7 +91,7 @@ async def test_one_that_joins_late_and_one_that_was_away_still_get_parameters(
     running: Running, tensors: Tensors
 ) -> None:
     async with running() as federation:
-        north, south = await begin(federation, "north", "south", rounds=3, quorum=1, deadline_seconds=0.25)
+        north, south = await begin(federation, "north", "south", rounds=3, quorum=1)
         await north.put(1, north.update(1.0, rho=0.1, margin=0.0))
         await south.put(1, south.update(5.0, rho=0.2, margin=0.0))
         (late,) = await federation.joined("late")
@@ -99,6 +99,7 @@ async def test_one_that_joins_late_and_one_that_was_away_still_get_parameters(
         assert all(np.allclose(array, 3.0) for array in tensors(mean.content).values())
         # round 2: south and late are away; south is the farther, rhobar 0, and keeps what it sent in round 1
         await north.put(2, north.update(7.0, rho=0.1, margin=0.0))
+        federation.clock.pass_the_deadline()
         kept = await south.personalised(2)
         assert all(np.allclose(array, 5.0) for array in tensors(kept.content).values())
         assert (await federation.history())["rounds"][1]["missing"] == ["late", "south"]
@@ -150,8 +151,9 @@ async def test_a_shutdown_does_not_wait_for_long_polls(running: Running) -> None
 
 async def test_a_deadline_closes_a_round_that_has_its_quorum(running: Running) -> None:
     async with running() as federation:
-        north, south = await begin(federation, "north", "south", rounds=1, quorum=1, deadline_seconds=0.15)
+        north, south = await begin(federation, "north", "south", rounds=1, quorum=1)
         await north.put(1, north.update(1.0))
+        federation.clock.pass_the_deadline()
         assert (await north.personalised(1)).status_code == 200
         assert (await federation.history())["phase"] == "finished"
         closed = await south.put(1, south.update(2.0))
@@ -160,8 +162,9 @@ async def test_a_deadline_closes_a_round_that_has_its_quorum(running: Running) -
 
 async def test_a_deadline_without_quorum_fails_the_run_and_tells_whoever_waits(running: Running) -> None:
     async with running() as federation:
-        north, _ = await begin(federation, "north", "south", deadline_seconds=0.15)
+        north, _ = await begin(federation, "north", "south")
         await north.put(1, north.update(1.0))
+        federation.clock.pass_the_deadline()
         answer = await north.personalised(1)
         assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
         history = await federation.history()

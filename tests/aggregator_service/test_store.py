@@ -93,8 +93,8 @@ async def test_an_aggregation_that_cannot_succeed_fails_the_run_with_its_reason(
 async def test_a_deadline_that_passed_while_the_service_was_down_counts(running: Running) -> None:
     async with running() as federation:
         await federation.joined("north")
-        await federation.start_run(rounds=2, clients=1, deadline_seconds=0.05)
-    await anyio.sleep(0.06)
+        await federation.start_run(rounds=2, clients=1)
+    federation.clock.pass_the_deadline()
     async with running() as federation:
         answer = await federation.client("north").personalised(1)
         assert answer.status_code == 409
@@ -117,10 +117,11 @@ async def test_files_that_no_row_speaks_of_are_cleared_away(running: Running) ->
 async def test_retention_keeps_the_last_rounds_and_every_clients_last_update(running: Running) -> None:
     async with running(retention_rounds=2) as federation:
         north, away = await federation.joined("north", "away")
-        await federation.start_run(rounds=5, clients=2, quorum=1, deadline_seconds=0.3)
+        await federation.start_run(rounds=5, clients=2, quorum=1)
         await away.put(1, away.update(9.0))
         for number in range(1, 6):
             await north.put(number, north.update(float(number)))
+            federation.clock.pass_the_deadline()
             assert (await north.personalised(number)).status_code == 200
         await anyio.sleep(0.05)
         # north's rounds 4 and 5, away's round 1, the states after rounds 4 and 5

@@ -26,7 +26,7 @@ from shared.schemas import JoinOut, RunOut
 from shared.settings import MethodSettings
 
 if TYPE_CHECKING:
-    from conftest import Opened, Silos, Until
+    from conftest import LeapingClock, Opened, Silos, Until
 
 pytestmark = pytest.mark.anyio
 TOKEN = "operator-token-of-the-tests"
@@ -50,6 +50,7 @@ class Federation:
 
     app: FastAPI
     operator: httpx.AsyncClient
+    clock: LeapingClock
     clients: tuple[ClientSettings, ...]
 
     def line(self) -> Line:
@@ -66,7 +67,7 @@ class Federation:
 
 
 @pytest.fixture
-def federation(tmp_path: Path, silos: Silos, small: MethodSettings) -> Callable[..., Any]:
+def federation(tmp_path: Path, silos: Silos, small: MethodSettings, clock: LeapingClock) -> Callable[..., Any]:
     """`async with federation(2, strategy="lpsfed") as running`: the aggregator, and settings of two clients."""
 
     @asynccontextmanager
@@ -74,7 +75,8 @@ def federation(tmp_path: Path, silos: Silos, small: MethodSettings) -> Callable[
         app = create_app(
             aggregator_settings(
                 state_directory=tmp_path / "aggregator", operator_token=TOKEN, strategy=strategy, method=small
-            )
+            ),
+            clock=clock,
         )
         clients = tuple(
             client_settings(
@@ -93,7 +95,7 @@ def federation(tmp_path: Path, silos: Silos, small: MethodSettings) -> Callable[
         transport = httpx.ASGITransport(app)
         http = httpx.AsyncClient(transport=transport, base_url="http://aggregator", headers=said)
         async with app.router.lifespan_context(app), http:
-            yield Federation(app, http, clients)
+            yield Federation(app, http, clock, clients)
 
     return run
 
@@ -149,6 +151,13 @@ def problem(http: httpx.AsyncClient, words: str) -> Callable[[], Any]:
 def at_event(event: threading.Event) -> Callable[[], Any]:
     async def look() -> bool:
         return event.is_set()
+
+    return look
+
+
+def waiting_for_the_round(http: httpx.AsyncClient) -> Callable[[], Any]:
+    async def look() -> bool:
+        return bool((await read(http, "status"))["phase"] == "waiting for the round")
 
     return look
 
@@ -307,8 +316,10 @@ async def test_a_round_that_closed_without_this_client_is_gone_on_from(
         opened(running.clients[0], running.line()) as one,
         opened(running.clients[1], running.line()) as two,
     ):
-        await running.start(quorum=1, deadline_seconds=1.5)
+        await running.start(quorum=1)
         await until(at_event(stop.reached))
+        await until(waiting_for_the_round(one))
+        running.clock.pass_the_deadline()
 
         async def second_round() -> bool:
             return len((await running.history())["rounds"]) == 2
@@ -341,7 +352,10 @@ async def test_a_run_that_fails_ends_with_its_failure_and_the_next_one_works(
         opened(running.clients[0], running.line()) as one,
         opened(running.clients[1], running.line()) as two,
     ):
-        await running.start(deadline_seconds=1.0)
+        await running.start()
+        await until(at_event(stop.reached))
+        await until(waiting_for_the_round(one))
+        running.clock.pass_the_deadline()
         await until(finished(one))
         assert "failed" in (await read(one, "quality"))["failure"]
         assert (await read(one, "status"))["phase"] == "failed"
