@@ -9,7 +9,6 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shared.errors import ProtocolError
-from shared.parameters import mlp_specification
 from shared.schemas import Declaration
 from shared.settings import MethodSettings
 from shared.strategies import STRATEGIES, build_strategy
@@ -67,7 +66,7 @@ class AggregatorSettings(BaseSettings):
 
     def declaration(self) -> Declaration:
         """What every client of this federation may send, and no more."""
-        return build_strategy(self.strategy, self.method).declaration(mlp_specification(self.method))
+        return build_strategy(self.strategy, self.method).declaration(self.method)
 
     def require_same_shape(self, method: MethodSettings) -> None:
         """ProtocolError for settings that would exchange other arrays than this federation does."""

@@ -26,13 +26,17 @@ from shared.strategy import Parameters, Strategy
 
 @dataclass(frozen=True)
 class Place:
-    """Where a participation belongs: the client's name, its run with seed and settings, the folder of its models."""
+    """Where a participation belongs: the client's name, its run with seed and settings, the folder of its models.
+
+    `kind` names the strategy's model, "" the one of the settings.
+    """
 
     client: str
     run: str
     seed: int
     method: MethodSettings
     folder: Path
+    kind: str = ""
 
 
 class Participation:
@@ -53,7 +57,7 @@ class Participation:
         began = time.perf_counter()
         spectrum = cached_spectrum(shard, place.method.cutoff, place.folder)
         seconds = time.perf_counter() - began
-        self._training = LocalTraining(shard, spectrum, place.method, device, interrupt=interrupt)
+        self._training = LocalTraining(shard, spectrum, place.method, device, interrupt=interrupt, kind=place.kind)
         self._interrupt = interrupt
         self._users = validation_users(shard.train.shape[0], seed=0)
         self._best: Served | None = None
@@ -116,7 +120,8 @@ class Participation:
     def _resume(self, number: int) -> None:
         """After a restart in mid-run: go on from the best model of this run that was kept, and from its figures."""
         place, head, quality = self.place, read_head(self.place.folder), kept_quality(self.place.folder, "")
-        same = head is not None and (head.shard, head.run, head.method) == (self._shard.digest, place.run, place.method)
+        mine = (self._shard.digest, place.run, place.method, place.kind)
+        same = head is not None and (head.shard, head.run, head.method, head.kind) == mine
         if head is None or not same or not head.round <= number > 0:  # at 0 a run begins, whatever had its name before
             return
         if not load_parameters(place.folder, head, self._training.model):
@@ -147,6 +152,7 @@ class Participation:
             run=place.run,
             round=number,
             method=place.method,
+            kind=place.kind,
             start=self._training.start,
             recall=recall,
             ndcg=ndcg,
@@ -184,7 +190,7 @@ def kept_model(shard: Shard, folder: Path, device: torch.device) -> Served | Non
     if head is None or head.shard != shard.digest:
         return None
     spectrum = cached_spectrum(shard, head.method.cutoff, folder)
-    training = LocalTraining(shard, spectrum, head.method, device, head.start)
+    training = LocalTraining(shard, spectrum, head.method, device, head.start, kind=head.kind)
     if not load_parameters(folder, head, training.model):
         raise DataError(f"{folder / head.parameters}: expected the kept model, got a damaged or other file")
     return freeze(head.version, training.model)

@@ -24,6 +24,7 @@ from client_service.schemas import QualityOut, SpectrumOut, StatusOut
 from client_service.serving.recommender import Recommender, Served
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
+from client_service.shard.catalogue import placed
 from shared.errors import DataError, UnavailableError
 from shared.ownership import owned
 from shared.schemas import Declaration
@@ -64,7 +65,7 @@ class ClientService:
             owned(self.settings.state_directory),
             ThreadPoolExecutor(1, "training", initializer=pin_threads, initargs=(pinned,)) as worker,
         ):
-            shard = await asyncio.get_running_loop().run_in_executor(worker, read_shard, self.settings.shard)
+            shard = await asyncio.get_running_loop().run_in_executor(worker, self._read)
             self._recommender = Recommender(shard)
             LOGGER.info("device", device=str(self.device), reason=self.device_reason, threads=pinned)
             boundary, secret = self._boundary(), own_secret(self.settings.state_directory, self.settings.secret_file)
@@ -90,6 +91,9 @@ class ClientService:
         except Exception:
             LOGGER.exception("agent_ended")
             raise
+
+    def _read(self) -> Shard:
+        return placed(read_shard(self.settings.shard), self.settings.catalogue, self.settings.method.catalogue)
 
     def _kept(self, shard: Shard) -> Served | None:
         """A damaged model is no reason to stay away: popular items are served, flagged, until there is a new one."""

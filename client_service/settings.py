@@ -12,7 +12,6 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from client_service.device import DeviceWish
 from shared.errors import PrivacyError, SettingsError
-from shared.parameters import mlp_specification
 from shared.schemas import ClientName, Declaration
 from shared.settings import MethodSettings
 from shared.strategies import STRATEGIES, build_strategy
@@ -47,6 +46,7 @@ class ClientSettings(BaseSettings):
     secret_file: Path | None = Field(None, description="holds the secret; else one is made in the state directory")
     aggregator_url: str = Field("http://127.0.0.1:8800", pattern=r"^https?://[^/?#]+$")
     strategy: str = "lpsfed"
+    catalogue: Path | None = Field(None, description="ids of the items that all clients share, one a line")
     method: MethodSettings = Field(MethodSettings(), description="its width and layers fix what may leave")
     policy: Policy = Policy()
     device: DeviceWish = "auto"
@@ -76,7 +76,7 @@ def allowed(strategy: Strategy, method: MethodSettings, policy: Policy) -> Decla
         raise PrivacyError(f"policy: expected a strategy of {list(policy.strategies)}, got {strategy.name!r}")
     if forbidden := set(strategy.scalars) - set(policy.scalars):
         raise PrivacyError(f"policy: strategy {strategy.name!r} sends {sorted(forbidden)}, which this silo forbids")
-    return strategy.declaration(mlp_specification(method))
+    return strategy.declaration(method)
 
 
 def client_settings(file: Path | None = None, **overrides: Any) -> ClientSettings:

@@ -1,4 +1,4 @@
-"""Method settings -> names, shapes and seeded initial values of the two MLPs that clients exchange.
+"""Method settings -> names, shapes and seeded initial values of what clients exchange: two MLPs, or a table of items.
 
 The arithmetic is numpy alone, so that the aggregator can hand out the start without torch.
 """
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.errors import SettingsError
 from shared.schemas import TensorSpec
 from shared.settings import MethodSettings
 
@@ -33,6 +34,13 @@ def mlp_specification(method: MethodSettings) -> tuple[TensorSpec, ...]:
     weights = [TensorSpec(name=f"{name}.weight", shape=shape) for name, shape in shapes.items()]
     biases = [TensorSpec(name=f"{name}.bias", shape=shape[:1]) for name, shape in shapes.items()]
     return tuple(sorted(weights + biases, key=lambda spec: spec.name))
+
+
+def table_specification(method: MethodSettings) -> tuple[TensorSpec, ...]:
+    """One row for each item of the federation's catalogue: what algorithms share whose clients sell the same items."""
+    if method.catalogue == 0:
+        raise SettingsError("catalogue: expected the size of a shared item catalogue, because items are shared, got 0")
+    return (TensorSpec(name="item.table", shape=(method.catalogue, method.width)),)
 
 
 def initial_parameters(specification: tuple[TensorSpec, ...], seed: int, *, exact: bool) -> dict[str, Float32]:

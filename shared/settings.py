@@ -33,6 +33,8 @@ class MethodSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     width: int = Field(64, ge=1, le=1024, description="d, width of embeddings and of both MLPs")
+    model: Literal["lgcn", "ngcf"] = Field("lgcn", description="the encoder that both MLPs stand on")
+    catalogue: int = Field(0, ge=0, le=1 << 24, description="items of a catalogue shared by all; 0: there is none")
     layers: int = Field(2, ge=1, le=8, description="L, number of low-pass convolutions")
     cutoff: int = Field(128, ge=1, le=4096, description="Phi, number of lowest frequencies kept")
     start: Literal["exact", "random"] = Field("exact", description="start at the low-pass filter, or at normal noise")

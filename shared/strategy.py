@@ -9,12 +9,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from shared.parameters import Arrays, Float32
+from shared.parameters import Arrays, Float32, mlp_specification, table_specification
 from shared.schemas import Declaration, TensorSpec
+from shared.settings import MethodSettings
 
 Scalars = Mapping[str, float]
 Penalty = Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
-"""(current, received) named tensors -> scalar added to the loss. Operators only, so that no torch is needed here."""
+"""(all own, received) named tensors -> scalar added to the loss. Operators only, so that no torch is needed here."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class LocalClient(Protocol):
         """Run the run's local epochs. `only`: train just the parameters whose name starts so."""
 
     def arrays(self) -> Arrays:
-        """The shared parameters as they are now."""
+        """Every parameter that a strategy could share of this model, as it is now."""
 
     def divergence(self) -> float | None:
         """rho (Eq. 11), or None where the shard's spectrum is too short to be compared."""
@@ -98,7 +99,11 @@ def same_for_all(state: State, update: Update | None) -> Parameters:
 
 @dataclass(frozen=True)
 class Strategy:
-    """One algorithm, both halves. `scalars` names all scalars that may leave a client."""
+    """One algorithm, both halves. `scalars` names all scalars that may leave a client.
+
+    `model` names a model of the client, "" the one that the settings name; `specification` its tensors that may be
+    shared, of which `shared` chooses.
+    """
 
     name: str
     shared: Callable[[str], bool]
@@ -106,10 +111,18 @@ class Strategy:
     fit: Callable[[LocalClient, Parameters], Parameters] = fit_plain
     aggregate: Callable[[State, Sequence[Update]], State] = mean
     personalise: Callable[[State, Update | None], Parameters] = same_for_all
+    model: str = ""
+    specification: Callable[[MethodSettings], tuple[TensorSpec, ...]] = mlp_specification
 
-    def declaration(self, specification: Sequence[TensorSpec]) -> Declaration:
-        """All that this strategy may send of a model with these tensors."""
-        tensors = tuple(sorted((s for s in specification if self.shared(s.name)), key=lambda s: s.name))
+    @property
+    def shares_items(self) -> bool:
+        """Does it need a catalogue of items that all clients share?"""
+        return self.specification is table_specification
+
+    def declaration(self, method: MethodSettings) -> Declaration:
+        """All that this strategy may send with these settings."""
+        chosen = (spec for spec in self.specification(method) if self.shared(spec.name))
+        tensors = tuple(sorted(chosen, key=lambda spec: spec.name))
         return Declaration(strategy=self.name, tensors=tensors, scalars=self.scalars)
 
 

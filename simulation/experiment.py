@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from client_service.device import DeviceWish
-from client_service.settings import ClientSettings, client_settings
+from client_service.settings import ClientSettings, Policy, client_settings
 from shared.schemas import RunIn
 from shared.settings import MethodSettings
+from shared.strategies import build_strategy
+from simulation.catalogue import write_catalogue
 
 DEADLINE_SECONDS = 6 * 3600.0
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One run of one strategy on given shards. `folder` takes the services' state."""
+    """One run of one strategy on given shards. `folder` takes the services' state.
+
+    A strategy that shares items gets a catalogue of all shards' items, whatever `method` says of its size.
+    """
 
     shards: tuple[Path, ...]
     folder: Path
@@ -34,13 +40,30 @@ class Experiment:
         """A client is named for its shard's folder."""
         return tuple(path.name for path in self.shards)
 
+    @cached_property
+    def catalogue(self) -> Path | None:
+        """The list of all clients' items, where the strategy shares items."""
+        return write_catalogue(self.shards, self.folder) if self._shares_items else None
+
+    @cached_property
+    def agreed(self) -> MethodSettings:
+        """The settings with the catalogue's size."""
+        if self.catalogue is None:
+            return self.method
+        return self.method.model_copy(update={"catalogue": len(self.catalogue.read_text("utf-8").splitlines())})
+
+    @property
+    def _shares_items(self) -> bool:
+        sized = self.method.model_copy(update={"catalogue": max(1, self.method.catalogue)})
+        return build_strategy(self.strategy, sized).shares_items
+
     def request(self) -> RunIn:
         return RunIn(
             rounds=self.rounds,
             seed=self.seed,
             clients=len(self.shards),
             deadline_seconds=DEADLINE_SECONDS,
-            method=self.method,
+            method=self.agreed,
         )
 
     def aggregator(self, port: int = 0) -> AggregatorSettings:
@@ -48,7 +71,7 @@ class Experiment:
             state_directory=self.folder / "aggregator",
             operator_token=self.token,
             strategy=self.strategy,
-            method=self.method,
+            method=self.agreed,
             port=port,
         )
 
@@ -59,7 +82,9 @@ class Experiment:
             state_directory=self.state_of(shard),
             aggregator_url=aggregator_url,
             strategy=self.strategy,
-            method=self.method,
+            method=self.agreed,
+            catalogue=self.catalogue,
+            policy=Policy(scalars=build_strategy(self.strategy, self.agreed).scalars),
             device=self.device,
             threads=self.threads,
             port=port,

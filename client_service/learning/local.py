@@ -13,15 +13,18 @@ from client_service.learning.filters import best_filter
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.mean_margin import mean_margin
 from client_service.learning.sampling import PairSampler
-from client_service.learning.train import MLPS, Margins, build_optimiser, fit_tables, pair_loss
+from client_service.learning.train import Margins, build_optimiser, fit_tables, pair_loss
 from client_service.models.lgcn import LGCN
+from client_service.models.model import Ingredients
 from client_service.models.popularity import PopularityTables
+from client_service.models.registry import MODELS
 from client_service.models.start import Filter, start_at
 from client_service.shard import Shard
 from shared.divergence import comparable, divergence, kernel
-from shared.errors import ProtocolError
+from shared.errors import ProtocolError, SettingsError
 from shared.graph import Float64
-from shared.parameters import Float32, initial_parameters, mlp_specification
+from shared.parameters import Float32, initial_parameters
+from shared.schemas import TensorSpec
 from shared.settings import MethodSettings
 from shared.spectrum import Spectrum
 from shared.strategy import Parameters, Penalty
@@ -49,7 +52,8 @@ class Figures:
 class LocalTraining:
     """The client's half of every strategy (see shared.strategy.LocalClient). `moment` is set before each round.
 
-    An exact start is at `start`, or where none is given at the filter that the shard's validation data prefer.
+    `kind` names the model, "" the one of the settings. An exact start is at `start`, or where none is given at the
+    filter that the shard's validation data prefer.
     Whatever is slow ends with Interrupted once `interrupt` is set.
     """
 
@@ -61,12 +65,15 @@ class LocalTraining:
         device: torch.device,
         start: Filter | None = None,
         interrupt: Interrupt = NEVER,
+        kind: str = "",
     ) -> None:
         self.shard, self.spectrum, self.method, self.device = shard, spectrum, method, device
         self._interrupt = interrupt
-        self.start = (start or best_filter(shard, spectrum, interrupt).choice) if method.start == "exact" else None
+        chosen = MODELS[kind or method.model]
+        self.exact = chosen.starts and method.start == "exact"
+        self.start = (start or best_filter(shard, spectrum, interrupt).choice) if self.exact else None
         origin = None if self.start is None else start_at(self.start, spectrum, shard.train)
-        self.model = LGCN(spectrum, shard.train, origin, method).to(device)
+        self.model = chosen.build(Ingredients(spectrum, shard.train, origin, shard.places, method)).to(device)
         self.tables = PopularityTables(shard.train, method.width).to(device)
         self.figures = Figures()
         self.moment = Moment(round=1, rounds=1, seed=0)
@@ -78,9 +85,9 @@ class LocalTraining:
         self.initialise(seed=0)
 
     def initialise(self, seed: int) -> None:
-        """Both MLPs where a run with this seed begins, whether or not they are ever shared."""
-        exact = self.method.start == "exact"
-        self.load(Parameters(initial_parameters(mlp_specification(self.method), seed, exact=exact)))
+        """What could be shared, where a run with this seed begins, whether or not it ever is."""
+        tensors = tuple(TensorSpec(name=name, shape=tuple(p.shape)) for name, p in sorted(self._exchangeable()))
+        self.load(Parameters(initial_parameters(tensors, seed, exact=self.exact)))
 
     def load(self, received: Parameters) -> None:
         """Overwrite the named parameters, and keep what came for penalties and for the refined margin."""
@@ -109,9 +116,8 @@ class LocalTraining:
             self._epoch(generator, margins, penalty, only)
 
     def arrays(self) -> dict[str, Float32]:
-        """Both MLPs as they are now, on the CPU."""
-        named = self.model.named_parameters()
-        return {name: p.detach().cpu().numpy().copy() for name, p in named if name.startswith(MLPS)}
+        """What could be shared, as it is now, on the CPU."""
+        return {name: p.detach().cpu().numpy().copy() for name, p in self._exchangeable()}
 
     def divergence(self) -> float | None:
         """rho (Eq. 11) against the moment's anchor; None without one, or with too short a spectrum."""
@@ -128,15 +134,24 @@ class LocalTraining:
     def mean_margin(self) -> float:
         """M^c (Eq. 10)."""
         generator = torch.Generator().manual_seed(self._seed("margin"))
-        return mean_margin(self.model, self.tables, self.method.margin_strength, generator, self._interrupt)
+        return mean_margin(self._encoder(), self.tables, self.method.margin_strength, generator, self._interrupt)
 
     def _signal(self) -> Float64:
         """The eigenvalues, or (Algorithm 3) the eigenvalues weighted by the trained kernel of the last layer."""
         if self.method.signal == "eigenvalues":
             return self.spectrum.eigenvalues
-        weights = self.model.kernels[-1].detach().abs().cpu().double().numpy()
+        weights = self._encoder().kernels[-1].detach().abs().cpu().double().numpy()
         weighted: Float64 = self.spectrum.eigenvalues * weights
         return weighted
+
+    def _exchangeable(self) -> list[tuple[str, Tensor]]:
+        return [(name, p) for name, p in self.model.named_parameters() if name.startswith(self.model.exchangeable)]
+
+    def _encoder(self) -> LGCN:
+        """The model, where angles and kernels mean something."""
+        if not isinstance(self.model, LGCN):
+            raise SettingsError(f"model: expected a low-pass encoder, which has margins, got {self.method.model!r}")
+        return self.model
 
     def _margins(self) -> Margins | None:
         if self.method.margin_strength == 0.0:
@@ -153,8 +168,8 @@ class LocalTraining:
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-            if "embedding".startswith(only):
-                self._pull_to_start()
+            if self.method.decay and "embedding".startswith(only):
+                self.model.pull_to_start(self.method.decay * self.method.learning_rate)
             losses.append(loss.detach())
             saturated.append(share)
         self.figures.loss, self.figures.saturated = _mean(losses), _mean(saturated)
@@ -162,13 +177,8 @@ class LocalTraining:
     def _penalised(self, penalty: Penalty) -> Tensor:
         own = dict(self.model.named_parameters())
         received = {name: torch.from_numpy(np.array(v)).to(self.device) for name, v in self._received.arrays.items()}
-        value: Tensor = penalty({name: own[name] for name in received}, received)
+        value: Tensor = penalty(own, received)
         return value
-
-    @torch.no_grad()
-    def _pull_to_start(self) -> None:
-        if self.method.decay:
-            self.model.embedding.lerp_(self.model.origin, self.method.decay * self.method.learning_rate)
 
     def _seed(self, purpose: str) -> int:
         """One stream a run, client, round and purpose: a round that is run again draws the same."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.losses import bpr, contrastive, margin, refined_margin, shifted_cosine
 from client_service.learning.sampling import Batch, PairSampler
-from client_service.models.lgcn import LGCN
+from client_service.models.model import Model
 from client_service.models.popularity import PopularityTables
 from shared.settings import MethodSettings
 
@@ -35,7 +35,7 @@ class Margins:
         return refined_margin(self.updated, margin(xi, score, self.strength), score, self.refinement)
 
 
-def build_optimiser(model: LGCN, method: MethodSettings, only: str = "") -> torch.optim.Optimizer:
+def build_optimiser(model: Model, method: MethodSettings, only: str = "") -> torch.optim.Optimizer:
     """Embeddings and kernels learn at one rate, both MLPs at another. `only`: just those whose name starts so."""
     named = [(name, parameter) for name, parameter in model.named_parameters() if name.startswith(only)]
     private = [parameter for name, parameter in named if not name.startswith(MLPS)]
@@ -45,23 +45,10 @@ def build_optimiser(model: LGCN, method: MethodSettings, only: str = "") -> torc
     return torch.optim.Adam(groups, fused=True) if method.optimiser == "adam" else torch.optim.RMSprop(groups)
 
 
-def scores(model: LGCN, batch: Batch, *, leave_one_out: bool) -> tuple[Tensor, Tensor]:
-    """f of the positives (B,) and of every user with every negative (B, n)."""
-    nodes = torch.cat([batch.users, batch.items + model.users, batch.negatives + model.users])
-    rows, coefficients = model.gather(nodes)
-    count = len(batch.users)
-    left, right, others = rows[:count], rows[count : 2 * count], rows[2 * count :]
-    if leave_one_out:
-        users, items = model.pooled_without(batch.users, batch.items, coefficients, (left, right))
-    else:
-        users = model.pooled_users(batch.users, coefficients, left)
-        items = model.pooled_items(batch.items, coefficients, right)
-    return model.score(users, items), model.score_all(users, model.pooled_items(batch.negatives, coefficients, others))
-
-
-def pair_loss(model: LGCN, batch: Batch, method: MethodSettings, margins: Margins | None) -> tuple[Tensor, Tensor]:
+def pair_loss(model: Model, batch: Batch, method: MethodSettings, margins: Margins | None) -> tuple[Tensor, Tensor]:
     """The loss of one batch (Eq. 9, or BPR) and the share of its positives whose angle is at pi: no gradient there."""
-    positive, negatives = scores(model, batch, leave_one_out=method.leave_one_out)
+    leave_one_out = method.leave_one_out
+    positive, negatives = model.scores(batch.users, batch.items, batch.negatives, leave_one_out=leave_one_out)
     if method.loss == "bpr":
         return bpr(positive, negatives, batch.excluded), torch.zeros(())
     shift = torch.zeros_like(positive) if margins is None else margins.of(positive, batch)

@@ -15,9 +15,9 @@ import torch
 from scipy import sparse
 from torch import Tensor, nn
 
+from client_service.models.model import Ingredients, Model
 from client_service.models.start import Start
 from shared.graph import degrees, power
-from shared.settings import MethodSettings
 from shared.spectrum import Spectrum
 
 SATURATION = 2.0  # |f| of the start stays below this for 99 % of all pairs, so that tanh f still has a gradient
@@ -61,9 +61,10 @@ class _RowsAndProjection(torch.autograd.Function):
         return (basis @ of_projection).index_add_(0, nodes, of_rows), None, None
 
 
-class LGCN(nn.Module):
+class LGCN(Model):
     """The client's model. Only `pooling.*` and `predictive.*` are ever shared; everything else is private."""
 
+    exchangeable = ("pooling.", "predictive.")
     basis: Tensor
     edge_step: Tensor
     degree: Tensor
@@ -72,15 +73,16 @@ class LGCN(nn.Module):
     origin: Tensor
     alpha_start: Tensor
 
-    def __init__(self, spectrum: Spectrum, interactions: sparse.csr_array, start: Start | None, method: MethodSettings):
+    def __init__(self, given: Ingredients):
         super().__init__()
-        self.users, self.items = interactions.shape
+        start, method = given.start, given.method
+        self.users, self.items = given.interactions.shape
         self.width, self.residual = method.width, start is not None
         self.exponent = 0.0 if start is None else start.exponent
-        self._keep_graph(spectrum, interactions)
+        self._keep_graph(given.spectrum, given.interactions)
         self._keep_start(start)
         self.embedding = nn.Parameter(self.origin.clone())
-        self.kernels = nn.Parameter(torch.ones(method.layers, len(spectrum.singular)))
+        self.kernels = nn.Parameter(torch.ones(method.layers, len(given.spectrum.singular)))
         self.log_alpha = nn.Parameter(torch.zeros(()))
         self.pooling = TwoLayers((method.layers + 1) * self.width, self.width, self.width)
         self.predictive = TwoLayers(3 * self.width, self.width, 1)
@@ -217,6 +219,21 @@ class LGCN(nn.Module):
     def base_all(self, users: Pooled, items: Pooled) -> Tensor:
         """The base path's part of f of every user row with every item row, (B, n): one GEMM."""
         return self.alpha * (users.embedding @ items.embedding.T) * users.scale[:, None] * items.scale
+
+    def scores(self, users: Tensor, items: Tensor, negatives: Tensor, *, leave_one_out: bool) -> tuple[Tensor, Tensor]:
+        nodes = torch.cat([users, items + self.users, negatives + self.users])
+        rows, coefficients = self.gather(nodes)
+        count = len(users)
+        left, right, others = rows[:count], rows[count : 2 * count], rows[2 * count :]
+        if leave_one_out:
+            u, v = self.pooled_without(users, items, coefficients, (left, right))
+        else:
+            u, v = self.pooled_users(users, coefficients, left), self.pooled_items(items, coefficients, right)
+        return self.score(u, v), self.score_all(u, self.pooled_items(negatives, coefficients, others))
+
+    @torch.no_grad()
+    def pull_to_start(self, share: float) -> None:
+        self.embedding.lerp_(self.origin, share)
 
     def least_mlp(self) -> Tensor:
         """What the predictive MLP adds to f at the least: |tanh| <= 1 bounds it by its output weights."""

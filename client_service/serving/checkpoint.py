@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from client_service.models.lgcn import LGCN
+from client_service.models.model import Model
 from client_service.models.start import Filter
 from shared.settings import MethodSettings
 
@@ -27,6 +27,7 @@ class ModelHead(BaseModel):
     run: str
     round: int
     method: MethodSettings
+    kind: str = ""
     start: Filter | None
     recall: float
     ndcg: float
@@ -38,7 +39,7 @@ class ModelHead(BaseModel):
         return f"{self.run}.{self.round}"
 
 
-def save_model(folder: Path, model: LGCN, head: ModelHead) -> None:
+def save_model(folder: Path, model: Model, head: ModelHead) -> None:
     """Parameters first, then the head that names their file: whoever reads sees the old pair or the new one."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"model-{head.version}.safetensors"
@@ -62,7 +63,7 @@ def read_head(folder: Path) -> ModelHead | None:
         return None
 
 
-def load_parameters(folder: Path, head: ModelHead, model: LGCN) -> bool:
+def load_parameters(folder: Path, head: ModelHead, model: Model) -> bool:
     """Fill the model; False, and nothing changed, where the file is missing, damaged or of another shape."""
     try:
         tensors = load_file(folder / head.parameters)

@@ -6,6 +6,7 @@ Answering from arrays that nothing changes is what lets recommendations go on wh
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import singledispatch
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from scipy import sparse
 
 from client_service.learning.evaluate import Rows, filled
 from client_service.models.lgcn import LGCN, Pooled
+from client_service.models.model import Model
 from shared.parameters import Float32
 
 CANDIDATES = 2000  # of these at most the full score is computed
@@ -116,9 +118,15 @@ def _blocks(length: int, step: int) -> list[Rows]:
     return [np.arange(start, min(start + step, length)) for start in range(0, length, step)]
 
 
-@torch.no_grad()
-def snapshot(model: LGCN) -> Ranker:
+@singledispatch
+def snapshot(model: Model) -> Ranker:
     """The model as it is now."""
+    raise NotImplementedError(type(model).__name__)
+
+
+@snapshot.register
+@torch.no_grad()
+def _(model: LGCN) -> Ranker:
     coefficients = model.coefficients()
     device = model.embedding.device
     users = model.pooled_users(torch.arange(model.users, device=device), coefficients)
@@ -149,9 +157,15 @@ def _array(tensor: torch.Tensor) -> Float32:
     return values
 
 
-@torch.no_grad()
-def fold_in(model: LGCN, basket: Rows) -> Side:
+@singledispatch
+def fold_in(model: Model, basket: Rows) -> Side:
     """The user side, one row, of somebody with these items who is in no graph."""
+    raise NotImplementedError(type(model).__name__)
+
+
+@fold_in.register
+@torch.no_grad()
+def _(model: LGCN, basket: Rows) -> Side:
     device = model.embedding.device
     baskets = torch.zeros(1, model.items, device=device)
     baskets[0, torch.from_numpy(basket).to(device)] = 1.0

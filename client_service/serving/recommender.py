@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_service.learning.evaluate import Rows
-from client_service.models.lgcn import LGCN
+from client_service.models.model import Model
 from client_service.schemas import Fallback, ItemOut, RecommendationsOut
 from client_service.serving.recommend import Ranker, Side, fold_in, snapshot
 from client_service.shard import Shard
@@ -27,7 +27,7 @@ class Served:
     """A model that nothing changes any more, with the version that its answers carry."""
 
     version: str
-    model: LGCN
+    model: Model
     ranker: Ranker
 
     @cached_property
@@ -38,7 +38,7 @@ class Served:
         return (rows / np.where(length > 0, length, 1.0)).astype(np.float32)
 
 
-def freeze(version: str, model: LGCN) -> Served:
+def freeze(version: str, model: Model) -> Served:
     """A copy of the parameters; the constant buffers, which are large, are shared with the original."""
     constant = {id(buffer): buffer for buffer in model.buffers()}
     frozen = copy.deepcopy(model, memo=constant).requires_grad_(False)

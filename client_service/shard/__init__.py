@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from scipy import sparse
 
@@ -46,7 +47,8 @@ class ShardHead(BaseModel):
 class Shard:
     """One silo's data. M users with at least one training item, N items of its catalogue, ids sorted.
 
-    train, valid, test: (M, N), 0/1, float64, sorted indices, disjoint. titles: (N,), None where unknown.
+    train, valid, test: (M, N), 0/1, float64, sorted indices, disjoint. titles: (N,), None where unknown. places: (N,),
+    each item's row in a catalogue that the whole federation shares, None where there is no such catalogue.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Shard:
     test: sparse.csr_array
     digest: str
     notes: tuple[str, ...] = ()
+    places: NDArray[np.int64] | None = None
 
     def user_row(self, user_id: str) -> int | None:
         """The user's row in the matrices, or None for somebody who is not in the shard."""
@@ -141,7 +144,8 @@ def _shard(
     ids = (user_ids.to_list(), catalogue["item"].to_list(), titles)
     digest = content_digest(ids, tuple(matrices.values()))
     named = None if titles is None else tuple(titles)
-    return Shard(name, tuple(ids[0]), tuple(ids[1]), named, **matrices, digest=digest, notes=(*notes, *counted))
+    train, valid, test = matrices.values()
+    return Shard(name, tuple(ids[0]), tuple(ids[1]), named, train, valid, test, digest, (*notes, *counted))
 
 
 def _catalogue(pairs: pl.DataFrame, items: pl.DataFrame | None, path: Path) -> pl.DataFrame:

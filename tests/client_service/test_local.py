@@ -54,7 +54,7 @@ def test_every_strategy_declares_only_what_the_client_has_and_none_of_its_privat
     client: LocalTraining, name: str
 ) -> None:
     strategy = STRATEGIES[name](client.method)
-    declared = {spec.name for spec in strategy.declaration(mlp_specification(client.method)).tensors}
+    declared = {spec.name for spec in strategy.declaration(client.method).tensors}
     assert declared <= set(client.arrays())
     private = set(copied(client)) - set(client.arrays())
     assert private == {"embedding", "kernels", "log_alpha"} and not any(strategy.shared(own) for own in private)

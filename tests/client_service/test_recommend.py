@@ -13,6 +13,7 @@ from scipy import sparse
 
 import client_service.serving.recommend
 from client_service.models.lgcn import LGCN
+from client_service.models.model import Ingredients
 from client_service.models.start import Filter, start_at
 from client_service.serving.recommend import Predictor, Ranker, Side, fold_in, snapshot
 from client_service.shard import Shard
@@ -27,7 +28,7 @@ def trained(shard: Shard, *, exact: bool, reach: float = 1.0) -> LGCN:
     """A model whose every part is other than at its start; `reach` scales the predictive MLP's part of the score."""
     spectrum = low_spectrum(shard.train, METHOD.cutoff)
     start = start_at(Filter(9, 0.4, 0.3), spectrum, shard.train) if exact else None
-    model = LGCN(spectrum, shard.train, start, METHOD)
+    model = LGCN(Ingredients(spectrum, shard.train, start, None, METHOD))
     initial = initial_parameters(mlp_specification(METHOD), 1, exact=False)
     model.load_state_dict({name: torch.from_numpy(value) for name, value in initial.items()}, strict=False)
     generator = torch.Generator().manual_seed(2)
@@ -177,7 +178,9 @@ def test_no_item_that_belongs_in_a_list_is_ever_pruned(
 
 def test_a_stranger_with_a_known_users_basket_gets_that_users_list(planted: Shard) -> None:
     spectrum = low_spectrum(planted.train, METHOD.cutoff)
-    model = LGCN(spectrum, planted.train, start_at(Filter(9, 0.4, 0.3), spectrum, planted.train), METHOD)
+    model = LGCN(
+        Ingredients(spectrum, planted.train, start_at(Filter(9, 0.4, 0.3), spectrum, planted.train), None, METHOD)
+    )
     ranker = snapshot(model)
     for user in (0, 17):
         basket = planted.train[[user]].indices.astype(np.int64)

@@ -219,7 +219,7 @@ def test_the_paper_preset_uses_rmsprop_and_the_default_adam(client: Builder) -> 
 
 def test_a_penalty_on_the_distance_to_what_was_received_keeps_the_mlps_near_it(client: Builder) -> None:
     def proximal(current: Mapping[str, Any], received: Mapping[str, Any]) -> Any:
-        assert set(current) == set(received) == set(start)
+        assert set(received) == set(start) < set(current)
         return 100.0 * sum(((current[name] - received[name]) ** 2).sum() for name in received)
 
     plain, held = (client(start="random", mlp_learning_rate=0.01, local_epochs=5) for _ in range(2))

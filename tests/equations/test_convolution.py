@@ -10,6 +10,7 @@ import torch
 from scipy import sparse
 
 from client_service.models.lgcn import LGCN, _RowsAndProjection
+from client_service.models.model import Ingredients
 from shared.settings import MethodSettings
 from shared.spectrum import low_spectrum
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("double")
 def model(drawn: Callable[..., Graph]) -> LGCN:
     """9 users, 11 items, Phi 6, L 3; random kernels and an embedding that lies nowhere in particular."""
     graph, generator = drawn(9, 11, seed=1), torch.Generator().manual_seed(1)
-    found = LGCN(low_spectrum(graph, METHOD.cutoff), graph, None, METHOD)
+    found = LGCN(Ingredients(low_spectrum(graph, METHOD.cutoff), graph, None, None, METHOD))
     with torch.no_grad():
         found.kernels.copy_(torch.rand(found.kernels.shape, generator=generator) * 2 - 0.5)
         found.embedding.copy_(torch.randn(found.embedding.shape, generator=generator))

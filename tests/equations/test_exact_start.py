@@ -10,6 +10,7 @@ import torch
 from scipy import sparse
 
 from client_service.models.lgcn import LGCN
+from client_service.models.model import Ingredients
 from client_service.models.start import Filter, start_at
 from shared.parameters import initial_parameters, mlp_specification
 from shared.settings import MethodSettings
@@ -34,7 +35,7 @@ def spectrum(graph: Graph) -> Spectrum:
 def untrained(graph: Graph, spectrum: Spectrum, chosen: Filter | None, *, exact: bool = True) -> LGCN:
     """A model with the initial MLPs that the aggregator hands out."""
     start = None if chosen is None else start_at(chosen, spectrum, graph)
-    model = LGCN(spectrum, graph, start, METHOD)
+    model = LGCN(Ingredients(spectrum, graph, start, None, METHOD))
     initial = initial_parameters(mlp_specification(METHOD), 5, exact=exact)
     model.load_state_dict({name: torch.from_numpy(value) for name, value in initial.items()}, strict=False)
     return model
@@ -99,7 +100,7 @@ def test_entries_of_the_start_are_of_order_one(graph: Graph, spectrum: Spectrum)
 
 def test_a_width_beyond_the_cutoff_is_filled_with_zeros(graph: Graph, spectrum: Spectrum) -> None:
     wide = MethodSettings(width=11, layers=2, cutoff=8)
-    model = LGCN(spectrum, graph, start_at(Filter(8, 0.0, 0.5), spectrum, graph), wide)
+    model = LGCN(Ingredients(spectrum, graph, start_at(Filter(8, 0.0, 0.5), spectrum, graph), None, wide))
     assert model.embedding.shape == (140, 11)
     assert not model.origin[:, 8:].any() and model.origin[:, :8].any()
 

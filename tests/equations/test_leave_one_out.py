@@ -7,6 +7,7 @@ import torch
 from scipy import sparse
 
 from client_service.models.lgcn import LGCN
+from client_service.models.model import Ingredients
 from client_service.models.start import Filter, start_at
 from shared.settings import MethodSettings
 from shared.spectrum import low_spectrum
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("double")
 def model() -> LGCN:
     """5 users, 6 items, Phi 4. Z(0) is the start's; the kernels are as if trained."""
     spectrum = low_spectrum(GRAPH, 4)
-    found = LGCN(spectrum, GRAPH, start_at(Filter(4, 0.4, 0.3), spectrum, GRAPH), METHOD)
+    found = LGCN(Ingredients(spectrum, GRAPH, start_at(Filter(4, 0.4, 0.3), spectrum, GRAPH), None, METHOD))
     with torch.no_grad():
         found.kernels.copy_(torch.tensor([[1.2, 0.9, 0.4, 1.1], [0.8, 1.3, 0.7, 0.2]]))
     return found
@@ -118,7 +119,7 @@ def test_directions_that_carry_no_edge_are_left_out() -> None:
     graph = sparse.csr_array([[1.0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 0, 0]])
     spectrum = low_spectrum(graph, 4)
     assert spectrum.singular.tolist() == pytest.approx([1.0, 1.0])
-    found = LGCN(spectrum, graph, start_at(Filter(2, 0.4, 0.3), spectrum, graph), METHOD)
+    found = LGCN(Ingredients(spectrum, graph, start_at(Filter(2, 0.4, 0.3), spectrum, graph), None, METHOD))
     with torch.no_grad():
         found.embedding.copy_(torch.linspace(-1.0, 2.0, found.embedding.numel()).view(found.embedding.shape))
     layers = found.layers_without(torch.tensor([0]), torch.tensor([4]), found.coefficients())

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from client_service.learning.losses import angle
 from client_service.models.lgcn import LGCN, Pooled
+from client_service.models.model import Ingredients
 from client_service.models.start import Filter, start_at
 from shared.settings import MethodSettings
 from shared.spectrum import low_spectrum
@@ -46,7 +47,7 @@ def fill(mlp: nn.Module, values: dict[str, tuple[list[list[float]], list[float]]
 def residual() -> LGCN:
     """The model as it starts at the filter: a base path beside both MLPs."""
     spectrum = low_spectrum(GRAPH, 3)
-    model = LGCN(spectrum, GRAPH, start_at(Filter(3, 0.0, 0.5), spectrum, GRAPH), METHOD)
+    model = LGCN(Ingredients(spectrum, GRAPH, start_at(Filter(3, 0.0, 0.5), spectrum, GRAPH), None, METHOD))
     fill(model.pooling, POOLING)
     fill(model.predictive, PREDICTIVE)
     return model
@@ -55,7 +56,7 @@ def residual() -> LGCN:
 @pytest.fixture
 def bare() -> LGCN:
     """The paper's model: the MLPs alone."""
-    model = LGCN(low_spectrum(GRAPH, 3), GRAPH, None, METHOD)
+    model = LGCN(Ingredients(low_spectrum(GRAPH, 3), GRAPH, None, None, METHOD))
     fill(model.pooling, POOLING)
     fill(model.predictive, PREDICTIVE)
     return model

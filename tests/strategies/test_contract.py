@@ -59,7 +59,7 @@ def strategy(request: pytest.FixtureRequest) -> Strategy:
 
 
 def declaration(strategy: Strategy) -> Declaration:
-    return strategy.declaration(SPECIFICATION)
+    return strategy.declaration(METHOD)
 
 
 def start(strategy: Strategy) -> dict[str, Float32]:

@@ -6,7 +6,6 @@ from unittest.mock import Mock
 
 import numpy as np
 
-from shared.parameters import mlp_specification
 from shared.settings import MethodSettings
 from shared.strategies.local import local
 from shared.strategy import LocalClient, Parameters, State, Update
@@ -15,7 +14,7 @@ LOCAL = local(MethodSettings())
 
 
 def test_nothing_is_declared() -> None:
-    declared = LOCAL.declaration(mlp_specification(MethodSettings()))
+    declared = LOCAL.declaration(MethodSettings())
     assert (declared.strategy, declared.tensors, declared.scalars) == ("local", (), ())
 
 
