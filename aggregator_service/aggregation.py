@@ -1,6 +1,7 @@
 """A closed round's spooled updates -> the next state; a state and one client's update -> that client's parameters.
 
-Everything is read tensor by tensor from files, so that no client's whole update lies in memory.
+Everything is read tensor by tensor from files, so that no client's whole update lies in memory. What a strategy makes
+for each client does, once, until it is written.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 
 from aggregator_service.rounds import Run
 from aggregator_service.settings import AggregatorSettings
+from aggregator_service.state_body import packed, unpacked
 from aggregator_service.storage import records
 from aggregator_service.storage.blobs import Blobs
 from aggregator_service.storage.database import Database
@@ -43,7 +45,7 @@ def aggregate(archive: Archive, run: Run) -> HeldState:
     held = records.updates(archive.database, run.name, number=run.round)
     before, updates = _state(archive, run, run.round - 1), [_update(archive, one) for one in held]
     after = archive.strategy(run).aggregate(before, updates)
-    blob = archive.blobs.save(encode(Parameters(after.arrays, after.scalars)))
+    blob = archive.blobs.save(encode(packed(after)))
     return HeldState(run.name, run.round, blob.digest, dict(after.latest), blob.name)
 
 
@@ -62,8 +64,7 @@ def _state(archive: Archive, run: Run, number: int) -> State:
     if number == 0:
         return State(initial(archive, run).arrays)
     held = records.state(archive.database, run.name, number=number)
-    content = _content(archive, held.blob, number)
-    return State(content.arrays, content.scalars, held.latest)
+    return unpacked(_content(archive, held.blob, number), held.latest)
 
 
 def _update(archive: Archive, held: HeldUpdate) -> Update:

@@ -129,8 +129,9 @@ class Agent:
         """Make this run's model and put the run's parameters into it: the initial ones, or the latest."""
         self._note(phase="preparing", run=run)
         silo, method = self._silo, self._agreed(state.method)
-        kind = build_strategy(silo.settings.strategy, method).model
-        place = Place(silo.settings.name, run, state.seed, method, silo.settings.state_directory / "model", kind)
+        settings, kind = silo.settings, build_strategy(silo.settings.strategy, method).model
+        folder, cache = settings.state_directory / "model", settings.cache_directory
+        place = Place(settings.name, run, state.seed, method, folder, kind, cache)
         part = await self._off_loop(Participation, place, silo.shard, silo.recommender, silo.device, silo.interrupt)
         number = state.round if state.phase == "finished" else max(0, state.round - 1)
         received = await self._personalised(run, number) if number else await self._aggregator.model(run)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from client_service.figures import keep_quality, keep_spectra, kept_quality, kept_spectra
+from client_service.learning.choice import Choice, keep_choice, kept_choice
 from client_service.learning.evaluate import on_test, on_validation, validation_users
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.local import LocalTraining, Moment
@@ -21,6 +22,7 @@ from client_service.shard import Shard
 from shared.errors import DataError
 from shared.parameters import digest
 from shared.settings import MethodSettings
+from shared.spectrum import Spectrum
 from shared.strategy import Parameters, Strategy
 
 
@@ -28,7 +30,8 @@ from shared.strategy import Parameters, Strategy
 class Place:
     """Where a participation belongs: the client's name, its run with seed and settings, the folder of its models.
 
-    `kind` names the strategy's model, "" the one of the settings.
+    `kind` names the strategy's model, "" the one of the settings. `cache` is for what follows from the shard alone;
+    without one it lies beside the models.
     """
 
     client: str
@@ -37,6 +40,7 @@ class Place:
     method: MethodSettings
     folder: Path
     kind: str = ""
+    cache: Path | None = None
 
 
 class Participation:
@@ -55,9 +59,9 @@ class Participation:
     ) -> None:
         self.place, self._shard, self._recommender = place, shard, recommender
         began = time.perf_counter()
-        spectrum = cached_spectrum(shard, place.method.cutoff, place.folder)
+        spectrum = cached_spectrum(shard, place.method.cutoff, place.cache or place.folder)
         seconds = time.perf_counter() - began
-        self._training = LocalTraining(shard, spectrum, place.method, device, interrupt=interrupt, kind=place.kind)
+        self._training = _begun(place, shard, spectrum, device, interrupt)
         self._interrupt = interrupt
         self._users = validation_users(shard.train.shape[0], seed=0)
         self._best: Served | None = None
@@ -126,14 +130,14 @@ class Participation:
             return
         if not load_parameters(place.folder, head, self._training.model):
             return
-        self._best = self._recommender.served = freeze(head.version, self._training.model)
+        self._best = self._recommender.served = freeze(head.version, self._training)
         if quality.run == place.run:
             earlier = tuple(entry for entry in quality.rounds if entry.round < number)
             self.quality = self.quality.model_copy(update={"rounds": earlier, "best_round": quality.best_round})
 
     def _judge(self, figures: RoundQuality) -> None:
         began = time.perf_counter()
-        served = freeze(f"{self.place.run}.{figures.round}", self._training.model)
+        served = freeze(f"{self.place.run}.{figures.round}", self._training)
         found = on_validation(self._shard, self._interrupt.before(served.ranker.top), self._users)
         best = max((entry.ndcg for entry in self.quality.rounds), default=-1.0)
         judged = {"recall": found.recall, "ndcg": found.ndcg, "evaluate_seconds": time.perf_counter() - began}
@@ -154,6 +158,7 @@ class Participation:
             method=place.method,
             kind=place.kind,
             start=self._training.start,
+            recipe=self._training.recipe,
             recall=recall,
             ndcg=ndcg,
         )
@@ -165,7 +170,7 @@ class Participation:
         self.quality = quality
 
     def _empty_quality(self, spectrum_seconds: float) -> QualityOut:
-        start = self._training.start
+        start, recipe = self._training.start, self._training.recipe
         return QualityOut(
             client=self.place.client,
             run=self.place.run,
@@ -174,6 +179,7 @@ class Participation:
             edges=self._shard.train.nnz,
             spectrum_seconds=spectrum_seconds,
             start=None if start is None else asdict(start),
+            recipe=None if recipe is None else asdict(recipe),
         )
 
     def _angles(self) -> dict[str, float]:
@@ -184,13 +190,25 @@ class Participation:
         return {str(bucket): float(angle) for bucket, angle in enumerate(angles)}
 
 
+def _begun(place: Place, shard: Shard, spectrum: Spectrum, device: torch.device, interrupt: Interrupt) -> LocalTraining:
+    """A model where its run begins, with the choices that an earlier run made on the same shard."""
+    method, folder = place.method, place.cache or place.folder
+    kept = kept_choice(shard, method.cutoff, folder)
+    recipe = kept.recipe if method.fusion else None
+    training = LocalTraining(shard, spectrum, method, device, kept.start, interrupt, place.kind, recipe)
+    made = Choice(start=training.start or kept.start, recipe=training.recipe or kept.recipe)
+    if made != kept:
+        keep_choice(shard, method.cutoff, folder, made)
+    return training
+
+
 def kept_model(shard: Shard, folder: Path, device: torch.device) -> Served | None:
     """The model kept by an earlier process, or None where there is none that fits the shard."""
     head = read_head(folder)
     if head is None or head.shard != shard.digest:
         return None
     spectrum = cached_spectrum(shard, head.method.cutoff, folder)
-    training = LocalTraining(shard, spectrum, head.method, device, head.start, kind=head.kind)
+    training = LocalTraining(shard, spectrum, head.method, device, head.start, recipe=head.recipe, kind=head.kind)
     if not load_parameters(folder, head, training.model):
         raise DataError(f"{folder / head.parameters}: expected the kept model, got a damaged or other file")
-    return freeze(head.version, training.model)
+    return freeze(head.version, training)

@@ -106,6 +106,7 @@ class QualityOut(Message):
     test_users: int = 0
     spectrum_seconds: float = 0.0
     start: dict[str, Any] | None = Field(None, description="the filter that training started at")
+    recipe: dict[str, Any] | None = Field(None, description="what is fused with the trained score, and how loudly")
     angles: dict[str, float] | None = Field(None, description="mean xi by log2 bucket of item popularity")
 
 

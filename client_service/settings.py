@@ -43,6 +43,7 @@ class ClientSettings(BaseSettings):
     name: ClientName
     shard: Path = Field(description="folder with the silo's interactions.parquet")
     state_directory: Path = Field(description="secret, ledger, spectrum and models")
+    cache_directory: Path | None = Field(None, description="what follows from the shard alone; else with the models")
     secret_file: Path | None = Field(None, description="holds the secret; else one is made in the state directory")
     aggregator_url: str = Field("http://127.0.0.1:8800", pattern=r"^https?://[^/?#]+$")
     strategy: str = "lpsfed"

@@ -17,6 +17,9 @@ from shared.settings import MethodSettings
 
 Float32 = NDArray[np.float32]
 Arrays = Mapping[str, Float32]
+ITEM_TABLE = "item.table"
+SIDES = ("item", "user")
+TABLE_DEVIATION = 0.1  # of an item table's normal start
 
 
 def mlp_specification(method: MethodSettings) -> tuple[TensorSpec, ...]:
@@ -40,17 +43,31 @@ def table_specification(method: MethodSettings) -> tuple[TensorSpec, ...]:
     """One row for each item of the federation's catalogue: what algorithms share whose clients sell the same items."""
     if method.catalogue == 0:
         raise SettingsError("catalogue: expected the size of a shared item catalogue, because items are shared, got 0")
-    return (TensorSpec(name="item.table", shape=(method.catalogue, method.width)),)
+    return (TensorSpec(name=ITEM_TABLE, shape=(method.catalogue, method.width)),)
+
+
+def attended_specification(method: MethodSettings) -> tuple[TensorSpec, ...]:
+    """The item table, and for users and for items the semantic attention q tanh(W z + b) over meta-paths."""
+    width = method.width
+    shapes = {"bias": (width,), "query": (1, width), "weight": (width, width)}
+    attention = (TensorSpec(name=f"attention.{s}.{n}", shape=shape) for s in SIDES for n, shape in shapes.items())
+    return (*attention, *table_specification(method))
 
 
 def initial_parameters(specification: tuple[TensorSpec, ...], seed: int, *, exact: bool) -> dict[str, Float32]:
-    """Xavier-uniform weights and zero biases, the same on every machine for the same seed.
+    """Xavier-uniform weights, zero biases and normal item tables, the same on every machine for the same seed.
 
     `exact` zeroes the two output layers, so that a model starts exactly at its base path.
     """
     generator = np.random.default_rng(seed)
-    values = {spec.name: _xavier(spec, generator) for spec in specification}
+    values = {spec.name: _drawn(spec, generator) for spec in specification}
     return {name: np.zeros_like(v) if exact and ".output." in name else v for name, v in values.items()}
+
+
+def _drawn(spec: TensorSpec, generator: np.random.Generator) -> Float32:
+    if spec.name == ITEM_TABLE:  # Xavier would make the rows of a long catalogue so small that nothing is learnt
+        return generator.normal(0.0, TABLE_DEVIATION, spec.shape).astype(np.float32)
+    return _xavier(spec, generator)
 
 
 def _xavier(spec: TensorSpec, generator: np.random.Generator) -> Float32:

@@ -38,6 +38,7 @@ class MethodSettings(BaseModel):
     layers: int = Field(2, ge=1, le=8, description="L, number of low-pass convolutions")
     cutoff: int = Field(128, ge=1, le=4096, description="Phi, number of lowest frequencies kept")
     start: Literal["exact", "random"] = Field("exact", description="start at the low-pass filter, or at normal noise")
+    fusion: bool = Field(True, description="rank by the trained score together with closed-form full-spectrum scores")
     optimiser: Literal["adam", "rmsprop"] = "adam"
     learning_rate: float = Field(1e-3, gt=0, le=1, description="of embeddings and kernels")
     mlp_learning_rate: float = Field(3e-5, gt=0, le=1, description="of both MLPs")
@@ -69,6 +70,7 @@ PRESETS: dict[Preset, dict[str, Any]] = {
     "paper": {
         "cutoff": 64,
         "start": "random",
+        "fusion": False,
         "optimiser": "rmsprop",
         "learning_rate": 5e-4,
         "mlp_learning_rate": 5e-4,

@@ -5,15 +5,17 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from shared.parameters import Arrays, Float32, mlp_specification, table_specification
+from shared.parameters import ITEM_TABLE, Arrays, Float32, mlp_specification
 from shared.schemas import Declaration, TensorSpec
 from shared.settings import MethodSettings
 
 Scalars = Mapping[str, float]
+Loss = Literal["", "bpr", "bce"]
+"""What a strategy may train with; "" is the loss that the settings name."""
 Penalty = Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
 """(all own, received) named tensors -> scalar added to the loss. Operators only, so that no torch is needed here."""
 
@@ -37,11 +39,13 @@ class Update:
 
 @dataclass(frozen=True)
 class State:
-    """The aggregator's memory between rounds: mean arrays and scalars, and each enrolled client's latest scalars."""
+    """The aggregator's memory between rounds: mean arrays and scalars, each enrolled client's latest scalars, and the
+    arrays made for one client alone, where a strategy makes some."""
 
     arrays: Arrays
     scalars: Scalars = field(default_factory=dict)
     latest: Mapping[str, Scalars] = field(default_factory=dict)
+    own: Mapping[str, Arrays] = field(default_factory=dict)
 
 
 class LocalClient(Protocol):
@@ -50,8 +54,17 @@ class LocalClient(Protocol):
     def load(self, received: Parameters) -> None:
         """Take over the named arrays and remember them for penalties."""
 
-    def train(self, *, bias_aware: bool = False, penalty: Penalty | None = None, only: str = "") -> None:
-        """Run the run's local epochs. `only`: train just the parameters whose name starts so."""
+    def train(
+        self,
+        *,
+        bias_aware: bool = False,
+        penalty: Penalty | None = None,
+        only: str = "",
+        loss: Loss = "",
+        weights: tuple[float, float] = (1.0, 1.0),
+    ) -> None:
+        """Run the run's local epochs. `only`: train just the parameters whose name starts so. `weights`: how much the
+        pairs of the less and of the more active half of the users count, with the losses "bpr" and "bce"."""
 
     def arrays(self) -> Arrays:
         """Every parameter that a strategy could share of this model, as it is now."""
@@ -61,6 +74,13 @@ class LocalClient(Protocol):
 
     def mean_margin(self) -> float:
         """M^c (Eq. 10)."""
+
+    def losses_by_activity(self) -> tuple[float, float]:
+        """Mean BPR loss over the training pairs of the less and of the more active half of the users."""
+
+    def generator(self, purpose: str) -> np.random.Generator:
+        """Random numbers of this round for noise on what leaves: the same if the round is run again, and not to be
+        guessed by anybody who does not have the shard."""
 
 
 def fit_plain(client: LocalClient, received: Parameters) -> Parameters:
@@ -117,7 +137,7 @@ class Strategy:
     @property
     def shares_items(self) -> bool:
         """Does it need a catalogue of items that all clients share?"""
-        return self.specification is table_specification
+        return any(spec.name == ITEM_TABLE for spec in self.specification(MethodSettings(catalogue=1)))
 
     def declaration(self, method: MethodSettings) -> Declaration:
         """All that this strategy may send with these settings."""

@@ -22,6 +22,7 @@ DEADLINE_SECONDS = 6 * 3600.0
 class Experiment:
     """One run of one strategy on given shards. `folder` takes the services' state.
 
+    `cache`, where there is one, keeps what follows from a shard alone for other experiments on the same shards.
     A strategy that shares items gets a catalogue of all shards' items, whatever `method` says of its size.
     """
 
@@ -33,6 +34,7 @@ class Experiment:
     seed: int = 0
     device: DeviceWish = "auto"
     threads: int = 1
+    cache: Path | None = None
     token: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
 
     @property
@@ -85,6 +87,7 @@ class Experiment:
             method=self.agreed,
             catalogue=self.catalogue,
             policy=Policy(scalars=build_strategy(self.strategy, self.agreed).scalars),
+            cache_directory=self.cache_of(shard),
             device=self.device,
             threads=self.threads,
             port=port,
@@ -94,6 +97,10 @@ class Experiment:
         """The client's own folder."""
         return self.folder / shard.name
 
+    def cache_of(self, shard: Path) -> Path:
+        """Where its spectrum is kept."""
+        return self.models_of(shard) if self.cache is None else self.cache / shard.name
+
     def models_of(self, shard: Path) -> Path:
-        """Where the client keeps its spectrum and its best model."""
+        """Where the client keeps its best model."""
         return self.state_of(shard) / "model"

@@ -66,6 +66,7 @@ def _client(name: str, quality: QualityOut, history: RunHistoryOut) -> dict[str,
         "saturated": max((entry.saturated for entry in trained), default=0.0),
         "xi_by_item_popularity": quality.angles,
         "start": quality.start,
+        "recipe": quality.recipe,
     }
 
 

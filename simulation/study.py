@@ -22,7 +22,7 @@ def study(experiment: Experiment, conduct: Conduct, *, edges_kept: float | None,
     with run_bars(experiment.names, experiment.rounds, shown=shown) as observe:
         outcome = conduct(experiment, observe)
     with count_bar("floors", len(experiment.shards), shown=shown) as done:
-        floors = all_floors(experiment.shards, experiment.method.cutoff, cache_of=experiment.models_of, observe=done)
+        floors = all_floors(experiment.shards, experiment.method.cutoff, cache_of=experiment.cache_of, observe=done)
     report = build_report(experiment, outcome, floors, edges_kept)
     _write_metrics(experiment.folder / "metrics.jsonl", outcome)
     (experiment.folder / "report.json").write_text(json.dumps(report, indent=1), encoding="utf-8")

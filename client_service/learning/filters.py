@@ -5,14 +5,14 @@ This is what a silo could have alone without training a network. Every choice is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
 from scipy import linalg, sparse
 
-from client_service.learning.evaluate import Quality, TopItems, on_validation, ranked_by, validation_users
+from client_service.learning.evaluate import Quality, Rows, TopItems, on_validation, ranked_by, validation_users
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.models.start import Filter, start_at
 from client_service.shard import Shard
@@ -28,7 +28,7 @@ EXPONENTS = (0.1, 0.3, 0.5)
 USUAL_EXPONENT = 0.3
 LOW_PASS = tuple(Filter(cutoff, ridge=0.0, exponent=0.5) for cutoff in (16, 32, 64))
 EASE_RIDGES = (100.0, 300.0, 1000.0)
-EASE_ITEMS = 6_000  # its N x N inverse takes 16 N^2 bytes and N^3 operations: beyond this, minutes a shard
+EASE_ITEMS = 10_000  # its N x N inverse takes 16 N^2 bytes and N^3 operations: beyond this, minutes a shard
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,17 @@ class Chosen(Generic[Choice]):
     validation: Quality
 
 
-def filter_top(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array) -> TopItems:
-    """Lists of the filter alone: one GEMM a block of users."""
+def filter_scores(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array) -> Callable[[Rows], Float32]:
+    """Scores of the filter alone, user rows (B,) -> (B, N): one GEMM a block of users."""
     start = start_at(chosen, spectrum, train)
     users = (start.users * start.user_scale[:, None]).astype(np.float32)
     items = (start.items * start.item_scale[:, None]).T.astype(np.float32)
-    return ranked_by(lambda rows: users[rows] @ items)
+    return lambda rows: users[rows] @ items
+
+
+def filter_top(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array) -> TopItems:
+    """Lists of the filter alone."""
+    return ranked_by(filter_scores(chosen, spectrum, train))
 
 
 def best_filter(shard: Shard, spectrum: Spectrum, interrupt: Interrupt = NEVER) -> Chosen[Filter]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor
 
 from client_service.learning.filters import best_filter
+from client_service.learning.fusing import best_recipe
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.mean_margin import mean_margin
 from client_service.learning.sampling import PairSampler
-from client_service.learning.train import Margins, build_optimiser, fit_tables, pair_loss
+from client_service.learning.train import Margins, build_optimiser, fit_tables, losses_of_groups, pair_loss
+from client_service.models.fusion import Recipe, fuse
 from client_service.models.lgcn import LGCN
 from client_service.models.model import Ingredients
 from client_service.models.popularity import PopularityTables
@@ -27,7 +31,7 @@ from shared.parameters import Float32, initial_parameters
 from shared.schemas import TensorSpec
 from shared.settings import MethodSettings
 from shared.spectrum import Spectrum
-from shared.strategy import Parameters, Penalty
+from shared.strategy import Loss, Parameters, Penalty
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,17 @@ class Moment:
     rounds: int
     seed: int
     anchor: Float64 | None = None
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What the epochs of a round are trained for: see LocalClient.train. `weights` (M,) are those of each user."""
+
+    margins: Margins | None
+    penalty: Penalty | None
+    only: str
+    loss: Loss
+    weights: Tensor | None
 
 
 @dataclass
@@ -53,7 +68,7 @@ class LocalTraining:
     """The client's half of every strategy (see shared.strategy.LocalClient). `moment` is set before each round.
 
     `kind` names the model, "" the one of the settings. An exact start is at `start`, or where none is given at the
-    filter that the shard's validation data prefer.
+    filter that the shard's validation data prefer; likewise `recipe` says what is fused with the trained score.
     Whatever is slow ends with Interrupted once `interrupt` is set.
     """
 
@@ -66,6 +81,7 @@ class LocalTraining:
         start: Filter | None = None,
         interrupt: Interrupt = NEVER,
         kind: str = "",
+        recipe: Recipe | None = None,
     ) -> None:
         self.shard, self.spectrum, self.method, self.device = shard, spectrum, method, device
         self._interrupt = interrupt
@@ -73,6 +89,10 @@ class LocalTraining:
         self.exact = chosen.starts and method.start == "exact"
         self.start = (start or best_filter(shard, spectrum, interrupt).choice) if self.exact else None
         origin = None if self.start is None else start_at(self.start, spectrum, shard.train)
+        self.recipe = recipe
+        if self.start is not None and recipe is None and method.fusion:
+            self.recipe = best_recipe(shard, spectrum, self.start, interrupt)
+        self.fusion = fuse(self.recipe, shard.train, spectrum)
         self.model = chosen.build(Ingredients(spectrum, shard.train, origin, shard.places, method)).to(device)
         self.tables = PopularityTables(shard.train, method.width).to(device)
         self.figures = Figures()
@@ -81,6 +101,8 @@ class LocalTraining:
             shard.train, batch_size=method.batch_size, negatives=method.negatives, device=device
         )
         self._optimisers: dict[str, torch.optim.Optimizer] = {}
+        self._active = _more_active(shard.train).to(device)
+        self._held: dict[str, Tensor] | None = None
         self._fitted = False
         self.initialise(seed=0)
 
@@ -99,9 +121,17 @@ class LocalTraining:
                         f"expected a parameter of this model, got {name!r} of shape {list(value.shape)}"
                     )
                 own[name].copy_(torch.from_numpy(np.array(value)))
-        self._received = received
+        self._received, self._held = received, None
 
-    def train(self, *, bias_aware: bool = False, penalty: Penalty | None = None, only: str = "") -> None:
+    def train(
+        self,
+        *,
+        bias_aware: bool = False,
+        penalty: Penalty | None = None,
+        only: str = "",
+        loss: Loss = "",
+        weights: tuple[float, float] = (1.0, 1.0),
+    ) -> None:
         """The round's local epochs; in the warm-up the popularity tables are fitted and no margin is used yet."""
         generator = torch.Generator().manual_seed(self._seed("train"))
         warming = bias_aware and self.moment.round <= self.method.warmup(self.moment.rounds)
@@ -112,8 +142,10 @@ class LocalTraining:
         if warming and self.method.warmup_trains == "tables":
             return
         margins = self._margins() if bias_aware and not warming else None
+        by_user = None if weights == (1.0, 1.0) else torch.tensor(weights, device=self.device)[self._active]
         for _ in range(self.method.local_epochs):
-            self._epoch(generator, margins, penalty, only)
+            self._epoch(generator, Aim(margins, penalty, only, loss, by_user))
+        self.model.trained()
 
     def arrays(self) -> dict[str, Float32]:
         """What could be shared, as it is now, on the CPU."""
@@ -135,6 +167,16 @@ class LocalTraining:
         """M^c (Eq. 10)."""
         generator = torch.Generator().manual_seed(self._seed("margin"))
         return mean_margin(self._encoder(), self.tables, self.method.margin_strength, generator, self._interrupt)
+
+    def losses_by_activity(self) -> tuple[float, float]:
+        """Mean BPR loss over the training pairs of the less and of the more active half of the users."""
+        generator = torch.Generator().manual_seed(self._seed("activity"))
+        return losses_of_groups(self.model, self._batches, self._active, generator, self._interrupt)
+
+    def generator(self, purpose: str) -> np.random.Generator:
+        """Noise on what leaves must not be guessed: beside what the aggregator knows, the shard's content seeds it."""
+        text = f"{self.shard.digest}/{self.moment.seed}/{self.moment.round}/{purpose}"
+        return np.random.default_rng(int.from_bytes(hashlib.sha256(text.encode()).digest()))
 
     def _signal(self) -> Float64:
         """The eigenvalues, or (Algorithm 3) the eigenvalues weighted by the trained kernel of the last layer."""
@@ -159,25 +201,26 @@ class LocalTraining:
         updated = self._received.scalars.get("margin")
         return Margins(self.tables, self.method.margin_strength, self.method.refinement, updated)
 
-    def _epoch(self, generator: torch.Generator, margins: Margins | None, penalty: Penalty | None, only: str) -> None:
-        optimiser = self._optimisers.setdefault(only, build_optimiser(self.model, self.method, only))
+    def _epoch(self, generator: torch.Generator, aim: Aim) -> None:
+        optimiser = self._optimisers.setdefault(aim.only, build_optimiser(self.model, self.method, aim.only))
         losses, saturated = [], []
         for batch in self._interrupt.each(self._batches.epoch(generator)):
-            loss, share = pair_loss(self.model, batch, self.method, margins)
-            loss = loss if penalty is None else loss + self._penalised(penalty)
+            loss, share = pair_loss(self.model, batch, self.method, aim.margins, aim.loss, aim.weights)
+            loss = loss if aim.penalty is None else loss + self._penalised(aim.penalty)
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-            if self.method.decay and "embedding".startswith(only):
+            if self.method.decay and "embedding".startswith(aim.only):
                 self.model.pull_to_start(self.method.decay * self.method.learning_rate)
             losses.append(loss.detach())
             saturated.append(share)
         self.figures.loss, self.figures.saturated = _mean(losses), _mean(saturated)
 
     def _penalised(self, penalty: Penalty) -> Tensor:
-        own = dict(self.model.named_parameters())
-        received = {name: torch.from_numpy(np.array(v)).to(self.device) for name, v in self._received.arrays.items()}
-        value: Tensor = penalty(own, received)
+        if self._held is None:  # once a round, not once a batch
+            arrays = self._received.arrays.items()
+            self._held = {name: torch.from_numpy(np.array(v)).to(self.device) for name, v in arrays}
+        value: Tensor = penalty(dict(self.model.named_parameters()), self._held)
         return value
 
     def _seed(self, purpose: str) -> int:
@@ -188,3 +231,11 @@ class LocalTraining:
 
 def _mean(values: list[Tensor]) -> float:
     return float(torch.stack(values).mean())
+
+
+def _more_active(interactions: sparse.csr_array) -> Tensor:
+    """1 for the half of the users with the most training items, else 0, (M,). Of an odd number it has one more."""
+    order = np.argsort(np.diff(interactions.indptr), kind="stable")
+    group = np.zeros(len(order), dtype=np.int64)
+    group[order[len(order) // 2 :]] = 1
+    return torch.from_numpy(group)

@@ -52,7 +52,25 @@ def contrastive(positive: Tensor, negatives: Tensor, excluded: Tensor, temperatu
     return (torch.logsumexp(logits, dim=1) - logits[:, 0]).mean()
 
 
-def bpr(positive: Tensor, negatives: Tensor, excluded: Tensor) -> Tensor:
-    """-log sigmoid(f_ui - f_uj), mean over all pairs that count: (B,), (B, n), (B, n) -> ()."""
+def bpr(positive: Tensor, negatives: Tensor, excluded: Tensor, weights: Tensor | None = None) -> Tensor:
+    """-log sigmoid(f_ui - f_uj), mean over all pairs that count: (B,), (B, n), (B, n) -> (). `weights` (B,) scale a
+    positive's pairs, without changing how many are counted."""
     pairs = functional.softplus(negatives - positive[:, None]).masked_fill(excluded, 0.0)
+    pairs = pairs if weights is None else pairs * weights[:, None]
     return pairs.sum() / (~excluded).sum().clamp(min=1)
+
+
+def bce(positive: Tensor, negatives: Tensor, excluded: Tensor, weights: Tensor | None = None) -> Tensor:
+    """-log sigmoid(f_ui), mean over positives, plus -log(1 - sigmoid(f_uj)), mean over the sampled pairs that count:
+    (B,), (B, n), (B, n) -> (). Both halves weigh the same, however many are sampled. `weights` as in `bpr`."""
+    taken = functional.softplus(-positive)
+    sampled = functional.softplus(negatives).masked_fill(excluded, 0.0)
+    if weights is not None:
+        taken, sampled = taken * weights, sampled * weights[:, None]
+    return taken.mean() + sampled.sum() / (~excluded).sum().clamp(min=1)
+
+
+def bpr_of_rows(positive: Tensor, negatives: Tensor, excluded: Tensor) -> Tensor:
+    """`bpr` of each positive by itself, (B,); 0 where nothing was sampled that counts."""
+    pairs = functional.softplus(negatives - positive[:, None]).masked_fill(excluded, 0.0)
+    return pairs.sum(1) / (~excluded).sum(1).clamp(min=1)

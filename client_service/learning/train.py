@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from client_service.learning.interrupt import NEVER, Interrupt
-from client_service.learning.losses import bpr, contrastive, margin, refined_margin, shifted_cosine
+from client_service.learning.losses import bce, bpr, bpr_of_rows, contrastive, margin, refined_margin, shifted_cosine
 from client_service.learning.sampling import Batch, PairSampler
 from client_service.models.model import Model
 from client_service.models.popularity import PopularityTables
 from shared.settings import MethodSettings
+from shared.strategy import Loss
 
 TABLE_STEPS = 600  # at most; the tables hold a few hundred numbers and settle long before
 TABLE_WINDOW = 50  # steps over which the loss must still fall
@@ -45,16 +46,45 @@ def build_optimiser(model: Model, method: MethodSettings, only: str = "") -> tor
     return torch.optim.Adam(groups, fused=True) if method.optimiser == "adam" else torch.optim.RMSprop(groups)
 
 
-def pair_loss(model: Model, batch: Batch, method: MethodSettings, margins: Margins | None) -> tuple[Tensor, Tensor]:
-    """The loss of one batch (Eq. 9, or BPR) and the share of its positives whose angle is at pi: no gradient there."""
-    leave_one_out = method.leave_one_out
+def pair_loss(
+    model: Model,
+    batch: Batch,
+    method: MethodSettings,
+    margins: Margins | None,
+    loss: Loss = "",
+    weights: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The loss of one batch (Eq. 9, BPR or BCE; "" is the one of the settings) and the share of its positives whose
+    angle is at pi: no gradient there. `weights` (M,) scale the pairs of each user, with BPR and BCE."""
+    leave_one_out, name = method.leave_one_out, loss or method.loss
     positive, negatives = model.scores(batch.users, batch.items, batch.negatives, leave_one_out=leave_one_out)
-    if method.loss == "bpr":
-        return bpr(positive, negatives, batch.excluded), torch.zeros(())
+    if name != "bc":
+        chosen = bpr if name == "bpr" else bce
+        by_row = None if weights is None else weights[batch.users]
+        return chosen(positive, negatives, batch.excluded, by_row), torch.zeros(())
     shift = torch.zeros_like(positive) if margins is None else margins.of(positive, batch)
     widened = shifted_cosine(positive, shift)
     saturated = (widened <= -1.0 + 1e-6).float().mean().detach()
     return contrastive(widened, torch.tanh(negatives), batch.excluded, method.temperature), saturated
+
+
+@torch.no_grad()
+def losses_of_groups(
+    model: Model, batches: PairSampler, groups: Tensor, generator: torch.Generator, interrupt: Interrupt = NEVER
+) -> tuple[float, float]:
+    """Mean BPR loss over the training pairs of the users in group 0 and in group 1; groups (M,) of 0 and 1.
+
+    A group without a pair gets the mean over all. It can be interrupted at each batch.
+    """
+    device = groups.device
+    sums, counts = torch.zeros(2, device=device), torch.zeros(2, device=device)
+    for batch in interrupt.each(batches.epoch(generator)):
+        positive, negatives = model.scores(batch.users, batch.items, batch.negatives, leave_one_out=False)
+        found, of = bpr_of_rows(positive, negatives, batch.excluded), groups[batch.users]
+        sums.index_add_(0, of, found)
+        counts.index_add_(0, of, torch.ones_like(found))
+    means = torch.where(counts > 0, sums / counts.clamp(min=1), sums.sum() / counts.sum())
+    return float(means[0]), float(means[1])
 
 
 def popularity_loss(tables: PopularityTables, batch: Batch, temperature: float) -> Tensor:

@@ -43,3 +43,6 @@ class Model(nn.Module):
     def pull_to_start(self, share: float) -> None:
         """Move the private embeddings by this share of the way back to where they began."""
         raise NotImplementedError
+
+    def trained(self) -> None:
+        """Called after a round's training: for models that rank by something else than what they exchange."""

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from client_service.models.attention import GraphAttention
+from client_service.models.fedrap import FedRAP
+from client_service.models.frequency import FrequencyLGCN
 from client_service.models.lgcn import LGCN
+from client_service.models.masked import MaskedLGCN
+from client_service.models.metapath import MetaPaths
+from client_service.models.mf import MF
 from client_service.models.model import Ingredients, Model
+from client_service.models.pfedrec import PFedRec
 
 
 @dataclass(frozen=True)
@@ -19,4 +26,11 @@ class Kind:
 
 MODELS: dict[str, Kind] = {
     "lgcn": Kind(LGCN, starts=True),
+    "masked": Kind(MaskedLGCN, starts=True),
+    "frequency": Kind(FrequencyLGCN, starts=True),
+    "mf": Kind(MF),
+    "pfedrec": Kind(PFedRec),
+    "fedrap": Kind(FedRAP),
+    "attention": Kind(GraphAttention),
+    "metapath": Kind(MetaPaths),
 }

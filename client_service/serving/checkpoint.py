@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from client_service.models.fusion import Recipe
 from client_service.models.model import Model
 from client_service.models.start import Filter
 from shared.settings import MethodSettings
@@ -29,6 +30,7 @@ class ModelHead(BaseModel):
     method: MethodSettings
     kind: str = ""
     start: Filter | None
+    recipe: Recipe | None = None
     recall: float
     ndcg: float
     parameters: str = ""

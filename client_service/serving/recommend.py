@@ -5,7 +5,7 @@ Answering from arrays that nothing changes is what lets recommendations go on wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import singledispatch
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.learning.evaluate import Rows, filled
+from client_service.models.fusion import Fusion
 from client_service.models.lgcn import LGCN, Pooled
 from client_service.models.model import Model
 from shared.parameters import Float32
@@ -38,14 +39,19 @@ class Predictor:
 
 @dataclass(frozen=True)
 class Side:
-    """Rows of users or of items: embedding (R, q) with degree scale and alpha in it, narrow (R, d), hidden (R, d)."""
+    """Rows of users or of items: embedding (R, q) with degree scale and alpha in it, narrow (R, d), hidden (R, d).
+
+    Users come with their baskets (R, N), where a fusion asks for them.
+    """
 
     embedding: Float32
     narrow: Float32
     hidden: Float32
+    baskets: sparse.csr_array | None = None
 
     def __getitem__(self, rows: Rows) -> Side:
-        return Side(self.embedding[rows], self.narrow[rows], self.hidden[rows])
+        baskets = None if self.baskets is None else self.baskets[rows]
+        return Side(self.embedding[rows], self.narrow[rows], self.hidden[rows], baskets)
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,11 @@ class Ranker:
     items: Side
     predictor: Predictor
     residual: bool
+    fusion: Fusion = field(default_factory=Fusion)
+
+    def fused(self, fusion: Fusion, train: sparse.csr_array) -> Ranker:
+        """The same, ranking with these closed-form scores of the users' training items (M, N) beside its own."""
+        return replace(self, users=replace(self.users, baskets=train.astype(np.float32)), fusion=fusion)
 
     def top(self, rows: Rows, seen: sparse.csr_array, k: int) -> Rows:
         """The k best items of the users in `rows`, (B, k), without `seen` (B, N); -1 where there are no more."""
@@ -72,11 +83,11 @@ class Ranker:
         return filled(np.where(np.isneginf(scores), -1, ranked), k, -1), filled(scores, k, -np.inf)
 
     def _base(self, users: Side) -> Float32:
-        """alpha d_u^a d_i^b <u, v>, (B, N): one GEMM."""
+        """alpha d_u^a d_i^b <u, v>, (B, N): one GEMM; and what a fusion adds to it."""
         if not self.residual:
             return np.zeros((len(users.embedding), len(self.items.embedding)), dtype=np.float32)
         base: Float32 = users.embedding @ self.items.embedding.T
-        return base
+        return base if users.baskets is None else self.fusion.added(base, users.baskets)
 
     def _candidates(self, base: Float32, k: int) -> Rows:
         """Columns whose full score can reach the top k, (B, n), at most CANDIDATES of them, ascending.

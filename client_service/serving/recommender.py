@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from client_service.learning.evaluate import Rows
+from client_service.learning.local import LocalTraining
 from client_service.models.model import Model
 from client_service.schemas import Fallback, ItemOut, RecommendationsOut
 from client_service.serving.recommend import Ranker, Side, fold_in, snapshot
@@ -38,11 +40,12 @@ class Served:
         return (rows / np.where(length > 0, length, 1.0)).astype(np.float32)
 
 
-def freeze(version: str, model: Model) -> Served:
-    """A copy of the parameters; the constant buffers, which are large, are shared with the original."""
+def freeze(version: str, training: LocalTraining) -> Served:
+    """A copy of the parameters; the constant buffers and the fusion, which are large, are shared with the original."""
+    model = training.model
     constant = {id(buffer): buffer for buffer in model.buffers()}
     frozen = copy.deepcopy(model, memo=constant).requires_grad_(False)
-    return Served(version, frozen, snapshot(frozen))
+    return Served(version, frozen, snapshot(frozen).fused(training.fusion, training.shard.train))
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,8 @@ class Recommender:
         excluded = self._forbidden(limits)
         if limits.exclude_seen:
             excluded[rows] = True
-        items, scores = self._ranked(served, fold_in(served.model, rows), excluded, limits.k)
+        stranger = replace(fold_in(served.model, rows), baskets=_basket(rows, len(self._popularity)))
+        items, scores = self._ranked(served, stranger, excluded, limits.k)
         found = self._items(items, scores)
         return RecommendationsOut(model=served.version, unknown_items=unknown, items=found)
 
@@ -143,6 +147,11 @@ class Recommender:
         return tuple(
             ItemOut(item=ids[row], score=score, title=None if titles is None else titles[row]) for row, score in pairs
         )
+
+
+def _basket(rows: Rows, items: int) -> sparse.csr_array:
+    """A 0/1 row (1, N)."""
+    return sparse.csr_array((np.ones(len(rows), dtype=np.float32), (np.zeros_like(rows), rows)), shape=(1, items))
 
 
 def _best(scores: Float32, k: int) -> tuple[Rows, Float32]:

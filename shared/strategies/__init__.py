@@ -6,15 +6,35 @@ from collections.abc import Callable
 
 from shared.errors import SettingsError
 from shared.settings import MethodSettings
+from shared.strategies.f2mf import f2mf
 from shared.strategies.fedavg import fedavg
+from shared.strategies.fedhgnn import fedhgnn
+from shared.strategies.fedmf import fedmf
+from shared.strategies.fedper import fedper
+from shared.strategies.fedpergnn import fedpergnn
+from shared.strategies.fedprox import fedprox
+from shared.strategies.fedpub import fedpub
+from shared.strategies.fedrap import fedrap
+from shared.strategies.fedssp import fedssp
 from shared.strategies.local import local
 from shared.strategies.lpsfed import lpsfed
+from shared.strategies.pfedrec import pfedrec
 from shared.strategy import Strategy
 
 STRATEGIES: dict[str, Callable[[MethodSettings], Strategy]] = {
     "lpsfed": lpsfed,
     "fedavg": fedavg,
     "local": local,
+    "fedprox": fedprox,
+    "fedper": fedper,
+    "fedpub": fedpub,
+    "fedssp": fedssp,
+    "fedmf": fedmf,
+    "f2mf": f2mf,
+    "pfedrec": pfedrec,
+    "fedrap": fedrap,
+    "fedpergnn": fedpergnn,
+    "fedhgnn": fedhgnn,
 }
 
 

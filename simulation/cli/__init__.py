@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from audit.cli import privacy_report, probe
 from shared.errors import FederationError, SettingsError
-from simulation.cli import experiments, services
+from simulation.cli import experiments, services, tuning
 from simulation.console import ERR
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ for command in (
     experiments.partition,
     experiments.simulate,
     experiments.report,
+    tuning.tune,
     services.aggregator,
     services.client,
     services.run,

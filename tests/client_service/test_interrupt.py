@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from client_service.learning import evaluate, mean_margin
+from client_service.learning import evaluate, fusing, mean_margin
 from client_service.learning.interrupt import Interrupt, Interrupted
 from client_service.learning.local import LocalTraining, Moment
 from client_service.participation import Participation, Place
@@ -105,11 +105,20 @@ def test_the_mean_margin_looks_once_a_block_of_users(planted: Shard, monkeypatch
 def test_the_choice_of_the_start_looks_once_a_block_of_users(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate, "CHUNK", 10)
     through, cut = Counted(), Counted(last=6)
-    client_of(planted, through, start="exact")
+    client_of(planted, through, start="exact", fusion=False)
     assert through.looks == 4 * (4 + 3)  # blocks of users; four ridges at one cut-off, then three exponents
     with pytest.raises(Interrupted):
-        client_of(planted, cut, start="exact")
+        client_of(planted, cut, start="exact", fusion=False)
     assert cut.looks == 6
+
+
+def test_the_choice_of_the_fusion_looks_once_a_block_of_users(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "CHUNK", 10)
+    monkeypatch.setattr(fusing, "CHUNK", 10)
+    through = Counted()
+    client_of(planted, through, start="exact")
+    scored, judged = 3 + 2, 3 + 6 + 2 * 4  # ridges and weightings; ridges, loudnesses, weightings x shares
+    assert through.looks == 4 * (4 + 3) + 4 * (scored + judged)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,13 +52,20 @@ def test_its_arrays_are_exactly_the_declared_tensors(client: LocalTraining) -> N
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_every_strategy_declares_only_what_the_client_has_and_none_of_its_private_parameters(
-    client: LocalTraining, name: str
+    planted: Shard, name: str
 ) -> None:
-    strategy = STRATEGIES[name](client.method)
-    declared = {spec.name for spec in strategy.declaration(client.method).tensors}
-    assert declared <= set(client.arrays())
-    private = set(copied(client)) - set(client.arrays())
-    assert private == {"embedding", "kernels", "log_alpha"} and not any(strategy.shared(own) for own in private)
+    method = MethodSettings(width=3, layers=1, cutoff=16, catalogue=40)
+    strategy, listed = STRATEGIES[name](method), replace(planted, places=np.arange(40))
+    client = LocalTraining(listed, low_spectrum(planted.train, 16), method, CPU, kind=strategy.model)
+    shapes = {name: value.shape for name, value in client.arrays().items()}
+    declared = {spec.name: spec.shape for spec in strategy.declaration(method).tensors}
+    assert declared.items() <= shapes.items()
+    private = set(copied(client)) - set(shapes)
+    assert private and not any(strategy.shared(own) for own in private)
+
+
+def test_all_of_the_model_but_both_mlps_is_private(client: LocalTraining) -> None:
+    assert set(copied(client)) - set(client.arrays()) == {"embedding", "kernels", "log_alpha"}
 
 
 def test_arrays_are_copies_that_later_training_does_not_move(client: LocalTraining) -> None:

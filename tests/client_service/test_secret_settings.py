@@ -162,8 +162,17 @@ def test_environment_that_is_no_json_where_json_belongs_is_named(monkeypatch: py
         client_settings(**NEEDED)
 
 
-@pytest.mark.parametrize("strategy", list(STRATEGIES))
-def test_the_declaration_is_the_installed_strategy_s(strategy: str) -> None:
+@pytest.mark.parametrize("name", list(STRATEGIES))
+def test_the_declaration_is_the_installed_strategy_s(name: str) -> None:
+    method = MethodSettings(width=4, layers=1, catalogue=9)
+    strategy = STRATEGIES[name](method)
+    policy = {"scalars": strategy.scalars}
+    found = client_settings(**NEEDED, strategy=name, method=method.model_dump(), policy=policy).declaration()
+    assert found == strategy.declaration(method) and found.strategy == name
+
+
+@pytest.mark.parametrize("strategy", ["lpsfed", "fedavg", "local"])
+def test_both_mlps_and_two_scalars_are_all_that_lpsfed_declares(strategy: str) -> None:
     found = client_settings(**NEEDED, strategy=strategy, method={"width": 4, "layers": 1}).declaration()
     shapes = {spec.name: spec.shape for spec in found.tensors}
     mlps = {
@@ -195,8 +204,9 @@ def test_a_strategy_with_a_forbidden_scalar_is_refused(left: list[str]) -> None:
 
 
 def test_a_policy_that_would_allow_more_adds_nothing_to_what_leaves() -> None:
-    method = MethodSettings(width=4, layers=1)
-    wide = Policy(strategies=(*STRATEGIES, "another"), scalars=("margin", "rho", "recall"), counts=True)
+    method = MethodSettings(width=4, layers=1, catalogue=9)
     for name in STRATEGIES:
         strategy = build_strategy(name, method)
-        assert allowed(strategy, method, wide) == allowed(strategy, method, Policy())
+        enough = Policy(scalars=strategy.scalars)
+        wide = Policy(strategies=(*STRATEGIES, "another"), scalars=(*strategy.scalars, "recall"), counts=True)
+        assert allowed(strategy, method, wide) == allowed(strategy, method, enough)

@@ -38,7 +38,7 @@ def training(shard: Shard, small: MethodSettings) -> LocalTraining:
 @pytest.fixture
 def recommender(shard: Shard, training: LocalTraining) -> Recommender:
     found = Recommender(shard)
-    found.served = freeze("run-1.0", training.model)
+    found.served = freeze("run-1.0", training)
     return found
 
 
@@ -181,6 +181,6 @@ def test_what_is_served_does_not_change_while_the_model_trains_on(
     assert "embedding" in changed
     after = recommender.for_user("user-03", Limits(5)), recommender.for_basket(["item-00"], Limits(5))
     assert after == before
-    assert freeze("run-1.1", training.model).ranker.items.embedding.tolist() != (
+    assert freeze("run-1.1", training).ranker.items.embedding.tolist() != (
         served(recommender).ranker.items.embedding.tolist()
     )

@@ -1,0 +1,48 @@
+"""A state -> the arrays and scalars of one file, and back: what is made for one client stands under its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from shared.parameters import Arrays, Float32
+from shared.strategy import Parameters, Scalars, State
+
+OWNED = "/"  # neither a client's name nor a tensor's can hold one
+
+
+class Part(Mapping[str, Float32]):
+    """Those of the arrays whose names start so, without that start; each read when asked for."""
+
+    def __init__(self, arrays: Arrays, start: str) -> None:
+        self._arrays, self._start = arrays, start
+        self._names = [name.removeprefix(start) for name in arrays if name.startswith(start)]
+
+    def __getitem__(self, name: str) -> Float32:
+        return self._arrays[self._start + name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class Common(Part):
+    """The arrays that belong to no client."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        super().__init__(arrays, "")
+        self._names = [name for name in arrays if OWNED not in name]
+
+
+def packed(state: State) -> Parameters:
+    """Everything of a state but its `latest`, as one file holds it."""
+    owned = {f"{client}{OWNED}{n}": value for client, arrays in state.own.items() for n, value in arrays.items()}
+    return Parameters({**state.arrays, **owned}, state.scalars)
+
+
+def unpacked(content: Parameters, latest: Mapping[str, Scalars]) -> State:
+    """The state that was packed, its arrays as lazy as the content's."""
+    clients = sorted({name.partition(OWNED)[0] for name in content.arrays if OWNED in name})
+    own = {client: Part(content.arrays, client + OWNED) for client in clients}
+    return State(Common(content.arrays), content.scalars, latest, own)

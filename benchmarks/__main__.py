@@ -1,0 +1,10 @@
+"""`python -m benchmarks`: see harness/command.py."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks.harness.command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

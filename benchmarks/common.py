@@ -1,0 +1,36 @@
+"""What the benchmarks without federated training share: where data are, the paper's figures, Markdown tables."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from shared.errors import SettingsError
+from simulation.source import SYNTHETIC
+
+ROOT = Path(__file__).parent
+
+
+def source(name: str, data: Path | None) -> str:
+    """A data set as `simulation.source.cut_shards` takes it. SettingsError where it is not to be found."""
+    if name == SYNTHETIC:
+        return name
+    if data is None or not (data / name).exists():
+        raise SettingsError(f"data set {name!r}: expected it in the folder that --data names, got {data}")
+    return str(data / name)
+
+
+def paper_figures(table: str, column: str) -> dict[str, dict[str, Any]]:
+    """Row -> figures by name, from the table's paper.toml; empty for a column that the paper does not have."""
+    found: dict[str, dict[str, dict[str, Any]]] = tomllib.loads((ROOT / table / "paper.toml").read_text("utf-8"))[
+        "columns"
+    ]
+    return found.get(column, {})
+
+
+def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table in GitHub's Markdown."""
+    every = [head, ["---"] * len(head), *lines]
+    return "\n".join("| " + " | ".join(line) + " |" for line in every)

@@ -1,0 +1,117 @@
+"""A plan -> its cells: the smallest things that are measured, each with all that decides its outcome."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.harness.plan import CENTRALISED, FLOORS, SPECIAL, Block, Plan, Row
+from shared.errors import SettingsError
+from shared.settings import MethodSettings
+from shared.strategies import build_strategy
+
+Settings = dict[str, Any]
+ANYTHING = "*"  # the seed of what has none
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run, the floors, or the centralised model, on one data set cut in one way.
+
+    method is None where the row cannot be measured here; `problem` then says why. special: the table whose run.py
+    has a part in the cell, empty where the harness alone measures it.
+    """
+
+    table: str
+    column: str
+    block: Block
+    data: str
+    partition: int
+    seed: int
+    row: Row
+    rounds: int
+    groups: bool
+    method: MethodSettings | None
+    problem: str = ""
+    special: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.column} p{self.partition} s{self.seed} {self.row.label}"
+
+    def identity(self) -> str:
+        """All that decides the outcome besides the settings of the method. The label does not: rows may be renamed."""
+        seed = ANYTHING if self.row.strategy == FLOORS else str(self.seed)
+        block = self.block
+        cut = [self.data, str(block.clients), block.cut, str(block.fewest), str(self.partition)]
+        return "/".join([*cut, seed, self.row.strategy, str(self.rounds), *([self.special] if self.special else [])])
+
+    def settings(self) -> Settings:
+        """The settings that decide the outcome, flat: anchor.graph and so on."""
+        assert self.method is not None, "expected a cell that can be measured"
+        if self.row.strategy == FLOORS:
+            return {"cutoff": self.method.cutoff}
+        return flat(self.method.model_dump(mode="json"))
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> Settings:
+    """{'a': {'b': 1}} -> {'a.b': 1}."""
+    found: Settings = {}
+    for name, value in values.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return found
+
+
+def settings_hash(settings: Settings) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def cells(plan: Plan, special: frozenset[str] = frozenset()) -> list[Cell]:
+    """All cells of a table, floors first. special: what its run.py offers (see special.py)."""
+    return [cell for block in plan.blocks for data in block.data for cell in _column(plan, block, data, special)]
+
+
+def _column(plan: Plan, block: Block, data: str, special: frozenset[str]) -> Iterator[Cell]:
+    floors = Row(label=FLOORS, strategy=FLOORS, method=plan.method)
+    for partition in plan.partitions:
+        if plan.standing:
+            yield _cell(plan, (block, data), (partition, 0), floors, special)
+        for seed in plan.seeds:
+            for row in plan.rows():
+                yield _cell(plan, (block, data), (partition, seed), row, special)
+
+
+def _cell(plan: Plan, where: tuple[Block, str], draw: tuple[int, int], row: Row, special: frozenset[str]) -> Cell:
+    (block, data), (partition, seed) = where, draw
+    method, problem = available(row, special)
+    own = row.strategy == SPECIAL or ("extra" in special and row.strategy not in (CENTRALISED, FLOORS))
+    return Cell(
+        table=plan.name,
+        column=block.column(data),
+        block=block,
+        data=data,
+        partition=partition,
+        seed=seed,
+        row=row,
+        rounds=0 if row.strategy == FLOORS else row.rounds or plan.rounds,
+        groups=plan.groups,
+        method=method,
+        problem=problem,
+        special=plan.name if own else "",
+    )
+
+
+def available(row: Row, special: frozenset[str]) -> tuple[MethodSettings | None, str]:
+    """The settings of a row, or None and why it cannot be measured: nobody else's row suffers from it."""
+    try:
+        method = row.settings()
+        if row.strategy == SPECIAL and "measure" not in special:
+            raise SettingsError("strategy: expected a function measure in the table's run.py, got none")
+        if row.strategy not in (SPECIAL, CENTRALISED, FLOORS):
+            build_strategy(row.strategy, method)
+    except SettingsError as error:
+        return None, str(error)
+    return method, ""

@@ -1,0 +1,130 @@
+"""The centralised reference: the clients' encoder on the whole data set as one shard, judged client by client.
+
+It sees the edges that the cut drops. It ranks, for each client's users, that client's items alone, so that its figures
+stand beside the others; its best round is the one with the best client mean on validation items.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+
+from client_service.learning.evaluate import Rows, TopItems, on_test, on_validation, validation_users
+from client_service.learning.local import LocalTraining, Moment
+from client_service.learning.spectra import cached_spectrum
+from client_service.serving.recommender import freeze
+from client_service.shard import Shard, read_shard
+from shared.settings import MethodSettings
+from shared.strategies import build_strategy
+from shared.strategy import Parameters
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """One client inside the whole: its shard, and where its users and items stand in the whole."""
+
+    shard: Shard
+    users: Rows
+    items: Rows
+
+    @property
+    def client(self) -> str:
+        return self.shard.name
+
+    def of(self, whole: TopItems, count: int) -> TopItems:
+        """Lists over all `count` items -> lists of this client's items alone, in its own row numbers."""
+        outside = np.ones(count, dtype=bool)
+        outside[self.items] = False
+        back = np.full(count + 1, -1, dtype=np.int64)  # the last place answers for -1: no more items
+        back[self.items] = np.arange(len(self.items))
+
+        def top(rows: Rows, seen: sparse.csr_array, k: int) -> Rows:
+            left_out = np.tile(outside, (len(rows), 1))
+            left_out[np.repeat(np.arange(len(rows)), np.diff(seen.indptr)), self.items[seen.indices]] = True
+            found: Rows = back[whole(self.users[rows], sparse.csr_array(left_out), k)]
+            return found
+
+        return top
+
+
+def view(whole: Shard, client: Shard) -> View:
+    """Ids are sorted in every shard, so that rows are found by search."""
+    return View(client, _rows(whole.user_ids, client.user_ids), _rows(whole.item_ids, client.item_ids))
+
+
+def _rows(all_ids: Sequence[str], ids: Sequence[str]) -> Rows:
+    return np.searchsorted(np.array(all_ids), np.array(ids)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The best round's lists by client, and what training cost."""
+
+    tops: dict[str, TopItems]
+    validation: dict[str, float]
+    best_round: int
+    seconds: dict[str, float]
+
+
+def train_whole(
+    folder: Path, clients: Sequence[Shard], method: MethodSettings, rounds: int, seed: int, device: torch.device
+) -> tuple[Trained, list[View]]:
+    """As many rounds as the federation has, each with the clients' local epochs."""
+    whole = read_shard(folder)
+    views = [view(whole, client) for client in clients]
+    began = time.perf_counter()
+    spectrum = cached_spectrum(whole, method.cutoff, None)
+    spectrum_seconds = time.perf_counter() - began
+    training = LocalTraining(whole, spectrum, method, device)
+    training.initialise(seed)
+    strategy, found, spent = build_strategy("local", method), _judged(training, views, 0, None), 0.0
+    for number in range(1, rounds + 1):
+        began = time.perf_counter()
+        training.moment = Moment(number, rounds, seed)
+        strategy.fit(training, Parameters({}))
+        spent += time.perf_counter() - began
+        found = _judged(training, views, number, found)
+    return replace(found, seconds={"spectrum": spectrum_seconds, "training": spent}), views
+
+
+def _judged(training: LocalTraining, views: Sequence[View], number: int, best: Trained | None) -> Trained:
+    """The better of this round and the best so far, by the client mean of validation NDCG@20."""
+    ranker = freeze(f"whole.{number}", training).ranker
+    tops = {view.client: view.of(ranker.top, training.shard.train.shape[1]) for view in views}
+    validation = {}
+    for one in views:
+        users = validation_users(one.shard.train.shape[0], seed=0)
+        validation[one.client] = on_validation(one.shard, tops[one.client], users).ndcg
+    if best is not None and np.mean([*best.validation.values()]) >= np.mean([*validation.values()]):
+        return best
+    return Trained(tops, validation, number, {})
+
+
+def tested(trained: Trained, views: Sequence[View]) -> list[dict[str, Any]]:
+    """Test figures of every client, read once."""
+    figures = []
+    for one in views:
+        users, items = one.shard.train.shape
+        quality = on_test(one.shard, trained.tops[one.client])
+        figures.append(
+            {
+                "client": one.client,
+                "recall": quality.recall,
+                "ndcg": quality.ndcg,
+                "valid_ndcg": trained.validation[one.client],
+                "test_users": quality.users,
+                "best_round": trained.best_round,
+                "users": users,
+                "items": items,
+                "bytes_up": 0,
+                "bytes_down": 0,
+            }
+        )
+    return figures

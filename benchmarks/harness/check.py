@@ -1,0 +1,61 @@
+"""A quick run -> complaints: what must hold on any data and machine. No decimals, no times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.harness.document import Table
+from benchmarks.harness.plan import ROOT, SPECIAL
+from benchmarks.harness.special import special
+from benchmarks.harness.summary import METRICS, Column
+
+EMPTY_BODY = 64  # bytes: an update without a tensor is a container with nothing in it
+
+
+def complaints(table: Table, root: Path = ROOT) -> list[str]:
+    """Everything that is wrong; an empty list is a pass."""
+    found = [f"{column.name}: {what}" for column in table.columns for what in _of(table, column)]
+    check = special(table.plan.name, root).get("check")
+    more = [] if check is None else check(table.lines)
+    return [f"{table.plan.name}: {what}" for what in (*found, *more)]
+
+
+def _of(table: Table, column: Column) -> Iterator[str]:
+    if column.measured < column.wanted:
+        yield f"expected {column.wanted} cells, measured {column.measured}"
+    for row in table.plan.rows():
+        if row.label not in column.rows and row.strategy != SPECIAL:
+            yield f"expected the row {row.label!r}, got none"
+    yield from _figures(column)
+    yield from _traffic(column)
+    yield from _order(table, column)
+
+
+def _figures(column: Column) -> Iterator[str]:
+    for label, samples in column.rows.items():
+        values = [client[metric] for sample in samples for client in sample.clients for metric in METRICS]
+        if not all(math.isfinite(value) and 0.0 <= value <= 1.0 for value in values):
+            yield f"{label}: expected figures from 0 to 1, got others"
+
+
+def _traffic(column: Column) -> Iterator[str]:
+    """Local-only training sends nothing, any other federation something."""
+    for label, samples in column.rows.items():
+        for sample in samples:
+            sent = [client["bytes_up"] for client in sample.clients if "bytes_up" in client]
+            limit = EMPTY_BODY * sample.line["rounds"]
+            if sample.line["strategy"] == "local" and any(size > limit for size in sent):
+                yield f"{label}: expected nothing but empty containers to be sent, got {max(sent)} bytes"
+            if sample.line["strategy"] in ("lpsfed", "fedavg") and not all(size > limit for size in sent):
+                yield f"{label}: expected every client to send its update, got {min(sent)} bytes"
+
+
+def _order(table: Table, column: Column) -> Iterator[str]:
+    """What is planted in the synthetic data is more than popularity."""
+    reference = table.plan.reference
+    if {reference, "popularity"} <= column.rows.keys():
+        own, popular = (column.spread(name, lambda s: s.mean("ndcg")).mean for name in (reference, "popularity"))
+        if own <= popular:
+            yield f"expected {reference} above popularity, got {own:.4f} against {popular:.4f}"

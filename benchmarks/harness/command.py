@@ -1,0 +1,164 @@
+"""The command line `python -m benchmarks`: one table, all of them, the document, or a look at the data."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.harness.cells import Cell, cells
+from benchmarks.harness.check import complaints
+from benchmarks.harness.checksums import verify
+from benchmarks.harness.data import VARIABLE, Cache, data_folder
+from benchmarks.harness.document import section, table_of, write_document
+from benchmarks.harness.plan import ROOT, read_plan, tables
+from benchmarks.harness.run import Bench, Failure, run_cells
+from benchmarks.harness.special import alone, run_alone, special
+from benchmarks.harness.store import FILE, Known, known_in, write_lines
+from shared.errors import FederationError, SettingsError
+from simulation.console import ERR
+
+CACHE = Path("build") / "benchmarks"
+LIMIT_SECONDS, QUICK_LIMIT_SECONDS = 6 * 3600.0, 180.0
+DOCS = ROOT.parent / "docs"
+
+
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure the paper's tables again.")
+    found.add_argument("what", nargs="?", help=f"{', '.join(tables())}; report; verify")
+    found.add_argument("folder", nargs="?", type=Path, help="of verify: the folder with the public data sets")
+    found.add_argument("--all", action="store_true", help="every table, one after the other")
+    found.add_argument("--quick", action="store_true", help="the small stand-in, kept nowhere, checked at its end")
+    found.add_argument("--data", help=f"folder with a folder for each data set; else {VARIABLE}")
+    found.add_argument("--only", action="append", default=[], metavar="LABEL", help="only this row; may be repeated")
+    found.add_argument("--column", action="append", default=[], help="only this column; may be repeated")
+    found.add_argument("--list", action="store_true", help="say what there is to do, and do nothing")
+    found.add_argument("--limit", type=float, help="seconds that a cell may take: 6 hours, 3 minutes with --quick")
+    found.add_argument("--cache", type=Path, default=CACHE, help="for shards and states")
+    found.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    found.add_argument("--jobs", type=int, help="cells at a time: 1, or 2 with --quick; more than one spoils the times")
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code: 0; 1 where a cell failed or a quick run's check did; 2 for a wrong command; 130 after an interrupt."""
+    given = parser().parse_args(arguments)
+    try:
+        return _do(given)
+    except SettingsError as error:
+        ERR.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        return 2
+    except FederationError as error:
+        ERR.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        return 1
+    except KeyboardInterrupt:
+        ERR.print("interrupted: what was measured is kept, the same command goes on from there")
+        return 130
+
+
+def _do(given: argparse.Namespace) -> int:
+    if given.what == "report":
+        print(f"written: {write_document(DOCS)}")
+        return 0
+    if given.what == "verify":
+        return _verify(given.folder)
+    if given.all == bool(given.what):
+        raise SettingsError(f"benchmark: expected one of {', '.join(tables())}, report, verify, or --all")
+    jobs = (2 if given.quick else 1) if given.jobs is None else given.jobs
+    if jobs < 1:
+        raise SettingsError(f"--jobs: expected at least 1, got {jobs}")
+    names = tables() if given.all else (given.what,)
+    if not given.quick:
+        cache = Cache(given.cache, data_folder(given.data))
+        bench = Bench(cache, ROOT, device=given.device, jobs=jobs, limit_seconds=given.limit or LIMIT_SECONDS)
+        return max(_table(name, given, bench, known_in(ROOT)) for name in names)
+    given.cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=given.cache) as place:
+        cache = Cache(Path(place) / "cache", data_folder(given.data))
+        limit = given.limit or QUICK_LIMIT_SECONDS
+        bench = Bench(cache, Path(place), device=given.device, jobs=jobs, limit_seconds=limit)
+        known = Known()
+        return max(_table(name, given, bench, known) for name in names)
+
+
+def _verify(folder: Path | None) -> int:
+    if folder is None:
+        raise SettingsError("verify: expected the folder with the public data sets")
+    found = verify(folder)
+    for one in found:
+        print(f"{one.data} {one.split}: {one.found} ({one.path})")
+    return int(any(one.found != "as published" for one in found))
+
+
+def _table(name: str, given: argparse.Namespace, bench: Bench, known: Known) -> int:
+    """One table; with --all, one that cannot be read does not stop the others."""
+    try:
+        return _alone(name, given, bench) if alone(name) else _planned(name, given, bench, known)
+    except SettingsError as error:
+        if not given.all:
+            raise
+        ERR.print(f"{name}: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        return 1
+
+
+def _alone(name: str, given: argparse.Namespace, bench: Bench) -> int:
+    """A table that its run.py measures: run whole each time, its rows replaced."""
+    if given.list:
+        print(f"{name}: measured by its run.py, whole")
+        return 0
+    rows = run_alone(name, quick=given.quick, data=bench.cache.data, out=bench.cache.folder / name)
+    today, offers = datetime.now(UTC).date().isoformat(), special(name)
+    write_lines(bench.results / name / FILE, [{"date": today, **row} for row in rows])
+    print(offers["render"](rows))
+    wrong = offers["check"](rows) if "check" in offers else []
+    for what in wrong:
+        ERR.print(f"check failed: {name}: {what}", style="red", markup=False, highlight=False, soft_wrap=True)
+    return int(bool(wrong))
+
+
+def _planned(name: str, given: argparse.Namespace, bench: Bench, known: Known) -> int:
+    plan = read_plan(name, quick=given.quick)
+    every = cells(plan, frozenset(special(name)))
+    wanted = [cell for cell in every if _asked(cell, given.only, given.column)]
+    if not wanted:
+        raise SettingsError(f"{name}: expected rows among {sorted({cell.row.label for cell in every})}, got none")
+    if given.list:
+        return _listed(wanted, bench, known)
+    failures = run_cells(bench, wanted, known, shown=sys.stderr.isatty())
+    _tell(name, wanted, known, failures)
+    if not given.quick:
+        return int(bool(failures))
+    table = table_of(plan, known)
+    print("\n".join(section(table)))
+    wrong = complaints(table) if len(wanted) == len(every) else []
+    for what in wrong:
+        ERR.print(f"check failed: {what}", style="red", markup=False, highlight=False, soft_wrap=True)
+    return int(bool(failures or wrong))
+
+
+def _asked(cell: Cell, labels: Sequence[str], columns: Sequence[str]) -> bool:
+    return (not labels or cell.row.label in labels) and (not columns or cell.column in columns)
+
+
+def _listed(wanted: Sequence[Cell], bench: Bench, known: Known) -> int:
+    problems = [cell.problem or bench.cache.problem(cell.data) for cell in wanted]
+    for cell, problem in zip(wanted, problems, strict=True):
+        state = "measured" if known.find(cell) else f"cannot be measured: {problem}" if problem else "to do"
+        print(f"{cell.table}: {cell.name}: {state}")
+    return int(any(problems))
+
+
+def _tell(name: str, wanted: Sequence[Cell], known: Known, failures: Sequence[Failure]) -> None:
+    """Each reason once, with how many cells it took."""
+    done = sum(known.find(cell) is not None for cell in wanted)
+    ERR.print(f"{name}: {done} of {len(wanted)} cells measured", highlight=False)
+    counted: dict[tuple[str, str], int] = {}
+    for failure in failures:
+        key = (failure.cell.row.label, failure.reason)
+        counted[key] = counted.get(key, 0) + 1
+    for (label, reason), count in counted.items():
+        text = f"{name}: {label}, {count} cells: {reason}"
+        ERR.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)

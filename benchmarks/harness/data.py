@@ -1,0 +1,122 @@
+"""The name of a data set -> its shards on the disk, cut once and kept in the cache folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from benchmarks.harness.plan import Block
+from client_service.shard import write_shard
+from shared.errors import DataError, SettingsError
+from simulation.datasets import Dataset, load
+from simulation.generator import generate
+from simulation.source import Cut, Shards, cut_shards, find_shards
+
+SYNTHETIC = re.compile(r"synthetic(?:-(\d+)x(\d+))?")
+SPLIT_SEED = 0  # of the split where the data bring none; the paper's partitions are of one split too
+VARIABLE = "LPSFED_TEST_DATA"
+WHOLE = "whole"
+
+
+@dataclass(frozen=True)
+class Cache:
+    """folder: where shards are kept; data: the folder that holds the data sets, each in a folder of its name."""
+
+    folder: Path
+    data: Path | None
+
+    def shards(self, data: str, block: Block, partition: int) -> Shards:
+        """The shards of one cut."""
+        name = f"{_stem(data, block)}-{block.clients}-{block.cut}-{partition}"
+        cut = Cut(block.clients, block.cut, partition, SPLIT_SEED)
+        source = self._prepared(data, block)
+        folder = _once(self.folder / "shards" / name, lambda place: cut_shards(str(source), cut, place))
+        found = find_shards(folder)
+        if found is None:
+            raise DataError(f"{folder}: expected shards, got none; remove the folder and try again")
+        return found
+
+    def whole(self, data: str, block: Block) -> Path:
+        """The data set as one shard: no edge dropped, every item that occurs in training."""
+        source = self._prepared(data, block)
+
+        def write(place: Path) -> None:
+            table = pl.read_parquet(source)
+            trained = table.filter(pl.col("split") == "train")["item"].unique()
+            write_shard(place, WHOLE, table.filter(pl.col("item").is_in(trained.implode())), None)
+
+        return _once(self.folder / WHOLE / _stem(data, block), write)
+
+    def _prepared(self, data: str, block: Block) -> Path:
+        """(user, item, split) as one Parquet file, thin users and items removed."""
+        name = _stem(data, block)
+
+        def write(place: Path) -> None:
+            place.mkdir(parents=True, exist_ok=True)
+            dataset = self._read(data)
+            without_thin(dataset.interactions, block.fewest).write_parquet(place / f"{name}.parquet")
+
+        return _once(self.folder / "data" / name, write) / f"{name}.parquet"
+
+    def _read(self, data: str) -> Dataset:
+        if made := SYNTHETIC.fullmatch(data):
+            users, items = made.groups()
+            return generate(SPLIT_SEED, users=int(users), items=int(items)) if users else generate(SPLIT_SEED)
+        return load(self.place(data), SPLIT_SEED)
+
+    def place(self, data: str) -> Path:
+        """The folder of a real data set. SettingsError where there is none."""
+        if self.data is None:
+            raise SettingsError(f"data set {data!r}: expected --data with the folder that holds it, or {VARIABLE}")
+        if not (self.data / data).exists():
+            raise SettingsError(f"data set {data!r}: expected it beneath the folder given by --data, got nothing there")
+        return self.data / data
+
+    def problem(self, data: str) -> str:
+        """Why the data set cannot be had, or nothing."""
+        try:
+            return "" if SYNTHETIC.fullmatch(data) else str(self.place(data) and "")
+        except SettingsError as error:
+            return str(error)
+
+
+def data_folder(given: str | None) -> Path | None:
+    """What --data names, else what the environment names."""
+    named = given or os.environ.get(VARIABLE)
+    return Path(named).resolve() if named else None
+
+
+def without_thin(interactions: pl.DataFrame, fewest: int) -> pl.DataFrame:
+    """Users and items with fewer than `fewest` records (of all splits) removed, again and again until none is left."""
+    table = interactions
+    while fewest > 1:
+        enough = (pl.len().over("user") >= fewest) & (pl.len().over("item") >= fewest)
+        kept = table.filter(enough)
+        if len(kept) == len(table):
+            break
+        table = kept
+    trained = table.filter(pl.col("split") == "train")["user"].unique()
+    return table.filter(pl.col("user").is_in(trained.implode()))
+
+
+def _stem(data: str, block: Block) -> str:
+    return f"{data}-fewest{block.fewest}" if block.fewest else data
+
+
+def _once(folder: Path, write: Callable[[Path], object]) -> Path:
+    """`folder`, written by `write` where it is not there yet; whole or not at all."""
+    if folder.exists():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as place:
+        fresh = Path(place) / folder.name
+        write(fresh)
+        shutil.move(fresh, folder)
+    return folder

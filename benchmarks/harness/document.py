@@ -1,0 +1,147 @@
+"""Results of all tables -> docs/results.md and docs/figures/: generated, never typed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.cells import Cell, cells
+from benchmarks.harness.paper import Paper, read_paper
+from benchmarks.harness.plan import ROOT, Plan, read_plan, tables
+from benchmarks.harness.plots import draw
+from benchmarks.harness.special import alone, special
+from benchmarks.harness.store import FILE, Known, Line, known_in, read_lines
+from benchmarks.harness.summary import Column, summarised
+from benchmarks.harness.tables import DAGGER, by_client, overall, verdicts
+from benchmarks.harness.views import VIEWS
+
+DOCUMENT, FIGURES = "results.md", "figures"
+INTRODUCTION = f"""# Results
+
+Written by `make benchmark NAME=report` (`python -m benchmarks report`) from the results.jsonl of each table; nothing
+here is typed by hand. A table that is not measured yet says so.
+
+How to read it. Every method runs through the same services, shards, rounds and evaluation: all users with a test item,
+all items of the client as candidates, the round chosen on validation items, the test items read once. Figures are the
+client mean (every client counts once, as in the paper), with the standard deviation over partitions and seeds. *Floors*
+(popularity, low-pass, ridge, EASE) are what each client has without training a network; *local* shares nothing;
+*centralised* trains the same encoder on the whole data set, with the edges that the cut drops. A ratio *to best floor*
+below 1 means that training did not pay. *Paper*: the figure printed in the paper, on its own data, cut and evaluation,
+which are not ours: compare the order of rows, not the figures.
+
+A verdict holds one row against another over pairs of (partition, seed, client): Wilcoxon's signed-rank test, corrected
+after Holm over the rows of the column; 95 % bootstrap interval of the mean difference. Pairs of one partition share
+data, so that the true p is larger rather than smaller. {DAGGER}: the method trains a table of items that several
+clients have; in the spectral cut no two clients share an item, so that it can learn nothing from the others there.
+"""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A plan with all that has been measured of it."""
+
+    plan: Plan
+    cells: list[Cell]
+    columns: list[Column]
+    paper: Paper
+
+    @property
+    def lines(self) -> list[Line]:
+        found = {id(sample.line): sample.line for c in self.columns for of in c.rows.values() for sample in of}
+        return list(found.values())
+
+
+def table_of(plan: Plan, known: Known, root: Path = ROOT) -> Table:
+    found = cells(plan, frozenset(special(plan.name, root)))
+    return Table(plan, found, summarised(plan, found, known), read_paper(plan.name, root))
+
+
+def write_document(docs: Path, root: Path = ROOT) -> Path:
+    """docs/results.md with its pictures, from every results.jsonl beneath `root`."""
+    known = known_in(root)
+    own = {name: read_lines(root / name / FILE) for name in tables(root) if alone(name, root)}
+    found = [table_of(read_plan(name, root=root), known, root) for name in tables(root) if name not in own]
+    parts = [INTRODUCTION, *_contents(found, own)]
+    for table in found:
+        picture = docs / FIGURES / f"{table.plan.name}.svg"
+        drawn = draw(table.plan, table.columns, picture)
+        if not drawn:
+            picture.unlink(missing_ok=True)
+        parts += section(table, root, f"{FIGURES}/{picture.name}" if drawn else None)
+    for name, lines in own.items():
+        parts += _alone(name, lines, root)
+    docs.mkdir(parents=True, exist_ok=True)
+    text = re.sub(r"\n{3,}", "\n\n", "\n".join(parts)).rstrip() + "\n"
+    (docs / DOCUMENT).write_text(text, encoding="utf-8")
+    return docs / DOCUMENT
+
+
+def _alone(name: str, lines: Sequence[Line], root: Path) -> list[str]:
+    """A table that its run.py measures and renders."""
+    head = [f"## {name}", "", f"`make benchmark NAME={name}`. Runs of {_dates(lines)}.", ""]
+    return [*head, special(name, root)["render"](list(lines)), ""] if lines else [*head, "Not measured yet.", ""]
+
+
+def _contents(found: Sequence[Table], own: Mapping[str, Sequence[Line]]) -> list[str]:
+    lines = ["| table | what | cells measured | dates |", "| --- | --- | --- | --- |"]
+    for table in found:
+        done, wanted = (sum(getattr(c, n) for c in table.columns) for n in ("measured", "wanted"))
+        name = table.plan.name
+        lines.append(f"| [{name}](#{name}) | {table.plan.title} | {done} of {wanted} | {_dates(table.lines)} |")
+    for name, of in own.items():
+        lines.append(f"| [{name}](#{name}) | see there | {len(of)} rows | {_dates(of)} |")
+    return [*lines, ""]
+
+
+def section(table: Table, root: Path = ROOT, picture: str | None = None) -> list[str]:
+    """The Markdown of one table."""
+    plan = table.plan
+    said = f"{plan.title} ({plan.source}). `make benchmark NAME={plan.name}`. Runs of {_dates(table.lines)}."
+    lines = [f"## {plan.name}", "", said, ""]
+    lines += [f"- {note}" for note in table.paper.notes] + [""]
+    lines += [f"![{plan.title}]({picture})", ""] if picture else []
+    for column in table.columns:
+        lines += _column(plan, column, table.paper)
+    render = special(plan.name, root).get("render")
+    if render is not None and table.lines:
+        lines += [render(table.lines), ""]
+    return lines
+
+
+def _column(plan: Plan, column: Column, paper: Paper) -> list[str]:
+    lines = [f"### {plan.name}, {column.name}", "", _coverage(column), ""]
+    lines += [f"- {label} cannot be measured: {why}" for label, why in column.problems.items()] + [""]
+    if not column.rows:
+        return lines
+    lines += overall(plan, column, paper)
+    if plan.view in VIEWS:
+        lines += VIEWS[plan.view](plan, column, paper)
+    return [*lines, *verdicts(plan, column), *by_client(plan, column)]
+
+
+def _coverage(column: Column) -> str:
+    """How much of it is there, and how it was measured."""
+    said = f"{column.measured} of {column.wanted} cells measured."
+    lines = [sample.line for samples in column.rows.values() for sample in samples]
+    if not lines:
+        return said
+    kept = sorted({100 * line["edges_kept"] for line in lines if line.get("edges_kept") is not None})
+    edges = f" Training edges kept by the cut: {', '.join(f'{share:.1f} %' for share in kept)}." if kept else ""
+    rounds = sorted({f"{line['rounds']} ({line['epochs']} epochs)" for line in lines if line["rounds"]})
+    devices = sorted({line["device"] for line in lines})
+    return f"{said}{edges} Rounds: {', '.join(rounds) or 'none'}; device: {', '.join(devices)}; {_versions(lines)}."
+
+
+def _versions(lines: Sequence[Line]) -> str:
+    found = {f"{name} {number}" for line in lines for name, number in line["versions"].items()}
+    return ", ".join(sorted(found))
+
+
+def _dates(lines: Sequence[dict[str, Any]]) -> str:
+    dates = sorted({line["date"] for line in lines if "date" in line})
+    if not dates:
+        return "no date: nothing is measured"
+    return dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"

@@ -1,0 +1,181 @@
+"""One cell -> its figures, by its kind: a federation, the floors, the centralised model, or a table's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.harness.centralised import tested, train_whole
+from benchmarks.harness.groups import grouped
+from benchmarks.harness.plan import CENTRALISED, FLOORS, SPECIAL
+from benchmarks.harness.special import special
+from client_service.device import DeviceWish, choose_device, pin_threads
+from client_service.learning.evaluate import TopItems
+from client_service.learning.filters import best_ease, best_filter, best_low_pass, popularity_top
+from client_service.learning.spectra import cached_spectrum
+from client_service.participation import kept_model
+from client_service.settings import ClientSettings
+from client_service.shard import Shard, read_shard
+from shared.errors import DataError
+from shared.settings import MethodSettings
+from simulation.experiment import Experiment
+from simulation.federation import Outcome, Progress
+from simulation.floors import FLOORS as FLOOR_NAMES
+from simulation.floors import all_floors
+from simulation.report import build_report
+from simulation.run import simulate
+
+Figures = dict[str, Any]
+THREADS = 1
+LABELS = {"popularity": "popularity", "lowpass": "low-pass", "ridge": "ridge", "ease": "EASE"}
+
+
+@dataclass(frozen=True)
+class Work:
+    """A cell as its own process gets it. state: a folder that is removed afterwards; table, root: whose run.py."""
+
+    table: str
+    root: Path
+    shards: tuple[Path, ...]
+    whole: Path
+    state: Path
+    strategy: str
+    method: MethodSettings
+    rounds: int
+    seed: int
+    groups: bool
+    extra: bool
+    device: DeviceWish = "auto"
+    parameters: Figures | None = None
+
+    def clients(self) -> list[Shard]:
+        return [read_shard(path) for path in self.shards]
+
+
+class CountedExperiment(Experiment):
+    """An experiment whose silos agree to count users, items and edges for the anchor's size."""
+
+    def client(self, shard: Path, *, aggregator_url: str, port: int = 0) -> ClientSettings:
+        settings = super().client(shard, aggregator_url=aggregator_url, port=port)
+        return settings.model_copy(update={"policy": settings.policy.model_copy(update={"counts": True})})
+
+
+def measure(work: Work) -> Figures:
+    """What joins the line of results."""
+    pin_threads(THREADS)
+    kinds: dict[str, Callable[[Work], Figures]] = {FLOORS: floors, CENTRALISED: centralised, SPECIAL: own}
+    return kinds.get(work.strategy, federation)(work)
+
+
+def federation(work: Work) -> Figures:
+    """The real services in this process, from start to end."""
+    kind = CountedExperiment if work.method.anchor.size == "counts" else Experiment
+    experiment = kind(
+        work.shards,
+        work.state,
+        work.method,
+        strategy=work.strategy,
+        rounds=work.rounds,
+        seed=work.seed,
+        device=work.device,
+        threads=THREADS,
+    )
+    outcome = simulate(experiment, _unseen)
+    report = build_report(experiment, outcome, {}, None)
+    clients = [_client(one, report, outcome) for one in report["clients"]]
+    if work.groups:
+        device = choose_device(work.device)[0]
+        _add_groups(clients, work.clients(), lambda shard: _kept(experiment, shard, device))
+    seconds = {name: report["seconds"][name] for name in ("spectrum", "training", "evaluation", "overhead", "total")}
+    found = {"clients": clients, "seconds": seconds}
+    if work.extra:
+        found["extra"] = special(work.table, work.root)["extra"](work, experiment, outcome)
+    return found
+
+
+def _unseen(progress: Progress) -> None:
+    """The bar is the parent's."""
+    del progress
+
+
+def _client(one: Figures, report: Figures, outcome: Outcome) -> Figures:
+    name = one["client"]
+    rounds = {entry.round: entry.ndcg for entry in outcome.qualities[name].rounds}
+    kept = ("client", "users", "items", "edges", "test_users", "best_round", "rho", "rhobar", "margin")
+    return {
+        **{key: one[key] for key in kept},
+        "recall": one["recall@20"],
+        "ndcg": one["ndcg@20"],
+        "valid_ndcg": rounds.get(one["best_round"]),
+        "bytes_up": sum(report["bytes_up"][name]),
+        "bytes_down": sum(report["bytes_down"][name]),
+    }
+
+
+def _kept(experiment: Experiment, shard: Shard, device: torch.device) -> TopItems:
+    """The model that the client's validation data chose."""
+    path = next(path for path in experiment.shards if path.name == shard.name)
+    served = kept_model(shard, experiment.models_of(path), device)
+    if served is None:
+        raise DataError(f"{path.name}: expected the kept model of a finished run, got none")
+    return served.ranker.top
+
+
+def _add_groups(clients: list[Figures], shards: list[Shard], top_of: Callable[[Shard], TopItems]) -> None:
+    by_name = {shard.name: shard for shard in shards}
+    for client in clients:
+        shard = by_name[client["client"]]
+        client["groups"] = grouped(shard, top_of(shard))
+
+
+def centralised(work: Work) -> Figures:
+    """The same encoder on all data."""
+    device = choose_device(work.device)[0]
+    trained, views = train_whole(work.whole, work.clients(), work.method, work.rounds, work.seed, device)
+    clients = tested(trained, views)
+    if work.groups:
+        _add_groups(clients, [view.shard for view in views], lambda shard: trained.tops[shard.name])
+    return {"clients": clients, "seconds": trained.seconds}
+
+
+def floors(work: Work) -> Figures:
+    """Every floor of every client; None for one that does not exist for all of them."""
+    found = all_floors(work.shards, work.method.cutoff, cache_of=lambda _: None, observe=lambda _: None)
+    shards = {shard.name: shard for shard in work.clients()}
+    tops = {name: _floor_tops(shard, work.method.cutoff) for name, shard in shards.items()} if work.groups else {}
+    rows: dict[str, list[Figures] | None] = {}
+    for floor in FLOOR_NAMES:
+        clients = [_floor(shards[name], of[floor], tops.get(name, {}).get(floor)) for name, of in found.items()]
+        rows[LABELS[floor]] = None if None in clients else [client for client in clients if client is not None]
+    return {"floors": rows}
+
+
+def _floor(shard: Shard, quality: Any, top: TopItems | None) -> Figures | None:
+    if quality is None:
+        return None
+    users, items = shard.train.shape
+    sizes = {"users": users, "items": items, "test_users": quality.users}
+    figures = {"client": shard.name, "recall": quality.recall, "ndcg": quality.ndcg, **sizes}
+    return figures | ({} if top is None else {"groups": grouped(shard, top)})
+
+
+def _floor_tops(shard: Shard, cutoff: int) -> dict[str, TopItems]:
+    """The lists behind the floors: what the groups are looked at with."""
+    spectrum, ease = cached_spectrum(shard, cutoff, None), best_ease(shard)
+    tops = {
+        "popularity": popularity_top(shard),
+        "lowpass": best_low_pass(shard, spectrum).top,
+        "ridge": best_filter(shard, spectrum).top,
+    }
+    return tops if ease is None else {**tops, "ease": ease.top}
+
+
+def own(work: Work) -> Figures:
+    """What the table's own run.py measures."""
+    found: Figures = special(work.table, work.root)["measure"](work)
+    clients = found.pop("clients", [])
+    return {"clients": clients, "extra": found}

@@ -1,0 +1,67 @@
+"""A table's columns -> one small picture: bars with the best floor as a line, or curves of what is swept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+from benchmarks.harness.plan import Plan
+from benchmarks.harness.summary import Column
+from benchmarks.harness.views import sweeps
+
+STEADY: Any = {
+    "svg.hashsalt": "benchmarks",
+    "svg.fonttype": "none",
+    "font.size": 7,
+}  # the same results give the same bytes
+WIDTH, HEIGHT = 4.2, 3.2  # inches, of one panel
+
+
+def draw(plan: Plan, columns: Sequence[Column], path: Path) -> bool:
+    """NDCG@20 (client mean). False, and no file, where nothing is measured."""
+    measured = [column for column in columns if column.rows]
+    panels = _swept(plan, measured) if plan.view == "sweep" else [(column, None) for column in measured]
+    if not panels:
+        return False
+    with pyplot.rc_context(STEADY):
+        size = (WIDTH * len(panels), HEIGHT)
+        figure, axes = pyplot.subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
+        for axis, (column, name) in zip(axes[0], panels, strict=True):
+            _bars(axis, column) if name is None else _curve(axis, plan, column, name)
+            _floor(axis, column, vertical=name is None)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, metadata={"Date": None})
+        pyplot.close(figure)
+    return True
+
+
+def _swept(plan: Plan, columns: Sequence[Column]) -> list[tuple[Column, str | None]]:
+    return [(column, name) for column in columns for name in sweeps(plan, column)]
+
+
+def _bars(axis: Any, column: Column) -> None:
+    labels = [label for label in reversed(column.rows) if label not in column.floors]
+    found = [column.spread(label, lambda sample: sample.mean("ndcg")) for label in labels]
+    axis.barh(labels, [one.mean for one in found], xerr=[one.deviation for one in found], height=0.7)
+    axis.set(title=column.name, xlabel="NDCG@20, client mean")
+
+
+def _curve(axis: Any, plan: Plan, column: Column, name: str) -> None:
+    values, labels = zip(*sweeps(plan, column)[name], strict=True)
+    found = [column.spread(label, lambda sample: sample.mean("ndcg")) for label in labels]
+    axis.errorbar(values, [one.mean for one in found], yerr=[one.deviation for one in found], marker="o", capsize=2)
+    axis.set(title=column.name, xlabel=name, ylabel="NDCG@20, client mean")
+
+
+def _floor(axis: Any, column: Column, *, vertical: bool) -> None:
+    best = column.best_floor("ndcg")
+    if best is not None:
+        line = axis.axvline if vertical else axis.axhline
+        line(best, linestyle="--", linewidth=1, color="black", label="best floor")
+        axis.legend(loc="lower right")

@@ -1,0 +1,158 @@
+"""Cells -> lines of results: the known are skipped, the rest run one process a cell, each line on the disk at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.cells import Cell, settings_hash
+from benchmarks.harness.data import Cache
+from benchmarks.harness.plan import ROOT
+from benchmarks.harness.store import FILE, Known, Line, append
+from client_service.device import DeviceWish
+from shared.errors import FederationError
+from simulation.console import ERR, count_bar
+from simulation.source import Shards
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where a benchmark works. results: the folder with a folder a table, for their results.jsonl."""
+
+    cache: Cache
+    results: Path
+    root: Path = ROOT
+    device: DeviceWish = "auto"
+    jobs: int = 1
+    limit_seconds: float = 6 * 3600.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A cell that gave no figures, and why."""
+
+    cell: Cell
+    reason: str
+
+
+def run_cells(bench: Bench, cells: Sequence[Cell], known: Known, *, shown: bool) -> list[Failure]:
+    """Measure what is not known yet. `known` grows. An interrupt leaves all that is done; the same command goes on."""
+    failures = [Failure(cell, why) for cell in cells if (why := cell.problem or bench.cache.problem(cell.data))]
+    failed = {id(failure.cell) for failure in failures}
+    wanted = _once([cell for cell in cells if id(cell) not in failed and known.find(cell) is None])
+    with count_bar("cells", len(wanted), shown=shown) as done, _workers(bench.jobs) as start:
+        futures: dict[Future[Line], Cell] = {}
+        for cell in wanted:
+            try:
+                shards = bench.cache.shards(cell.data, cell.block, cell.partition)
+                futures[start(measured, bench, cell, shards)] = cell
+            except FederationError as error:
+                failures.append(Failure(cell, str(error)))
+        for future in as_completed(futures):
+            cell = futures[future]
+            try:
+                line = future.result()
+            except FederationError as error:
+                failures.append(Failure(cell, str(error)))
+                ERR.print(f"{cell.name}: {error}", style="red", highlight=False, markup=False)
+            else:
+                append(bench.results / cell.table / FILE, line)
+                known.add(line)
+            done(cell.name)
+    return failures
+
+
+def _once(cells: Sequence[Cell]) -> list[Cell]:
+    """Rows that differ in their labels alone (the defaults in a sweep) are one thing to measure."""
+    found = {(cell.identity(), settings_hash(cell.settings())): cell for cell in reversed(cells)}
+    return list(reversed(found.values()))
+
+
+@contextmanager
+def _workers(jobs: int) -> Iterator[Callable[..., Future[Line]]]:
+    """Threads that each wait for one process. An interrupt starts no more of them."""
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        yield pool.submit
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def measured(bench: Bench, cell: Cell, shards: Shards) -> Line:
+    """The line of one cell, from a process of its own. FederationError with its last words where it fails."""
+    assert cell.method is not None, "expected a cell that can be measured"
+    scratch = bench.cache.folder / "state"
+    scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=scratch) as place:
+        folder = Path(place)
+        work = {
+            "table": cell.table,
+            "root": str(bench.root),
+            "shards": [str(path.resolve()) for path in shards.paths],
+            "whole": str(bench.cache.whole(cell.data, cell.block).resolve()),
+            "state": str((folder / "state").resolve()),
+            "strategy": cell.row.strategy,
+            "method": cell.method.model_dump(mode="json"),
+            "rounds": cell.rounds,
+            "seed": cell.seed,
+            "groups": cell.groups,
+            "extra": bool(cell.special) and cell.row.strategy != "run.py",
+            "device": bench.device,
+            "parameters": cell.row.method,
+            "out": str((folder / "figures.json").resolve()),
+        }
+        figures = _asked(work, folder, bench.limit_seconds)
+    return {**_head(cell, shards), **figures}
+
+
+def _asked(work: dict[str, Any], folder: Path, limit_seconds: float) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.harness.child"]
+    with (folder / "log").open("w", encoding="utf-8") as log:
+        try:
+            ended = subprocess.run(
+                command,
+                input=json.dumps(work),
+                text=True,
+                cwd=ROOT.parent,
+                stdout=log,
+                stderr=log,
+                timeout=limit_seconds,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            ended = None
+    if ended != 0:
+        last = (folder / "log").read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+        how = f"had not ended after {limit_seconds:.0f} s" if ended is None else f"ended with {ended}"
+        raise FederationError(f"the cell's process {how}: {' '.join(last)[:500]}")
+    found: dict[str, Any] = json.loads((folder / "figures.json").read_text(encoding="utf-8"))
+    return found
+
+
+def _head(cell: Cell, shards: Shards) -> Line:
+    """What was measured, in words that outlive the plan."""
+    settings = cell.settings()
+    return {
+        "identity": cell.identity(),
+        "hash": settings_hash(settings),
+        "settings": settings,
+        "table": cell.table,
+        "column": cell.column,
+        "data": cell.data,
+        "cut": cell.block.cut,
+        "fewest": cell.block.fewest,
+        "partition": cell.partition,
+        "seed": cell.seed,
+        "label": cell.row.label,
+        "strategy": cell.row.strategy,
+        "rounds": cell.rounds,
+        "epochs": cell.rounds * (cell.method.local_epochs if cell.method else 0),
+        "edges_kept": shards.edges_kept,
+    }

@@ -1,0 +1,123 @@
+"""Pairs of figures -> means, paired tests, an interval for the difference, and a verdict in words.
+
+A pair is one partition, seed and client under two methods. Clients and seeds of one partition have data in common, so
+pairs are not independent and p-values are too small rather than too large; the document says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+Float64 = NDArray[np.float64]
+Verdict = Literal["ahead", "behind", "no difference seen", "too few pairs"]
+FEWEST_PAIRS = 6  # below it the least possible p of a two-sided signed-rank test is above 0.05
+LEVEL = 0.05
+DRAWS = 10_000
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation (0 for one value)."""
+
+    mean: float
+    deviation: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One method with another: mean difference, its interval, both tests' p-values, the corrected one, a verdict.
+
+    p-values are NaN and the interval is (NaN, NaN) where there are too few pairs.
+    """
+
+    pairs: int
+    difference: float
+    low: float
+    high: float
+    wilcoxon: float
+    t: float
+    corrected: float
+    verdict: Verdict
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Of at least one value."""
+    found = np.asarray(values, dtype=np.float64)
+    return Spread(float(found.mean()), float(found.std(ddof=1)) if len(found) > 1 else 0.0, len(found))
+
+
+def differences(own: Mapping[Hashable, float], other: Mapping[Hashable, float]) -> Float64:
+    """own - other over the keys that both have, in the order of `own`."""
+    return np.array([own[key] - other[key] for key in own if key in other], dtype=np.float64)
+
+
+def wilcoxon(difference: Float64) -> float:
+    """Two-sided signed-rank test (Wilcoxon 1945); 1 where no difference is other than zero."""
+    if not np.any(difference):
+        return 1.0
+    return float(stats.wilcoxon(difference).pvalue)
+
+
+def paired_t(difference: Float64) -> float:
+    """Two-sided t-test of mean zero; 1 where all are zero, 0 where all are the same other value."""
+    if np.ptp(difference) == 0.0:
+        return 0.0 if difference[0] else 1.0
+    return float(stats.ttest_1samp(difference, 0.0).pvalue)
+
+
+def holm(values: Sequence[float]) -> Float64:
+    """Holm's step-down correction (1979): the i-th least of m times m - i + 1, never less than the one before, at most
+    1. NaN stays NaN and counts for nothing."""
+    found = np.asarray(values, dtype=np.float64)
+    corrected = np.full(len(found), np.nan)
+    places = np.flatnonzero(~np.isnan(found))
+    order = places[np.argsort(found[places], kind="stable")]
+    stepped = found[order] * (len(order) - np.arange(len(order)))
+    corrected[order] = np.minimum(1.0, np.maximum.accumulate(stepped))
+    return corrected
+
+
+def interval(difference: Float64, seed: int = SEED) -> tuple[float, float]:
+    """95 % percentile bootstrap of the mean: pairs drawn with replacement."""
+    rng = np.random.default_rng(seed)
+    means = difference[rng.integers(0, len(difference), (DRAWS, len(difference)))].mean(axis=1)
+    low, high = np.quantile(means, [LEVEL / 2, 1 - LEVEL / 2])
+    return float(low), float(high)
+
+
+def compare(own: Mapping[Hashable, float], others: Mapping[str, Mapping[Hashable, float]]) -> dict[str, Comparison]:
+    """`own` against each of the others, Wilcoxon's p corrected over all of them."""
+    found = {name: differences(own, other) for name, other in others.items()}
+    found = {name: difference for name, difference in found.items() if len(difference)}
+    tests = {name: _tests(difference) for name, difference in found.items()}
+    corrected = holm([wilcoxon_p for wilcoxon_p, _ in tests.values()])
+    return {name: _comparison(found[name], tests[name], float(p)) for name, p in zip(tests, corrected, strict=True)}
+
+
+def _tests(difference: Float64) -> tuple[float, float]:
+    if len(difference) < FEWEST_PAIRS:
+        return float("nan"), float("nan")
+    return wilcoxon(difference), paired_t(difference)
+
+
+def _comparison(difference: Float64, tests: tuple[float, float], corrected: float) -> Comparison:
+    few = len(difference) < FEWEST_PAIRS
+    low, high = (float("nan"), float("nan")) if few else interval(difference)
+    mean = float(difference.mean())
+    return Comparison(len(difference), mean, low, high, *tests, corrected, _verdict(mean, corrected, few=few))
+
+
+def _verdict(mean: float, corrected: float, *, few: bool) -> Verdict:
+    if few:
+        return "too few pairs"
+    if corrected >= LEVEL or mean == 0.0:
+        return "no difference seen"
+    return "ahead" if mean > 0 else "behind"

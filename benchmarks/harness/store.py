@@ -1,0 +1,90 @@
+"""results.jsonl of every table: one JSON line a measured cell, appended and never rewritten; what is in it is not run
+again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.cells import Cell, Settings, settings_hash
+from shared.errors import DataError
+
+Line = dict[str, Any]
+FILE = "results.jsonl"
+
+
+def read_lines(path: Path) -> list[Line]:
+    """All whole lines. What a crash left after the last line end is ignored; any other fault is a DataError."""
+    if not path.exists():
+        return []
+    whole = path.read_text(encoding="utf-8").rpartition("\n")[0]
+    lines = []
+    for number, text in enumerate(whole.splitlines(), start=1):
+        try:
+            lines.append(json.loads(text))
+        except ValueError:
+            raise DataError(
+                f"{path}, line {number}: expected JSON written by a benchmark, got something else"
+            ) from None
+    return lines
+
+
+def append(path: Path, line: Line) -> None:
+    """On the disk when this returns. A torn last line is cut off first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as file:
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+        file.write((json.dumps(line, sort_keys=True) + "\n").encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class Known:
+    """Lines of several tables, found again by what was measured: tables share the cells that they have in common."""
+
+    def __init__(self, lines: Iterable[Line] = ()) -> None:
+        self._lines: dict[str, list[Line]] = {}
+        for line in lines:
+            self.add(line)
+
+    def add(self, line: Line) -> None:
+        self._lines.setdefault(line["identity"], []).append(line)
+
+    def find(self, cell: Cell) -> Line | None:
+        """The newest line that measured this very cell."""
+        found = self._lines.get(cell.identity(), []) if cell.method is not None else []
+        fitting = [line for line in found if _same(line, cell.settings()) and (not cell.groups or _grouped(line))]
+        return fitting[-1] if fitting else None
+
+
+def _same(line: Line, settings: Settings) -> bool:
+    """Were these the settings? One that is younger than the line did nothing then, and may only be off now."""
+    names = line["settings"]
+    if not names.keys() <= settings.keys():
+        return False
+    younger = [value for name, value in settings.items() if name not in names]
+    same: bool = line["hash"] == settings_hash({name: settings[name] for name in names})
+    return same and not any(value and value not in ("off", "none") for value in younger)
+
+
+def _grouped(line: Line) -> bool:
+    rows = line["floors"].values() if "floors" in line else [line["clients"]]
+    return all("groups" in client for row in rows if row for client in row)
+
+
+def known_in(root: Path) -> Known:
+    """The results of all tables beneath `root`."""
+    lines = (line for path in sorted(root.glob(f"*/{FILE}")) for line in read_lines(path))
+    return Known(line for line in lines if "identity" in line)  # the others are of tables that a run.py measures alone
+
+
+def write_lines(path: Path, lines: Iterable[Line]) -> None:
+    """All lines at once, in place of those of before."""
+    partial = path.with_suffix(".partial")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial.write_text("".join(json.dumps(line, sort_keys=True) + "\n" for line in lines), encoding="utf-8")
+    partial.replace(path)

@@ -1,0 +1,113 @@
+"""Lines of results -> what a table says: by column and row the samples, their means, and comparisons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.harness.cells import Cell
+from benchmarks.harness.plan import FLOORS, Plan
+from benchmarks.harness.statistics import Comparison, Spread, compare, spread
+from benchmarks.harness.store import Known, Line
+
+METRICS = ("recall", "ndcg")
+Client = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measured cell of one row: the figures of every client. seed is None for a floor, which has none."""
+
+    partition: int
+    seed: int | None
+    clients: list[Client]
+    line: Line
+
+    def mean(self, metric: str) -> float:
+        """Every client counts once."""
+        return math.fsum(client[metric] for client in self.clients) / len(self.clients)
+
+    def user_mean(self, metric: str) -> float:
+        """Every test user counts once."""
+        users = sum(client["test_users"] for client in self.clients) or 1
+        return math.fsum(client[metric] * client["test_users"] for client in self.clients) / users
+
+
+@dataclass
+class Column:
+    """One data set in one cut. rows: label -> samples, floors first; measured and wanted count cells."""
+
+    name: str
+    data: str
+    rows: dict[str, list[Sample]] = field(default_factory=dict)
+    floors: set[str] = field(default_factory=set)
+    measured: int = 0
+    wanted: int = 0
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def spread(self, label: str, of: Callable[[Sample], float]) -> Spread:
+        return spread([of(sample) for sample in self.rows[label]])
+
+    def best_floor(self, metric: str) -> float | None:
+        """The highest mean of a floor, None where no floor is measured."""
+        means = [self.spread(label, lambda s: s.mean(metric)).mean for label in self.rows if label in self.floors]
+        return max(means, default=None)
+
+    def against(self, reference: str, metric: str) -> dict[str, Comparison]:
+        """The reference row against each other row."""
+        if reference not in self.rows:
+            return {}
+        own = paired(self.rows[reference], metric, [])
+        others = {label: paired(of, metric, list(own)) for label, of in self.rows.items() if label != reference}
+        return compare(own, others)
+
+
+def paired(samples: Sequence[Sample], metric: str, keys: Sequence[Hashable]) -> dict[Hashable, float]:
+    """Figures by (partition, seed, client). A floor, which has no seed, is the same for each seed among `keys`."""
+    found: dict[Hashable, float] = {}
+    for sample in samples:
+        for client in sample.clients:
+            where = (sample.partition, sample.seed, client["client"])
+            if sample.seed is None:
+                fitting = [k for k in keys if isinstance(k, tuple) and (k[0], k[2]) == (where[0], where[2])]
+                found |= dict.fromkeys(fitting, client[metric])
+            else:
+                found[where] = client[metric]
+    return found
+
+
+def summarised(plan: Plan, cells: Sequence[Cell], known: Known) -> list[Column]:
+    """All columns of a plan, those without a measured cell too."""
+    columns = {cell.column: Column(cell.column, cell.data) for cell in cells}
+    for cell in cells:
+        column, line = columns[cell.column], known.find(cell)
+        column.wanted += 1
+        if cell.problem:
+            column.problems[cell.row.label] = cell.problem
+        if line is not None:
+            column.measured += 1
+            _add(column, cell, line)
+    order = [row.label for row in plan.rows()]
+    for column in columns.values():
+        column.rows = dict(sorted(column.rows.items(), key=lambda item: _place(item[0], column.floors, order)))
+    return list(columns.values())
+
+
+def _place(label: str, floors: set[str], order: list[str]) -> tuple[int, int]:
+    """Floors first, as they came; then what stands in every table; then the rows as configured."""
+    if label in floors:
+        return 0, 0
+    return (1, 0) if label in ("local", "centralised") else (2, order.index(label))
+
+
+def _add(column: Column, cell: Cell, line: Line) -> None:
+    rows = line["floors"] if cell.row.strategy == FLOORS else {cell.row.label: line["clients"]}
+    seed = None if cell.row.strategy == FLOORS else cell.seed
+    for label, clients in rows.items():
+        if cell.row.strategy == FLOORS:
+            column.floors.add(label)
+        if clients:
+            column.rows.setdefault(label, []).append(Sample(cell.partition, seed, clients, line))
+    column.floors &= set(column.rows) | set(rows)

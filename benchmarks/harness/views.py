@@ -1,0 +1,149 @@
+"""A column of a table -> what some tables show besides: groups of clients or users, costs, and sweeps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks.harness.groups import ACTIVITY, STRUCTURE, by_structure
+from benchmarks.harness.paper import Paper
+from benchmarks.harness.plan import Plan
+from benchmarks.harness.summary import METRICS, Client, Column, Sample
+from benchmarks.harness.tables import label_of, markdown, number
+
+MEBIBYTE = 1 << 20
+
+
+def structure(plan: Plan, column: Column, paper: Paper) -> list[str]:
+    """Table 2: means over the large, the medium and the small clients."""
+    head = [""]
+    for name, _ in STRUCTURE:
+        head += [f"{name}: Recall@20", "NDCG@20", "NDCG@20, user mean", "paper"]
+    rows = []
+    for label, samples in column.rows.items():
+        cells = [label_of(plan, label)]
+        for name, _ in STRUCTURE:
+            means = [_mean_over(samples, lambda s, m=metric, n=name: _group_mean(s, n, m)) for metric in METRICS]  # type: ignore[misc]
+            means.append(_mean_over(samples, lambda s, n=name: _group_user_mean(s, n)))  # type: ignore[misc]
+            cells += [*map(number, means), _pair(paper.figure(column.name, label, name))]
+        rows.append(cells)
+    sizes = [f"{name}: {len(of)} clients" for name, of in _structure_of(column).items()]
+    return [f"Clients by nodes: {', '.join(sizes)}.", "", *markdown(head, rows)]
+
+
+def _structure_of(column: Column) -> dict[str, list[Client]]:
+    return by_structure(next(iter(column.rows.values()))[0].clients)
+
+
+def _group_mean(sample: Sample, group: str, metric: str) -> float:
+    members = by_structure(sample.clients)[group]
+    return math.fsum(one[metric] for one in members) / len(members) if members else math.nan
+
+
+def _group_user_mean(sample: Sample, group: str) -> float:
+    members = by_structure(sample.clients)[group]
+    users = sum(one["test_users"] for one in members)
+    return math.fsum(one["ndcg"] * one["test_users"] for one in members) / users if users else math.nan
+
+
+def activity(plan: Plan, column: Column, paper: Paper) -> list[str]:
+    """Table 3: NDCG@20 of users, and of items, with few, more and most records."""
+    lines: list[str] = []
+    for kind in ("users", "items"):
+        head = [kind, *(part for name in ACTIVITY for part in ([name, "paper"] if kind == "users" else [name]))]
+        rows = [_activity_row(plan, column, paper, label, kind) for label in column.rows]
+        lines += [f"NDCG@20 by groups of {kind}, client mean:", "", *markdown(head, rows)]
+    return lines
+
+
+def _activity_row(plan: Plan, column: Column, paper: Paper, label: str, kind: str) -> list[str]:
+    cells = [label_of(plan, label)]
+    for group in ACTIVITY:
+        mean = _mean_over(column.rows[label], lambda s, g=group: _grouped(s, kind, g))  # type: ignore[misc]
+        cells.append(number(mean))
+        if kind == "users":
+            cells.append(number(paper.figure(column.name, label, group)))
+    return cells
+
+
+def _grouped(sample: Sample, kind: str, group: str) -> float:
+    """Client mean of NDCG over the clients with somebody to ask in the group."""
+    found = [one["groups"][kind][group] for one in sample.clients if "groups" in one]
+    values = [ndcg for _, ndcg, users in found if users]
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def cost(plan: Plan, column: Column, paper: Paper) -> list[str]:
+    """Table 9: time, memory and traffic."""
+    head = ["", "s an epoch", "rounds to best", "run, s", "peak, MiB", "up, bytes", "down, bytes", "device"]
+    names = ("epoch", "epochs", "total", "memory")
+    head += [f"paper: {name}" for name in names]
+    rows = []
+    for label, samples in column.rows.items():
+        if label in column.floors:
+            continue
+        theirs = [str(paper.figure(column.name, label, name) or "-") for name in names]
+        rows.append([label_of(plan, label), *_costs(samples), *theirs])
+    said = (
+        "One epoch: wall clock of the run over its epochs, with evaluation and all clients on one machine. Bytes: sum "
+        "over clients and rounds. Rounds to best: mean over clients of the round that validation chose."
+    )
+    return [said, "", *markdown(head, rows)]
+
+
+def _costs(samples: Sequence[Sample]) -> list[str]:
+    line: dict[str, Any] = samples[0].line
+    seconds, clients = run_seconds(line), samples[0].clients
+    best = [one["best_round"] for one in clients if one.get("best_round") is not None]
+    traffic = [f"{sum(one.get(key, 0) for one in clients):,}" for key in ("bytes_up", "bytes_down")]
+    rounds = f"{sum(best) / len(best):.1f} of {line['rounds']}" if best else "-"
+    memory = f"{line['peak_mib']:,.0f}" + (f" + {line['device_mib']:,.0f}" if line.get("device_mib") else "")
+    epoch = f"{seconds / line['epochs']:.2f}" if line["epochs"] else "-"
+    return [epoch, rounds, f"{seconds:.1f}", memory, *traffic, line["device"]]
+
+
+def run_seconds(line: dict[str, Any]) -> float:
+    """Wall clock of training with evaluation where the run measured it, else of what its process did."""
+    seconds: dict[str, float] = line.get("seconds", {})
+    return float(seconds.get("total", line["wall_seconds"]))
+
+
+def sweep(plan: Plan, column: Column, paper: Paper) -> list[str]:
+    """Figure 3 as figures: each swept setting with its values."""
+    del paper
+    lines: list[str] = []
+    for name, points in sweeps(plan, column).items():
+        rows = [
+            [f"{value:g}", *(number(_mean_over(column.rows[label], lambda s, m=m: s.mean(m))) for m in METRICS)]  # type: ignore[misc]
+            for value, label in points
+        ]
+        lines += markdown([name, "Recall@20", "NDCG@20"], rows)
+    return lines
+
+
+def sweeps(plan: Plan, column: Column) -> dict[str, list[tuple[float, str]]]:
+    """Swept setting -> (value, row), ascending, measured rows alone."""
+    found: dict[str, list[tuple[float, str]]] = {}
+    for row in plan.methods:
+        if row.sweep and row.value is not None and row.label in column.rows:
+            found.setdefault(row.sweep, []).append((row.value, row.label))
+    return {name: sorted(points) for name, points in found.items()}
+
+
+def _mean_over(samples: Sequence[Sample], of: Callable[[Sample], float]) -> float:
+    values = [of(sample) for sample in samples]
+    known = [value for value in values if not math.isnan(value)]
+    return math.fsum(known) / len(known) if known else math.nan
+
+
+def _pair(figures: Any) -> str:
+    return "-" if figures is None else " / ".join(map(number, figures))
+
+
+VIEWS: dict[str, Callable[[Plan, Column, Paper], list[str]]] = {
+    "structure": structure,
+    "activity": activity,
+    "cost": cost,
+    "sweep": sweep,
+}

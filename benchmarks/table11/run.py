@@ -1,0 +1,132 @@
+"""Each client's spectrum -> eigengap and Recall of the low-pass filter at every cut-off, and how they go together.
+
+Table 11 of the paper. The filter is the ideal one, h = 1 on the first Phi frequencies: nothing is trained or chosen.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+from threadpoolctl import threadpool_limits
+
+from benchmarks.common import markdown, paper_figures, source
+from client_service.learning.evaluate import on_test
+from client_service.learning.filters import filter_top
+from client_service.models.start import Filter
+from client_service.shard import Shard, read_shard
+from shared.graph import Float64
+from shared.spectrum import Spectrum, low_spectrum
+from simulation.source import Cut, cut_shards
+
+Row = dict[str, Any]
+MEAN = "client mean"
+
+
+def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) -> list[Row]:
+    """A row a client and cut-off, the client mean of each cut-off, and a row of correlations for each of them."""
+    del quick
+    place, cutoffs = source(config["data"], data), config["cutoffs"]
+    with threadpool_limits(1), tempfile.TemporaryDirectory(dir=out) as folder:
+        shards = cut_shards(place, Cut(config["clients"], "spectral"), Path(folder))
+        found = [row for path in shards.paths for row in _client(read_shard(path), path.name, cutoffs)]
+    rows = [*found, *(_mean(found, cutoff) for cutoff in cutoffs)]
+    names = list(dict.fromkeys(row["client"] for row in rows))
+    return [
+        row | {"data": config["data"]} for row in [*rows, *(_correlations(rows, n, config["paper"]) for n in names)]
+    ]
+
+
+def _client(shard: Shard, name: str, cutoffs: list[int]) -> list[Row]:
+    spectrum = low_spectrum(shard.train, max(cutoffs) + 1)
+    return [
+        {
+            "part": "cutoff",
+            "client": name,
+            "cutoff": cutoff,
+            "gap": eigengap(spectrum.eigenvalues, cutoff),
+            "recall": _recall(shard, spectrum, cutoff),
+        }
+        for cutoff in cutoffs
+    ]
+
+
+def eigengap(eigenvalues: Float64, cutoff: int) -> float | None:
+    """delta = lambda_{Phi+1} - lambda_Phi; None where the spectrum is no longer than Phi."""
+    if len(eigenvalues) <= cutoff:
+        return None
+    return float(eigenvalues[cutoff] - eigenvalues[cutoff - 1])
+
+
+def _recall(shard: Shard, spectrum: Spectrum, cutoff: int) -> float:
+    """Recall@20 on test items."""
+    return on_test(shard, filter_top(Filter(cutoff, ridge=0.0, exponent=0.5), spectrum, shard.train)).recall
+
+
+def _mean(rows: list[Row], cutoff: int) -> Row:
+    """Over the clients whose spectrum is long enough."""
+    own = [row for row in rows if row["cutoff"] == cutoff and row["gap"] is not None]
+    gap = float(np.mean([row["gap"] for row in own])) if own else None
+    recall = float(np.mean([row["recall"] for row in own])) if own else None
+    return {"part": "cutoff", "client": MEAN, "cutoff": cutoff, "gap": gap, "recall": recall}
+
+
+def _correlations(rows: list[Row], client: str, paper: list[int]) -> Row:
+    """Pearson's r of Recall with delta, over all cut-offs and over the paper's, and with log2 Phi beside it."""
+    own = [row for row in rows if row["client"] == client and row["gap"] is not None]
+    return {
+        "part": "correlation",
+        "client": client,
+        "all": pearson([row["gap"] for row in own], [row["recall"] for row in own]),
+        "paper_cutoffs": pearson(*_columns([row for row in own if row["cutoff"] in paper])),
+        "with_cutoff": pearson([float(np.log2(row["cutoff"])) for row in own], [row["recall"] for row in own]),
+    }
+
+
+def _columns(rows: list[Row]) -> tuple[list[float], list[float]]:
+    return [row["gap"] for row in rows], [row["recall"] for row in rows]
+
+
+def pearson(first: list[float], second: list[float]) -> dict[str, float] | None:
+    """r, its two-sided p-value and the number of pairs; None with fewer than 3, or where one side does not vary."""
+    if len(first) < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
+        return None
+    found = stats.pearsonr(first, second)
+    return {"r": float(found.statistic), "p": float(found.pvalue), "pairs": len(first)}
+
+
+def render(rows: list[Row]) -> str:
+    """Markdown: Recall and eigengap by cut-off, the paper's beneath, and the correlations."""
+    own = [row for row in rows if row["part"] == "cutoff"]
+    clients, cutoffs = (list(dict.fromkeys(row[key] for row in own)) for key in ("client", "cutoff"))
+    found = {(row["client"], row["cutoff"]): row for row in own}
+    lines = [[client, *(_cell(found[client, cutoff]) for cutoff in cutoffs)] for client in clients]
+    if theirs := paper_figures("table11", rows[0]["data"]):
+        lines.append(["paper", *(_cell(theirs.get(str(cutoff), {})) for cutoff in cutoffs)])
+    values = [row for row in rows if row["part"] == "correlation"]
+    told = [[row["client"], *(_told(row[key]) for key in ("all", "paper_cutoffs", "with_cutoff"))] for row in values]
+    if theirs:
+        told.append(["paper", "-", _told(pearson(*_columns(list(theirs.values())))), "-"])
+    head = ["Pearson's r with Recall", "delta, all cut-offs", "delta, the paper's cut-offs", "log2 Phi"]
+    return markdown(["Recall@20 (delta)", *map(str, cutoffs)], lines) + "\n\n" + markdown(head, told)
+
+
+def _cell(row: Row) -> str:
+    return f"{row['recall']:.4f} ({row['gap']:.1e})" if row.get("gap") is not None else "-"
+
+
+def _told(value: dict[str, float] | None) -> str:
+    return "-" if value is None else f"{value['r']:.3f} (p {value['p']:.2f}, {value['pairs']:.0f} pairs)"
+
+
+def check(rows: list[Row]) -> list[str]:
+    """What must come out: gaps that are none below zero, and a Recall that is best at no end of the cut-offs."""
+    own = [row for row in rows if row["part"] == "cutoff" and row["gap"] is not None]
+    complaints = [f"expected an eigengap of at least 0, got {row}" for row in own if row["gap"] < 0]
+    recalls = [row["recall"] for row in own if row["client"] == MEAN]
+    if not recalls or max(recalls) in (recalls[0], recalls[-1]):
+        complaints.append(f"expected the best Recall strictly between the ends of the cut-offs, got {recalls}")
+    return complaints

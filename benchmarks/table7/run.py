@@ -1,0 +1,122 @@
+"""A data set -> its structure under each way of dividing it among clients (Table 7). Nothing is trained."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from benchmarks.common import markdown, paper_figures, source
+from benchmarks.table7.structure import figures
+from client_service.shard import read_shard
+from shared.errors import DataError
+from simulation.groups import METHODS
+from simulation.source import Cut, cut_shards
+
+Row = dict[str, Any]
+MEANS = ("size", "degree", "degree_variance", "density", "entropy", "energy")
+SHOWN = {
+    "size": ("size", ".1f"),
+    "size_variance": ("size variance", ".0f"),
+    "degree": ("degree", ".2f"),
+    "degree_variance": ("degree variance", ".1f"),
+    "density": ("density", ".4f"),
+    "entropy": ("spectral entropy", ".2f"),
+    "energy": ("low-frequency energy", ".3f"),
+}
+PAPER_ROWS = {
+    "ego": "Ego-graph",
+    "random": "Random-Const.",
+    "interconnected": "Interconnected-Const.",
+    "spectral": "Spectral-Clust.",
+}
+WHOLE = ("users", "random", "interconnected")  # items are not divided, so that no edge is dropped
+
+
+def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) -> list[Row]:
+    """A row a method and partition number. A method that cannot divide the data has its reason instead of figures."""
+    del quick
+    place = source(config["data"], data)
+    with threadpool_limits(1), tempfile.TemporaryDirectory(dir=out) as folder:
+        return [
+            _measured(config, place, method, number, Path(folder))
+            for method in METHODS
+            for number in config["partitions"]
+        ]
+
+
+def _measured(config: dict[str, Any], place: str, method: str, number: int, folder: Path) -> Row:
+    head = {"data": config["data"], "method": method, "partition": number, "clients": config["clients"]}
+    try:
+        shards = cut_shards(place, Cut(config["clients"], method, number), folder / f"{method}-{number}")
+    except DataError as error:
+        return {**head, "problem": str(error)}
+    clients = [figures(read_shard(path).train, config["cutoff"]) for path in shards.paths]
+    means = {name: float(np.mean([client[name] for client in clients])) for name in MEANS}
+    variance = float(np.var([client["size"] for client in clients]))
+    return {**head, "edges_kept": shards.edges_kept, "size_variance": variance, **means, "by_client": clients}
+
+
+def render(rows: list[Row]) -> str:
+    """Markdown: every method, mean ± standard deviation over the partitions, the paper's own beneath it."""
+    known = {name: [row for row in rows if row["method"] == name and "problem" not in row] for name in METHODS}
+    paper = paper_figures("table7", rows[0]["data"])
+    lines = []
+    for method, own in known.items():
+        if own:
+            lines.append([method, f"{np.mean([row['edges_kept'] for row in own]):.3f}", *_cells(own)])
+        if theirs := paper.get(PAPER_ROWS.get(method, "")):
+            lines.append([f"paper: {PAPER_ROWS[method]}", "-", *(str(theirs[name]) for name in SHOWN)])
+    head = ["method", "edges kept", *(title for title, _ in SHOWN.values())]
+    return "\n\n".join([markdown(head, lines), _clients(known), *(f"- {line}" for line in _problems(rows))])
+
+
+def _cells(rows: list[Row]) -> list[str]:
+    """Means over partitions, with the standard deviation where there is more than one."""
+    cells = []
+    for name, (_, form) in SHOWN.items():
+        values = [row[name] for row in rows]
+        spread = f" ± {np.std(values, ddof=1):{form}}" if len(values) > 1 else ""
+        cells.append(f"{np.mean(values):{form}}{spread}")
+    return cells
+
+
+def _clients(known: dict[str, list[Row]]) -> str:
+    """Users and items of each client in the first partition."""
+    lines = [
+        [method, ", ".join(f"{one['users']:.0f} x {one['items']:.0f}" for one in rows[0]["by_client"])]
+        for method, rows in known.items()
+        if rows
+    ]
+    return markdown(["method", "users x items of each client"], lines)
+
+
+def _problems(rows: list[Row]) -> list[str]:
+    bad = [row for row in rows if "problem" in row]
+    return [f"{row['method']}, partition {row['partition']}: {row['problem']}" for row in bad]
+
+
+def check(rows: list[Row]) -> list[str]:
+    """What must come out: no edge lost where items are shared, and the paper's reasons for spectral clustering."""
+    good = [row for row in rows if "problem" not in row]
+    complaints = _problems(rows)
+    complaints += [
+        f"{row['method']}: expected every edge kept, got {row['edges_kept']}"
+        for row in good
+        if row["method"] in WHOLE and row["edges_kept"] != 1.0
+    ]
+    means = {
+        (method, name): np.mean([row[name] for row in good if row["method"] == method])
+        for method in {row["method"] for row in good}
+        for name in ("density", "size_variance")
+    }
+    complaints += [
+        f"expected a larger {name} of spectral than of random parts, got {means['spectral', name]}"
+        for name in ("density", "size_variance")
+        if {("spectral", name), ("random", name)} <= means.keys()
+        and not means["spectral", name] > means["random", name]
+    ]
+    return complaints

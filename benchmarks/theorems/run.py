@@ -1,0 +1,190 @@
+"""Block models of growing size -> how far the statements of Theorems 4.1 and 4.2 hold on drawn graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from benchmarks.common import markdown
+from benchmarks.theorems.blocks import Model, drawn, eigengap, structural_eigenvalues
+from benchmarks.theorems.smoothness import both_sides
+from shared.divergence import divergence, kernel
+from shared.errors import SettingsError
+from shared.graph import Float64
+from shared.spectrum import low_spectrum
+
+Row = dict[str, Any]
+Pair = tuple[Model, Model]
+RATED = ("error", "spread")
+MEANS = ("gap", "lemma", "lemma_bound", "left", "bound", "dropped", "trivial", "lambda_k")
+
+
+def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) -> list[Row]:
+    """A row a regime, cut-off and size; a row a regime and cut-off with the fitted rate; a row an eigengap."""
+    del quick, data, out  # nothing is read, and the configuration says already how much is drawn
+    with threadpool_limits(1):  # matrices of a few hundred rows: threads only wait for one another
+        cells = [(regime, n) for regime in config["regimes"] for n in config["sizes"]]
+        errors = [row for cell in cells for row in _concentration(config, *cell)]
+        gaps = [_gap(config, between) for between in config["gap"]["between"]]
+        sides = [_smoothness(config, between) for between in config["gap"]["between"]]
+    return [*errors, *(_rate(errors, regime, cutoff) for regime, cutoff in _series(config)), *gaps, *sides]
+
+
+def _series(config: dict[str, Any]) -> list[tuple[str, int]]:
+    return [(regime, cutoff) for regime in config["regimes"] for cutoff in config["cutoffs"]]
+
+
+def _models(config: dict[str, Any], between: float | None = None, thinning: float = 1.0) -> Pair:
+    both = (config["first"], config["second"])
+    made = [
+        Model(config["communities"], tuple(one["within"]), one["between"] if between is None else between, thinning)
+        for one in both
+    ]
+    return made[0], made[1]
+
+
+def _concentration(config: dict[str, Any], regime: str, n: int) -> list[Row]:
+    """|KL - D*| over the seeds at one n = M + N, for each cut-off."""
+    thinning = 1.0 if regime == "dense" else config["sizes"][0] / n  # sparse: a node's mean degree stays what it was
+    models, cutoffs = _models(config, thinning=thinning), config["cutoffs"]
+    pairs = _drawn_eigenvalues(models, n // 2, max(cutoffs), config["seeds"])
+    head = {"part": "concentration", "regime": regime, "n": n}
+    return [
+        {**head, "cutoff": phi, **_errors(_divergences(pairs, phi), _limit(models, n // 2, phi))} for phi in cutoffs
+    ]
+
+
+def _drawn_eigenvalues(models: Pair, nodes: int, cutoff: int, seeds: int) -> list[tuple[Float64, Float64]]:
+    """The low end of the two models' spectra, for each seed."""
+    generators = [np.random.default_rng([seed, nodes]) for seed in range(seeds)]
+    first, second = ([low_spectrum(drawn(m, nodes, rng), cutoff).eigenvalues for rng in generators] for m in models)
+    return list(zip(first, second, strict=True))
+
+
+def _limit(models: Pair, nodes: int, cutoff: int) -> float:
+    """D_struct of the expected graphs (Eq. 45)."""
+    ideal = [kernel(structural_eigenvalues(model, nodes, cutoff)) for model in models]
+    found = divergence(ideal[0], ideal[1])
+    if found is None:
+        raise SettingsError(f"theorems: expected a cut-off with at least 8 non-zero frequencies, got {cutoff}")
+    return found
+
+
+def _divergences(pairs: list[tuple[Float64, Float64]], cutoff: int) -> list[float]:
+    """KL of each pair of drawn graphs that leaves at least 8 frequencies to compare."""
+    found = [divergence(kernel(first[:cutoff]), kernel(second[:cutoff])) for first, second in pairs]
+    return [one for one in found if one is not None]
+
+
+def _errors(found: list[float], limit: float) -> Row:
+    """The error, and the spread of KL around its own mean: how far it concentrates, wherever that is."""
+    errors = np.abs(np.array(found) - limit)
+    return {
+        "structural": limit,
+        "divergence": float(np.mean(found)),
+        "spread": float(np.std(found, ddof=1)),
+        "error": float(errors.mean()),
+        "error_std": float(errors.std(ddof=1)),
+        "seeds": len(found),
+    }
+
+
+def _rate(rows: list[Row], regime: str, cutoff: int) -> Row:
+    """Slopes of log error and of log spread against log n."""
+    own = [row for row in rows if (row["regime"], row["cutoff"]) == (regime, cutoff)]
+    sizes = np.log([row["n"] for row in own])
+    slopes = {f"{name}_slope": float(np.polyfit(sizes, np.log([row[name] for row in own]), 1)[0]) for name in RATED}
+    return {"part": "rate", "regime": regime, "cutoff": cutoff, **slopes}
+
+
+def _gap(config: dict[str, Any], between: float) -> Row:
+    """|KL - D_struct| beside the smaller eigengap of the two expected graphs, at one size (Theorem 4.1, part 2)."""
+    n, cutoff = config["gap"]["n"], config["communities"]
+    models = _models(config, between)
+    found = _divergences(_drawn_eigenvalues(models, n // 2, cutoff, config["gap"]["seeds"]), cutoff)
+    gaps = [eigengap(structural_eigenvalues(model, n // 2, cutoff), cutoff) for model in models]
+    return {
+        "part": "gap",
+        "n": n,
+        "between": between,
+        "gap": min(gaps),
+        **_errors(found, _limit(models, n // 2, cutoff)),
+    }
+
+
+def _smoothness(config: dict[str, Any], between: float) -> Row:
+    """Both sides of Lemma 1 and of Theorem 4.2, means over the seeds."""
+    n, model = config["gap"]["n"], _models(config, between)[0]
+    sides = [
+        both_sides(drawn(model, n // 2, np.random.default_rng(seed)), model.communities)
+        for seed in range(config["gap"]["seeds"])
+    ]
+    means = {name: float(np.mean([side[name] for side in sides])) for name in MEANS}
+    held = all(side["left"] <= side["bound"] and side["lemma"] <= side["lemma_bound"] for side in sides)
+    return {"part": "smoothness", "n": n, "between": between, "held": held, **means}
+
+
+def render(rows: list[Row]) -> str:
+    """Markdown: rates, errors by size, errors by gap, and the two sides of Theorem 4.2."""
+    return "\n\n".join((_rates(rows), _sizes(rows), _gaps(rows), _sides(rows)))
+
+
+def _of(rows: list[Row], part: str) -> list[Row]:
+    return [row for row in rows if row["part"] == part]
+
+
+def _rates(rows: list[Row]) -> str:
+    lines = [
+        (row["regime"], str(row["cutoff"]), f"{row['error_slope']:.2f}", f"{row['spread_slope']:.2f}")
+        for row in _of(rows, "rate")
+    ]
+    table = markdown(("degrees", "Phi", "slope of the error", "slope of the spread"), lines)
+    return "Theorem 4.1, part 1: it promises slopes of -0.5 or less on log-log axes.\n\n" + table
+
+
+def _sizes(rows: list[Row]) -> str:
+    lines = [
+        (
+            row["regime"],
+            str(row["cutoff"]),
+            str(row["n"]),
+            f"{row['structural']:.2e}",
+            f"{row['error']:.2e} ± {row['error_std']:.1e}",
+            f"{row['spread']:.1e}",
+        )
+        for row in sorted(_of(rows, "concentration"), key=lambda row: (row["regime"], row["cutoff"], row["n"]))
+    ]
+    return markdown(("degrees", "Phi", "n", "D*", "mean \\|KL - D*\\|", "spread of KL"), lines)
+
+
+def _gaps(rows: list[Row]) -> str:
+    lines = [
+        (f"{row['gap']:.3f}", f"{row['error']:.2e} ± {row['error_std']:.1e}", f"{row['error'] * row['gap']:.1e}")
+        for row in _of(rows, "gap")
+    ]
+    table = markdown(("delta", "mean \\|KL - D_struct\\|", "C that would do"), lines)
+    return "Theorem 4.1, part 2: the error against the eigengap, which is to bound it by C / delta.\n\n" + table
+
+
+def _sides(rows: list[Row]) -> str:
+    head = ("delta", "Lemma 1: left", "its bound", "Theorem 4.2: left", "its bound", "dropped term", "trivial bound")
+    names = ("lemma", "lemma_bound", "left", "bound", "dropped", "trivial")
+    lines = [(f"{row['gap']:.3f}", *(f"{row[name]:.3g}" for name in names)) for row in _of(rows, "smoothness")]
+    return "Lemma 1 and Theorem 4.2 for the worst signal with r = 1.\n\n" + markdown(head, lines)
+
+
+def check(rows: list[Row]) -> list[str]:
+    """What must come out: concentration where degrees grow, and bounds that hold, however loose."""
+    complaints = []
+    for row in _of(rows, "rate"):
+        if row["regime"] == "dense" and not row["error_slope"] < -0.4:
+            complaints.append(f"Phi {row['cutoff']}: expected the error to fall as n^-0.4 or faster, got {row}")
+    for row in _of(rows, "smoothness"):
+        if not row["held"]:
+            complaints.append(f"expected both bounds to hold on every graph, got {row}")
+        if not row["bound"] > 4 * row["trivial"]:
+            complaints.append(f"expected a bound above four times the trivial one, got {row}")
+    return complaints

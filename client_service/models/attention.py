@@ -1,0 +1,43 @@
+"""FedPerGNN's model: each node's vector and the attention-weighted mean of its neighbours' vectors.
+
+Shapes: M users, N items, items after users; d width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from client_service.models.factors import Factors
+from client_service.models.model import Ingredients
+from client_service.models.propagation import Propagation
+
+LARGEST_EXPONENT = 20.0  # of an attention weight: e^20 neighbours fit into a float32
+
+
+class GraphAttention(Factors):
+    """h_n = e_n + sum_m a_m e_m / sum_m a_m over n's neighbours m, a_m = exp(w . e_m): one layer, both sides.
+
+    # Paper: graph attention with exp(LeakyReLU(w . e_m + w' . e_n)); here: without the LeakyReLU, because then the
+    node's own part cancels, the order of its neighbours stays, and the layer is one product with a constant matrix.
+    Private: `embedding` (M, d) and the attention vectors `attention` (2, d) of users and of items as neighbours.
+    A training pair's own edge stays in the graph: leave_one_out changes nothing.
+    """
+
+    def __init__(self, given: Ingredients) -> None:
+        super().__init__(given)
+        self.neighbours = Propagation(given.interactions)
+        self.attention = nn.Parameter(torch.zeros(2, self.width))
+
+    def vectors(self) -> tuple[Tensor, Tensor]:
+        users, items = super().vectors()
+        rows = torch.cat([users, items])
+        weights = torch.cat([users @ self.attention[0], items @ self.attention[1]]).clamp(max=LARGEST_EXPONENT)
+        mass = torch.exp(weights)[:, None]
+        sums = self.neighbours(torch.cat([mass * rows, mass], dim=1))
+        found = rows + sums[:, :-1] / sums[:, -1:].clamp(min=torch.finfo(sums.dtype).tiny)
+        return found[: self.users], found[self.users :]
+
+    def rows(self, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
+        every_user, every_item = self.vectors()
+        return every_user[users], every_item[items]

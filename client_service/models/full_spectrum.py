@@ -1,0 +1,74 @@
+"""Training graph -> a low-pass score that keeps every frequency: ridge response below, its tangent above.
+
+The model's own convolution sees Phi frequencies. On sparse graphs much of what is known of a user lies above them, so
+this filter treats the low ones exactly and all others to first order, which needs no more than products with the graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+from shared.graph import degrees, normalised, power
+from shared.parameters import Float32
+from shared.spectrum import low_spectrum
+
+EXPONENT = 0.25  # of the degree normalisation: halfway between none and the Laplacian's
+COMPONENTS = 128
+DENSE_ITEMS = 4096  # up to so many items the whole item-item matrix is kept, 16 N^2 bytes at most
+MOST_OWN = 0.95  # of an item's score that may come from itself
+
+
+@dataclass(frozen=True)
+class FullSpectrum:
+    """f of a basket x (N,): x D^-a W D^a / (1 - diag W), with W = V diag(h - c s^2) V^T + c R^T R and a zero diagonal.
+
+    R = D_u^-a X D_i^-a with its lowest frequencies s, V; h = s^2 / (s^2 + lambda); c = 1 / (lambda + s_last^2 / 2): the
+    slope of h where it is cut. lambda = ridge x the mean of diag R^T R. As in EASE an item does not speak for itself.
+    """
+
+    weights: Float32 | None  # (N, N), where it fits
+    entry: Float32  # (N,) D^-a
+    exit: Float32  # (N,) D^a / (1 - diag W)
+    low: tuple[Float32, Float32]  # V diag(h - c s^2) and V, (N, Phi) each
+    graph: sparse.csr_array  # sqrt(c) R, (M, N)
+
+    def scores(self, baskets: sparse.csr_array) -> Float32:
+        """f of every item for each basket (B, N), items that are in it included: those are nobody's candidates."""
+        entered = sparse.csr_array(baskets * self.entry[None, :])
+        if self.weights is not None:
+            found: Float32 = entered @ self.weights
+            return found * self.exit
+        left, right = self.low
+        walked: Float32 = ((entered @ self.graph.T) @ self.graph).toarray()
+        walked += (entered @ left) @ right.T
+        walked *= self.exit
+        return walked
+
+
+def full_spectrum(interactions: sparse.csr_array, ridge: float) -> FullSpectrum:
+    """The filter of a training graph (M, N), float32."""
+    spectrum = low_spectrum(interactions, COMPONENTS, EXPONENT)
+    graph = normalised(interactions, EXPONENT)
+    own = np.asarray(graph.power(2).sum(axis=0)).ravel()  # diag R^T R
+    squares = spectrum.singular**2
+    level = ridge * own.mean()
+    slope = 1.0 / (level + squares[-1] / 2.0)
+    response = squares / (squares + level) - slope * squares
+    diagonal = (spectrum.items**2) @ response + slope * own
+    _, by_item = degrees(interactions)
+    right = spectrum.items.astype(np.float32)
+    low = ((spectrum.items * response).astype(np.float32), right)
+    walk = (graph * np.sqrt(slope)).astype(np.float32)
+    leave = power(by_item, EXPONENT) / (1.0 - np.minimum(diagonal, MOST_OWN))
+    weights = _dense(low, walk) if interactions.shape[1] <= DENSE_ITEMS else None
+    entry = power(by_item, -EXPONENT).astype(np.float32)
+    return FullSpectrum(weights, entry, leave.astype(np.float32), low, walk)
+
+
+def _dense(low: tuple[Float32, Float32], walk: sparse.csr_array) -> Float32:
+    weights: Float32 = low[0] @ low[1].T + (walk.T @ walk).toarray()
+    np.fill_diagonal(weights, 0.0)
+    return weights

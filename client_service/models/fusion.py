@@ -1,0 +1,67 @@
+"""The trained score and closed-form ones -> one score to rank by, each as loud as its weight says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from scipy import sparse
+
+from client_service.models.full_spectrum import full_spectrum
+from client_service.models.least_squares import Weighting, least_squares
+from shared.parameters import Float32
+from shared.spectrum import Spectrum
+
+
+class Scorer(Protocol):
+    """Closed-form scores of baskets, 0/1 rows over the items."""
+
+    def scores(self, baskets: sparse.csr_array) -> Float32:
+        """(B, N) -> (B, N)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What validation chose: `ridge` and loudness of the full-spectrum filter, weighting and loudness of the least
+    squares. Loudness 0 leaves a part out; 1 makes its scores spread over the items as the trained base score does."""
+
+    ridge: float
+    filter_loudness: float
+    weighting: Weighting
+    squares_loudness: float
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """Closed-form scorers, each with its loudness. Without any, ranking is by the trained score alone."""
+
+    parts: tuple[tuple[float, Scorer], ...] = ()
+
+    def added(self, base: Float32, baskets: sparse.csr_array) -> Float32:
+        """base (B, N) + loudness x spread of base x the part's standardised scores; shifts of a row change no rank."""
+        if not self.parts:
+            return base
+        spread, total = base.std(axis=1, keepdims=True), base
+        for loudness, part in self.parts:
+            total = total + loudness * spread * standardised(part.scores(baskets))
+        return total
+
+
+def standardised(scores: Float32) -> Float32:
+    """Each row with mean 0 and standard deviation 1 over the items; a constant row becomes 0."""
+    centred = scores - scores.mean(axis=1, keepdims=True)
+    deviation = centred.std(axis=1, keepdims=True)
+    found: Float32 = centred / np.where(deviation > 0, deviation, 1.0)
+    return found
+
+
+def fuse(recipe: Recipe | None, interactions: sparse.csr_array, spectrum: Spectrum) -> Fusion:
+    """The scorers of a training graph that the recipe asks for."""
+    parts: list[tuple[float, Scorer]] = []
+    if recipe is not None and recipe.filter_loudness > 0:
+        parts.append((recipe.filter_loudness, full_spectrum(interactions, recipe.ridge)))
+    if recipe is not None and recipe.squares_loudness > 0:
+        parts.append((recipe.squares_loudness, least_squares(interactions, spectrum, recipe.weighting)))
+    return Fusion(tuple(parts))

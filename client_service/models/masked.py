@@ -1,0 +1,53 @@
+"""LGCN whose two MLPs are seen through private masks: effective weight = weight * mask, entry by entry.
+
+Personalized Subgraph Federated Learning (FED-PUB). Baek, Jeong, Jin, Yoon, Hwang. ICML 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from client_service.models.lgcn import LGCN
+from client_service.models.model import Ingredients
+
+WEIGHT, MASK = ".parametrizations.weight.original", ".parametrizations.weight.0.mask"  # as torch names the two
+
+
+class Mask(nn.Module):
+    """weight -> weight * mask; the mask starts at one, so that it changes nothing."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.mask = nn.Parameter(torch.ones_like(weight))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight * self.mask
+
+
+class MaskedLGCN(LGCN):
+    """Wherever a weight of the MLPs is read it is the masked one; biases have no mask.
+
+    Parameters have the names of LGCN's, and each weight has its mask in "mask.<name>", which is private.
+    """
+
+    def __init__(self, given: Ingredients):
+        super().__init__(given)
+        for linear in (self.pooling.hidden, self.pooling.output, self.predictive.hidden, self.predictive.output):
+            parametrize.register_parametrization(linear, "weight", Mask(linear.weight.detach()))
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """Weights under the names that others know, masks as "mask.<name of the weight>"."""
+        for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
+            yield _plain(name), parameter
+
+
+def _plain(name: str) -> str:
+    if name.endswith(MASK):
+        return f"mask.{name.removesuffix(MASK)}.weight"
+    return f"{name.removesuffix(WEIGHT)}.weight" if name.endswith(WEIGHT) else name

@@ -1,0 +1,81 @@
+"""FedHGNN's model: vectors along meta-paths of a perturbed graph, weighed by semantic attention.
+
+Shapes: M users, N items, items after users; d width; P meta-paths.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor, nn
+
+from client_service.models.factors import Factors
+from client_service.models.model import Ingredients
+from client_service.models.propagation import Propagation
+from shared.graph import degrees, interaction_matrix, normalised
+
+BUDGET = 4.0  # epsilon of randomised response, for each possible pair
+
+
+class SemanticAttention(nn.Module):
+    """The paths' vectors (P, R, d) -> their mean (R, d), path p weighed by softmax_p mean_r q . tanh(W z_pr + b)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width, width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.query = nn.Parameter(torch.zeros(1, width))
+
+    def forward(self, paths: Tensor) -> Tensor:
+        asked = torch.tanh(paths @ self.weight.T + self.bias) @ self.query[0]  # (P, R)
+        shares = torch.softmax(asked.mean(1), dim=0)
+        return (shares[:, None, None] * paths).sum(0)
+
+
+class MetaPaths(Factors):
+    """Users along U, U-I and U-I-U, items along I, I-U and I-U-I; each side has its own attention over the three.
+
+    Shared beside the item table: `attention.*`, 2 (d^2 + 2 d) numbers. Private: `embedding` (M, d), and the graph,
+    which is perturbed. A training pair's own edge stays in it: leave_one_out changes nothing.
+    """
+
+    exchangeable = ("item.", "attention.")
+
+    def __init__(self, given: Ingredients) -> None:
+        super().__init__(given)
+        noisy = perturbed(given.interactions, BUDGET, np.random.default_rng(0))
+        self.propagation = Propagation(normalised(noisy))
+        self.attention = nn.ModuleDict({"user": SemanticAttention(self.width), "item": SemanticAttention(self.width)})
+
+    def vectors(self) -> tuple[Tensor, Tensor]:
+        zero = torch.cat(super().vectors())
+        one = self.propagation(zero)
+        paths = torch.stack([zero, one, self.propagation(one)])
+        return self.attention["user"](paths[:, : self.users]), self.attention["item"](paths[:, self.users :])
+
+    def rows(self, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
+        every_user, every_item = self.vectors()
+        return every_user[users], every_item[items]
+
+
+def perturbed(interactions: sparse.csr_array, budget: float, generator: np.random.Generator) -> sparse.csr_array:
+    """Randomised response on 0/1 interactions (M, N), thinned so that each user keeps its expected degree.
+
+    A pair is told as it is with p = e^b / (1 + e^b); of the ones then told a share d / (d p + (N - d)(1 - p)) is kept.
+    # Paper: after an exponential mechanism over groups of similar items, within the chosen groups, with b = 1; here:
+    over all of the silo's items, because nothing groups them, so that at b = 1 nearly every edge would be invented.
+    The graph stays in the silo, and a fixed seed therefore gives nothing away.
+    """
+    by_user, _ = degrees(interactions)
+    honest = 1.0 / (1.0 + math.exp(-budget))
+    false = (interactions.shape[1] - by_user) * (1.0 - honest)
+    kept = by_user / np.maximum(by_user * honest + false, 1e-12)
+    edges = interactions.tocoo()
+    true = generator.random(len(edges.row)) < honest * kept[edges.row]
+    invented = np.repeat(np.arange(len(by_user)), generator.poisson(false * kept))
+    users = np.concatenate([edges.row[true], invented]).astype(np.int64)
+    items = np.concatenate([edges.col[true], generator.integers(interactions.shape[1], size=len(invented))])
+    return interaction_matrix(users, items.astype(np.int64), interactions.shape)

@@ -1,0 +1,59 @@
+"""Interactions -> a symmetric sparse matrix over users and items, and its product with rows that are trained.
+
+Shapes: M users, N items, items after users; E edges.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor, nn
+
+
+class _Product(torch.autograd.Function):
+    """A x, whose gradient is A g: A is symmetric and constant, so that it is never transposed."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, rows: Tensor) -> Tensor:
+        ctx.matrix = matrix
+        return matrix @ rows
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
+        return None, ctx.matrix @ gradients[0]
+
+
+class Propagation(nn.Module):
+    """x (M + N, d) -> A x, where A holds `weights` (M, N) above the diagonal and transposed below it."""
+
+    matrix: Tensor
+
+    def __init__(self, weights: sparse.csr_array) -> None:
+        super().__init__()
+        self.register_buffer("matrix", _compressed(sparse.csr_array(symmetric(weights))), persistent=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        found: Tensor = _Product.apply(self.matrix, rows)  # type: ignore[no-untyped-call]
+        return found
+
+
+def symmetric(weights: sparse.csr_array) -> sparse.csr_array:
+    """[[0, W], [W^T, 0]], (M + N, M + N)."""
+    half = sparse.coo_array(weights)
+    users, items = half.row, half.col + weights.shape[0]
+    rows, columns = np.concatenate([users, items]), np.concatenate([items, users])
+    size = sum(weights.shape)
+    return sparse.csr_array((np.concatenate([half.data, half.data]), (rows, columns)), shape=(size, size))
+
+
+def _compressed(matrix: sparse.csr_array) -> Tensor:
+    matrix.sort_indices()
+    values = torch.tensor(matrix.data, dtype=torch.get_default_dtype())
+    rows, columns = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
+    with warnings.catch_warnings():  # torch calls its compressed rows a beta
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support", category=UserWarning)
+        return torch.sparse_csr_tensor(rows, columns, values, size=matrix.shape)

@@ -1,0 +1,64 @@
+"""F2MF: federated matrix factorisation that holds the losses of two groups of users near each other.
+
+Liu, Ge, Xu, Zhang, Marian: Fairness-aware Federated Matrix Factorization. RecSys 2022.
+"""
+
+from __future__ import annotations
+
+import math
+
+from shared.parameters import table_specification
+from shared.settings import MethodSettings
+from shared.strategies.fedmf import shorter
+from shared.strategies.tables import mean_of_moved, only_items
+from shared.strategy import LocalClient, Parameters, Scalars, State, Strategy, Update
+
+GROUPS = ("lighter", "heavier")  # the less and the more active half of a silo's users
+STRENGTH = 0.5  # lambda
+POWER = 1.0  # rho
+NOISE = 0.01  # standard deviation of the Gaussian noise on a group's loss
+
+
+def group_weights(scalars: Scalars) -> tuple[float, float]:
+    """1 - lambda rho sign(A - B) |A - B|^(rho - 1) for each group, A its own performance and B the other's.
+
+    Performance is minus the loss: the group with the larger loss counts more. 1 for both where nothing is known yet.
+    """
+    if not all(name in scalars for name in GROUPS):
+        return (1.0, 1.0)
+    gap = scalars["heavier"] - scalars["lighter"]  # A - B of the lighter group
+    slope = 0.0 if gap == 0.0 else STRENGTH * POWER * math.copysign(abs(gap) ** (POWER - 1.0), gap)
+    return (1.0 - slope, 1.0 + slope)
+
+
+def fit_fair(client: LocalClient, received: Parameters) -> Parameters:
+    """FedMF with BPR and weighted groups; two noisy group losses leave beside the table.
+
+    # Paper: a user scales its whole update; here: the loss of its pairs, because the silo's users train together.
+    """
+    client.load(received)
+    client.train(loss="bpr", penalty=shorter, weights=group_weights(received.scalars))
+    noise = client.generator("fairness").normal(0.0, NOISE, len(GROUPS))
+    losses = zip(GROUPS, client.losses_by_activity(), noise, strict=True)
+    return Parameters(client.arrays(), {name: float(loss + error) for name, loss, error in losses})
+
+
+def with_means(state: State, update: Update | None) -> Parameters:
+    """Everybody gets the table and the mean loss of each group."""
+    del update
+    return Parameters(state.arrays, {name: state.scalars[name] for name in GROUPS if name in state.scalars})
+
+
+def f2mf(method: MethodSettings) -> Strategy:
+    """Private: user vectors, and who is in which group. Shared: the item table, and a noisy mean loss of each group."""
+    del method
+    return Strategy(
+        "f2mf",
+        shared=only_items,
+        scalars=GROUPS,
+        fit=fit_fair,
+        aggregate=mean_of_moved,
+        personalise=with_means,
+        model="mf",
+        specification=table_specification,
+    )

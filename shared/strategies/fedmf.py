@@ -1,0 +1,49 @@
+"""FedMF: matrix factorisation; user vectors stay with the clients, the item table is averaged.
+
+Chai, Wang, Chen, Yang: Secure Federated Matrix Factorization. IEEE Intelligent Systems 2020. arXiv 1906.05108.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shared.parameters import ITEM_TABLE, table_specification
+from shared.settings import MethodSettings
+from shared.strategies.tables import mean_of_moved, only_items
+from shared.strategy import LocalClient, Parameters, Strategy
+
+REGULARISATION = 0.03  # weight of the mean squared length of both sides' vectors
+
+
+def shorter(own: Mapping[str, Any], received: Mapping[str, Any]) -> Any:
+    """L2: the mean squared length of the user vectors and of the item rows, weighted."""
+    del received
+    return REGULARISATION * ((own["embedding"] ** 2).sum(1).mean() + (own[ITEM_TABLE] ** 2).sum(1).mean())
+
+
+def fit_factors(client: LocalClient, received: Parameters) -> Parameters:
+    """Train user vectors and item table together; the table alone is sent.
+
+    # Paper: squared error of ratings; here: binary cross-entropy of observed pairs against sampled ones, because the
+    data are implicit. Paper: gradients under homomorphic encryption; here: in the open, as it changes no number.
+    """
+    client.load(received)
+    client.train(loss="bce", penalty=shorter)
+    return Parameters(client.arrays())
+
+
+def fedmf(method: MethodSettings) -> Strategy:
+    """A client is a silo with many users: each user's vector is private to the silo, the rows of items are shared.
+
+    Which rows a silo moved tells the aggregator which items it has, never who took them.
+    """
+    del method
+    return Strategy(
+        "fedmf",
+        shared=only_items,
+        fit=fit_factors,
+        aggregate=mean_of_moved,
+        model="mf",
+        specification=table_specification,
+    )

@@ -1,0 +1,69 @@
+"""FedPerGNN: graph attention in each silo; clipped and noisy changes of the item table, some of them invented.
+
+Wu, Wu, Lyu, Qi, Huang, Xie: A federated graph neural network framework for privacy-preserving personalization. Nature
+Communications 2022.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shared.graph import Float64
+from shared.parameters import ITEM_TABLE, Float32, table_specification
+from shared.settings import MethodSettings
+from shared.strategies.tables import mean_of_moved, moved_rows, only_items
+from shared.strategy import LocalClient, Parameters, Strategy
+
+CLIP = 0.1  # largest change of an entry in a round
+SCALE = 0.002  # of the Laplace noise: the paper's 2 * learning rate 0.01 * clip 0.1 / epsilon 1, of one upload
+PSEUDO_ITEMS = 1000  # at most so many rows of items that the silo does not have change as well
+
+
+def fit_noisy(client: LocalClient, received: Parameters) -> Parameters:
+    """Train with BPR, then send the table with its changes clipped, hidden among invented ones, and noisy.
+
+    # Paper: squared error of ratings; here: BPR, because the data are implicit. Paper: a third party matches users
+    with common items; here: nobody, because a silo sees its users' whole graph itself.
+    """
+    client.load(received)
+    client.train(loss="bpr")
+    table = protected(received.arrays[ITEM_TABLE], client.arrays()[ITEM_TABLE], client.generator("table"))
+    return Parameters({ITEM_TABLE: table})
+
+
+def protected(before: Float32, after: Float32, generator: np.random.Generator) -> Float32:
+    """What is sent instead of the trained table (C, d): rows that moved, clipped, and pseudo items, all with noise.
+
+    Held against a change of 2 CLIP, an entry's privacy budget in one round is 2 CLIP / SCALE = 100: the noise blurs,
+    and is no guarantee worth the name. Pseudo items hide which items a silo has.
+    """
+    start = np.asarray(before, dtype=np.float64)
+    change, real = after - start, moved_rows(before, after)
+    pseudo = generator.permutation(np.flatnonzero(~real))[:PSEUDO_ITEMS] if real.any() else np.flatnonzero(real)
+    change[pseudo] = _alike(change[real], len(pseudo), generator)
+    touched = real.copy()
+    touched[pseudo] = True
+    noise = generator.laplace(0.0, SCALE, (int(touched.sum()), start.shape[1]))
+    start[touched] += np.clip(change[touched], -CLIP, CLIP) + noise
+    return start.astype(np.float32)
+
+
+def _alike(change: Float64, count: int, generator: np.random.Generator) -> Float64:
+    """Normal rows (count, d) with each column's mean and deviation of the real ones."""
+    if count == 0:
+        return np.zeros((0, change.shape[1]))
+    return generator.normal(change.mean(0), change.std(0), (count, change.shape[1]))
+
+
+def fedpergnn(method: MethodSettings) -> Strategy:
+    """Private: user vectors, attention and the graph of the silo's users and items, which in the original is one
+    user's and its neighbours'. Shared: the noisy item table."""
+    del method
+    return Strategy(
+        "fedpergnn",
+        shared=only_items,
+        fit=fit_noisy,
+        aggregate=mean_of_moved,
+        model="attention",
+        specification=table_specification,
+    )

@@ -1,0 +1,32 @@
+"""FedProx: as FedAvg, and what is shared is held near to what was received while a client trains.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. MLSys 2020. arXiv 1812.06127.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shared.settings import MethodSettings
+from shared.strategy import LocalClient, Parameters, Strategy, both_mlps
+
+MU = 0.01  # weight of the proximal term; the paper tries .001 to 1
+
+
+def near(own: Mapping[str, Any], received: Mapping[str, Any]) -> Any:
+    """mu / 2 |w - w_received|^2 over all that was received."""
+    return MU / 2 * sum(((own[name] - received[name]) ** 2).sum() for name in received)
+
+
+def fit_near(client: LocalClient, received: Parameters) -> Parameters:
+    """FedAvg's half at the client with the penalty above."""
+    client.load(received)
+    client.train(penalty=near)
+    return Parameters(client.arrays())
+
+
+def fedprox(method: MethodSettings) -> Strategy:
+    """Both MLPs are averaged; no scalar leaves."""
+    del method
+    return Strategy("fedprox", shared=both_mlps, fit=fit_near)

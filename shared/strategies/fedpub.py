@@ -1,0 +1,133 @@
+"""FED-PUB: each client gets a mean of its own, in which those weigh most whose models do the same to one proxy graph.
+
+Baek, Jeong, Jin, Yoon, Hwang. Personalized Subgraph Federated Learning. ICML 2023. arXiv 2206.10206. Shapes: C clients,
+n = 500 proxy nodes, d MLP width, L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from shared.graph import Float64
+from shared.parameters import Arrays, Float32
+from shared.settings import MethodSettings
+from shared.strategy import LocalClient, Parameters, State, Strategy, Update, both_mlps, mean
+
+BLOCKS, BLOCK_NODES, EDGE_PROBABILITY = 5, 100, 0.1  # of the proxy graph: communities without an edge between them
+PROXY_SEED = 0
+SCALE = 10.0  # how sharply similar clients are preferred to others
+SPARSE, NEAR = 1e-3, 1e-3  # weights of the two penalties
+
+
+def penalised(own: Mapping[str, Any], received: Mapping[str, Any]) -> Any:
+    """L1 of the masks, which are private, plus the squared distance of the weights to those received.
+
+    # Paper: the distance counts from the second round; here: from the first, where what was received is the start
+    # that all share, because a strategy is the same in every round.
+    """
+    masks = sum(abs(value).sum() for name, value in own.items() if name.startswith("mask."))
+    return SPARSE * masks + NEAR * sum(((own[name] - received[name]) ** 2).sum() for name in received)
+
+
+def fit_masked(client: LocalClient, received: Parameters) -> Parameters:
+    """Train weights and masks together and send the weights."""
+    client.load(received)
+    client.train(penalty=penalised)
+    return Parameters(client.arrays())
+
+
+@lru_cache(maxsize=4)
+def proxy_layers(width: int, layers: int) -> Float64:
+    """[Z, A Z, .., A^L Z] of the proxy graph, (n, (L + 1) d): normal features, A its normalised adjacency. Read-only.
+
+    # Paper: the encoder's own convolutions run on the proxy; here: powers of A stand for them, because the kernels
+    # belong to one client's spectrum and never leave it.
+    """
+    generator = np.random.default_rng(PROXY_SEED)
+    adjacency = _normalised(proxy_graph(generator))
+    found = [generator.standard_normal((len(adjacency), width))]
+    for _ in range(layers):
+        found.append(adjacency @ found[-1])
+    joined = np.concatenate(found, axis=1)
+    joined.flags.writeable = False
+    return joined
+
+
+def proxy_graph(generator: np.random.Generator) -> Float64:
+    """The symmetric 0/1 adjacency (n, n), without loops."""
+    nodes = BLOCKS * BLOCK_NODES
+    together = np.arange(nodes)[:, None] // BLOCK_NODES == np.arange(nodes) // BLOCK_NODES
+    upper = np.triu((generator.random((nodes, nodes)) < EDGE_PROBABILITY) & together, k=1)
+    adjacency: Float64 = (upper | upper.T).astype(np.float64)
+    return adjacency
+
+
+def _normalised(adjacency: Float64) -> Float64:
+    root = np.sqrt(np.maximum(adjacency.sum(axis=1), 1.0))
+    scaled: Float64 = adjacency / root[:, None] / root
+    return scaled
+
+
+def functional_embedding(arrays: Arrays) -> Float64:
+    """What a client's pooling MLP makes of the proxy graph, mean over its nodes, (d,).
+
+    # Paper: the client runs its masked encoder and sends the result too; here: the aggregator runs the weights that
+    # it has, without their masks, so that nothing more than these leaves a client.
+    """
+    weight = {name: np.asarray(arrays[f"pooling.{name}"], dtype=np.float64) for name in _POOLING}
+    width = len(weight["hidden.weight"])
+    inputs = proxy_layers(width, weight["hidden.weight"].shape[1] // width - 1)
+    hidden = np.tanh(inputs @ weight["hidden.weight"].T + weight["hidden.bias"])
+    embedding: Float64 = hidden.mean(axis=0) @ weight["output.weight"].T + weight["output.bias"]
+    return embedding
+
+
+_POOLING = ("hidden.weight", "hidden.bias", "output.weight", "output.bias")
+
+
+def weights(embeddings: Float64) -> Float64:
+    """exp(scale * cosine) of every two clients, each row over its sum: (C, d) -> (C, C).
+
+    A client whose embedding is zero is equally near to all.
+    """
+    length = np.linalg.norm(embeddings, axis=1, keepdims=True)
+    directions = embeddings / np.where(length > 0, length, 1.0)
+    similar = np.exp(SCALE * (directions @ directions.T))
+    rows: Float64 = similar / similar.sum(axis=1, keepdims=True)
+    return rows
+
+
+def aggregate_by_similarity(state: State, updates: Sequence[Update]) -> State:
+    """The plain mean, for who has not sent yet, and each sender's weighted mean. One absent keeps its last one."""
+    ordered = sorted(updates, key=lambda update: update.client)
+    rows = weights(np.stack([functional_embedding(update.arrays) for update in ordered]))
+    own: dict[str, dict[str, Float32]] = {update.client: {} for update in ordered}
+    for name in state.arrays:  # tensor by tensor: of what was sent, one tensor of each client lies in memory
+        sent = np.stack([np.asarray(update.arrays[name], dtype=np.float64) for update in ordered])
+        mixed = np.tensordot(rows, sent, axes=1).astype(np.float32)
+        for update, value in zip(ordered, mixed, strict=True):
+            own[update.client][name] = value
+    return replace(mean(state, ordered), own={**state.own, **own})
+
+
+def own_mean(state: State, update: Update | None) -> Parameters:
+    """The client's own weighted mean; the plain one for a client that never sent."""
+    return Parameters(state.arrays if update is None else state.own[update.client])
+
+
+def fedpub(method: MethodSettings) -> Strategy:
+    """Both MLPs are sent without their masks; no scalar leaves."""
+    del method
+    return Strategy(
+        "fedpub",
+        shared=both_mlps,
+        fit=fit_masked,
+        aggregate=aggregate_by_similarity,
+        personalise=own_mean,
+        model="masked",
+    )

@@ -1,0 +1,111 @@
+"""The command that chooses settings by validation: tune."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from shared.settings import MethodSettings, method_settings
+from simulation.cli.options import (
+    AsJson,
+    Changes,
+    Clients,
+    Data,
+    Device,
+    How,
+    Method,
+    Number,
+    PresetName,
+    SplitSeed,
+    StrategyName,
+    pairs,
+    print_json,
+)
+from simulation.console import ERR, OUT, count_bar
+from simulation.source import Cut, cut_shards, find_shards
+from simulation.tuning.blind import without_test
+from simulation.tuning.search import Task, done, opened, result, search, write_best
+from simulation.tuning.spaces import space_of
+
+INTERRUPTED = 130  # as a shell reports a command that Ctrl-C ended
+
+
+def tune(
+    data: Data,
+    out: Annotated[Path, typer.Option(help="folder of the search; one that is there goes on")],
+    strategy: StrategyName = StrategyName.lpsfed,
+    trials: Annotated[int, typer.Option(min=1, help="in all, those of an earlier call included")] = 20,
+    rounds: Annotated[int, typer.Option(min=1, help="of each trial")] = 5,
+    clients: Clients = 4,
+    preset: PresetName = PresetName.default,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    changes: Changes = None,
+    method: How = Method.spectral,
+    number: Number = 0,
+    split_seed: SplitSeed = 0,
+    device: Device = Device.auto,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads a client")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Search a strategy's settings by validation alone. A setting given with --set stays as it is."""
+    fixed = pairs(changes or [])
+    base = method_settings(preset.value, **fixed)
+    space = space_of(strategy.value, base, fixed)
+    shards = find_shards(Path(data)) or cut_shards(data, Cut(clients, method.value, number, split_seed), out / "shards")
+    with tempfile.TemporaryDirectory(prefix="lpsfed-blind-") as folder:
+        blind, cache = without_test(shards.paths, Path(folder) / "shards"), Path(folder) / "cache"
+        task = Task(blind, strategy.value, base, space, rounds, seed, device.value, threads, cache)
+        stopped = _searched(task, out, trials, shown=not as_json)
+        found = result(task, opened(task, out))
+    path = write_best(out, found)
+    if as_json:
+        print_json(found)
+    else:
+        OUT.print(_table(found, base), f"written: {path}. To train with them:", sep="\n")
+        OUT.print(_command(shards.paths[0].parent, found, preset.value, fixed), soft_wrap=True, highlight=False)
+    if stopped:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _searched(task: Task, out: Path, trials: int, *, shown: bool) -> bool:
+    """Whether Ctrl-C ended the search. Trials that failed are told with their reasons."""
+    study = opened(task, out)
+    with count_bar("trials", max(0, trials - len(done(study))), shown=shown) as observe:
+        try:
+            search(task, study, trials, observe)
+        except KeyboardInterrupt:
+            return True
+    for trial in done(study):
+        if "reason" in trial.user_attrs:
+            ERR.print(f"trial {trial.number} failed: {escape(trial.user_attrs['reason'])}", highlight=False)
+    return False
+
+
+def _table(found: Mapping[str, Any], base: MethodSettings) -> Table:
+    """The best values beside those that the search began with."""
+    spent = f"{found['trials']} trials: {found['pruned']} ended early, {found['failed']} failed"
+    spent += f"\n{found['epochs']} epochs a client in all"
+    table = Table(title="Chosen by validation", caption=spent, box=box.SIMPLE, padding=0, pad_edge=False)
+    table.add_column("setting")
+    table.add_column("at first", justify="right")
+    table.add_column("chosen", justify="right")
+    for name, value in found["values"].items():
+        table.add_row(name, f"{getattr(base, name):.4g}", f"{value:.4g}")
+    table.add_section()
+    first = "-" if found["default"] is None else f"{found['default']:.4f}"
+    table.add_row("NDCG@20", first, f"{found['validation']:.4f}")
+    return table
+
+
+def _command(shards: Path, found: Mapping[str, Any], preset: str, fixed: Mapping[str, str]) -> str:
+    """The simulation with the best settings, on one line to be copied."""
+    chosen = " ".join(f"--set {name}={value}" for name, value in {**fixed, **found["values"]}.items())
+    named = "" if preset == "default" else f" --preset {preset}"
+    return f"lpsfed simulate {shards} --strategy {found['strategy']}{named} --seed {found['seed']} {chosen}"

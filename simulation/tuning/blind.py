@@ -1,0 +1,28 @@
+"""Shards -> the same shards without their test pairs: what a search never has, it cannot read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from client_service.shard import INTERACTIONS, read_shard, write_shard
+from client_service.shard.files import read_table
+
+
+def without_test(shards: Sequence[Path], folder: Path) -> tuple[Path, ...]:
+    """Each shard written anew into `folder`, under its own name.
+
+    The catalogue keeps the items that occur in test pairs alone, so that validation ranks the very same candidates.
+    Raises DataError for a shard that cannot be read.
+    """
+    return tuple(_written(path, folder / path.name) for path in shards)
+
+
+def _written(path: Path, blind: Path) -> Path:
+    shard = read_shard(path)
+    interactions = read_table(path / INTERACTIONS).filter(pl.col("split").cast(pl.String) != "test")
+    items = pl.DataFrame({"item": shard.item_ids}, schema={"item": pl.String})
+    write_shard(blind, shard.name, interactions, items, ("test pairs left out",))
+    return blind

@@ -1,0 +1,190 @@
+"""A task and a number of trials -> the settings that validation prefers, kept in SQLite so that a search can go on."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.trial import TrialState
+
+from client_service.device import DeviceWish
+from client_service.shard import read_shard
+from shared.errors import FederationError, SettingsError
+from shared.settings import MethodSettings, validated
+from simulation.experiment import Experiment
+from simulation.tuning.spaces import Space
+from simulation.tuning.trial import validate
+
+STUDY = "lpsfed-tune"
+DATABASE = "study.db"
+RANDOM_TRIALS = 5  # before the sampler has enough to go by, and before anything is pruned
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is searched: shards without test pairs, a strategy, the settings that stay, and what each trial may cost.
+
+    `cache`, where there is one, keeps the shards' spectra from one trial to the next.
+    """
+
+    shards: tuple[Path, ...]
+    strategy: str
+    base: MethodSettings
+    space: Space
+    rounds: int
+    seed: int = 0
+    device: DeviceWish = "auto"
+    threads: int = 1
+    cache: Path | None = None
+
+    def experiment(self, values: dict[str, Any], folder: Path) -> Experiment:
+        """One trial. All share the seed, so that they differ in nothing but their settings."""
+        method = validated(MethodSettings, self.base.model_dump() | values)
+        return Experiment(
+            shards=self.shards,
+            folder=folder,
+            method=method,
+            strategy=self.strategy,
+            rounds=self.rounds,
+            seed=self.seed,
+            device=self.device,
+            threads=self.threads,
+            cache=self.cache,
+        )
+
+    def described(self) -> dict[str, Any]:
+        """Everything that two trials must have in common to be compared, in JSON's own types."""
+        space = {name: optuna.distributions.distribution_to_json(values) for name, values in self.space.items()}
+        return {
+            "strategy": self.strategy,
+            "rounds": self.rounds,
+            "seed": self.seed,
+            "settings": self.base.model_dump(mode="json"),
+            "space": space,
+            "shards": {path.name: read_shard(path).digest for path in self.shards},
+        }
+
+
+def opened(task: Task, folder: Path) -> optuna.Study:
+    """The study in `folder`, a new one where there is none.
+
+    Raises SettingsError when the study there is of another task: its trials could not be compared with new ones.
+    """
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    folder.mkdir(parents=True, exist_ok=True)
+    # Rounds without a margin say nothing about the settings that only act later.
+    warmup = task.base.warmup(task.rounds) + 1  # the first round in which a trial may be ended
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=RANDOM_TRIALS, n_warmup_steps=warmup)
+    study = optuna.create_study(
+        study_name=STUDY,
+        storage=f"sqlite:///{folder / DATABASE}",
+        direction="maximize",
+        load_if_exists=True,
+        pruner=pruner,
+    )
+    described = task.described()
+    kept = study.user_attrs.get("task")
+    if kept is None:
+        study.set_user_attr("task", described)
+    elif other := sorted(key for key in described if kept.get(key) != described[key]):
+        raise SettingsError(f"{folder}: expected the search that was begun there, got another {', '.join(other)}")
+    return study
+
+
+def search(task: Task, study: optuna.Study, trials: int, observe: Callable[[str], None]) -> None:
+    """Trials until there are `trials` in all, the first with the settings as they are. `observe` hears of each.
+
+    One that fails is kept with its reason and counts; one that Ctrl-C ended does not count, and the interrupt goes on.
+    """
+    _settle_left_over(study)
+    while (spent := len(done(study))) < trials:
+        if spent == 0 and not study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+            study.enqueue_trial({name: getattr(task.base, name) for name in task.space})
+        # Seeded anew for each trial: a search in two goes tries what one in a single go would have tried.
+        seed = int(np.random.SeedSequence([task.seed, spent]).generate_state(1)[0])
+        study.sampler = optuna.samplers.TPESampler(n_startup_trials=RANDOM_TRIALS, seed=seed)
+        trial = study.ask(task.space)
+        state = _tried(task, study, trial)
+        best = _best(study)
+        observe(state if best is None else f"best {best.value:.4f}")
+
+
+def done(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
+    """Trials that have been spent: complete, pruned, or failed with a reason. An interrupted one has none."""
+    states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+    found = study.get_trials(deepcopy=False, states=states)
+    return [trial for trial in found if trial.state != TrialState.FAIL or "reason" in trial.user_attrs]
+
+
+def result(task: Task, study: optuna.Study) -> dict[str, Any]:
+    """What is known so far, as best.json has it. FederationError with the last reason when no trial was completed."""
+    spent, best = done(study), _best(study)
+    if best is None:
+        reasons = [trial.user_attrs["reason"] for trial in spent if "reason" in trial.user_attrs]
+        raise FederationError(f"tune: expected a completed trial, got none of {len(spent)}; {''.join(reasons[-1:])}")
+    first = spent[0]
+    return {
+        "strategy": task.strategy,
+        "values": best.params,
+        "validation": best.value,
+        "default": first.value if first.state == TrialState.COMPLETE else None,
+        "trials": len(spent),
+        "pruned": sum(trial.state == TrialState.PRUNED for trial in spent),
+        "failed": sum(trial.state == TrialState.FAIL for trial in spent),
+        "epochs": sum(trial.user_attrs.get("epochs", 0) for trial in spent),
+        "rounds": task.rounds,
+        "seed": task.seed,
+        "settings": validated(MethodSettings, task.base.model_dump() | best.params).model_dump(mode="json"),
+    }
+
+
+def write_best(folder: Path, found: dict[str, Any]) -> Path:
+    """best.json, whole or not at all."""
+    path = folder / "best.json"
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    partial.replace(path)
+    return path
+
+
+def _best(study: optuna.Study) -> optuna.trial.FrozenTrial | None:
+    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    return max(complete, key=lambda trial: trial.value or 0.0, default=None)
+
+
+def _settle_left_over(study: optuna.Study) -> None:
+    """A trial that still runs in the records was that of a process which is gone."""
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        study.tell(trial.number, state=TrialState.FAIL)
+
+
+def _tried(task: Task, study: optuna.Study, trial: optuna.Trial) -> str:
+    """Run one trial and record how it ended."""
+
+    def told(number: int, mean: float) -> None:
+        trial.report(mean, number)
+        trial.set_user_attr("epochs", number * task.base.local_epochs)
+        if number < task.rounds and trial.should_prune():
+            raise optuna.TrialPruned
+
+    try:
+        with tempfile.TemporaryDirectory(prefix="lpsfed-trial-") as folder:
+            value = validate(task.experiment(trial.params, Path(folder)), told)
+    except optuna.TrialPruned:
+        study.tell(trial, state=TrialState.PRUNED)
+        return "pruned"
+    except FederationError as error:
+        trial.set_user_attr("reason", str(error))
+        study.tell(trial, state=TrialState.FAIL)
+        return "failed"
+    except BaseException:
+        study.tell(trial, state=TrialState.FAIL)
+        raise
+    study.tell(trial, value)
+    return "complete"

@@ -1,0 +1,55 @@
+"""A strategy's name -> the settings that a search may vary and between which bounds.
+
+A new strategy has the common space, or that of item tables. It gets a line in `SPACES` when it uses more of the
+settings, or fewer. Epochs and rounds are in no space: every strategy gets the same number of trials, each with the same
+number of epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+
+from shared.errors import SettingsError
+from shared.settings import MethodSettings
+from shared.strategies import build_strategy
+
+Space = dict[str, BaseDistribution]
+"""The name of a field of MethodSettings -> where its values come from."""
+
+COMMON: Space = {
+    "learning_rate": FloatDistribution(1e-4, 1e-2, log=True),
+    "mlp_learning_rate": FloatDistribution(1e-6, 1e-3, log=True),
+    "temperature": FloatDistribution(0.05, 0.5, log=True),
+    "negatives": CategoricalDistribution((8, 16, 32, 64)),
+    "decay": CategoricalDistribution((0.0, 0.1, 1.0, 10.0)),
+}
+
+ITEM_TABLES: Space = {
+    "learning_rate": FloatDistribution(1e-4, 1e-1, log=True),
+    "negatives": COMMON["negatives"],
+}
+"""Of strategies whose clients share a table of items: no MLPs, no softmax, no start to be pulled back to."""
+
+SPACES: dict[str, Space] = {
+    "lpsfed": COMMON
+    | {
+        "margin_strength": FloatDistribution(0.0, 1.0),
+        "similarity_floor": FloatDistribution(0.0, 1.0),
+    },
+}
+
+
+def space_of(strategy: str, base: MethodSettings, fixed: Collection[str] = ()) -> Space:
+    """What there is to search for `strategy` with the settings `base`, of which those named in `fixed` stay.
+
+    Raises SettingsError for an unknown strategy, or when nothing is left.
+    """
+    sized = base.model_copy(update={"catalogue": max(1, base.catalogue)})
+    usual = ITEM_TABLES if build_strategy(strategy, sized).shares_items else COMMON
+    idle = {"temperature"} if base.loss == "bpr" else set()  # BPR knows no temperature
+    space = {n: values for n, values in SPACES.get(strategy, usual).items() if n not in idle and n not in fixed}
+    if not space:
+        raise SettingsError(f"tune: expected a setting of {strategy!r} that is not fixed, got all of them fixed")
+    return space

@@ -1,0 +1,57 @@
+"""What a shard's validation items chose is kept for the next run on the same shard, and for no other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import client_service.learning.local
+from client_service.learning.choice import Choice, keep_choice, kept_choice
+from client_service.models.fusion import Recipe
+from client_service.models.least_squares import Weighting
+from client_service.models.start import Filter
+from client_service.participation import Participation, Place
+from client_service.serving.recommender import Recommender
+from client_service.shard import Shard
+from shared.settings import MethodSettings
+
+MADE = Choice(start=Filter(8, 0.4, 0.3), recipe=Recipe(3.0, 1.0, Weighting(4, 0.3, 0.01), 0.5))
+SMALL = MethodSettings(width=4, layers=1, cutoff=12, negatives=4)
+
+
+def test_what_is_kept_comes_back(planted: Shard, tmp_path: Path) -> None:
+    assert kept_choice(planted, 12, tmp_path) == Choice()
+    keep_choice(planted, 12, tmp_path / "new", MADE)
+    assert kept_choice(planted, 12, tmp_path / "new") == MADE
+
+
+def test_another_shard_another_cutoff_or_a_damaged_file_is_as_if_there_were_none(
+    planted: Shard, tmp_path: Path
+) -> None:
+    keep_choice(planted, 12, tmp_path, MADE)
+    assert kept_choice(planted, 13, tmp_path) == Choice()
+    assert kept_choice(replace(planted, digest="f" * 64), 12, tmp_path) == Choice()
+    (file,) = tmp_path.glob("choice-*.json")
+    file.write_text('{"format": "lpsfed-choice/1", "start": "nothing"}')
+    assert kept_choice(planted, 12, tmp_path) == Choice()
+
+
+def test_a_second_run_on_the_shard_chooses_nothing_again(
+    planted: Shard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begun(folder: str, **changes: object) -> Participation:
+        method = SMALL.model_copy(update=changes)
+        place = Place("shop", "run-1", 0, method, tmp_path / folder, cache=tmp_path / "cache")
+        return Participation(place, planted, Recommender(planted), torch.device("cpu"))
+
+    first = begun("one")
+    for name in ("best_filter", "best_recipe"):
+        monkeypatch.delattr(client_service.learning.local, name)
+    second = begun("two")
+    assert (second.quality.start, second.quality.recipe) == (first.quality.start, first.quality.recipe)
+    assert second.quality.recipe is not None
+    assert begun("three", fusion=False).quality.recipe is None
+    assert kept_choice(planted, 12, tmp_path / "cache").recipe is not None

@@ -1,0 +1,48 @@
+"""The weighted least squares: each side is the minimiser of its objective, and strangers are served like users."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import optimize, sparse
+
+import client_service.models.least_squares
+from client_service.models.least_squares import Weighting, least_squares
+from shared.spectrum import low_spectrum
+
+RNG = np.random.default_rng(5)
+GRAPH = sparse.csr_array((RNG.random((25, 18)) < 0.3).astype(np.float64))
+WEIGHTING = Weighting(4, 0.2, 0.05)
+
+
+def objective(w: np.ndarray, items: np.ndarray, row: np.ndarray) -> float:
+    """sum_known (1 - wv)^2 + alpha sum_all (wv)^2 + lambda (n + alpha N) |w|^2."""
+    scores = items @ w
+    strength = WEIGHTING.ridge * (row.sum() + WEIGHTING.absent * len(row))
+    return float((row * (1 - scores) ** 2).sum() + WEIGHTING.absent * (scores**2).sum() + strength * (w**2).sum())
+
+
+def test_a_basket_s_scores_are_those_of_the_vector_that_explains_it_best() -> None:
+    found = least_squares(GRAPH, low_spectrum(GRAPH, 8), WEIGHTING)
+    items = found.items.astype(np.float64)
+    scores = found.scores(GRAPH.astype(np.float32))
+    for user in (0, 7, 24):
+        row = GRAPH.toarray()[user]
+        best = optimize.minimize(objective, np.zeros(4), args=(items, row), tol=1e-12).x
+        assert np.allclose(scores[user], items @ best, atol=1e-4)
+
+
+def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = least_squares(GRAPH, low_spectrum(GRAPH, 8), WEIGHTING)
+    monkeypatch.setattr(client_service.models.least_squares, "BLOCK", 7)
+    cut = least_squares(GRAPH, low_spectrum(GRAPH, 8), WEIGHTING)
+    assert np.allclose(whole.items, cut.items, atol=1e-6)
+
+
+def test_a_short_spectrum_shortens_the_vectors() -> None:
+    assert least_squares(GRAPH, low_spectrum(GRAPH, 3), Weighting(64, 0.2, 0.05)).items.shape == (18, 3)
+
+
+def test_an_empty_basket_scores_nothing() -> None:
+    found = least_squares(GRAPH, low_spectrum(GRAPH, 8), WEIGHTING)
+    assert found.scores(sparse.csr_array((1, 18), dtype=np.float32))[0] == pytest.approx(0.0, abs=1e-7)
