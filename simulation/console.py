@@ -13,6 +13,7 @@ from rich.table import Table
 
 from shared.schemas import RunHistoryOut
 from simulation.federation import Observe
+from simulation.floors import START
 from simulation.federation import Progress as RunProgress
 from simulation.operate import round_line
 from simulation.report import METRICS, best_floor
@@ -93,16 +94,20 @@ def partition_table(summary: Mapping[str, Any]) -> Table:
 
 
 def quality_table(report: Mapping[str, Any]) -> Table:
-    """Test Recall / NDCG@20 of every client, the floors first; a model that loses to a floor is red."""
+    """Test Recall / NDCG@20 of every client: the floors, the start before any training, the trained model.
+
+    A model that loses to a floor is red.
+    """
     loses = any(report["client_mean"][metric] < best_floor(report, metric)[1] for metric in METRICS)
     own = f"[bold {'red' if loses else 'green'}]{report['strategy']}"
-    table = _columns("Recall / NDCG@20, test items", "client", *report["floors"], own)
+    table = _columns("Recall / NDCG@20, test items", "client", *report["floors"], "untrained", own)
     for client in report["clients"]:
         floors = report["floors_by_client"][client["client"]]
-        table.add_row(client["client"], *(_cell(floors.get(name)) for name in report["floors"]), _cell(client))
+        table.add_row(client["client"], *(_cell(floors.get(name)) for name in (*report["floors"], START)), _cell(client))
     table.add_section()
-    table.add_row("client mean", *(_cell(of) for of in report["floors"].values()), _cell(report["client_mean"]))
-    table.add_row("user mean", *([""] * len(report["floors"])), _cell(report["user_mean"]))
+    means = (*report["floors"].values(), report["untrained"], report["client_mean"])
+    table.add_row("client mean", *(_cell(of) for of in means))
+    table.add_row("user mean", *([""] * (len(report["floors"]) + 1)), _cell(report["user_mean"]))
     return table
 
 

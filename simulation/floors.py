@@ -7,21 +7,25 @@ from pathlib import Path
 
 from client_service.learning.evaluate import Quality, TopItems, on_test
 from client_service.learning.filters import best_ease, best_filter, best_low_pass, popularity_top
+from client_service.learning.fusing import fused_top
 from client_service.learning.spectra import cached_spectrum
 from client_service.shard import Shard, read_shard
 
 FLOORS = ("popularity", "lowpass", "ridge", "ease")
+START = "start"  # the fused score before any training: it tells what training adds, and is nobody's floor but our own
 
 
 def floors(shard: Shard, cutoff: int, cache: Path | None) -> dict[str, Quality | None]:
-    """Test quality of every floor on one shard, each chosen on validation items. None where EASE does not fit."""
+    """Test quality of every floor and of our start on one shard, chosen on validation items; None: EASE does not fit."""
     spectrum = cached_spectrum(shard, cutoff, cache)
     ease = best_ease(shard)
+    ridge = best_filter(shard, spectrum)
     lists: dict[str, TopItems | None] = {
         "popularity": popularity_top(shard),
         "lowpass": best_low_pass(shard, spectrum).top,
-        "ridge": best_filter(shard, spectrum).top,
+        "ridge": ridge.top,
         "ease": None if ease is None else ease.top,
+        START: fused_top(shard, spectrum, ridge.choice),
     }
     return {name: None if top is None else on_test(shard, top) for name, top in lists.items()}
 

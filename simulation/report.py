@@ -12,7 +12,7 @@ from client_service.schemas import QualityOut, RoundQuality
 from shared.schemas import RunHistoryOut
 from simulation.experiment import Experiment
 from simulation.federation import Outcome
-from simulation.floors import FLOORS
+from simulation.floors import FLOORS, START
 
 METRICS = ("recall@20", "ndcg@20")
 Floors = Mapping[str, Mapping[str, Quality | None]]
@@ -34,6 +34,7 @@ def build_report(experiment: Experiment, outcome: Outcome, floors: Floors, edges
         "user_mean": _mean(tested.values(), [users[name] for name in tested]),
         "clients": [_client(name, quality, outcome.history) for name, quality in sorted(qualities.items())],
         "floors": {name: _floor(name, floors) for name in FLOORS},
+        "untrained": _floor(START, floors),
         "floors_by_client": {c: {n: _figures(q) for n, q in of.items()} for c, of in floors.items()},
         "bytes_up": {name: [entry.bytes_up for entry in _trained(quality)] for name, quality in qualities.items()},
         "bytes_down": {name: [entry.bytes_down for entry in _trained(quality)] for name, quality in qualities.items()},

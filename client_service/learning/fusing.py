@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from client_service.learning.evaluate import CHUNK, Rows, evaluate, ranked_by, validation_users
+from client_service.learning.evaluate import CHUNK, Rows, TopItems, evaluate, ranked_by, validation_users
 from client_service.learning.filters import filter_scores
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.models.full_spectrum import full_spectrum
-from client_service.models.fusion import Recipe, Scorer, standardised
+from client_service.models.fusion import Recipe, Scorer, fuse, standardised
 from client_service.models.least_squares import Weighting, least_squares
 from client_service.models.start import Filter
 from client_service.shard import Shard
@@ -57,6 +57,13 @@ def best_recipe(shard: Shard, spectrum: Spectrum, chosen: Filter, interrupt: Int
     loudness = max(louder, key=lambda value: louder[value])
     recipe = Recipe(ridge, loudness, WEIGHTINGS[0], 0.0)
     return _with_squares(judge, recipe, base + loudness * filters[ridge], _squares(judge, shard, spectrum))
+
+
+def fused_top(shard: Shard, spectrum: Spectrum, chosen: Filter) -> TopItems:
+    """Lists of the filter and what the best recipe fuses with it: what is served before any training."""
+    fusion = fuse(best_recipe(shard, spectrum, chosen), shard.train, spectrum)
+    base = filter_scores(chosen, spectrum, shard.train)
+    return ranked_by(lambda rows: fusion.added(base(rows), shard.train[rows].astype(np.float32)))
 
 
 def _squares(judge: Judge, shard: Shard, spectrum: Spectrum) -> dict[Weighting, Float32]:

@@ -54,6 +54,14 @@ def _compressed(matrix: sparse.csr_array) -> Tensor:
     matrix.sort_indices()
     values = torch.tensor(matrix.data, dtype=torch.get_default_dtype())
     rows, columns = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
-    with warnings.catch_warnings():  # torch calls its compressed rows a beta
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support", category=UserWarning)
-        return torch.sparse_csr_tensor(rows, columns, values, size=matrix.shape)
+    return torch.sparse_csr_tensor(rows, columns, values, size=matrix.shape)
+
+
+def _hear_the_warning() -> None:
+    """Torch says once a process that compressed rows are a beta: here, not in the middle of somebody's training."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        torch.sparse_csr_tensor(torch.tensor([0, 0]), torch.tensor([], dtype=torch.int64), torch.tensor([]), (1, 1))
+
+
+_hear_the_warning()

@@ -13,6 +13,7 @@ from client_service.models.masked import MaskedLGCN
 from client_service.models.metapath import MetaPaths
 from client_service.models.mf import MF
 from client_service.models.model import Ingredients, Model
+from client_service.models.ngcf import NGCF
 from client_service.models.pfedrec import PFedRec
 
 
@@ -28,6 +29,7 @@ MODELS: dict[str, Kind] = {
     "lgcn": Kind(LGCN, starts=True),
     "masked": Kind(MaskedLGCN, starts=True),
     "frequency": Kind(FrequencyLGCN, starts=True),
+    "ngcf": Kind(NGCF),
     "mf": Kind(MF),
     "pfedrec": Kind(PFedRec),
     "fedrap": Kind(FedRAP),

@@ -60,6 +60,7 @@ def test_a_simulation_writes_its_config_its_metrics_and_its_report(finished: Pat
     report = json.loads((finished / "report.json").read_text())
     assert set(report) >= set(FIGURES.split())
     assert set(report["floors"]) == {"popularity", "lowpass", "ridge", "ease"}
+    assert report["untrained"]["ndcg@20"] > 0
     assert set(report["client_mean"]) == {"recall@20", "ndcg@20"}
     assert set(report["clients"][0]) >= {"users", "items", "edges", "best_round", "rho", "rhobar", "saturated"}
     assert set(report["seconds"]) >= {"spectrum", "training", "evaluation", "overhead"}
