@@ -13,8 +13,8 @@ from rich.table import Table
 
 from shared.schemas import RunHistoryOut
 from simulation.federation import Observe
-from simulation.floors import START
 from simulation.federation import Progress as RunProgress
+from simulation.floors import START
 from simulation.operate import round_line
 from simulation.report import METRICS, best_floor
 
@@ -103,7 +103,9 @@ def quality_table(report: Mapping[str, Any]) -> Table:
     table = _columns("Recall / NDCG@20, test items", "client", *report["floors"], "untrained", own)
     for client in report["clients"]:
         floors = report["floors_by_client"][client["client"]]
-        table.add_row(client["client"], *(_cell(floors.get(name)) for name in (*report["floors"], START)), _cell(client))
+        table.add_row(
+            client["client"], *(_cell(floors.get(name)) for name in (*report["floors"], START)), _cell(client)
+        )
     table.add_section()
     means = (*report["floors"].values(), report["untrained"], report["client_mean"])
     table.add_row("client mean", *(_cell(of) for of in means))

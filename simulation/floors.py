@@ -16,7 +16,7 @@ START = "start"  # the fused score before any training: it tells what training a
 
 
 def floors(shard: Shard, cutoff: int, cache: Path | None) -> dict[str, Quality | None]:
-    """Test quality of every floor and of our start on one shard, chosen on validation items; None: EASE does not fit."""
+    """Test quality of every floor and of our start on one shard, chosen on validation items; None: no EASE fits."""
     spectrum = cached_spectrum(shard, cutoff, cache)
     ease = best_ease(shard)
     ridge = best_filter(shard, spectrum)

@@ -12,7 +12,7 @@ from benchmarks.harness.cells import Cell, cells
 from benchmarks.harness.paper import Paper, read_paper
 from benchmarks.harness.plan import ROOT, Plan, read_plan, tables
 from benchmarks.harness.plots import draw
-from benchmarks.harness.special import alone, special
+from benchmarks.harness.special import alone, special, title_of
 from benchmarks.harness.store import FILE, Known, Line, known_in, read_lines
 from benchmarks.harness.summary import Column, summarised
 from benchmarks.harness.tables import DAGGER, by_client, overall, verdicts
@@ -64,7 +64,7 @@ def write_document(docs: Path, root: Path = ROOT) -> Path:
     known = known_in(root)
     own = {name: read_lines(root / name / FILE) for name in tables(root) if alone(name, root)}
     found = [table_of(read_plan(name, root=root), known, root) for name in tables(root) if name not in own]
-    parts = [INTRODUCTION, *_contents(found, own)]
+    parts = [INTRODUCTION, *_contents(found, own, root)]
     for table in found:
         picture = docs / FIGURES / f"{table.plan.name}.svg"
         drawn = draw(table.plan, table.columns, picture)
@@ -81,25 +81,25 @@ def write_document(docs: Path, root: Path = ROOT) -> Path:
 
 def _alone(name: str, lines: Sequence[Line], root: Path) -> list[str]:
     """A table that its run.py measures and renders."""
-    head = [f"## {name}", "", f"`make benchmark NAME={name}`. Runs of {_dates(lines)}.", ""]
-    return [*head, special(name, root)["render"](list(lines)), ""] if lines else [*head, "Not measured yet.", ""]
+    head = [f"## {name}", "", f"{title_of(name, root)}. `make benchmark NAME={name}`. Measured: {_dates(lines)}.", ""]
+    return [*head, special(name, root)["render"](list(lines)), ""] if lines else head
 
 
-def _contents(found: Sequence[Table], own: Mapping[str, Sequence[Line]]) -> list[str]:
+def _contents(found: Sequence[Table], own: Mapping[str, Sequence[Line]], root: Path) -> list[str]:
     lines = ["| table | what | cells measured | dates |", "| --- | --- | --- | --- |"]
     for table in found:
         done, wanted = (sum(getattr(c, n) for c in table.columns) for n in ("measured", "wanted"))
         name = table.plan.name
         lines.append(f"| [{name}](#{name}) | {table.plan.title} | {done} of {wanted} | {_dates(table.lines)} |")
     for name, of in own.items():
-        lines.append(f"| [{name}](#{name}) | see there | {len(of)} rows | {_dates(of)} |")
+        lines.append(f"| [{name}](#{name}) | {title_of(name, root)} | {len(of)} rows | {_dates(of)} |")
     return [*lines, ""]
 
 
 def section(table: Table, root: Path = ROOT, picture: str | None = None) -> list[str]:
     """The Markdown of one table."""
     plan = table.plan
-    said = f"{plan.title} ({plan.source}). `make benchmark NAME={plan.name}`. Runs of {_dates(table.lines)}."
+    said = f"{plan.title} ({plan.source}). `make benchmark NAME={plan.name}`. Measured: {_dates(table.lines)}."
     lines = [f"## {plan.name}", "", said, ""]
     lines += [f"- {note}" for note in table.paper.notes] + [""]
     lines += [f"![{plan.title}]({picture})", ""] if picture else []
@@ -143,5 +143,5 @@ def _versions(lines: Sequence[Line]) -> str:
 def _dates(lines: Sequence[dict[str, Any]]) -> str:
     dates = sorted({line["date"] for line in lines if "date" in line})
     if not dates:
-        return "no date: nothing is measured"
+        return "nothing yet"
     return dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"

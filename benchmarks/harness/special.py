@@ -51,6 +51,11 @@ def alone(name: str, root: Path = ROOT) -> bool:
     return not {"blocks", "like"} & _config(name, root).keys()
 
 
+def title_of(name: str, root: Path = ROOT) -> str:
+    """The title in config.toml, or the folder's name."""
+    return str(_config(name, root).get("title", name))
+
+
 def run_alone(name: str, *, quick: bool, data: Path | None, out: Path, root: Path = ROOT) -> list[dict[str, Any]]:
     """The rows of such a table."""
     offers, config = special(name, root), _config(name, root)

@@ -26,7 +26,7 @@ class FrequencyLGCN(LGCN):
     Of all parameters only `kernel.*` mean the same to every client.
     """
 
-    exchangeable = ("kernel.", *LGCN.exchangeable)  # type: ignore[assignment]  # one name more than the base class has
+    exchangeable = ("kernel.", *LGCN.exchangeable)  # one name more than the base class has
     encoded: Tensor
 
     def __init__(self, given: Ingredients):

@@ -64,7 +64,7 @@ class _RowsAndProjection(torch.autograd.Function):
 class LGCN(Model):
     """The client's model. Only `pooling.*` and `predictive.*` are ever shared; everything else is private."""
 
-    exchangeable = ("pooling.", "predictive.")
+    exchangeable: tuple[str, ...] = ("pooling.", "predictive.")
     basis: Tensor
     edge_step: Tensor
     degree: Tensor

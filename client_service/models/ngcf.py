@@ -32,6 +32,8 @@ class NGCF(LGCN):
     def __init__(self, given: Ingredients) -> None:
         Model.__init__(self)
         method = given.method
+        if method.start == "exact":  # its zeroed output layers would leave this model without any gradient
+            raise SettingsError("start: expected 'random' with the model 'ngcf', got 'exact'")
         if method.signal == "trained":
             raise SettingsError("signal: expected 'eigenvalues' with the model 'ngcf', which has no kernels")
         self.users, self.items = given.interactions.shape

@@ -13,8 +13,8 @@ from shared.settings import MethodSettings
 from shared.strategies.tables import mean_of_moved, only_items
 from shared.strategy import LocalClient, Parameters, Strategy
 
-DISTANCE = 0.1  # lambda: how much the two parts are held apart
-SPARSITY = 0.1  # mu: how much the common part is held sparse
+DISTANCE = 0.01  # lambda: how much the two parts are held apart
+SPARSITY = 0.01  # mu: how much the common part is held sparse
 
 
 def apart(own: Mapping[str, Any], received: Mapping[str, Any]) -> Any:

@@ -91,7 +91,7 @@ def simulate(
     out: Annotated[Path | None, typer.Option(help="new or empty folder; by default the next in runs/")] = None,
     clients: Clients = 4,
     rounds: Annotated[int | None, typer.Option(min=1, help="by default the preset's")] = None,
-    strategy: StrategyName = StrategyName.lpsfed,
+    strategy: StrategyName = StrategyName("lpsfed"),
     preset: PresetName = PresetName.default,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     changes: Changes = None,

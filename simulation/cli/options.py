@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from shared.errors import SettingsError
+from shared.strategies import STRATEGIES
 from simulation.source import SYNTHETIC
 
 
@@ -22,10 +23,7 @@ class Method(StrEnum):
     interconnected = "interconnected"
 
 
-class StrategyName(StrEnum):
-    lpsfed = "lpsfed"
-    fedavg = "fedavg"
-    local = "local"
+StrategyName = StrEnum("StrategyName", {name: name for name in STRATEGIES})  # type: ignore[misc]
 
 
 class PresetName(StrEnum):

@@ -10,38 +10,64 @@ import json
 from collections.abc import Mapping, Sequence
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from aggregator_service.state_body import packed, unpacked
 from shared.errors import PrivacyError
-from shared.parameters import Float32, digest, initial_parameters, mlp_specification
+from shared.parameters import Float32, digest, initial_parameters
 from shared.privacy import pass_gate
 from shared.schemas import Declaration
 from shared.settings import MethodSettings
 from shared.strategies import STRATEGIES, build_strategy
-from shared.strategy import Arrays, Parameters, Penalty, Scalars, State, Strategy, Update
+from shared.strategy import Arrays, Loss, Parameters, Penalty, Scalars, State, Strategy, Update
 from shared.wire import check, encode, open_parameters
 
-METHOD = MethodSettings(width=2, layers=1)
-SPECIFICATION = mlp_specification(METHOD)
+METHOD = MethodSettings(width=2, layers=1, catalogue=5)
 CLIENTS = ("ada", "bob", "cyd")
-SCALARS = {"ada": {"margin": 0.1, "rho": 0.7}, "bob": {"margin": 0.3, "rho": 0.2}, "cyd": {"margin": 0.2, "rho": 0.4}}
+STEP = np.float32(0.0625)  # less than any strategy clips
+SCALARS = {
+    "ada": {"margin": 0.1, "rho": 0.7, "lighter": 0.6, "heavier": 0.5},
+    "bob": {"margin": 0.3, "rho": 0.2, "lighter": 0.4, "heavier": 0.1},
+    "cyd": {"margin": 0.2, "rho": 0.4, "lighter": 0.5, "heavier": 0.8},
+}
+
+
+class Still(np.random.Generator):
+    """Noise that is none: what a strategy sends besides can then be held against what was trained."""
+
+    def normal(self, loc: Any = 0.0, scale: Any = 1.0, size: Any = None) -> Any:
+        del loc, scale
+        return np.zeros(size)
+
+    def laplace(self, loc: Any = 0.0, scale: Any = 1.0, size: Any = None) -> Any:
+        del loc, scale
+        return np.zeros(size)
 
 
 class FakeClient:
-    """Keeps the verbs of a LocalClient: training adds one to every number."""
+    """Keeps the verbs of a LocalClient, with what the strategy's model exchanges: training adds STEP to each number."""
 
-    def __init__(self, rho: float | None = 0.5) -> None:
-        self.own = initial_parameters(SPECIFICATION, 9, exact=False)
-        self.rho = rho
+    def __init__(self, strategy: Strategy, rho: float | None = 0.5, noisy: bool = False) -> None:
+        self.own = initial_parameters(strategy.specification(METHOD), 9, exact=False)
+        self.rho, self.noisy = rho, noisy
 
     def load(self, received: Parameters) -> None:
         self.own |= {name: np.array(value) for name, value in received.arrays.items()}
 
-    def train(self, *, bias_aware: bool = False, penalty: Penalty | None = None, only: str = "") -> None:
-        del bias_aware, penalty
-        self.own |= {name: value + np.float32(1.0) for name, value in self.own.items() if name.startswith(only)}
+    def train(
+        self,
+        *,
+        bias_aware: bool = False,
+        penalty: Penalty | None = None,
+        only: str = "",
+        loss: Loss = "",
+        weights: tuple[float, float] = (1.0, 1.0),
+    ) -> None:
+        del bias_aware, penalty, loss, weights
+        self.own |= {name: value + STEP for name, value in self.own.items() if name.startswith(only)}
 
     def arrays(self) -> Arrays:
         return self.own
@@ -51,6 +77,13 @@ class FakeClient:
 
     def mean_margin(self) -> float:
         return 0.25
+
+    def losses_by_activity(self) -> tuple[float, float]:
+        return (0.5, 0.75)
+
+    def generator(self, purpose: str) -> np.random.Generator:
+        del purpose
+        return np.random.default_rng(3) if self.noisy else Still(np.random.PCG64(3))
 
 
 @pytest.fixture(params=sorted(STRATEGIES))
@@ -154,22 +187,23 @@ def test_a_client_of_an_earlier_round_is_remembered(strategy: Strategy) -> None:
     assert second.latest == {one.client: one.scalars for one in updates}
 
 
+@pytest.mark.parametrize("noisy", [False, True])
 @pytest.mark.parametrize("rho", [0.5, None])
-def test_what_fit_returns_passes_the_gate(strategy: Strategy, rho: float | None) -> None:
+def test_what_fit_returns_passes_the_gate(strategy: Strategy, rho: float | None, noisy: bool) -> None:
     declared = declaration(strategy)
-    sent = strategy.fit(FakeClient(rho), Parameters(start(strategy)))
+    sent = strategy.fit(FakeClient(strategy, rho, noisy), Parameters(start(strategy)))
     assert pass_gate(declared, sent) == encode(sent)
 
 
 def test_what_fit_returns_was_trained_from_what_was_received(strategy: Strategy) -> None:
     received = start(strategy)
-    sent = strategy.fit(FakeClient(), Parameters(received))
-    assert digest(sent.arrays) == digest({name: value + np.float32(1.0) for name, value in received.items()})
+    sent = strategy.fit(FakeClient(strategy), Parameters(received))
+    assert digest(sent.arrays) == digest({name: value + STEP for name, value in received.items()})
 
 
 def test_what_fit_returns_is_refused_by_a_declaration_of_less(strategy: Strategy) -> None:
     declared = declaration(strategy)
-    sent = strategy.fit(FakeClient(), Parameters(start(strategy)))
+    sent = strategy.fit(FakeClient(strategy), Parameters(start(strategy)))
     if not declared.tensors:
         sent = Parameters({"pooling.output.bias": np.zeros(2, dtype=np.float32)})  # it sends nothing: give it something
     fewer = declared.model_copy(update={"tensors": declared.tensors[1:]})
@@ -180,9 +214,19 @@ def test_what_fit_returns_is_refused_by_a_declaration_of_less(strategy: Strategy
             pass_gate(declared.model_copy(update={"scalars": ()}), sent)
 
 
-def test_only_parameters_of_the_two_mlps_are_ever_declared(strategy: Strategy) -> None:
-    assert not any(strategy.shared(name) for name in ("embedding", "kernels", "log_alpha", "user_table", "item_table"))
-    assert all(spec.name.startswith(("pooling.", "predictive.")) for spec in declaration(strategy).tensors)
+PRIVATE = ("embedding", "embedding_bias", "personal", "tuned", "attention", "on_sum", "kernels", "log_alpha")
+OF_NO_USER = {
+    "fedssp": ("kernel.",),
+    "fedhgnn": ("item.table", "attention."),
+    **dict.fromkeys(("fedmf", "f2mf", "pfedrec", "fedrap", "fedpergnn"), ("item.table",)),
+}
+"""What each strategy may share of its model; the two MLPs where nothing is said."""
+
+
+def test_nothing_of_a_user_is_ever_declared(strategy: Strategy) -> None:
+    assert not any(strategy.shared(name) for name in (*PRIVATE, "user_table", "item_table"))
+    allowed = OF_NO_USER.get(strategy.name, ("pooling.", "predictive."))
+    assert all(spec.name.startswith(allowed) for spec in declaration(strategy).tensors)
 
 
 def stored(folder: Path, name: str, arrays: Mapping[str, Float32], scalars: Scalars) -> Parameters:
@@ -194,9 +238,10 @@ def stored(folder: Path, name: str, arrays: Mapping[str, Float32], scalars: Scal
 def test_a_state_that_was_saved_and_loaded_gives_the_same_answers(strategy: Strategy, tmp_path: Path) -> None:
     updates = different(strategy)
     state = strategy.aggregate(State(start(strategy)), updates)
-    loaded = stored(tmp_path, "state", state.arrays, state.scalars)
+    body = packed(state)
+    loaded = stored(tmp_path, "state", body.arrays, body.scalars)
     latest = json.loads(json.dumps({client: dict(scalars) for client, scalars in state.latest.items()}))
-    revived = State(loaded.arrays, loaded.scalars, latest)
+    revived = unpacked(loaded, latest)
     assert answers(strategy, revived, updates) == answers(strategy, state, updates)
     again = strategy.aggregate(revived, updates[:1])
     assert answers(strategy, again, updates) == answers(strategy, strategy.aggregate(state, updates[:1]), updates)

@@ -1,0 +1,81 @@
+"""A small table, and lines of results as a cell's process would give them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.harness.cells import Cell, settings_hash
+from benchmarks.harness.plan import Plan, read_plan
+from benchmarks.harness.store import Line
+
+Answer = Callable[[Cell], Line]
+CONFIG = """
+title = "A table"
+source = "Table 0"
+seeds = [0, 1, 2]
+partitions = [0]
+rounds = 3
+
+[[blocks]]
+data = ["synthetic-400x240"]
+
+[[methods]]
+label = "FedMF"
+strategy = "fedavg"
+shared_items = true
+
+[[methods]]
+label = "LPSFed"
+strategy = "lpsfed"
+"""
+PAPER = """
+source = "Table 0"
+notes = ["Paper: other data."]
+
+[columns."synthetic-400x240"]
+"LPSFed" = { recall = 0.1234, ndcg = 0.0567 }
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder of benchmarks with one table."""
+    folder = tmp_path / "benchmarks" / "table0"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(CONFIG, encoding="utf-8")
+    (folder / "paper.toml").write_text(PAPER, encoding="utf-8")
+    return folder.parent
+
+
+@pytest.fixture
+def plan(root: Path) -> Plan:
+    return read_plan("table0", root=root)
+
+
+def client(number: int, value: float, **more: Any) -> dict[str, Any]:
+    sizes = {"users": 30 * number, "items": 10, "test_users": 10 * number, "best_round": 2, "bytes_up": 400}
+    return {"client": f"client-{number}", "recall": value, "ndcg": value / 2, "bytes_down": 500, **sizes, **more}
+
+
+@pytest.fixture
+def answer() -> Answer:
+    """Figures that differ by row, seed and client."""
+
+    def line(cell: Cell) -> Line:
+        level = {"LPSFed": 0.4, "FedMF": 0.3, "local": 0.35, "centralised": 0.5}.get(cell.row.label, 0.2)
+        clients = [client(number, level + 0.01 * cell.seed + 0.02 * number) for number in (1, 2)]
+        if cell.row.strategy == "local":
+            clients = [{**one, "bytes_up": 0} for one in clients]
+        floors = {"popularity": [client(1, 0.1), client(2, 0.2)], "EASE": None}
+        figures = {"floors": floors} if cell.row.strategy == "floors" else {"clients": clients}
+        settings = cell.settings()
+        head = {"identity": cell.identity(), "settings": settings, "hash": settings_hash(settings)}
+        said = {"strategy": cell.row.strategy, "rounds": cell.rounds, "epochs": cell.rounds, "edges_kept": 0.5}
+        cost = {"wall_seconds": 6.0, "peak_mib": 512.0, "device": "cpu", "versions": {"torch": "2"}}
+        return {**head, **said, **cost, "date": "2026-01-02", **figures}
+
+    return line

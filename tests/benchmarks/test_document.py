@@ -1,0 +1,139 @@
+"""Lines of results -> docs/results.md, and what a quick run is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness.cells import Cell, cells
+from benchmarks.harness.check import complaints
+from benchmarks.harness.document import section, table_of, write_document
+from benchmarks.harness.plan import Plan
+from benchmarks.harness.store import Known, Line, append
+from benchmarks.harness.tables import number
+
+Answer = Callable[[Cell], Line]
+
+
+@pytest.fixture
+def lines(plan: Plan, answer: Answer) -> list[Line]:
+    return [answer(cell) for cell in cells(plan)]
+
+
+def rows(text: str, label: str) -> list[list[str]]:
+    """The cells of every table row that begins with the label."""
+    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    return [row for row in found if row[0] == label and len(row) > 1]
+
+
+def test_a_table_shows_ours_the_paper_s_the_floors_and_the_ratio(plan: Plan, lines: list[Line], root: Path) -> None:
+    text = "\n".join(section(table_of(plan, Known(lines), root), root))
+    # LPSFed: clients at .42 + .01 seed and .44 + .01 seed, so that the means are .43 .44 .45
+    assert rows(text, "LPSFed")[0] == [
+        "LPSFed", "3", ".4400 ± .0100", ".4433", ".1234", "2.933",
+        ".2200 ± .0050", ".2217", ".0567", "2.933",
+    ]  # fmt: skip
+    assert rows(text, "popularity")[0][:4] == ["popularity", "1", ".1500", ".1667"]
+    assert "13 of 13 cells measured. Training edges kept by the cut: 50.0 %." in text
+    assert "- Paper: other data." in text and "Measured: 2026-01-02." in text
+
+
+def test_rows_that_need_shared_items_have_a_dagger(plan: Plan, lines: list[Line], root: Path) -> None:
+    text = "\n".join(section(table_of(plan, Known(lines), root), root))
+    assert rows(text, "FedMF†") and not rows(text, "FedMF")
+
+
+def test_verdicts_are_over_pairs_of_partition_seed_and_client(plan: Plan, lines: list[Line], root: Path) -> None:
+    text = "\n".join(section(table_of(plan, Known(lines), root), root))
+    recall = rows(text.split("the others, Recall@20")[1], "FedMF†")[0]
+    assert recall[1:3] == ["6", ".1000"] and recall[3] == ".1000 to .1000"
+    popularity = rows(text.split("the others, Recall@20")[1], "popularity")[0]
+    assert popularity[1:3] == ["6", ".2900"]  # without a seed of its own it stands against each
+
+
+def test_too_few_pairs_are_said_to_be(plan: Plan, lines: list[Line], root: Path) -> None:
+    few = [line for line in lines if "/0/" in line["identity"].partition("spectral")[2] or "floors" in line]
+    text = "\n".join(section(table_of(plan, Known(few[:6]), root), root))
+    assert "too few pairs" in text and "ahead" not in text
+
+
+def test_nothing_measured_is_said_and_not_filled_in(root: Path, tmp_path: Path) -> None:
+    path = write_document(tmp_path / "docs", root)
+    text = path.read_text(encoding="utf-8")
+    assert "0 of 13 cells measured." in text and "Measured: nothing yet." in text
+    assert rows(text, "LPSFed") == [] and not (tmp_path / "docs" / "figures" / "table0.svg").exists()
+
+
+def test_the_document_is_written_again_the_same_with_its_picture(lines: list[Line], root: Path, tmp_path: Path) -> None:
+    for line in lines:
+        append(root / "table0" / "results.jsonl", line)
+    path = write_document(tmp_path / "docs", root)
+    picture = tmp_path / "docs" / "figures" / "table0.svg"
+    first = path.read_bytes(), picture.read_bytes()
+    assert b"![A table](figures/table0.svg)" in first[0] and b"<svg" in first[1]
+    write_document(tmp_path / "docs", root)
+    assert (path.read_bytes(), picture.read_bytes()) == first
+
+
+@pytest.mark.parametrize("view", ["structure", "cost", "sweep"])
+def test_each_view_adds_its_own_table(plan: Plan, lines: list[Line], root: Path, view: str) -> None:
+    rows_of = tuple(
+        row.model_copy(update={"sweep": "gamma", "value": 0.5} if row.label == "LPSFed" else {}) for row in plan.methods
+    )
+    shown = plan.model_copy(update={"view": view, "methods": rows_of})
+    text = "\n".join(section(table_of(shown, Known(lines), root), root))
+    expected = {
+        "structure": ["large: 0 clients, medium: 1 clients, small: 1 clients", "LPSFed"],
+        "cost": ["2.00", "2.0 of 3", "512", "800", "1,000"],
+        "sweep": ["0.5", ".4400", ".2200"],
+    }[view]
+    assert all(part in text for part in expected), text
+
+
+def test_groups_of_users_and_items(plan: Plan, lines: list[Line], root: Path) -> None:
+    groups = {kind: {"tail": [0.1, 0.2, 5], "mid": [0.1, 0.3, 4], "head": [0.0, 0.0, 0]} for kind in ("users", "items")}
+    for line in lines:
+        for clients in line["floors"].values() if "floors" in line else [line["clients"]]:
+            for one in clients or []:
+                one["groups"] = groups
+    shown = plan.model_copy(update={"view": "activity", "groups": True})
+    text = "\n".join(section(table_of(shown, Known(lines), root), root))
+    assert ["LPSFed", ".2000", "-", ".3000", "-", "-", "-"] in rows(text, "LPSFed")
+    assert ["LPSFed", ".2000", ".3000", "-"] in rows(text, "LPSFed")
+
+
+def test_a_good_quick_run_has_no_complaints(plan: Plan, lines: list[Line], root: Path) -> None:
+    assert complaints(table_of(plan, Known(lines), root), root) == []
+
+
+def spoiled(lines: list[Line], strategy: str, key: str, value: float) -> list[Line]:
+    wrong = [line for line in lines if line["strategy"] == strategy]
+    for line in wrong:
+        line["clients"][0][key] = value
+    return lines
+
+
+def test_each_check_can_fail(plan: Plan, lines: list[Line], root: Path) -> None:
+    def said(found: list[Line]) -> str:
+        return "\n".join(complaints(table_of(plan, Known(found), root), root))
+
+    assert "expected 13 cells, measured 12" in said(lines[:-1])
+    assert "the row 'local'" in said([line for line in lines if line["strategy"] != "local"])
+    assert "nothing but empty containers" in said(spoiled(lines, "local", "bytes_up", 4000))
+    assert "every client to send" in said(spoiled(lines, "lpsfed", "bytes_up", 0))
+    assert "figures from 0 to 1" in said(spoiled(lines, "fedavg", "recall", 1.5))
+    assert "figures from 0 to 1" in said(spoiled(lines, "fedavg", "recall", float("nan")))
+    assert "above popularity" in said(spoiled(lines, "lpsfed", "ndcg", -0.9))
+
+
+def test_numbers_are_short() -> None:
+    assert [number(value) for value in (0.12345, -0.001, 1.0, 0.0, None, float("nan"))] == [
+        ".1235" if f"{0.12345:.4f}" == "0.1235" else ".1234",
+        "-.0010",
+        "1.0000",
+        ".0000",
+        "-",
+        "-",
+    ]

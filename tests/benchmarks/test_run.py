@@ -1,0 +1,140 @@
+"""Running cells: skipped where known, kept one by one, one failure no other's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.harness import run
+from benchmarks.harness.cells import Cell, cells
+from benchmarks.harness.child import peak_mib
+from benchmarks.harness.data import Cache
+from benchmarks.harness.plan import Plan, read_plan
+from benchmarks.harness.run import Bench, run_cells
+from benchmarks.harness.store import Known, Line, known_in, read_lines
+from shared.errors import FederationError
+from simulation.source import Shards
+
+Answer = Callable[[Cell], Line]
+
+
+@pytest.fixture
+def bench(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer) -> Bench:
+    """One that answers at once instead of starting processes."""
+    monkeypatch.setattr(Cache, "shards", lambda *_: Shards((), {}))
+    monkeypatch.setattr(run, "measured", lambda _bench, cell, _shards: answer(cell))
+    return Bench(Cache(tmp_path / "cache", None), root, root)
+
+
+def test_what_is_known_is_not_run_again(bench: Bench, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = cells(plan)
+    assert run_cells(bench, wanted[:4], Known(), shown=False) == []
+    kept = known_in(bench.results)
+    assert [kept.find(cell) is not None for cell in wanted] == [True] * 4 + [False] * (len(wanted) - 4)
+    ran: list[str] = []
+    plain = run.measured
+
+    def counted(bench: Bench, cell: Cell, shards: Shards) -> Line:
+        ran.append(cell.name)
+        return plain(bench, cell, shards)
+
+    monkeypatch.setattr(run, "measured", counted)
+    assert run_cells(bench, wanted, kept, shown=False) == []
+    assert sorted(ran) == sorted(cell.name for cell in wanted[4:])
+    assert len(read_lines(bench.results / "table0" / "results.jsonl")) == len(wanted)
+
+
+def test_an_interrupt_leaves_what_is_done(bench: Bench, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = run.measured
+
+    def stopped(bench: Bench, cell: Cell, shards: Shards) -> Line:
+        if cell.row.label == "LPSFed":
+            raise KeyboardInterrupt
+        return plain(bench, cell, shards)
+
+    monkeypatch.setattr(run, "measured", stopped)
+    wanted = cells(plan)
+    with pytest.raises(KeyboardInterrupt):
+        run_cells(bench, wanted, Known(), shown=False)
+    kept = known_in(bench.results)
+    assert kept.find(wanted[1]) is not None and kept.find(wanted[2]) is None
+
+
+def test_a_cell_that_fails_is_told_and_the_others_go_on(
+    bench: Bench, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = run.measured
+
+    def failing(bench: Bench, cell: Cell, shards: Shards) -> Line:
+        if cell.row.label == "FedMF" and cell.seed == 1:
+            raise FederationError("no luck")
+        return plain(bench, cell, shards)
+
+    monkeypatch.setattr(run, "measured", failing)
+    wanted, known = cells(plan), Known()
+    failures = run_cells(bench, wanted, known, shown=False)
+    assert [(one.cell.row.label, one.cell.seed, one.reason) for one in failures] == [("FedMF", 1, "no luck")]
+    assert sum(known.find(cell) is None for cell in wanted) == 1
+
+
+def test_rows_that_differ_in_name_alone_are_measured_once(bench: Bench, root: Path) -> None:
+    config = root / "table0" / "config.toml"
+    text = config.read_text(encoding="utf-8") + '\n[[methods]]\nlabel = "Again"\nstrategy = "lpsfed"\n'
+    config.write_text(text, encoding="utf-8")
+    wanted, known = cells(read_plan("table0", root=root)), Known()
+    assert run_cells(bench, wanted, known, shown=False) == []
+    assert all(known.find(cell) for cell in wanted)
+    assert len(read_lines(bench.results / "table0" / "results.jsonl")) == len(wanted) - 3  # three seeds of one row
+
+
+def test_missing_data_is_the_problem_of_its_cells(root: Path, tmp_path: Path) -> None:
+    config = root / "table0" / "config.toml"
+    config.write_text(config.read_text(encoding="utf-8").replace("synthetic-400x240", "gowalla"), encoding="utf-8")
+    wanted = cells(read_plan("table0", root=root))
+    failures = run_cells(Bench(Cache(tmp_path, None), root, root), wanted, Known(), shown=False)
+    assert len(failures) == len(wanted) and {"gowalla" in one.reason for one in failures} == {True}
+
+
+def test_a_process_that_ends_badly_gives_its_last_words(tmp_path: Path) -> None:
+    work: dict[str, Any] = {"out": str(tmp_path / "out"), "root": "", "shards": [], "whole": "", "state": ""}
+    work |= {"method": {"width": -1}}
+    with pytest.raises(FederationError, match=r"ended with 1: .*width"):
+        run._asked(work, tmp_path, limit_seconds=120.0)
+
+
+def test_peak_memory_is_that_of_this_process() -> None:
+    before = peak_mib()
+    held = bytearray(b"x") * (64 << 20)
+    assert peak_mib() >= before > 1.0 and len(held) == 64 << 20
+
+
+@pytest.mark.processes
+def test_a_cell_is_measured_in_a_process_of_its_own(root: Path, tmp_path: Path) -> None:
+    config = root / "table0" / "config.toml"
+    text = config.read_text(encoding="utf-8").replace("400x240", "200x100").replace("rounds = 3", "rounds = 1")
+    config.write_text("groups = true\n" + text, encoding="utf-8")
+    plan = read_plan("table0", quick=False, root=root)
+    small = {"width": 4, "layers": 1, "cutoff": 8, "negatives": 4, "anchor.users": 40, "anchor.items": 30}
+    plan = plan.model_copy(update={"method": small | {"anchor.edges": 200}, "seeds": (0,), "blocks": two(plan)})
+    wanted = [cell for cell in cells(plan) if cell.row.label in ("floors", "LPSFed", "centralised")]
+    known = Known()
+    assert run_cells(Bench(Cache(tmp_path / "cache", None), root, root, device="cpu"), wanted, known, shown=False) == []
+    floors, fed, whole = (known.find(cell) for cell in wanted)
+    assert floors is not None and set(floors["floors"]) == {"popularity", "low-pass", "ridge", "EASE"}
+    assert fed is not None and whole is not None
+    for line in (fed, whole):
+        assert [one["client"] for one in line["clients"]] == ["client-1", "client-2"]
+        assert all(0.0 <= one[metric] <= 1.0 for one in line["clients"] for metric in ("recall", "ndcg"))
+        assert set(line["clients"][0]["groups"]["users"]) == {"tail", "mid", "head"}
+        assert line["peak_mib"] > 0 and line["wall_seconds"] > 0 and line["device"] == "cpu"
+    tested = [[one["test_users"] for one in line["clients"]] for line in (fed, whole)]
+    assert tested[0] == tested[1]
+    assert all(one["bytes_up"] > 0 for one in fed["clients"]) and not any(one["bytes_up"] for one in whole["clients"])
+    assert not any((tmp_path / "cache" / "state").iterdir())
+
+
+def two(plan: Plan) -> tuple[Any, ...]:
+    return tuple(block.model_copy(update={"clients": 2}) for block in plan.blocks)

@@ -1,0 +1,87 @@
+"""Statistics against values computed by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.harness.statistics import compare, differences, holm, interval, paired_t, spread, wilcoxon
+
+
+def test_spread_is_the_mean_and_the_sample_deviation() -> None:
+    found = spread([1.0, 2.0, 4.0, 5.0])
+    assert (found.mean, found.count) == (3.0, 4)
+    assert found.deviation == pytest.approx(math.sqrt((4 + 1 + 1 + 4) / 3))
+    assert spread([2.0]).deviation == 0.0
+
+
+def test_pairs_are_those_that_both_have() -> None:
+    assert differences({"a": 3.0, "b": 2.0, "c": 9.0}, {"b": 1.5, "a": 1.0}).tolist() == [2.0, 0.5]
+
+
+def test_wilcoxon_of_six_differences_of_one_sign_is_two_in_two_to_the_sixth() -> None:
+    assert wilcoxon(np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])) == pytest.approx(2 / 64)
+    # one negative rank, the least: W = 1; sums of ranks <= 1 are {} and {1}, so p = 2 * 2 / 64
+    assert wilcoxon(np.array([-0.1, 0.2, 0.3, 0.4, 0.5, 0.6])) == pytest.approx(4 / 64)
+    assert wilcoxon(np.zeros(6)) == 1.0
+
+
+def test_paired_t_against_the_formula() -> None:
+    # mean 2, deviation 1, n = 3: t = 2 / (1 / sqrt 3) = 2 sqrt 3, and with 2 degrees p = 1 - t / sqrt(t^2 + 2)
+    t = 2 * math.sqrt(3)
+    assert paired_t(np.array([1.0, 2.0, 3.0])) == pytest.approx(1 - t / math.sqrt(t**2 + 2))
+    assert paired_t(np.zeros(4)) == 1.0 and paired_t(np.full(4, 0.5)) == 0.0
+
+
+def test_holm_by_hand() -> None:
+    # sorted .01 .02 .03 .04 times 4 3 2 1: .04 .06 .06 .04, made monotone: .04 .06 .06 .06
+    assert holm([0.03, 0.01, 0.04, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+    found = holm([0.02, float("nan"), 0.01])
+    assert found[[0, 2]] == pytest.approx([0.02, 0.02]) and math.isnan(found[1])
+
+
+def test_the_interval_holds_the_mean_is_repeatable_and_has_no_width_without_spread() -> None:
+    values = np.random.default_rng(3).normal(1.0, 0.5, 40)
+    low, high = interval(values)
+    assert low < values.mean() < high and interval(values) == (low, high)
+    normal = 1.96 * values.std() / math.sqrt(40)
+    assert high - low == pytest.approx(2 * normal, rel=0.1)
+    assert interval(np.full(8, 0.25)) == (0.25, 0.25)
+
+
+def figures(*values: float) -> dict[object, float]:
+    return dict(enumerate(values))
+
+
+def test_verdicts() -> None:
+    own = figures(*np.linspace(0.3, 0.4, 12))
+    others = {
+        "worse": figures(*np.linspace(0.3, 0.4, 12) - np.linspace(0.01, 0.02, 12)),
+        "better": figures(*np.linspace(0.3, 0.4, 12) + np.linspace(0.01, 0.02, 12)),
+        "same": figures(*np.linspace(0.3, 0.4, 12)),
+        "few": figures(0.1, 0.1, 0.1, 0.1, 0.1),
+    }
+    found = compare(own, others)
+    assert {label: one.verdict for label, one in found.items()} == {
+        "worse": "ahead",
+        "better": "behind",
+        "same": "no difference seen",
+        "few": "too few pairs",
+    }
+    assert found["worse"].difference == pytest.approx(0.015)
+    assert found["worse"].corrected == pytest.approx(3 * found["worse"].wilcoxon)  # three tests: few counts for none
+    assert math.isnan(found["few"].wilcoxon) and found["few"].pairs == 5
+
+
+def test_six_pairs_of_one_sign_are_no_verdict_once_two_rows_are_tested() -> None:
+    own = figures(1, 2, 3, 4, 5, 6)
+    beaten = figures(0.9, 1.8, 2.7, 3.6, 4.5, 5.4)
+    assert compare(own, {"one": beaten})["one"].verdict == "ahead"
+    assert compare(own, {"one": beaten, "two": beaten})["one"].verdict == "no difference seen"
+
+
+def test_rows_without_a_common_pair_are_left_out() -> None:
+    assert compare({"a": 1.0}, {"other": {"b": 1.0}}) == {}

@@ -1,0 +1,76 @@
+"""results.jsonl: appended, torn lines forgotten, cells found again by what was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness.cells import Cell, cells, settings_hash
+from benchmarks.harness.plan import Plan
+from benchmarks.harness.store import Known, Line, append, known_in, read_lines
+from shared.errors import DataError
+
+Answer = Callable[[Cell], Line]
+
+
+def test_lines_come_back_and_a_torn_last_one_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "table0" / "results.jsonl"
+    append(path, {"a": 1})
+    append(path, {"a": 2})
+    with path.open("a") as file:
+        file.write('{"a": 3, "b')  # the machine went down here
+    assert read_lines(path) == [{"a": 1}, {"a": 2}]
+    append(path, {"a": 4})
+    assert read_lines(path) == [{"a": 1}, {"a": 2}, {"a": 4}]
+    assert path.read_bytes().endswith(b"\n")
+
+
+def test_a_whole_line_that_is_no_json_is_an_error_with_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text('{"a": 1}\nnonsense\n')
+    with pytest.raises(DataError, match="line 2"):
+        read_lines(path)
+
+
+def test_no_file_is_no_results(tmp_path: Path) -> None:
+    assert read_lines(tmp_path / "none.jsonl") == []
+
+
+def test_a_cell_is_known_by_what_was_measured_and_not_by_its_label(plan: Plan, answer: Answer) -> None:
+    cell = next(cell for cell in cells(plan) if cell.row.label == "LPSFed")
+    known = Known([answer(cell)])
+    assert known.find(dataclasses.replace(cell, row=cell.row.model_copy(update={"label": "Renamed"}))) is not None
+    assert known.find(dataclasses.replace(cell, table="another")) is not None
+    assert cell.method is not None
+    for other in (
+        {"seed": 7},
+        {"partition": 1},
+        {"rounds": 4},
+        {"data": "ml-1m"},
+        {"block": cell.block.model_copy(update={"fewest": 8})},
+        {"block": cell.block.model_copy(update={"clients": 10})},
+        {"method": cell.method.model_copy(update={"margin_strength": 0.7})},
+        {"groups": True},
+    ):
+        assert known.find(dataclasses.replace(cell, **other)) is None, other
+
+
+def test_a_setting_younger_than_the_line_may_only_be_off(plan: Plan, answer: Answer) -> None:
+    cell = next(cell for cell in cells(plan) if cell.row.label == "LPSFed")
+    line = answer(cell)
+    for name, value in (("decay", 0.0), ("width", 64)):
+        older = {key: setting for key, setting in line["settings"].items() if key != name}
+        known = Known([{**line, "settings": older, "hash": settings_hash(older)}])
+        assert (known.find(cell) is not None) == (not value), name
+
+
+def test_results_of_every_table_are_known_and_those_of_a_run_py_are_not_ours(
+    plan: Plan, answer: Answer, root: Path
+) -> None:
+    cell = cells(plan)[0]
+    append(root / "table5" / "results.jsonl", answer(cell))
+    append(root / "theorems" / "results.jsonl", {"part": "gap"})
+    assert known_in(root).find(cell) is not None

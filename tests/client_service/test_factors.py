@@ -1,0 +1,196 @@
+"""Models with an item table: what is shared, what stays, what training moves, and how a basket is folded in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+from client_service.learning.local import LocalTraining, Moment
+from client_service.learning.losses import bce, bpr, bpr_of_rows
+from client_service.models.attention import GraphAttention
+from client_service.models.factors import Factors
+from client_service.models.metapath import perturbed
+from client_service.models.registry import MODELS
+from client_service.serving.factors import folded
+from client_service.serving.recommend import fold_in, snapshot
+from client_service.serving.recommender import freeze
+from client_service.shard import Shard
+from shared.errors import SettingsError
+from shared.parameters import ITEM_TABLE
+from shared.settings import MethodSettings
+from shared.spectrum import low_spectrum
+from shared.strategies import STRATEGIES
+from shared.strategy import Parameters
+
+CATALOGUE = 50
+KINDS = {"fedmf": "mf", "f2mf": "mf", "pfedrec": "pfedrec", "fedrap": "fedrap"} | {
+    "fedpergnn": "attention",
+    "fedhgnn": "metapath",
+}
+METHOD = MethodSettings(width=8, layers=1, cutoff=8, catalogue=CATALOGUE, batch_size=32, negatives=16)
+FAST = METHOD.model_copy(update={"learning_rate": 0.02})
+Builder = Callable[[str], LocalTraining]
+
+
+@pytest.fixture
+def client(planted: Shard) -> Builder:
+    """A silo that has the items at the catalogue's places 5 to 44, in an order of its own."""
+    places = np.random.default_rng(0).permutation(40) + 5
+    shard = replace(planted, places=places)
+    spectrum = low_spectrum(shard.train, 8)
+
+    def build(kind: str) -> LocalTraining:
+        found = LocalTraining(shard, spectrum, FAST, torch.device("cpu"), kind=kind)
+        found.moment = Moment(round=1, rounds=9, seed=0)
+        return found
+
+    return build
+
+
+def factors(client: LocalTraining) -> Factors:
+    assert isinstance(client.model, Factors)
+    return client.model
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_what_a_strategy_declares_is_what_its_model_exchanges(client: Builder, name: str) -> None:
+    strategy = STRATEGIES[name](FAST)
+    assert strategy.model == KINDS[name] and strategy.shares_items
+    exchanged = {key: value.shape for key, value in client(strategy.model).arrays().items()}
+    assert exchanged == {spec.name: spec.shape for spec in strategy.declaration(FAST).tensors}
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_a_few_rounds_learn_the_communities_and_leave_other_silos_rows_alone(client: Builder, name: str) -> None:
+    strategy, mine = STRATEGIES[name](FAST), client(KINDS[name])
+    received = Parameters(mine.arrays())
+    before = received.arrays[ITEM_TABLE].copy()
+    for number in range(1, 16):
+        mine.moment = Moment(number, 15, 0)
+        received = strategy.fit(mine, received)
+    if name != "fedpergnn":  # which moves some of the others' rows on purpose
+        np.testing.assert_array_equal(received.arrays[ITEM_TABLE][:5], before[:5])
+        np.testing.assert_array_equal(received.arrays[ITEM_TABLE][45:], before[45:])
+    ranked = snapshot(mine.model).top(np.arange(40), mine.shard.train, 4)  # four items of the own ten are left
+    assert (ranked // 10 == np.arange(40)[:, None] // 10).mean() > 0.6  # by chance: 4 of 34
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS.values())))
+def test_scores_of_training_are_those_that_rank(client: Builder, kind: str) -> None:
+    model = factors(client(kind))
+    users, items = torch.arange(40), torch.arange(40)
+    positive, others = model.scores(users, items, items, leave_one_out=True)
+    torch.testing.assert_close(positive, others.diagonal())
+    ranker = snapshot(model)
+    torch.testing.assert_close(torch.from_numpy(ranker._base(ranker.users)), others.detach())
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS.values())))
+def test_a_frozen_copy_does_not_move_and_ranks_the_same(client: Builder, kind: str) -> None:
+    mine = client(kind)
+    served = freeze("run-1.1", mine)
+    before = served.ranker.items.embedding.copy()
+    mine.train(loss="bpr")
+    np.testing.assert_array_equal(served.ranker.items.embedding, before)
+    np.testing.assert_array_equal(snapshot(served.model).items.embedding, before)
+    assert not np.array_equal(snapshot(mine.model).items.embedding, before)
+
+
+def test_a_model_with_an_item_table_needs_a_catalogue(planted: Shard) -> None:
+    with pytest.raises(SettingsError, match="catalogue"):
+        LocalTraining(planted, low_spectrum(planted.train, 8), METHOD, torch.device("cpu"), kind="mf")
+
+
+def test_a_basket_is_folded_in_near_its_own_community(client: Builder) -> None:
+    mine = client("mf")
+    for _ in range(20):
+        mine.train(loss="bce")
+    ranker = snapshot(mine.model)
+    side = fold_in(mine.model, np.array([10, 11, 12, 13]))
+    found = (side.embedding @ ranker.items.embedding.T)[0]
+    assert found[14:20].mean() > np.delete(found, np.arange(10, 20)).max()
+
+
+def test_folding_in_by_hand() -> None:
+    # One item, v = (2, 0): (1 + .1) 4 x + .01 * 4 x = 2, so x = 2 / 4.44.
+    found = folded(np.array([[2.0, 0.0]], dtype=np.float32), np.array([0]))
+    np.testing.assert_allclose(found, [2 / 4.44, 0.0], rtol=1e-6)
+
+
+def test_pfedrec_ranks_with_its_tuned_rows_after_the_mean_has_come(client: Builder) -> None:
+    mine = client("pfedrec")
+    mine.train(loss="bce")
+    tuned = snapshot(mine.model).items.embedding
+    mine.load(Parameters({ITEM_TABLE: np.zeros((CATALOGUE, 8), dtype=np.float32)}))
+    np.testing.assert_array_equal(snapshot(mine.model).items.embedding, tuned)
+
+
+def test_only_trains_the_named_part(client: Builder) -> None:
+    mine = client("pfedrec")
+    before = {name: p.detach().clone() for name, p in mine.model.named_parameters()}
+    mine.train(loss="bce", only="embedding")
+    moved = {name for name, p in mine.model.named_parameters() if not torch.equal(p, before[name])}
+    assert moved == {"embedding", "embedding_bias"}
+
+
+def test_attention_is_the_softmax_over_neighbours(client: Builder) -> None:
+    model = client("attention").model
+    assert isinstance(model, GraphAttention)
+    with torch.no_grad():
+        model.attention.normal_(generator=torch.Generator().manual_seed(0))
+    users, _ = model.vectors()
+    e_items = model.item_rows(torch.arange(40))
+    known = torch.from_numpy(client("attention").shard.train.toarray()[7] > 0)
+    shares = torch.softmax((e_items @ model.attention[1])[known], dim=0)
+    torch.testing.assert_close(users[7], model.embedding[7] + shares @ e_items[known])
+
+
+def test_randomised_response_keeps_degrees_and_at_a_large_budget_the_graph(planted: Shard) -> None:
+    wide = sparse.csr_array(np.kron(planted.train.toarray(), np.ones((20, 5))))  # 800 x 200, 30 items each
+    noisy = perturbed(wide, 4.0, np.random.default_rng(1))
+    assert noisy.sum(1).mean() == pytest.approx(30, rel=0.03)
+    # p = .982: of 29.5 honest ones and 3.1 false ones 30 / 32.5 are kept: 27.2 true edges.
+    assert noisy.multiply(wide).sum() / 800 == pytest.approx(27.6, rel=0.03)
+    assert (perturbed(wide, 40.0, np.random.default_rng(1)) != wide).nnz == 0
+
+
+def test_noise_is_the_same_again_and_another_for_another_round_purpose_or_shard(client: Builder) -> None:
+    mine = client("mf")
+    first, again, other = (mine.generator(p).normal() for p in ("a", "a", "b"))
+    mine.moment = Moment(round=2, rounds=9, seed=0)
+    later = mine.generator("a").normal()
+    mine.shard = replace(mine.shard, digest="f" * 64)
+    assert first == again and len({first, other, later, mine.generator("a").normal()}) == 4
+
+
+def test_losses_by_hand() -> None:
+    positive, negatives = torch.tensor([0.0, 2.0]), torch.tensor([[0.0, 5.0], [1.0, 1.0]])
+    excluded = torch.tensor([[False, True], [False, False]])
+    soft = np.logaddexp(0, [0.0, -2.0, 0.0, 1.0, 1.0, -1.0])  # of -f_0, -f_1, the sampled f, and f_j - f_1
+    assert bce(positive, negatives, excluded).item() == pytest.approx(soft[:2].mean() + soft[2:5].mean())
+    assert bpr_of_rows(positive, negatives, excluded).tolist() == pytest.approx([soft[0], soft[5]])
+    weights = torch.tensor([2.0, 0.0])
+    assert bpr(positive, negatives, excluded, weights).item() == pytest.approx(2 * soft[0] / 3)
+    weighted = 2 * soft[0] / 2 + 2 * soft[2] / 3
+    assert bce(positive, negatives, excluded, weights).item() == pytest.approx(weighted)
+
+
+def test_weights_train_one_half_alone_and_both_halves_have_a_loss(shard_of: Callable[..., Shard]) -> None:
+    shard = shard_of([[1, 0, 0, 0], [1, 1, 1, 0], [0, 1, 0, 0], [0, 1, 1, 1]])
+    placed = replace(shard, places=np.arange(4))
+    method = FAST.model_copy(update={"catalogue": 4, "cutoff": 2})
+    mine = LocalTraining(placed, low_spectrum(shard.train, 2), method, torch.device("cpu"), kind="mf")
+    before = factors(mine).embedding.detach().clone()
+    mine.train(loss="bpr", weights=(0.0, 1.0))
+    moved = (factors(mine).embedding != before).any(1)
+    assert moved.tolist() == [False, True, False, True]
+    assert all(0.0 < loss < 5.0 for loss in mine.losses_by_activity())
+
+
+def test_every_model_of_a_table_strategy_is_registered() -> None:
+    assert set(KINDS.values()) <= set(MODELS)

@@ -1,0 +1,111 @@
+"""NGCF: its convolution by hand, one answer for training and ranking, and every strategy of the MLPs runs on it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from client_service.learning.local import LocalTraining, Moment
+from client_service.models.ngcf import NGCF, SLOPE
+from client_service.models.propagation import Propagation, symmetric
+from client_service.serving.recommend import fold_in, snapshot
+from client_service.shard import Shard
+from shared.errors import SettingsError
+from shared.graph import normalised
+from shared.parameters import mlp_specification
+from shared.settings import MethodSettings
+from shared.spectrum import low_spectrum
+from shared.strategies import STRATEGIES
+from shared.strategy import Parameters
+
+METHOD = MethodSettings(
+    model="ngcf",
+    start="random",
+    width=8,
+    layers=2,
+    cutoff=8,
+    batch_size=64,
+    learning_rate=0.02,
+    mlp_learning_rate=5e-3,
+)
+UNIFORM = np.full(8, 1 / 8)
+
+
+@pytest.fixture
+def client(planted: Shard) -> LocalTraining:
+    found = LocalTraining(planted, low_spectrum(planted.train, 8), METHOD, torch.device("cpu"))
+    found.moment = Moment(1, 15, 0, UNIFORM)
+    return found
+
+
+def encoder(client: LocalTraining) -> NGCF:
+    assert isinstance(client.model, NGCF)
+    return client.model
+
+
+def test_a_layer_is_the_published_convolution(client: LocalTraining) -> None:
+    model = encoder(client)
+    a = symmetric(normalised(client.shard.train)).toarray()
+    z = model.embedding.detach().double().numpy()
+    for layer, w1, w2 in zip(model.coefficients()[1:], model.on_sum, model.on_product, strict=True):
+        one, two = w1.detach().double().numpy(), w2.detach().double().numpy()
+        z = (a + np.eye(80)) @ z @ one + ((a @ z) * z) @ two
+        z = np.where(z > 0, z, SLOPE * z)
+        np.testing.assert_allclose(layer.detach().numpy(), z, atol=1e-5)
+
+
+def test_the_gradient_of_a_product_is_that_of_the_dense_product(planted: Shard) -> None:
+    weights = normalised(planted.train)
+    rows = torch.randn(80, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    dense = torch.tensor(symmetric(weights).toarray(), dtype=torch.float32)
+    torch.tanh(dense @ rows).sum().backward()  # type: ignore[no-untyped-call]
+    expected, rows.grad = rows.grad, None
+    torch.tanh(Propagation(weights)(rows)).sum().backward()
+    assert expected is not None and rows.grad is not None
+    torch.testing.assert_close(rows.grad, expected)
+
+
+def test_both_mlps_are_shared_and_the_rest_is_private(client: LocalTraining) -> None:
+    assert set(client.arrays()) == {spec.name for spec in mlp_specification(METHOD)}
+    private = {name for name, _ in client.model.named_parameters()} - set(client.arrays())
+    assert private == {"embedding", "on_sum", "on_product"}
+
+
+def test_training_and_ranking_score_alike(client: LocalTraining) -> None:
+    model, users = encoder(client), torch.arange(40)
+    positive, others = model.scores(users, users, users, leave_one_out=True)
+    torch.testing.assert_close(positive, others.diagonal(), atol=1e-5, rtol=1e-4)
+    ranker = snapshot(model)
+    ranked, values = ranker.top_scored(ranker.users, np.zeros((40, 40), dtype=bool), 5)
+    np.testing.assert_allclose(values, np.take_along_axis(others.detach().numpy(), ranked, 1), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["lpsfed", "fedavg", "local"])
+def test_the_strategies_of_the_mlps_learn_the_communities_with_it(client: LocalTraining, name: str) -> None:
+    strategy, received = STRATEGIES[name](METHOD), Parameters(client.arrays())
+    for number in range(1, 16):
+        client.moment = Moment(number, 15, 0, UNIFORM)
+        sent = strategy.fit(client, received)
+    assert set(sent.scalars) == set(strategy.scalars) - {"rho"}  # too short a spectrum to be compared
+    assert all(math.isfinite(value) for value in sent.scalars.values())
+    ranked = snapshot(client.model).top(np.arange(40), client.shard.train, 4)
+    assert (ranked // 10 == np.arange(40)[:, None] // 10).mean() > 0.6  # by chance: 4 of 34
+
+
+def test_a_basket_is_convolved_with_its_items(client: LocalTraining) -> None:
+    model = encoder(client)
+    basket = np.flatnonzero(client.shard.train.toarray()[3])
+    with torch.no_grad():  # somebody whose own row is the mean of the items' gets that user's very layers
+        model.embedding[3] = model.embedding[40 + torch.from_numpy(basket)].mean(0)
+    expected = snapshot(model).users[np.array([3])]
+    np.testing.assert_allclose(fold_in(model, basket).narrow, expected.narrow, atol=1e-5)
+
+
+@pytest.mark.parametrize("change", [{"signal": "trained"}, {"start": "exact"}])
+def test_settings_that_need_kernels_or_a_filter_are_refused(planted: Shard, change: dict[str, str]) -> None:
+    method = METHOD.model_copy(update=change)
+    with pytest.raises(SettingsError, match=next(iter(change))):
+        LocalTraining(planted, low_spectrum(planted.train, 8), method, torch.device("cpu"))

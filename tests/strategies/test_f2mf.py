@@ -1,0 +1,51 @@
+"""F2MF: two noisy group losses leave, and the group with the larger loss counts more in the next round."""
+
+from __future__ import annotations
+
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+
+from shared.parameters import ITEM_TABLE
+from shared.settings import MethodSettings
+from shared.strategies.f2mf import GROUPS, NOISE, STRENGTH, f2mf, group_weights
+from shared.strategies.fedmf import shorter
+from shared.strategy import LocalClient, Parameters, State, Update
+
+F2MF = f2mf(MethodSettings(width=2, catalogue=1))
+TABLE = {ITEM_TABLE: np.ones((1, 2), dtype=np.float32)}
+
+
+def test_the_group_with_the_larger_loss_counts_more() -> None:
+    assert group_weights({"lighter": 0.7, "heavier": 0.4}) == (1.0 + STRENGTH, 1.0 - STRENGTH)
+    assert group_weights({"lighter": 0.4, "heavier": 0.7}) == (1.0 - STRENGTH, 1.0 + STRENGTH)
+    assert group_weights({"lighter": 0.4, "heavier": 0.4}) == group_weights({}) == (1.0, 1.0)
+
+
+def test_another_power_makes_the_weights_follow_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(group_weights.__globals__, "POWER", 2.0)
+    # 1 + .5 * 2 * .3 for the worse group, whose loss is larger by .3.
+    assert group_weights({"lighter": 0.7, "heavier": 0.4}) == pytest.approx((1.3, 0.7))
+
+
+def test_a_client_trains_weighted_and_sends_two_noisy_losses() -> None:
+    client = Mock(spec=LocalClient)
+    client.arrays.return_value = TABLE
+    client.losses_by_activity.return_value = (0.5, 0.75)
+    client.generator.return_value = np.random.default_rng(4)
+    sent = F2MF.fit(client, Parameters(TABLE, {"lighter": 0.9, "heavier": 0.1}))
+    client.train.assert_called_once_with(loss="bpr", penalty=shorter, weights=(1.0 + STRENGTH, 1.0 - STRENGTH))
+    noise = np.random.default_rng(4).normal(0.0, NOISE, 2)
+    assert sent.scalars == {"lighter": 0.5 + noise[0], "heavier": 0.75 + noise[1]}
+    assert all(type(value) is float for value in sent.scalars.values())
+
+
+def test_everybody_gets_the_mean_loss_of_each_group() -> None:
+    updates = [
+        Update("a", TABLE, {"lighter": 1.0, "heavier": 2.0}),
+        Update("b", TABLE, {"lighter": 3.0, "heavier": 6.0}),
+    ]
+    state = F2MF.aggregate(State(TABLE), updates)
+    assert dict(F2MF.personalise(state, None).scalars) == {"lighter": 2.0, "heavier": 4.0}
+    assert F2MF.scalars == GROUPS

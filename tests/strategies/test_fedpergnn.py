@@ -1,0 +1,53 @@
+"""FedPerGNN: changes of the table are clipped, hidden among invented ones, and noisy."""
+
+from __future__ import annotations
+
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+
+from shared.parameters import ITEM_TABLE
+from shared.settings import MethodSettings
+from shared.strategies.fedpergnn import CLIP, PSEUDO_ITEMS, SCALE, fedpergnn, protected
+from shared.strategy import LocalClient, Parameters
+
+METHOD = MethodSettings(width=8, catalogue=4000)
+BEFORE = np.random.default_rng(0).normal(size=(4000, 8)).astype(np.float32)
+
+
+def trained(change: float) -> np.ndarray:
+    """The first 500 rows moved by this much."""
+    after = BEFORE.copy()
+    after[:500] += np.float32(change)
+    return after
+
+
+def test_changes_are_clipped_and_the_noise_is_laplace() -> None:
+    sent = protected(BEFORE, trained(3.0), np.random.default_rng(1))
+    error = (sent - BEFORE)[:500] - CLIP
+    assert abs(error.mean()) < SCALE / 10  # 4,000 draws of deviation sqrt 2 scale: the mean's is scale / 45
+    assert np.abs(error).mean() == pytest.approx(SCALE, rel=0.1)  # the mean absolute value of Laplace noise
+
+
+def test_rows_of_other_items_move_as_well_so_that_a_silo_s_items_are_hidden() -> None:
+    sent = protected(BEFORE, trained(0.05), np.random.default_rng(1))
+    moved = (sent != BEFORE).any(1)
+    assert moved[:500].all() and moved[500:].sum() == PSEUDO_ITEMS
+    invented = (sent - BEFORE)[500:][moved[500:]]
+    assert invented.mean() == pytest.approx(0.05, abs=0.001)
+
+
+def test_a_table_that_nobody_moved_leaves_as_it_came() -> None:
+    np.testing.assert_array_equal(protected(BEFORE, BEFORE, np.random.default_rng(1)), BEFORE)
+
+
+def test_a_client_trains_with_bpr_and_sends_the_protected_table() -> None:
+    client = Mock(spec=LocalClient)
+    client.arrays.return_value = {ITEM_TABLE: trained(0.05)}
+    client.generator.side_effect = lambda purpose: np.random.default_rng(len(purpose))
+    sent = fedpergnn(METHOD).fit(client, Parameters({ITEM_TABLE: BEFORE}))
+    client.train.assert_called_once_with(loss="bpr")
+    expected = protected(BEFORE, trained(0.05), np.random.default_rng(len("table")))
+    np.testing.assert_array_equal(sent.arrays[ITEM_TABLE], expected)
+    assert sent.arrays[ITEM_TABLE].dtype == np.float32

@@ -1,0 +1,30 @@
+"""FedRAP: the common part is held sparse and away from the personal part, and leaves alone."""
+
+from __future__ import annotations
+
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+
+from shared.parameters import ITEM_TABLE
+from shared.settings import MethodSettings
+from shared.strategies.fedrap import DISTANCE, SPARSITY, apart, fedrap
+from shared.strategy import LocalClient, Parameters
+
+METHOD = MethodSettings(width=2, catalogue=3)
+
+
+def test_the_penalty_by_hand() -> None:
+    own = {ITEM_TABLE: np.array([[1.0, -2.0]]), "personal": np.array([[3.0, 0.0]])}
+    # |1| + |-2| over 2 entries; ((3 - 1)^2 + (0 + 2)^2) / 2 = 4.
+    assert apart(own, {}) == pytest.approx(SPARSITY * 1.5 - DISTANCE * 4.0)
+
+
+def test_a_client_trains_with_the_penalty_and_sends_what_is_common() -> None:
+    client, received = Mock(spec=LocalClient), Parameters({})
+    sent = fedrap(METHOD).fit(client, received)
+    client.load.assert_called_once_with(received)
+    client.train.assert_called_once_with(loss="bce", penalty=apart)
+    assert sent.arrays is client.arrays.return_value
+    assert [spec.name for spec in fedrap(METHOD).declaration(METHOD).tensors] == [ITEM_TABLE]
