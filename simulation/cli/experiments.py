@@ -11,6 +11,7 @@ import typer
 from shared.errors import SettingsError
 from shared.settings import PRESET_ROUNDS, method_settings
 from simulation.cli.options import (
+    OURS,
     AsJson,
     Changes,
     Clients,
@@ -91,7 +92,7 @@ def simulate(
     out: Annotated[Path | None, typer.Option(help="new or empty folder; by default the next in runs/")] = None,
     clients: Clients = 4,
     rounds: Annotated[int | None, typer.Option(min=1, help="by default the preset's")] = None,
-    strategy: StrategyName = StrategyName("lpsfed"),
+    strategy: StrategyName = OURS,
     preset: PresetName = PresetName.default,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     changes: Changes = None,

@@ -24,6 +24,7 @@ class Method(StrEnum):
 
 
 StrategyName = StrEnum("StrategyName", {name: name for name in STRATEGIES})  # type: ignore[misc]
+OURS = StrategyName("lpsfed")
 
 
 class PresetName(StrEnum):

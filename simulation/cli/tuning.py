@@ -14,6 +14,7 @@ from rich.table import Table
 
 from shared.settings import MethodSettings, method_settings
 from simulation.cli.options import (
+    OURS,
     AsJson,
     Changes,
     Clients,
@@ -40,7 +41,7 @@ INTERRUPTED = 130  # as a shell reports a command that Ctrl-C ended
 def tune(
     data: Data,
     out: Annotated[Path, typer.Option(help="folder of the search; one that is there goes on")],
-    strategy: StrategyName = StrategyName("lpsfed"),
+    strategy: StrategyName = OURS,
     trials: Annotated[int, typer.Option(min=1, help="in all, those of an earlier call included")] = 20,
     rounds: Annotated[int, typer.Option(min=1, help="of each trial")] = 5,
     clients: Clients = 4,

@@ -63,7 +63,7 @@ def test_the_gradient_of_a_product_is_that_of_the_dense_product(planted: Shard) 
     dense = torch.tensor(symmetric(weights).toarray(), dtype=torch.float32)
     torch.tanh(dense @ rows).sum().backward()  # type: ignore[no-untyped-call]
     expected, rows.grad = rows.grad, None
-    torch.tanh(Propagation(weights)(rows)).sum().backward()
+    torch.tanh(Propagation(weights)(rows)).sum().backward()  # type: ignore[no-untyped-call]
     assert expected is not None and rows.grad is not None
     torch.testing.assert_close(rows.grad, expected)
 

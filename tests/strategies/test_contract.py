@@ -17,12 +17,12 @@ import pytest
 
 from aggregator_service.state_body import packed, unpacked
 from shared.errors import PrivacyError
-from shared.parameters import Float32, digest, initial_parameters
+from shared.parameters import Arrays, Float32, digest, initial_parameters
 from shared.privacy import pass_gate
 from shared.schemas import Declaration
 from shared.settings import MethodSettings
 from shared.strategies import STRATEGIES, build_strategy
-from shared.strategy import Arrays, Loss, Parameters, Penalty, Scalars, State, Strategy, Update
+from shared.strategy import Loss, Parameters, Penalty, Scalars, State, Strategy, Update
 from shared.wire import check, encode, open_parameters
 
 METHOD = MethodSettings(width=2, layers=1, catalogue=5)

@@ -56,5 +56,5 @@ def test_a_client_loads_trains_without_a_margin_and_sends() -> None:
 
 
 def test_an_unknown_strategy_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(SettingsError, match="expected one of lpsfed, fedavg, local, .* got 'fedsgd'"):
+    with pytest.raises(SettingsError, match=r"expected one of lpsfed, fedavg, local, .* got 'fedsgd'"):
         build_strategy("fedsgd", MethodSettings())
