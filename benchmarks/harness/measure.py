@@ -11,11 +11,12 @@ import torch
 
 from benchmarks.harness.centralised import tested, train_whole
 from benchmarks.harness.groups import grouped
-from benchmarks.harness.plan import CENTRALISED, FLOORS, SPECIAL
+from benchmarks.harness.plan import CENTRALISED, FLOORS, SPECIAL, UNTRAINED
 from benchmarks.harness.special import special
 from client_service.device import DeviceWish, choose_device, pin_threads
 from client_service.learning.evaluate import TopItems
 from client_service.learning.filters import best_ease, best_filter, best_low_pass, popularity_top
+from client_service.learning.fusing import fused_top
 from client_service.learning.spectra import cached_spectrum
 from client_service.participation import kept_model
 from client_service.settings import ClientSettings
@@ -25,13 +26,13 @@ from shared.settings import MethodSettings
 from simulation.experiment import Experiment
 from simulation.federation import Outcome, Progress
 from simulation.floors import FLOORS as FLOOR_NAMES
-from simulation.floors import all_floors
+from simulation.floors import START, all_floors
 from simulation.report import build_report
 from simulation.run import simulate
 
 Figures = dict[str, Any]
 THREADS = 1
-LABELS = {"popularity": "popularity", "lowpass": "low-pass", "ridge": "ridge", "ease": "EASE"}
+LABELS = {"popularity": "popularity", "lowpass": "low-pass", "ridge": "ridge", "ease": "EASE", START: UNTRAINED}
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ class Work:
     extra: bool
     device: DeviceWish = "auto"
     parameters: Figures | None = None
+
+    @property
+    def kept(self) -> Path:
+        """What follows from the shards alone, for all cells that have them."""
+        return self.shards[0].parent / "kept"
 
     def clients(self) -> list[Shard]:
         return [read_shard(path) for path in self.shards]
@@ -83,6 +89,7 @@ def federation(work: Work) -> Figures:
         seed=work.seed,
         device=work.device,
         threads=THREADS,
+        cache=work.kept,
     )
     outcome = simulate(experiment, _unseen)
     report = build_report(experiment, outcome, {}, None)
@@ -148,7 +155,7 @@ def floors(work: Work) -> Figures:
     shards = {shard.name: shard for shard in work.clients()}
     tops = {name: _floor_tops(shard, work.method.cutoff) for name, shard in shards.items()} if work.groups else {}
     rows: dict[str, list[Figures] | None] = {}
-    for floor in FLOOR_NAMES:
+    for floor in (*FLOOR_NAMES, START):
         clients = [_floor(shards[name], of[floor], tops.get(name, {}).get(floor)) for name, of in found.items()]
         rows[LABELS[floor]] = None if None in clients else [client for client in clients if client is not None]
     return {"floors": rows}
@@ -166,10 +173,12 @@ def _floor(shard: Shard, quality: Any, top: TopItems | None) -> Figures | None:
 def _floor_tops(shard: Shard, cutoff: int) -> dict[str, TopItems]:
     """The lists behind the floors: what the groups are looked at with."""
     spectrum, ease = cached_spectrum(shard, cutoff, None), best_ease(shard)
+    ridge = best_filter(shard, spectrum)
     tops = {
         "popularity": popularity_top(shard),
         "lowpass": best_low_pass(shard, spectrum).top,
-        "ridge": best_filter(shard, spectrum).top,
+        "ridge": ridge.top,
+        START: fused_top(shard, spectrum, ridge.choice),
     }
     return tops if ease is None else {**tops, "ease": ease.top}
 

@@ -14,6 +14,7 @@ from simulation.groups import METHODS
 
 ROOT = Path(__file__).parents[1]
 View = Literal["overall", "structure", "activity", "cost", "sweep", "special"]
+UNTRAINED = "LPSFed, untrained"  # the score that training starts at; measured with the floors, and none of them
 CENTRALISED, FLOORS, SPECIAL = "centralised", "floors", "run.py"  # strategies that no registry knows
 QUICK: dict[str, Any] = {
     "partitions": [0],

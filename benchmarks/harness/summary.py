@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.harness.cells import Cell
-from benchmarks.harness.plan import FLOORS, Plan
+from benchmarks.harness.plan import FLOORS, UNTRAINED, Plan
 from benchmarks.harness.statistics import Comparison, Spread, compare, spread
 from benchmarks.harness.store import Known, Line
 
@@ -99,14 +99,14 @@ def _place(label: str, floors: set[str], order: list[str]) -> tuple[int, int]:
     """Floors first, as they came; then what stands in every table; then the rows as configured."""
     if label in floors:
         return 0, 0
-    return (1, 0) if label in ("local", "centralised") else (2, order.index(label))
+    return (1, 0) if label in (UNTRAINED, "local", "centralised") else (2, order.index(label))
 
 
 def _add(column: Column, cell: Cell, line: Line) -> None:
     rows = line["floors"] if cell.row.strategy == FLOORS else {cell.row.label: line["clients"]}
     seed = None if cell.row.strategy == FLOORS else cell.seed
     for label, clients in rows.items():
-        if cell.row.strategy == FLOORS:
+        if cell.row.strategy == FLOORS and label != UNTRAINED:
             column.floors.add(label)
         if clients:
             column.rows.setdefault(label, []).append(Sample(cell.partition, seed, clients, line))
