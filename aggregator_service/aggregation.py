@@ -36,7 +36,8 @@ class Archive:
 
 def initial(archive: Archive, run: Run) -> Parameters:
     """What every client of a run starts from."""
-    specification, exact = archive.settings.declaration().tensors, run.request.method.start == "exact"
+    specification, method = archive.settings.declaration().tensors, run.request.method
+    exact = method.start == "exact" and method.model == "lgcn"  # another encoder has no filter to begin at
     return Parameters(initial_parameters(specification, run.request.seed, exact=exact))
 
 

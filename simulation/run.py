@@ -13,6 +13,7 @@ from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
 from simulation.experiment import Experiment
 from simulation.federation import Federation, Observe, Outcome, conduct
+from simulation.patience import impatient
 
 AGGREGATOR = "http://aggregator"
 
@@ -43,6 +44,6 @@ def simulate(experiment: Experiment, observe: Observe) -> Outcome:
 
     async def go() -> Outcome:
         async with in_process(experiment) as federation:
-            return await conduct(federation, experiment.request(), observe)
+            return await conduct(federation, experiment.request(), impatient(observe))
 
     return anyio.run(go)

@@ -81,7 +81,7 @@ class Plan(Part):
     title: str
     source: str
     view: View = "overall"
-    rounds: int = Field(10, ge=1)
+    rounds: int = Field(5, ge=1)
     partitions: tuple[int, ...] = Field((0, 1), min_length=1)
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
     groups: bool = False

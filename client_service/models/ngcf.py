@@ -24,7 +24,7 @@ class NGCF(LGCN):
     """Private: Z(0) and every W1, W2. Shared: `pooling.*` and `predictive.*`, as with LGCN; `residual` is False.
 
     What LGCN calls coefficients are here the layers Z(0..L) of all nodes (M + N, d) themselves. A training pair's own
-    edge stays in the graph: leave_one_out changes nothing. Only a random start is known.
+    edge stays in the graph: leave_one_out changes nothing. It starts at random, whatever `start` says.
     """
 
     item_power: Tensor
@@ -32,8 +32,6 @@ class NGCF(LGCN):
     def __init__(self, given: Ingredients) -> None:
         Model.__init__(self)
         method = given.method
-        if method.start == "exact":  # its zeroed output layers would leave this model without any gradient
-            raise SettingsError("start: expected 'random' with the model 'ngcf', got 'exact'")
         if method.signal == "trained":
             raise SettingsError("signal: expected 'eigenvalues' with the model 'ngcf', which has no kernels")
         self.users, self.items = given.interactions.shape

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Callable
 
 import anyio
 
 from client_service.schemas import QualityOut
-from shared.errors import FederationError
 from simulation.experiment import Experiment
-from simulation.federation import Federation, Observe, Progress, conduct
+from simulation.federation import Federation, Progress, conduct
+from simulation.patience import impatient
 from simulation.run import in_process
 
 POLL_SECONDS = 0.1
-STUCK_SECONDS = 5.0  # a client that shows the same problem for so long will not get over it by itself
 
 Told = Callable[[int, float], None]
 """(round, client mean of its validation NDCG@20) -> None; whatever it raises ends the run."""
@@ -35,7 +33,7 @@ def validate(experiment: Experiment, told: Told) -> float:
 
 async def _followed(experiment: Experiment, told: Told) -> Curves:
     async with in_process(experiment) as federation:
-        run = asyncio.create_task(conduct(federation, experiment.request(), impatient()))
+        run = asyncio.create_task(conduct(federation, experiment.request(), impatient(_unseen)))
         try:
             return await _until_done(federation, run, told)
         finally:
@@ -65,19 +63,6 @@ async def _curves(federation: Federation) -> Curves:
     return {name: {entry.round: entry.ndcg for entry in quality.rounds} for name, quality in found.items()}
 
 
-def impatient(clock: Callable[[], float] = time.monotonic) -> Observe:
-    """An observer that raises FederationError once a client has had one problem for STUCK_SECONDS.
-
-    A client tries again for as long as its run lasts, which in a search would hold up all other trials.
-    """
-    since: dict[tuple[str, str], float] = {}
-
-    def observe(seen: Progress) -> None:
-        problems = {(name, status.problem) for name, status in seen.statuses.items() if status.problem}
-        for gone in since.keys() - problems:
-            del since[gone]
-        for name, problem in sorted(problems):
-            if clock() - since.setdefault((name, problem), clock()) >= STUCK_SECONDS:
-                raise FederationError(f"{name} cannot go on: {problem}")
-
-    return observe
+def _unseen(progress: Progress) -> None:
+    """The search has a bar of its own."""
+    del progress

@@ -24,11 +24,12 @@ from shared.strategies import STRATEGIES
 from simulation.cli import app
 from simulation.experiment import Experiment
 from simulation.federation import Progress
+from simulation.patience import STUCK_SECONDS, impatient
 from simulation.tuning import search as searching
 from simulation.tuning.blind import without_test
 from simulation.tuning.search import Task, done, opened, result, search, write_best
 from simulation.tuning.spaces import COMMON, space_of
-from simulation.tuning.trial import STUCK_SECONDS, impatient, validate
+from simulation.tuning.trial import validate
 
 Silos = Callable[..., tuple[Path, ...]]
 Validate = Callable[[Experiment, Callable[[int, float], None]], float]
@@ -148,7 +149,7 @@ def test_whatever_told_raises_ends_the_run(task: Task, tmp_path: Path) -> None:
 
 def test_a_client_that_cannot_go_on_ends_the_run_but_a_passing_problem_does_not() -> None:
     now = [0.0]
-    observe = impatient(lambda: now[0])
+    observe = impatient(lambda _: None, lambda: now[0])
 
     def seen(problem: str | None) -> Progress:
         status = StatusOut(client="c", phase="training", device="cpu", device_reason="", problem=problem)
