@@ -14,7 +14,7 @@ from client_service.device import DeviceWish
 from shared.errors import PrivacyError, SettingsError
 from shared.schemas import ClientName, Declaration
 from shared.settings import MethodSettings
-from shared.strategies import STRATEGIES, build_strategy
+from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
 from shared.strategy import Strategy
 from shared.web.access import HOST_NAME
 from shared.web.environment import read_settings
@@ -27,7 +27,10 @@ class Policy(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    strategies: tuple[str, ...] = Field(tuple(STRATEGIES), description="strategies this silo takes part in")
+    strategies: tuple[str, ...] = Field(
+        tuple(name for name in STRATEGIES if name not in SHARES_ITEMS),
+        description="strategies this silo takes part in; one that shares items must be named",
+    )
     scalars: tuple[str, ...] = Field(("margin", "rho"), description="scalars that may leave")
     counts: bool = Field(False, description="may the numbers of users, items and edges be given for the anchor?")
     max_upload_bytes: int = Field(64 << 20, ge=1)

@@ -86,7 +86,7 @@ class Experiment:
             strategy=self.strategy,
             method=self.agreed,
             catalogue=self.catalogue,
-            policy=Policy(scalars=build_strategy(self.strategy, self.agreed).scalars),
+            policy=Policy(strategies=(self.strategy,), scalars=build_strategy(self.strategy, self.agreed).scalars),
             cache_directory=self.cache_of(shard),
             device=self.device,
             threads=self.threads,

@@ -38,6 +38,10 @@ STRATEGIES: dict[str, Callable[[MethodSettings], Strategy]] = {
 }
 
 
+SHARES_ITEMS = frozenset({"fedmf", "f2mf", "pfedrec", "fedrap", "fedpergnn", "fedhgnn"})
+"""Their updates have a row for each item, and which rows move tells which items a silo has."""
+
+
 def build_strategy(name: str, method: MethodSettings) -> Strategy:
     """The named algorithm with the run's settings. Raises SettingsError for an unknown name."""
     if name not in STRATEGIES:

@@ -11,7 +11,7 @@ from client_service.boundary.secret import create_secret, own_secret
 from client_service.settings import Policy, allowed, client_settings
 from shared.errors import PrivacyError, SettingsError
 from shared.settings import MethodSettings
-from shared.strategies import STRATEGIES, build_strategy
+from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
 
 NEEDED = {"name": "east", "shard": "/shard", "state_directory": "/state"}
 
@@ -166,7 +166,7 @@ def test_environment_that_is_no_json_where_json_belongs_is_named(monkeypatch: py
 def test_the_declaration_is_the_installed_strategy_s(name: str) -> None:
     method = MethodSettings(width=4, layers=1, catalogue=9)
     strategy = STRATEGIES[name](method)
-    policy = {"scalars": strategy.scalars}
+    policy = {"strategies": [name], "scalars": strategy.scalars}
     found = client_settings(**NEEDED, strategy=name, method=method.model_dump(), policy=policy).declaration()
     assert found == strategy.declaration(method) and found.strategy == name
 
@@ -196,6 +196,18 @@ def test_a_forbidden_strategy_is_refused() -> None:
     assert client_settings(**NEEDED, strategy="fedavg", policy={"strategies": ["fedavg"]}).declaration().tensors
 
 
+@pytest.mark.parametrize("name", list(STRATEGIES))
+def test_a_strategy_that_shares_items_is_taken_part_in_only_where_the_policy_names_it(name: str) -> None:
+    method = MethodSettings(width=4, layers=1, catalogue=9)
+    strategy = build_strategy(name, method)
+    assert strategy.shares_items == (name in SHARES_ITEMS)
+    if strategy.shares_items:
+        with pytest.raises(PrivacyError, match=f"policy.*{name}"):
+            allowed(strategy, method, Policy(scalars=strategy.scalars))
+    else:
+        assert allowed(strategy, method, Policy(scalars=strategy.scalars)).strategy == name
+
+
 @pytest.mark.parametrize("left", [[], ["rho"], ["margin"]])
 def test_a_strategy_with_a_forbidden_scalar_is_refused(left: list[str]) -> None:
     with pytest.raises(PrivacyError, match=r"policy.*forbids"):
@@ -207,6 +219,6 @@ def test_a_policy_that_would_allow_more_adds_nothing_to_what_leaves() -> None:
     method = MethodSettings(width=4, layers=1, catalogue=9)
     for name in STRATEGIES:
         strategy = build_strategy(name, method)
-        enough = Policy(scalars=strategy.scalars)
+        enough = Policy(strategies=(name,), scalars=strategy.scalars)
         wide = Policy(strategies=(*STRATEGIES, "another"), scalars=(*strategy.scalars, "recall"), counts=True)
         assert allowed(strategy, method, wide) == allowed(strategy, method, enough)
