@@ -78,9 +78,9 @@ class LocalClient(Protocol):
     def losses_by_activity(self) -> tuple[float, float]:
         """Mean BPR loss over the training pairs of the less and of the more active half of the users."""
 
-    def generator(self, purpose: str) -> np.random.Generator:
-        """Random numbers of this round for noise on what leaves: the same if the round is run again, and not to be
-        guessed by anybody who does not have the shard."""
+    def generator(self, purpose: str, *, once_a_run: bool = False) -> np.random.Generator:
+        """Random numbers of this round, or of the whole run, for noise on what leaves: the same if the round is run
+        again, and not to be guessed by anybody who does not have the shard."""
 
 
 def fit_plain(client: LocalClient, received: Parameters) -> Parameters:

@@ -89,9 +89,9 @@ class LocalTraining:
         self.exact = chosen.starts and method.start == "exact"
         self.start = (start or best_filter(shard, spectrum, interrupt).choice) if self.exact else None
         origin = None if self.start is None else start_at(self.start, spectrum, shard.train)
-        self.recipe = recipe
-        if self.start is not None and recipe is None and method.fusion:
-            self.recipe = best_recipe(shard, spectrum, self.start, interrupt)
+        self.recipe = None  # whatever another model on the shard has chosen
+        if self.start is not None and method.fusion:
+            self.recipe = recipe or best_recipe(shard, spectrum, self.start, interrupt)
         self.fusion = fuse(self.recipe, shard.train, spectrum)
         self.model = chosen.build(Ingredients(spectrum, shard.train, origin, shard.places, method)).to(device)
         self.tables = PopularityTables(shard.train, method.width).to(device)
@@ -110,6 +110,7 @@ class LocalTraining:
         """What could be shared, where a run with this seed begins, whether or not it ever is."""
         tensors = tuple(TensorSpec(name=name, shape=tuple(p.shape)) for name, p in sorted(self._exchangeable()))
         self.load(Parameters(initial_parameters(tensors, seed, exact=self.exact)))
+        self.model.trained()
 
     def load(self, received: Parameters) -> None:
         """Overwrite the named parameters, and keep what came for penalties and for the refined margin."""
@@ -173,9 +174,10 @@ class LocalTraining:
         generator = torch.Generator().manual_seed(self._seed("activity"))
         return losses_of_groups(self.model, self._batches, self._active, generator, self._interrupt)
 
-    def generator(self, purpose: str) -> np.random.Generator:
+    def generator(self, purpose: str, *, once_a_run: bool = False) -> np.random.Generator:
         """Noise on what leaves must not be guessed: beside what the aggregator knows, the shard's content seeds it."""
-        text = f"{self.shard.digest}/{self.moment.seed}/{self.moment.round}/{purpose}"
+        number = 0 if once_a_run else self.moment.round
+        text = f"{self.shard.digest}/{self.moment.seed}/{number}/{purpose}"
         return np.random.default_rng(int.from_bytes(hashlib.sha256(text.encode()).digest()))
 
     def _signal(self) -> Float64:

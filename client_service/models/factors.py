@@ -25,7 +25,7 @@ class ItemTable(nn.Module):
 
     def __init__(self, places: NDArray[np.int64], shape: tuple[int, int]) -> None:
         super().__init__()
-        self.table = nn.Parameter(normal(shape, TABLE_DEVIATION))
+        self.table = nn.Parameter(normal(shape, TABLE_DEVIATION, stream=0))
         self.register_buffer("places", torch.from_numpy(places), persistent=False)
         self.register_buffer("present", torch.zeros(shape[0], 1).index_fill_(0, self.places, 1.0), persistent=False)
         self.table.register_hook(self.own_rows)  # type: ignore[no-untyped-call]
@@ -57,7 +57,7 @@ class Factors(Model):
         self.users, self.items = given.interactions.shape
         self.width = method.width
         self.item = ItemTable(given.places, (method.catalogue, method.width))
-        self.embedding = nn.Parameter(normal((self.users, self.width), USER_DEVIATION))
+        self.embedding = nn.Parameter(normal((self.users, self.width), USER_DEVIATION, stream=1))
         self.register_buffer("origin", self.embedding.detach().clone(), persistent=False)
 
     def user_rows(self, users: Tensor) -> Tensor:
@@ -89,7 +89,8 @@ class Factors(Model):
         self.embedding.lerp_(self.origin, share)
 
 
-def normal(shape: tuple[int, int], deviation: float) -> Tensor:
-    """A seeded normal matrix, the same on every machine and device."""
-    noise = np.random.default_rng(0).normal(0.0, deviation, shape)
+def normal(shape: tuple[int, int], deviation: float, stream: int) -> Tensor:
+    """A seeded normal matrix, the same on every machine and device. No two tables of a model may share a stream, nor
+    have that of the item table, which the run's seed alone draws: their rows would begin as the same numbers."""
+    noise = np.random.default_rng([stream, shape[1]]).normal(0.0, deviation, shape)
     return torch.tensor(noise, dtype=torch.get_default_dtype())

@@ -17,7 +17,7 @@ class FedRAP(Factors):
     def __init__(self, given: Ingredients) -> None:
         super().__init__(given)
         shape = (given.method.catalogue, self.width)
-        self.personal = nn.Parameter(normal(shape, PERSONAL_DEVIATION))
+        self.personal = nn.Parameter(normal(shape, PERSONAL_DEVIATION, stream=2))
         self.personal.register_hook(self.item.own_rows)  # type: ignore[no-untyped-call]
 
     def item_rows(self, items: Tensor) -> Tensor:

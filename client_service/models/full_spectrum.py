@@ -1,7 +1,7 @@
-"""Training graph -> a low-pass score that keeps every frequency: ridge response below, its tangent above.
+"""Training graph -> a low-pass score that keeps every frequency: ridge response below, a straight line above.
 
 The model's own convolution sees Phi frequencies. On sparse graphs much of what is known of a user lies above them, so
-this filter treats the low ones exactly and all others to first order, which needs no more than products with the graph.
+this filter treats the low ones exactly and all others linearly, which needs no more than products with the graph.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ MOST_OWN = 0.95  # of an item's score that may come from itself
 class FullSpectrum:
     """f of a basket x (N,): x D^-a W D^a / (1 - diag W), with W = V diag(h - c s^2) V^T + c R^T R and a zero diagonal.
 
-    R = D_u^-a X D_i^-a with its lowest frequencies s, V; h = s^2 / (s^2 + lambda); c = 1 / (lambda + s_last^2 / 2): the
-    slope of h where it is cut. lambda = ridge x the mean of diag R^T R. As in EASE an item does not speak for itself.
+    R = D_u^-a X D_i^-a with its lowest frequencies s, V; h = s^2 / (s^2 + lambda); c = 1 / (lambda + s_last^2 / 2), the
+    line through h at half of the last square kept. lambda = ridge x the mean of diag R^T R. As in EASE an item does not
+    speak for itself.
     """
 
     weights: Float32 | None  # (N, N), where it fits
     entry: Float32  # (N,) D^-a
     exit: Float32  # (N,) D^a / (1 - diag W)
+    own: Float32  # (N,) diag W, which a basket's own items do not get
     low: tuple[Float32, Float32]  # V diag(h - c s^2) and V, (N, Phi) each
     graph: sparse.csr_array  # sqrt(c) R, (M, N)
 
     def scores(self, baskets: sparse.csr_array) -> Float32:
-        """f of every item for each basket (B, N), items that are in it included: those are nobody's candidates."""
+        """f of every item for each basket (B, N)."""
         entered = sparse.csr_array(baskets * self.entry[None, :])
         if self.weights is not None:
             found: Float32 = entered @ self.weights
@@ -44,6 +46,9 @@ class FullSpectrum:
         left, right = self.low
         walked: Float32 = ((entered @ self.graph.T) @ self.graph).toarray()
         walked += (entered @ left) @ right.T
+        walked[np.repeat(np.arange(entered.shape[0]), np.diff(entered.indptr)), entered.indices] -= (
+            entered.data * self.own[entered.indices]
+        )
         walked *= self.exit
         return walked
 
@@ -64,8 +69,8 @@ def full_spectrum(interactions: sparse.csr_array, ridge: float) -> FullSpectrum:
     walk = (graph * np.sqrt(slope)).astype(np.float32)
     leave = power(by_item, EXPONENT) / (1.0 - np.minimum(diagonal, MOST_OWN))
     weights = _dense(low, walk) if interactions.shape[1] <= DENSE_ITEMS else None
-    entry = power(by_item, -EXPONENT).astype(np.float32)
-    return FullSpectrum(weights, entry, leave.astype(np.float32), low, walk)
+    entry, out, own_part = (v.astype(np.float32) for v in (power(by_item, -EXPONENT), leave, diagonal))
+    return FullSpectrum(weights, entry, out, own_part, low, walk)
 
 
 def _dense(low: tuple[Float32, Float32], walk: sparse.csr_array) -> Float32:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from shared.graph import degrees
 from shared.parameters import Float32
 from shared.spectrum import Spectrum
 
-BLOCK = 4096  # systems that are solved at a time: bounds memory at BLOCK x d^2
+BLOCK = 512  # systems that are solved at a time, each block with the outer products of its own items alone
 SIZE = 0.3  # of an entry of the item vectors where the alternation starts
 
 
@@ -33,12 +34,11 @@ class LeastSquares:
     """Item vectors (N, d). A basket's vector is the one that explains it best, so strangers are served like users."""
 
     items: Float32
-    outer: Float32  # (N, d d): v v^T of each item
     weighting: Weighting
 
     def scores(self, baskets: sparse.csr_array) -> Float32:
         """f of every item for each basket (B, N)."""
-        found: Float32 = _solved(self.items, self.outer, baskets, self.weighting) @ self.items.T
+        found: Float32 = _solved(self.items, baskets, self.weighting) @ self.items.T
         return found
 
 
@@ -48,17 +48,24 @@ def least_squares(interactions: sparse.csr_array, spectrum: Spectrum, weighting:
     kept = Weighting(rank, weighting.absent, weighting.ridge)
     graph = interactions.astype(np.float32)
     start = (spectrum.items[:, :rank] * np.sqrt(len(spectrum.items)) * SIZE).astype(np.float32)
-    users = _solved(start, _outer(start), graph, kept)
-    items = _solved(users, _outer(users), sparse.csr_array(graph.T), kept)
-    return LeastSquares(items, _outer(items), kept)
+    users = _solved(start, graph, kept)
+    return LeastSquares(_solved(users, sparse.csr_array(graph.T), kept), kept)
 
 
 def _outer(rows: Float32) -> Float32:
-    product: Float32 = (rows[:, :, None] * rows[:, None, :]).reshape(len(rows), -1)
+    product: Float32 = (rows[:, :, None] * rows[:, None, :]).reshape(len(rows), rows.shape[1] ** 2)
     return product
 
 
-def _solved(other: Float32, outer: Float32, known: sparse.csr_array, weighting: Weighting) -> Float32:
+def _own_columns(block: sparse.csr_array) -> tuple[NDArray[np.int64], sparse.csr_array]:
+    """The columns with an entry, and the block without all others."""
+    present, place = np.unique(block.indices.astype(np.int64), return_inverse=True)
+    shape = (block.shape[0], len(present))
+    columns: sparse.csr_array = sparse.csr_array((block.data, place, block.indptr), shape=shape)
+    return present, columns
+
+
+def _solved(other: Float32, known: sparse.csr_array, weighting: Weighting) -> Float32:
     """Each row's minimiser w of sum_known (1 - wv)^2 + alpha sum_all (wv)^2 + lambda (n + alpha N) |w|^2, (B, d)."""
     count, rank = known.shape[0], other.shape[1]
     everyone = weighting.absent * (other.T @ other)
@@ -66,7 +73,8 @@ def _solved(other: Float32, outer: Float32, known: sparse.csr_array, weighting: 
     found = np.empty((count, rank), dtype=np.float32)
     for first in range(0, count, BLOCK):
         rows = slice(first, first + BLOCK)
-        systems = (known[rows] @ outer).reshape(-1, rank, rank) + everyone
+        present, block = _own_columns(known[rows])
+        systems = (block @ _outer(other[present])).reshape(-1, rank, rank) + everyone
         systems += strength[rows, None, None].astype(np.float32) * np.eye(rank, dtype=np.float32)
-        found[rows] = np.linalg.solve(systems, (known[rows] @ other)[..., None])[..., 0]
+        found[rows] = np.linalg.solve(systems, (block @ other[present])[..., None])[..., 0]
     return found

@@ -27,19 +27,21 @@ def fit_noisy(client: LocalClient, received: Parameters) -> Parameters:
     """
     client.load(received)
     client.train(loss="bpr")
-    table = protected(received.arrays[ITEM_TABLE], client.arrays()[ITEM_TABLE], client.generator("table"))
+    streams = (client.generator("pseudo items", once_a_run=True), client.generator("table"))
+    table = protected(received.arrays[ITEM_TABLE], client.arrays()[ITEM_TABLE], *streams)
     return Parameters({ITEM_TABLE: table})
 
 
-def protected(before: Float32, after: Float32, generator: np.random.Generator) -> Float32:
+def protected(before: Float32, after: Float32, chosen: np.random.Generator, generator: np.random.Generator) -> Float32:
     """What is sent instead of the trained table (C, d): rows that moved, clipped, and pseudo items, all with noise.
 
     Held against a change of 2 CLIP, an entry's privacy budget in one round is 2 CLIP / SCALE = 100: the noise blurs,
-    and is no guarantee worth the name. Pseudo items hide which items a silo has.
+    and is no guarantee worth the name. Pseudo items hide which items a silo has, the same ones all through a run: what
+    rounds have in common would tell new ones from those that are always there.
     """
     start = np.asarray(before, dtype=np.float64)
     change, real = after - start, moved_rows(before, after)
-    pseudo = generator.permutation(np.flatnonzero(~real))[:PSEUDO_ITEMS] if real.any() else np.flatnonzero(real)
+    pseudo = chosen.permutation(np.flatnonzero(~real))[:PSEUDO_ITEMS] if real.any() else np.flatnonzero(real)
     change[pseudo] = _alike(change[real], len(pseudo), generator)
     touched = real.copy()
     touched[pseudo] = True

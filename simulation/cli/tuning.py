@@ -109,4 +109,5 @@ def _command(shards: Path, found: Mapping[str, Any], preset: str, fixed: Mapping
     """The simulation with the best settings, on one line to be copied."""
     chosen = " ".join(f"--set {name}={value}" for name, value in {**fixed, **found["values"]}.items())
     named = "" if preset == "default" else f" --preset {preset}"
-    return f"lpsfed simulate {shards} --strategy {found['strategy']}{named} --seed {found['seed']} {chosen}"
+    length = f"--rounds {found['rounds']} --seed {found['seed']}"
+    return f"lpsfed simulate {shards} --strategy {found['strategy']}{named} {length} {chosen}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,7 +20,8 @@ from client_service.shard import Shard
 from shared.settings import MethodSettings
 
 MADE = Choice(start=Filter(8, 0.4, 0.3), recipe=Recipe(3.0, 1.0, Weighting(4, 0.3, 0.01), 0.5))
-SMALL = MethodSettings(width=4, layers=1, cutoff=12, negatives=4)
+SMALL = MethodSettings(width=4, layers=1, cutoff=12, negatives=4, catalogue=40)
+SMALL_PLACE = Place("shop", "run-1", 0, SMALL, Path("unused"))
 
 
 def test_what_is_kept_comes_back(planted: Shard, tmp_path: Path) -> None:
@@ -53,5 +55,8 @@ def test_a_second_run_on_the_shard_chooses_nothing_again(
     second = begun("two")
     assert (second.quality.start, second.quality.recipe) == (first.quality.start, first.quality.recipe)
     assert second.quality.recipe is not None
+    fedmf = replace(SMALL_PLACE, folder=tmp_path / "mf", kind="mf", cache=tmp_path / "cache")
+    listed = replace(planted, places=np.arange(40))
+    assert Participation(fedmf, listed, Recommender(listed), torch.device("cpu")).quality.recipe is None
     assert begun("three", fusion=False).quality.recipe is None
     assert kept_choice(planted, 12, tmp_path / "cache").recipe is not None

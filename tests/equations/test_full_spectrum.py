@@ -28,6 +28,11 @@ def by_definition(ridge: float, components: int) -> np.ndarray:
     return (rows / by_item**0.25) @ w * by_item**0.25 / (1 - own)
 
 
+def test_no_item_of_a_basket_speaks_for_itself(found: FullSpectrum) -> None:
+    scores = found.scores(GRAPH.astype(np.float32))
+    assert np.allclose(scores, by_definition(3.0, 8), rtol=1e-4, atol=1e-5)  # seen items included
+
+
 def unseen(scores: np.ndarray) -> np.ndarray:
     return np.where(GRAPH.toarray() > 0, 0.0, scores)
 
@@ -57,7 +62,7 @@ def test_with_every_frequency_it_is_the_normalised_linear_autoencoder() -> None:
     np.fill_diagonal(b, 0.0)
     expected = (rows / by_item**0.25) @ b * by_item**0.25
     scores = full_spectrum(GRAPH, 3.0).scores(GRAPH.astype(np.float32))
-    # 21 of 22 frequencies are exact, and the last is the highest: nearly nothing is left to the tangent.
+    # 21 of 22 frequencies are exact, and the last is the highest: nearly nothing is left to the line.
     assert np.allclose(unseen(scores), unseen(expected), rtol=0.02, atol=0.02)
 
 

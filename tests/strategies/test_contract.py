@@ -81,8 +81,8 @@ class FakeClient:
     def losses_by_activity(self) -> tuple[float, float]:
         return (0.5, 0.75)
 
-    def generator(self, purpose: str) -> np.random.Generator:
-        del purpose
+    def generator(self, purpose: str, *, once_a_run: bool = False) -> np.random.Generator:
+        del purpose, once_a_run
         return np.random.default_rng(3) if self.noisy else Still(np.random.PCG64(3))
 
 
