@@ -22,7 +22,8 @@ class Cell:
     """One run, the floors, or the centralised model, on one data set cut in one way.
 
     method is None where the row cannot be measured here; `problem` then says why. special: the table whose run.py
-    has a part in the cell, empty where the harness alone measures it.
+    has a part in the cell, empty where the harness alone measures it. timed: its seconds are a result, so that it runs
+    by itself and pays for all that it computes.
     """
 
     table: str
@@ -37,13 +38,15 @@ class Cell:
     method: MethodSettings | None
     problem: str = ""
     special: str = ""
+    timed: bool = False
 
     @property
     def name(self) -> str:
         return f"{self.column} p{self.partition} s{self.seed} {self.row.label}"
 
     def identity(self) -> str:
-        """All that decides the outcome besides the settings of the method. The label does not: rows may be renamed."""
+        """What decides the outcome besides the settings of the method, as far as the plan knows it. The label does not:
+        rows may be renamed."""
         seed = ANYTHING if self.row.strategy == FLOORS else str(self.seed)
         block = self.block
         cut = [self.data, str(block.clients), block.cut, str(block.fewest), str(self.partition)]
@@ -101,6 +104,7 @@ def _cell(plan: Plan, where: tuple[Block, str], draw: tuple[int, int], row: Row,
         method=method,
         problem=problem,
         special=plan.name if own else "",
+        timed=plan.view == "cost" and row.strategy != FLOORS,
     )
 
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -39,7 +40,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--limit", type=float, help="seconds that a cell may take: 6 hours, 3 minutes with --quick")
     found.add_argument("--cache", type=Path, default=CACHE, help="for shards and states")
     found.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    found.add_argument("--jobs", type=int, help="cells at a time: 1, or 2 with --quick; more than one spoils the times")
+    jobs = "cells at a time: 1, or 2 with --quick; more than one spoils the times, so that a table of costs takes one"
+    found.add_argument("--jobs", type=int, help=jobs)
     return found
 
 
@@ -127,6 +129,8 @@ def _planned(name: str, given: argparse.Namespace, bench: Bench, known: Known) -
         raise SettingsError(f"{name}: expected rows among {sorted({cell.row.label for cell in every})}, got none")
     if given.list:
         return _listed(wanted, bench, known)
+    if any(cell.timed for cell in wanted):
+        bench = replace(bench, jobs=1)
     failures = run_cells(bench, wanted, known, shown=sys.stderr.isatty())
     _tell(name, wanted, known, failures)
     if not given.quick:

@@ -8,12 +8,13 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import polars as pl
 
 from benchmarks.harness.plan import Block
-from client_service.shard import write_shard
+from client_service.shard import read_shard, write_shard
 from shared.errors import DataError, SettingsError
 from simulation.datasets import Dataset, load
 from simulation.generator import generate
@@ -85,6 +86,12 @@ class Cache:
             return "" if SYNTHETIC.fullmatch(data) else str(self.place(data) and "")
         except SettingsError as error:
             return str(error)
+
+
+@cache
+def digests(shards: tuple[Path, ...]) -> tuple[str, ...]:
+    """The digest of each shard's content; read once a process, as shards are cut once."""
+    return tuple(read_shard(path).digest for path in shards)
 
 
 def data_folder(given: str | None) -> Path | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.harness.cells import Cell, cells
 from benchmarks.harness.paper import Paper, read_paper
-from benchmarks.harness.plan import ROOT, Plan, read_plan, tables
+from benchmarks.harness.plan import ROOT, UNTRAINED, Plan, read_plan, tables
 from benchmarks.harness.plots import draw
 from benchmarks.harness.special import alone, special, title_of
 from benchmarks.harness.store import FILE, Known, Line, known_in, read_lines
@@ -28,14 +28,24 @@ How to read it. Every method runs through the same services, shards, rounds and 
 all items of the client as candidates, the round chosen on validation items, the test items read once. Figures are the
 client mean (every client counts once, as in the paper), with the standard deviation over partitions and seeds. *Floors*
 (popularity, low-pass, ridge, EASE) are what each client has without training a network; *local* shares nothing;
-*centralised* trains the same encoder on the whole data set, with the edges that the cut drops. A ratio *to best floor*
-below 1 means that training did not pay. *Paper*: the figure printed in the paper, on its own data, cut and evaluation,
-which are not ours: compare the order of rows, not the figures.
+*centralised* trains the same encoder on the whole data set, with the edges that the cut drops. *{UNTRAINED}* is the
+closed-form score that LPSFed starts at. *To best floor* says what the whole method gains over what a client has without
+a network; *to untrained* says what training gains over the closed-form score that it starts at (rows that start
+elsewhere, as item tables do at noise, are held against it all the same). Both are ratios of means over the partitions
+that the row has been measured on, with the best floor of each. *Paper*: the figure printed in the paper, on its own
+data, cut and evaluation, which are not ours: compare the order of rows, not the figures.
 
-A verdict holds one row against another over pairs of (partition, seed, client): Wilcoxon's signed-rank test, corrected
-after Holm over the rows of the column; 95 % bootstrap interval of the mean difference. Pairs of one partition share
-data, so that the true p is larger rather than smaller. {DAGGER}: the method trains a table of items that several
-clients have; in the spectral cut no two clients share an item, so that it can learn nothing from the others there.
+A verdict holds one row against another over units: a unit is one client of one partition, its figure the mean over
+seeds. Wilcoxon's signed-rank test, corrected after Holm over the rows compared, one metric at a time; 95 % bootstrap
+interval of the mean difference. *Ahead* and *behind* need a corrected p below .05, and the ranks and the whole interval
+on the same side of 0. Two partitions of four clients are 8 units, on which few verdicts can survive: the least
+two-sided p is 2 / 256, and after Holm over more than 6 rows none is left below .05. Each table says how many units and
+rows there are, and *no difference seen* is not *no difference*. Both partitions cut the same data, so that the true p
+is larger rather than smaller.
+
+{DAGGER}: the method trains a table of items that several clients have. In the spectral cut no two clients share an
+item, so that it can learn nothing from the others' tables there. FedHGNN also averages its attention weights, and F2MF
+two losses of groups of users, in any cut.
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from client_service.learning.spectra import cached_spectrum
 from client_service.participation import kept_model
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
+from client_service.shard.catalogue import placed
 from shared.errors import DataError
 from shared.settings import MethodSettings
 from simulation.experiment import Experiment
@@ -37,7 +39,10 @@ LABELS = {"popularity": "popularity", "lowpass": "low-pass", "ridge": "ridge", "
 
 @dataclass(frozen=True)
 class Work:
-    """A cell as its own process gets it. state: a folder that is removed afterwards; table, root: whose run.py."""
+    """A cell as its own process gets it. state: a folder that is removed afterwards; table, root: whose run.py.
+
+    own_cache: nothing is taken over from other cells, so that its seconds are those of the whole run.
+    """
 
     table: str
     root: Path
@@ -52,11 +57,12 @@ class Work:
     extra: bool
     device: DeviceWish = "auto"
     parameters: Figures | None = None
+    own_cache: bool = False
 
     @property
     def kept(self) -> Path:
-        """What follows from the shards alone, for all cells that have them."""
-        return self.shards[0].parent / "kept"
+        """What follows from the shards alone: for all cells that have them, or for this one."""
+        return (self.state if self.own_cache else self.shards[0].parent) / "kept"
 
     def clients(self) -> list[Shard]:
         return [read_shard(path) for path in self.shards]
@@ -126,6 +132,7 @@ def _client(one: Figures, report: Figures, outcome: Outcome) -> Figures:
 def _kept(experiment: Experiment, shard: Shard, device: torch.device) -> TopItems:
     """The model that the client's validation data chose."""
     path = next(path for path in experiment.shards if path.name == shard.name)
+    shard = placed(shard, experiment.catalogue, experiment.agreed.catalogue)
     served = kept_model(shard, experiment.models_of(path), device)
     if served is None:
         raise DataError(f"{path.name}: expected the kept model of a finished run, got none")
@@ -143,10 +150,12 @@ def centralised(work: Work) -> Figures:
     """The same encoder on all data."""
     device = choose_device(work.device)[0]
     trained, views = train_whole(work.whole, work.clients(), work.method, work.rounds, work.seed, device)
+    began = time.perf_counter()
     clients = tested(trained, views)
+    seconds = trained.seconds | {"total": trained.seconds["total"] + time.perf_counter() - began}
     if work.groups:
         _add_groups(clients, [view.shard for view in views], lambda shard: trained.tops[shard.name])
-    return {"clients": clients, "seconds": trained.seconds}
+    return {"clients": clients, "seconds": seconds}
 
 
 def floors(work: Work) -> Figures:

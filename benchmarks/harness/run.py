@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.cells import Cell, settings_hash
-from benchmarks.harness.data import Cache
-from benchmarks.harness.plan import ROOT
-from benchmarks.harness.store import FILE, Known, Line, append
+from benchmarks.harness.data import Cache, digests
+from benchmarks.harness.plan import REVISION, ROOT
+from benchmarks.harness.store import FILE, OWN, SHARED, Known, Line, append
 from client_service.device import DeviceWish
 from shared.errors import FederationError
 from simulation.console import ERR, count_bar
@@ -47,7 +47,7 @@ def run_cells(bench: Bench, cells: Sequence[Cell], known: Known, *, shown: bool)
     """Measure what is not known yet. `known` grows. An interrupt leaves all that is done; the same command goes on."""
     failures = [Failure(cell, why) for cell in cells if (why := cell.problem or bench.cache.problem(cell.data))]
     failed = {id(failure.cell) for failure in failures}
-    wanted = _once([cell for cell in cells if id(cell) not in failed and known.find(cell) is None])
+    wanted = _once([cell for cell in cells if id(cell) not in failed and not _measured(bench, cell, known)])
     with count_bar("cells", len(wanted), shown=shown) as done, _workers(bench.jobs) as start:
         futures: dict[Future[Line], Cell] = {}
         for cell in wanted:
@@ -68,6 +68,15 @@ def run_cells(bench: Bench, cells: Sequence[Cell], known: Known, *, shown: bool)
                 known.add(line)
             done(cell.name)
     return failures
+
+
+def _measured(bench: Bench, cell: Cell, known: Known) -> bool:
+    """Is there a line of the cell, on the shards that the data give now? They are cut where it says which it had."""
+    try:
+        found = known.find(cell, lambda: digests(bench.cache.shards(cell.data, cell.block, cell.partition).paths))
+    except FederationError:
+        return False  # the data cannot be cut: measuring will say so
+    return found is not None
 
 
 def _once(cells: Sequence[Cell]) -> list[Cell]:
@@ -105,12 +114,13 @@ def measured(bench: Bench, cell: Cell, shards: Shards) -> Line:
             "seed": cell.seed,
             "groups": cell.groups,
             "extra": bool(cell.special) and cell.row.strategy != "run.py",
+            "own_cache": cell.timed,
             "device": bench.device,
             "parameters": cell.row.method,
             "out": str((folder / "figures.json").resolve()),
         }
         figures = _asked(work, folder, bench.limit_seconds)
-    return {**_head(cell, shards), **figures}
+    return {**_head(bench, cell, shards), **figures}
 
 
 def _asked(work: dict[str, Any], folder: Path, limit_seconds: float) -> dict[str, Any]:
@@ -136,8 +146,8 @@ def _asked(work: dict[str, Any], folder: Path, limit_seconds: float) -> dict[str
     return found
 
 
-def _head(cell: Cell, shards: Shards) -> Line:
-    """What was measured, in words that outlive the plan."""
+def _head(bench: Bench, cell: Cell, shards: Shards) -> Line:
+    """What was measured and how, in words that outlive the plan."""
     settings = cell.settings()
     return {
         "identity": cell.identity(),
@@ -155,4 +165,8 @@ def _head(cell: Cell, shards: Shards) -> Line:
         "rounds": cell.rounds,
         "epochs": cell.rounds * (cell.method.local_epochs if cell.method else 0),
         "edges_kept": shards.edges_kept,
+        "revision": REVISION,
+        "digests": list(digests(shards.paths)),
+        "jobs": bench.jobs,
+        "cache": OWN if cell.timed else SHARED,
     }

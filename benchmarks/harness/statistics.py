@@ -1,7 +1,8 @@
-"""Pairs of figures -> means, paired tests, an interval for the difference, and a verdict in words.
+"""Figures by unit -> means, paired tests, an interval for the difference, and a verdict in words.
 
-A pair is one partition, seed and client under two methods. Clients and seeds of one partition have data in common, so
-pairs are not independent and p-values are too small rather than too large; the document says so.
+A unit is one client of one partition, its figure the mean over seeds: runs that differ in seed alone are near-copies
+of each other and count once. Partitions cut the same data, so that units are still not independent and p-values are too
+small rather than too large; the document says so.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from scipy import stats
 
 Float64 = NDArray[np.float64]
 Verdict = Literal["ahead", "behind", "no difference seen", "too few pairs"]
-FEWEST_PAIRS = 6  # below it the least possible p of a two-sided signed-rank test is above 0.05
+FEWEST_UNITS = 6  # below it the least possible p of a two-sided signed-rank test is above 0.05
 LEVEL = 0.05
 DRAWS = 10_000
 SEED = 0
@@ -36,10 +37,10 @@ class Spread:
 class Comparison:
     """One method with another: mean difference, its interval, both tests' p-values, the corrected one, a verdict.
 
-    p-values are NaN and the interval is (NaN, NaN) where there are too few pairs.
+    units: how many both have. p-values are NaN and the interval is (NaN, NaN) where there are too few of them.
     """
 
-    pairs: int
+    units: int
     difference: float
     low: float
     high: float
@@ -67,6 +68,13 @@ def wilcoxon(difference: Float64) -> float:
     return float(stats.wilcoxon(difference).pvalue)
 
 
+def signed_ranks(difference: Float64) -> tuple[float, float]:
+    """W+ and W-: sums of the ranks of |difference| where it is above and below 0. Zeros have no rank, equals share."""
+    moved = difference[difference != 0.0]
+    ranks = stats.rankdata(np.abs(moved))
+    return float(ranks[moved > 0.0].sum()), float(ranks[moved < 0.0].sum())
+
+
 def paired_t(difference: Float64) -> float:
     """Two-sided t-test of mean zero; 1 where all are zero, 0 where all are the same other value."""
     if np.ptp(difference) == 0.0:
@@ -86,8 +94,13 @@ def holm(values: Sequence[float]) -> Float64:
     return corrected
 
 
+def least_corrected(units: int, rows: int) -> float:
+    """The least p that is possible on so many units after Holm over so many rows: rows * 2 / 2^units, at most 1."""
+    return min(1.0, rows * 2.0 ** (1 - units))
+
+
 def interval(difference: Float64, seed: int = SEED) -> tuple[float, float]:
-    """95 % percentile bootstrap of the mean: pairs drawn with replacement."""
+    """95 % percentile bootstrap of the mean: units drawn with replacement."""
     rng = np.random.default_rng(seed)
     means = difference[rng.integers(0, len(difference), (DRAWS, len(difference)))].mean(axis=1)
     low, high = np.quantile(means, [LEVEL / 2, 1 - LEVEL / 2])
@@ -95,7 +108,7 @@ def interval(difference: Float64, seed: int = SEED) -> tuple[float, float]:
 
 
 def compare(own: Mapping[Hashable, float], others: Mapping[str, Mapping[Hashable, float]]) -> dict[str, Comparison]:
-    """`own` against each of the others, Wilcoxon's p corrected over all of them."""
+    """`own` against each of the others by unit; Wilcoxon's p is corrected over those that have enough units to test."""
     found = {name: differences(own, other) for name, other in others.items()}
     found = {name: difference for name, difference in found.items() if len(difference)}
     tests = {name: _tests(difference) for name, difference in found.items()}
@@ -104,21 +117,26 @@ def compare(own: Mapping[Hashable, float], others: Mapping[str, Mapping[Hashable
 
 
 def _tests(difference: Float64) -> tuple[float, float]:
-    if len(difference) < FEWEST_PAIRS:
+    if len(difference) < FEWEST_UNITS:
         return float("nan"), float("nan")
     return wilcoxon(difference), paired_t(difference)
 
 
 def _comparison(difference: Float64, tests: tuple[float, float], corrected: float) -> Comparison:
-    few = len(difference) < FEWEST_PAIRS
-    low, high = (float("nan"), float("nan")) if few else interval(difference)
-    mean = float(difference.mean())
-    return Comparison(len(difference), mean, low, high, *tests, corrected, _verdict(mean, corrected, few=few))
+    units, mean = len(difference), float(difference.mean())
+    if units < FEWEST_UNITS:
+        nan = float("nan")
+        return Comparison(units, mean, nan, nan, *tests, corrected, "too few pairs")
+    found = interval(difference)
+    return Comparison(units, mean, *found, *tests, corrected, verdict(difference, found, corrected))
 
 
-def _verdict(mean: float, corrected: float, *, few: bool) -> Verdict:
-    if few:
-        return "too few pairs"
-    if corrected >= LEVEL or mean == 0.0:
-        return "no difference seen"
-    return "ahead" if mean > 0 else "behind"
+def verdict(difference: Float64, found: tuple[float, float], corrected: float) -> Verdict:
+    """The side of the larger sum of ranks, where Holm's p is below the level and the interval lies on that side too."""
+    above, below = signed_ranks(difference)
+    low, high = found
+    if corrected < LEVEL and above > below and low > 0.0:
+        return "ahead"
+    if corrected < LEVEL and below > above and high < 0.0:
+        return "behind"
+    return "no difference seen"

@@ -3,17 +3,20 @@ again."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.cells import Cell, Settings, settings_hash
+from benchmarks.harness.plan import REVISION
 from shared.errors import DataError
 
 Line = dict[str, Any]
 FILE = "results.jsonl"
+OWN, SHARED = "own", "shared"  # whose cache a cell had: what follows from the shards is computed in it, or found there
 
 
 def read_lines(path: Path) -> list[Line]:
@@ -33,11 +36,15 @@ def read_lines(path: Path) -> list[Line]:
 
 
 def append(path: Path, line: Line) -> None:
-    """On the disk when this returns. A torn last line is cut off first."""
+    """On the disk when this returns. A torn last line is cut off first; one command at a time does so."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
         file.seek(0)
-        file.truncate(file.read().rfind(b"\n") + 1)
+        content = file.read()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            file.truncate(whole)
         file.write((json.dumps(line, sort_keys=True) + "\n").encode())
         file.flush()
         os.fsync(file.fileno())
@@ -54,11 +61,20 @@ class Known:
     def add(self, line: Line) -> None:
         self._lines.setdefault(line["identity"], []).append(line)
 
-    def find(self, cell: Cell) -> Line | None:
-        """The newest line that measured this very cell."""
+    def find(self, cell: Cell, digests: Callable[[], Sequence[str]] | None = None) -> Line | None:
+        """The newest line that measured this very cell. digests: those of its shards now, asked for where a line has
+        some; without them a line is taken whatever its shards were."""
         found = self._lines.get(cell.identity(), []) if cell.method is not None else []
-        fitting = [line for line in found if _same(line, cell.settings()) and (not cell.groups or _grouped(line))]
+        fitting = [line for line in found if _fits(line, cell)]
+        if digests is not None:
+            fitting = [line for line in fitting if "digests" not in line or line["digests"] == list(digests())]
         return fitting[-1] if fitting else None
+
+
+def _fits(line: Line, cell: Cell) -> bool:
+    """The same revision and settings, and all that the cell asks for."""
+    asked = (not cell.groups or _grouped(line)) and (not cell.timed or _timed(line))
+    return asked and line.get("revision", 1) == REVISION and _same(line, cell.settings())
 
 
 def _same(line: Line, settings: Settings) -> bool:
@@ -74,6 +90,11 @@ def _same(line: Line, settings: Settings) -> bool:
 def _grouped(line: Line) -> bool:
     rows = line["floors"].values() if "floors" in line else [line["clients"]]
     return all("groups" in client for row in rows if row for client in row)
+
+
+def _timed(line: Line) -> bool:
+    """Measured by itself, with a cache of its own; unknown of a line that does not say so."""
+    return line.get("jobs") == 1 and line.get("cache") == OWN
 
 
 def known_in(root: Path) -> Known:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,32 +50,51 @@ class Column:
     def spread(self, label: str, of: Callable[[Sample], float]) -> Spread:
         return spread([of(sample) for sample in self.rows[label]])
 
+    def by_partition(self, label: str, metric: str) -> dict[int, float]:
+        """A row's client mean in each partition, averaged over seeds; empty for a row that is not measured."""
+        found: dict[int, list[float]] = {}
+        for sample in self.rows.get(label, []):
+            found.setdefault(sample.partition, []).append(sample.mean(metric))
+        return {partition: _mean(values) for partition, values in found.items()}
+
+    def best_floors(self, metric: str) -> dict[int, float]:
+        """The highest floor of each partition; one that does not exist in a partition is no candidate there."""
+        best: dict[int, float] = {}
+        for label in sorted(self.floors):
+            for partition, value in self.by_partition(label, metric).items():
+                best[partition] = max(value, best.get(partition, value))
+        return best
+
     def best_floor(self, metric: str) -> float | None:
-        """The highest mean of a floor, None where no floor is measured."""
-        means = [self.spread(label, lambda s: s.mean(metric)).mean for label in self.rows if label in self.floors]
-        return max(means, default=None)
+        """The best floor of each partition, averaged; None where no floor is measured."""
+        return _mean([*self.best_floors(metric).values()]) if self.best_floors(metric) else None
+
+    def ratio(self, label: str, metric: str, to: Mapping[int, float]) -> float | None:
+        """A row's mean over partitions to that of `to`, on the partitions that both have. None where there is none."""
+        own = self.by_partition(label, metric)
+        shared = [partition for partition in own if partition in to]
+        base = math.fsum(to[partition] for partition in shared)
+        return math.fsum(own[partition] for partition in shared) / base if base else None
 
     def against(self, reference: str, metric: str) -> dict[str, Comparison]:
         """The reference row against each other row."""
         if reference not in self.rows:
             return {}
-        own = paired(self.rows[reference], metric, [])
-        others = {label: paired(of, metric, list(own)) for label, of in self.rows.items() if label != reference}
-        return compare(own, others)
+        own = by_unit(self.rows[reference], metric)
+        return compare(own, {label: by_unit(of, metric) for label, of in self.rows.items() if label != reference})
 
 
-def paired(samples: Sequence[Sample], metric: str, keys: Sequence[Hashable]) -> dict[Hashable, float]:
-    """Figures by (partition, seed, client). A floor, which has no seed, is the same for each seed among `keys`."""
-    found: dict[Hashable, float] = {}
+def by_unit(samples: Sequence[Sample], metric: str) -> dict[Hashable, float]:
+    """Figures by (partition, client), each averaged over the seeds; a floor, which has none, has one figure anyway."""
+    found: dict[Hashable, list[float]] = {}
     for sample in samples:
         for client in sample.clients:
-            where = (sample.partition, sample.seed, client["client"])
-            if sample.seed is None:
-                fitting = [k for k in keys if isinstance(k, tuple) and (k[0], k[2]) == (where[0], where[2])]
-                found |= dict.fromkeys(fitting, client[metric])
-            else:
-                found[where] = client[metric]
-    return found
+            found.setdefault((sample.partition, client["client"]), []).append(client[metric])
+    return {unit: _mean(values) for unit, values in found.items()}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
 
 
 def summarised(plan: Plan, cells: Sequence[Cell], known: Known) -> list[Column]:

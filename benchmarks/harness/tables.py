@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 
 from benchmarks.harness.paper import Paper
-from benchmarks.harness.plan import Plan
-from benchmarks.harness.statistics import Comparison, Spread
+from benchmarks.harness.plan import UNTRAINED, Plan
+from benchmarks.harness.statistics import FEWEST_UNITS, Comparison, Spread, least_corrected
 from benchmarks.harness.summary import METRICS, Column
 
 DAGGER = "†"
@@ -32,10 +32,11 @@ def label_of(plan: Plan, label: str) -> str:
 
 
 def overall(plan: Plan, column: Column, paper: Paper) -> list[str]:
-    """Client mean with its deviation over partitions and seeds, user mean, the paper's, ratio to the best floor."""
+    """Client mean with its deviation over partitions and seeds, user mean, the paper's; ratios to the best floor and to
+    the score that training starts at, on the partitions that the row itself has."""
     head = ["", "cells"]
     for name in ("Recall@20", "NDCG@20"):
-        head += [name, "user mean", "paper", "to best floor"]
+        head += [name, "user mean", "paper", "to best floor", "to untrained"]
     return markdown(head, (_overall_row(plan, column, paper, label) for label in column.rows))
 
 
@@ -44,10 +45,14 @@ def _overall_row(plan: Plan, column: Column, paper: Paper, label: str) -> list[s
     for metric in METRICS:
         own = column.spread(label, lambda sample, m=metric: sample.mean(m))  # type: ignore[misc]
         users = column.spread(label, lambda sample, m=metric: sample.user_mean(m))  # type: ignore[misc]
-        best = column.best_floor(metric)
-        ratio = "-" if not best else f"{own.mean / best:.3f}"
-        cells += [_spread(own), number(users.mean), number(paper.figure(column.name, label, metric)), ratio]
+        bases = (column.best_floors(metric), column.by_partition(UNTRAINED, metric))
+        ratios = [_ratio(column.ratio(label, metric, base)) for base in bases]
+        cells += [_spread(own), number(users.mean), number(paper.figure(column.name, label, metric)), *ratios]
     return cells
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def _spread(found: Spread) -> str:
@@ -84,16 +89,27 @@ def verdicts(plan: Plan, column: Column) -> list[str]:
         found = column.against(plan.reference, metric)
         if found:
             title = {"recall": "Recall@20", "ndcg": "NDCG@20"}[metric]
-            lines += [f"{plan.reference} against the others, {title}:", "", *_verdicts(plan, found)]
+            said = f"{plan.reference} against the others, {title}: {_power(found)}"
+            lines += [said, "", *_verdicts(plan, found)]
     return lines
 
 
+def _power(found: dict[str, Comparison]) -> str:
+    """How many units and rows there are, and what they can show at best."""
+    units = max(one.units for one in found.values())
+    rows = sum(not math.isnan(one.wilcoxon) for one in found.values())
+    if not rows:
+        return f"{units} units, fewer than the {FEWEST_UNITS} that a test needs."
+    least = number(least_corrected(units, rows), 3)
+    return f"{units} units, {rows} rows compared; no p can be below {least} after Holm."
+
+
 def _verdicts(plan: Plan, found: dict[str, Comparison]) -> list[str]:
-    head = ["against", "pairs", "difference", "95 % interval", "Wilcoxon p", "t-test p", "Holm p", "verdict"]
+    head = ["against", "units", "difference", "95 % interval", "Wilcoxon p", "t-test p", "Holm p", "verdict"]
     rows = []
     for label, one in found.items():
         few = math.isnan(one.low)
         span = "-" if few else f"{number(one.low)} to {number(one.high)}"
         p_values = [number(value, 3) for value in (one.wilcoxon, one.t, one.corrected)]
-        rows.append([label_of(plan, label), str(one.pairs), number(one.difference), span, *p_values, one.verdict])
+        rows.append([label_of(plan, label), str(one.units), number(one.difference), span, *p_values, one.verdict])
     return markdown(head, rows)

@@ -45,4 +45,4 @@ class Model(nn.Module):
         raise NotImplementedError
 
     def trained(self) -> None:
-        """Called after a round's training: for models that rank by something else than what they exchange."""
+        """Called after the first parameters and each training, for a model that ranks by other than it exchanges."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.harness.cells import Cell, settings_hash
-from benchmarks.harness.plan import Plan, read_plan
+from benchmarks.harness.plan import UNTRAINED, Plan, read_plan
 from benchmarks.harness.store import Line
 
 Answer = Callable[[Cell], Line]
@@ -71,11 +71,13 @@ def answer() -> Answer:
         if cell.row.strategy == "local":
             clients = [{**one, "bytes_up": 0} for one in clients]
         floors = {"popularity": [client(1, 0.1), client(2, 0.2)], "EASE": None}
+        floors[UNTRAINED] = [client(1, 0.16), client(2, 0.24)]
         figures = {"floors": floors} if cell.row.strategy == "floors" else {"clients": clients}
         settings = cell.settings()
         head = {"identity": cell.identity(), "settings": settings, "hash": settings_hash(settings)}
         said = {"strategy": cell.row.strategy, "rounds": cell.rounds, "epochs": cell.rounds, "edges_kept": 0.5}
         cost = {"wall_seconds": 6.0, "peak_mib": 512.0, "device": "cpu", "versions": {"torch": "2"}}
-        return {**head, **said, **cost, "date": "2026-01-02", **figures}
+        how = {"jobs": 1, "cache": "own"}
+        return {**head, **said, **cost, **how, "date": "2026-01-02", **figures}
 
     return line

@@ -32,8 +32,8 @@ def test_a_table_shows_ours_the_paper_s_the_floors_and_the_ratio(plan: Plan, lin
     text = "\n".join(section(table_of(plan, Known(lines), root), root))
     # LPSFed: clients at .42 + .01 seed and .44 + .01 seed, so that the means are .43 .44 .45
     assert rows(text, "LPSFed")[0] == [
-        "LPSFed", "3", ".4400 ± .0100", ".4433", ".1234", "2.933",
-        ".2200 ± .0050", ".2217", ".0567", "2.933",
+        "LPSFed", "3", ".4400 ± .0100", ".4433", ".1234", "2.933", "2.200",
+        ".2200 ± .0050", ".2217", ".0567", "2.933", "2.200",
     ]  # fmt: skip
     assert rows(text, "popularity")[0][:4] == ["popularity", "1", ".1500", ".1667"]
     assert "13 of 13 cells measured. Training edges kept by the cut: 50.0 %." in text
@@ -45,18 +45,38 @@ def test_rows_that_need_shared_items_have_a_dagger(plan: Plan, lines: list[Line]
     assert rows(text, "FedMF†") and not rows(text, "FedMF")
 
 
-def test_verdicts_are_over_pairs_of_partition_seed_and_client(plan: Plan, lines: list[Line], root: Path) -> None:
-    text = "\n".join(section(table_of(plan, Known(lines), root), root))
-    recall = rows(text.split("the others, Recall@20")[1], "FedMF†")[0]
-    assert recall[1:3] == ["6", ".1000"] and recall[3] == ".1000 to .1000"
-    popularity = rows(text.split("the others, Recall@20")[1], "popularity")[0]
-    assert popularity[1:3] == ["6", ".2900"]  # without a seed of its own it stands against each
+def verdicts_of(plan: Plan, answer: Answer, root: Path, partitions: int) -> str:
+    wide = plan.model_copy(update={"partitions": tuple(range(partitions))})
+    lines = [answer(cell) for cell in cells(wide)]
+    return "\n".join(section(table_of(wide, Known(lines), root), root)).split("the others, Recall@20")[1]
 
 
-def test_too_few_pairs_are_said_to_be(plan: Plan, lines: list[Line], root: Path) -> None:
-    few = [line for line in lines if "/0/" in line["identity"].partition("spectral")[2] or "floors" in line]
-    text = "\n".join(section(table_of(plan, Known(few[:6]), root), root))
-    assert "too few pairs" in text and "ahead" not in text
+def test_verdicts_are_over_units_of_partition_and_client(plan: Plan, answer: Answer, root: Path) -> None:
+    text = verdicts_of(plan, answer, root, partitions=4)
+    # 4 partitions of 2 clients; against FedMF, popularity, untrained, local and centralised: 5 * 2 / 2^8
+    assert text.startswith(": 8 units, 5 rows compared; no p can be below .039 after Holm.")
+    recall = rows(text, "FedMF†")[0]
+    assert recall[1:4] == ["8", ".1000", ".1000 to .1000"]
+    # LPSFed over its seeds: .43 and .45, against .1 and .2
+    assert rows(text, "popularity")[0][1:3] == ["8", ".2900"]
+
+
+def test_seeds_make_no_more_units(plan: Plan, answer: Answer, root: Path) -> None:
+    text = verdicts_of(plan, answer, root, partitions=1)  # 3 seeds
+    assert text.startswith(": 2 units, fewer than the 6 that a test needs.")
+    assert rows(text, "FedMF†")[0][1:] == ["2", ".1000", "-", "-", "-", "-", "too few pairs"]
+    assert "| ahead |" not in text and "| behind |" not in text
+
+
+def test_costs_are_of_runs_made_alone_with_a_cache_of_their_own(plan: Plan, lines: list[Line], root: Path) -> None:
+    shown = plan.model_copy(update={"view": "cost"})
+    assert rows("\n".join(section(table_of(shown, Known(lines), root), root)), "LPSFed")
+    for change in ({"jobs": 2}, {"jobs": None}, {"cache": "shared"}):
+        spoilt = [{key: value for key, value in (line | change).items() if value is not None} for line in lines]
+        text = "\n".join(section(table_of(shown, Known(spoilt), root), root))
+        assert "1 of 13 cells measured." in text and not rows(text, "LPSFed"), change  # the floors cost nothing
+    quality = "\n".join(section(table_of(plan, Known(spoilt), root), root))
+    assert "13 of 13 cells measured." in quality
 
 
 def test_nothing_measured_is_said_and_not_filled_in(root: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from benchmarks.harness import run
 from benchmarks.harness.cells import Cell, cells
 from benchmarks.harness.child import peak_mib
 from benchmarks.harness.data import Cache
-from benchmarks.harness.plan import Plan, read_plan
+from benchmarks.harness.plan import REVISION, UNTRAINED, Plan, read_plan
 from benchmarks.harness.run import Bench, run_cells
 from benchmarks.harness.store import Known, Line, known_in, read_lines
 from shared.errors import FederationError
@@ -45,6 +45,26 @@ def test_what_is_known_is_not_run_again(bench: Bench, plan: Plan, monkeypatch: p
     assert run_cells(bench, wanted, kept, shown=False) == []
     assert sorted(ran) == sorted(cell.name for cell in wanted[4:])
     assert len(read_lines(bench.results / "table0" / "results.jsonl")) == len(wanted)
+
+
+def test_a_cell_of_other_shards_is_measured_again(bench: Bench, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = cells(plan)[1]
+    plain = run.measured
+    monkeypatch.setattr(run, "measured", lambda *given: plain(*given) | {"digests": ["old"]})
+    known = Known()
+    assert run_cells(bench, [cell], known, shown=False) == []
+    path = bench.results / "table0" / "results.jsonl"
+    for now, lines in (("old", 1), ("new", 2)):
+        monkeypatch.setattr(run, "digests", lambda _, now=now: (now,))
+        assert run_cells(bench, [cell], known, shown=False) == []
+        assert len(read_lines(path)) == lines
+
+
+def test_a_line_says_how_it_was_measured(plan: Plan, bench: Bench) -> None:
+    head = run._head(bench, cells(plan)[1], Shards((), {}))
+    assert (head["revision"], head["digests"], head["jobs"], head["cache"]) == (REVISION, [], 1, "shared")
+    timed = cells(plan.model_copy(update={"view": "cost"}))[1]
+    assert run._head(bench, timed, Shards((), {}))["cache"] == "own"
 
 
 def test_an_interrupt_leaves_what_is_done(bench: Bench, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,12 +143,13 @@ def test_a_cell_is_measured_in_a_process_of_its_own(root: Path, tmp_path: Path) 
     known = Known()
     assert run_cells(Bench(Cache(tmp_path / "cache", None), root, root, device="cpu"), wanted, known, shown=False) == []
     floors, fed, whole = (known.find(cell) for cell in wanted)
-    assert floors is not None and set(floors["floors"]) == {"popularity", "low-pass", "ridge", "EASE"}
+    assert floors is not None and set(floors["floors"]) == {"popularity", "low-pass", "ridge", "EASE", UNTRAINED}
     assert fed is not None and whole is not None
     for line in (fed, whole):
         assert [one["client"] for one in line["clients"]] == ["client-1", "client-2"]
         assert all(0.0 <= one[metric] <= 1.0 for one in line["clients"] for metric in ("recall", "ndcg"))
         assert set(line["clients"][0]["groups"]["users"]) == {"tail", "mid", "head"}
+        assert line["seconds"]["total"] >= line["seconds"]["spectrum"] > 0 and len(line["digests"]) == 2
         assert line["peak_mib"] > 0 and line["wall_seconds"] > 0 and line["device"] == "cpu"
     tested = [[one["test_users"] for one in line["clients"]] for line in (fed, whole)]
     assert tested[0] == tested[1]

@@ -7,7 +7,18 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.harness.statistics import compare, differences, holm, interval, paired_t, spread, wilcoxon
+from benchmarks.harness.statistics import (
+    compare,
+    differences,
+    holm,
+    interval,
+    least_corrected,
+    paired_t,
+    signed_ranks,
+    spread,
+    verdict,
+    wilcoxon,
+)
 
 
 def test_spread_is_the_mean_and_the_sample_deviation() -> None:
@@ -17,7 +28,7 @@ def test_spread_is_the_mean_and_the_sample_deviation() -> None:
     assert spread([2.0]).deviation == 0.0
 
 
-def test_pairs_are_those_that_both_have() -> None:
+def test_units_are_those_that_both_have() -> None:
     assert differences({"a": 3.0, "b": 2.0, "c": 9.0}, {"b": 1.5, "a": 1.0}).tolist() == [2.0, 0.5]
 
 
@@ -26,6 +37,17 @@ def test_wilcoxon_of_six_differences_of_one_sign_is_two_in_two_to_the_sixth() ->
     # one negative rank, the least: W = 1; sums of ranks <= 1 are {} and {1}, so p = 2 * 2 / 64
     assert wilcoxon(np.array([-0.1, 0.2, 0.3, 0.4, 0.5, 0.6])) == pytest.approx(4 / 64)
     assert wilcoxon(np.zeros(6)) == 1.0
+
+
+def test_signed_ranks_by_hand() -> None:
+    # |d| ascending: .1 .2 .2 .4 have ranks 1 2.5 2.5 4, and 0 has none
+    assert signed_ranks(np.array([0.2, -0.1, 0.0, 0.4, -0.2])) == (6.5, 3.5)
+
+
+def test_the_least_p_is_that_of_all_units_on_one_side_times_the_rows() -> None:
+    assert least_corrected(8, 1) == pytest.approx(wilcoxon(np.arange(1.0, 9.0))) == pytest.approx(2 / 256)
+    assert least_corrected(8, 6) == pytest.approx(12 / 256) and least_corrected(8, 7) > 0.05
+    assert least_corrected(2, 9) == 1.0
 
 
 def test_paired_t_against_the_formula() -> None:
@@ -73,15 +95,38 @@ def test_verdicts() -> None:
     }
     assert found["worse"].difference == pytest.approx(0.015)
     assert found["worse"].corrected == pytest.approx(3 * found["worse"].wilcoxon)  # three tests: few counts for none
-    assert math.isnan(found["few"].wilcoxon) and found["few"].pairs == 5
+    assert math.isnan(found["few"].wilcoxon) and found["few"].units == 5
 
 
-def test_six_pairs_of_one_sign_are_no_verdict_once_two_rows_are_tested() -> None:
+def test_one_large_difference_against_the_ranks_is_no_verdict() -> None:
+    # eleven small losses and one large win: W+ = 12, and 70 of the 2^12 sets of ranks sum to at most that
+    difference = np.array([*(-0.01 * np.arange(1, 12)), 5.0])
+    assert signed_ranks(difference) == (12.0, 66.0) and difference.mean() > 0
+    found = compare(figures(*difference), {"other": figures(*np.zeros(12))})["other"]
+    assert found.corrected == pytest.approx(140 / 4096) and found.corrected < 0.05
+    assert found.verdict == "no difference seen"
+
+
+def test_ranks_interval_and_p_must_agree() -> None:
+    gains = np.arange(1.0, 9.0)
+    assert verdict(gains, (0.5, 2.0), 0.04) == "ahead" and verdict(-gains, (-2.0, -0.5), 0.04) == "behind"
+    for difference, span, corrected in (
+        (gains, (0.5, 2.0), 0.05),
+        (gains, (0.5, 2.0), float("nan")),
+        (gains, (0.0, 2.0), 0.04),
+        (gains, (-2.0, -0.5), 0.04),
+        (-gains, (0.5, 2.0), 0.04),
+        (-gains, (-2.0, 0.0), 0.04),
+    ):
+        assert verdict(difference, span, corrected) == "no difference seen", (span, corrected)
+
+
+def test_six_units_of_one_sign_are_no_verdict_once_two_rows_are_tested() -> None:
     own = figures(1, 2, 3, 4, 5, 6)
     beaten = figures(0.9, 1.8, 2.7, 3.6, 4.5, 5.4)
     assert compare(own, {"one": beaten})["one"].verdict == "ahead"
     assert compare(own, {"one": beaten, "two": beaten})["one"].verdict == "no difference seen"
 
 
-def test_rows_without_a_common_pair_are_left_out() -> None:
+def test_rows_without_a_common_unit_are_left_out() -> None:
     assert compare({"a": 1.0}, {"other": {"b": 1.0}}) == {}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from benchmarks.harness import store
 from benchmarks.harness.cells import Cell, cells, settings_hash
 from benchmarks.harness.plan import Plan
 from benchmarks.harness.store import Known, Line, append, known_in, read_lines
@@ -26,6 +29,30 @@ def test_lines_come_back_and_a_torn_last_one_does_not(tmp_path: Path) -> None:
     append(path, {"a": 4})
     assert read_lines(path) == [{"a": 1}, {"a": 2}, {"a": 4}]
     assert path.read_bytes().endswith(b"\n")
+
+
+def test_many_at_once_lose_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text('{"number": -1}\n{"torn')
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: append(path, {"number": number, "long": "x" * 20_000}), range(40)))
+    assert sorted(line["number"] for line in read_lines(path)) == list(range(-1, 40))
+
+
+def test_a_line_waits_for_whoever_is_writing(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    with ThreadPoolExecutor(1) as pool, path.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        other.write(b'{"a": ')
+        other.flush()
+        waiting = pool.submit(append, path, {"a": 2})
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.2)
+        other.write(b"1}\n")
+        other.flush()
+        fcntl.flock(other, fcntl.LOCK_UN)
+        waiting.result()
+    assert read_lines(path) == [{"a": 1}, {"a": 2}]
 
 
 def test_a_whole_line_that_is_no_json_is_an_error_with_its_number(tmp_path: Path) -> None:
@@ -65,6 +92,30 @@ def test_a_setting_younger_than_the_line_may_only_be_off(plan: Plan, answer: Ans
         older = {key: setting for key, setting in line["settings"].items() if key != name}
         known = Known([{**line, "settings": older, "hash": settings_hash(older)}])
         assert (known.find(cell) is not None) == (not value), name
+
+
+def test_another_revision_or_other_shards_are_measured_again(
+    plan: Plan, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = next(cell for cell in cells(plan) if cell.row.label == "LPSFed")
+    line = answer(cell)
+    assert "revision" not in line and Known([{**line, "revision": 1}]).find(cell) is not None
+    assert Known([{**line, "revision": 2}]).find(cell) is None
+    cut = Known([{**line, "digests": ["a", "b"]}])
+    assert cut.find(cell) is not None and cut.find(cell, lambda: ("a", "b")) is not None
+    assert cut.find(cell, lambda: ("a", "c")) is None
+    assert Known([line]).find(cell, lambda: ("a", "c")) is not None  # an older line says nothing of its shards
+    monkeypatch.setattr(store, "REVISION", 2)
+    assert Known([line]).find(cell) is None and Known([{**line, "revision": 2}]).find(cell) is not None
+
+
+def test_a_cell_that_is_timed_takes_lines_of_runs_made_alone(plan: Plan, answer: Answer) -> None:
+    cell = next(cell for cell in cells(plan.model_copy(update={"view": "cost"})) if cell.row.label == "LPSFed")
+    line = answer(cell)
+    assert cell.timed and Known([line]).find(cell) is not None
+    for change in ({"jobs": 2}, {"cache": "shared"}, {"jobs": None}):
+        assert Known([line | change]).find(cell) is None, change
+        assert Known([line | change]).find(dataclasses.replace(cell, timed=False)) is not None, change
 
 
 def test_results_of_every_table_are_known_and_those_of_a_run_py_are_not_ours(
