@@ -38,10 +38,10 @@ data, cut and evaluation, which are not ours: compare the order of rows, not the
 A verdict holds one row against another over units: a unit is one client of one partition, its figure the mean over
 seeds. Wilcoxon's signed-rank test, corrected after Holm over the rows compared, one metric at a time; 95 % bootstrap
 interval of the mean difference. *Ahead* and *behind* need a corrected p below .05, and the ranks and the whole interval
-on the same side of 0. Two partitions of four clients are 8 units, on which few verdicts can survive: the least
-two-sided p is 2 / 256, and after Holm over more than 6 rows none is left below .05. Each table says how many units and
-rows there are, and *no difference seen* is not *no difference*. Both partitions cut the same data, so that the true p
-is larger rather than smaller.
+on the same side of 0; *unproven* is what has the last two alone. Two partitions of four clients are 8 units, on which
+few verdicts can survive: the least two-sided p is 2 / 256, and after Holm over more than 6 rows none is left below .05.
+Each table says how many units and rows there are, and *no difference seen* is not *no difference*. Both partitions cut
+the same data, so that the true p is larger rather than smaller.
 
 {DAGGER}: the method trains a table of items that several clients have. In the spectral cut no two clients share an
 item, so that it can learn nothing from the others' tables there. FedHGNN also averages its attention weights, and F2MF

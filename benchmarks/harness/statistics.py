@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 Float64 = NDArray[np.float64]
-Verdict = Literal["ahead", "behind", "no difference seen", "too few pairs"]
+Verdict = Literal["ahead", "behind", "ahead, unproven", "behind, unproven", "no difference seen", "too few pairs"]
 FEWEST_UNITS = 6  # below it the least possible p of a two-sided signed-rank test is above 0.05
 LEVEL = 0.05
 DRAWS = 10_000
@@ -132,11 +132,12 @@ def _comparison(difference: Float64, tests: tuple[float, float], corrected: floa
 
 
 def verdict(difference: Float64, found: tuple[float, float], corrected: float) -> Verdict:
-    """The side of the larger sum of ranks, where Holm's p is below the level and the interval lies on that side too."""
+    """The side of the larger sum of ranks, where the interval lies on it too; unproven where Holm's p is too large."""
     above, below = signed_ranks(difference)
     low, high = found
-    if corrected < LEVEL and above > below and low > 0.0:
-        return "ahead"
-    if corrected < LEVEL and below > above and high < 0.0:
-        return "behind"
+    proven = corrected < LEVEL
+    if above > below and low > 0.0:
+        return "ahead" if proven else "ahead, unproven"
+    if below > above and high < 0.0:
+        return "behind" if proven else "behind, unproven"
     return "no difference seen"
