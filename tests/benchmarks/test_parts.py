@@ -12,13 +12,14 @@ import polars as pl
 import pytest
 from scipy import sparse
 
-from benchmarks.harness import checksums
+from benchmarks.harness import checksums, command
 from benchmarks.harness.centralised import view
 from benchmarks.harness.checksums import verify
 from benchmarks.harness.command import main
 from benchmarks.harness.data import Cache, without_thin
 from benchmarks.harness.groups import by_records, by_structure, grouped
 from benchmarks.harness.plan import Block
+from benchmarks.harness.store import known_in
 from client_service.learning.evaluate import Rows, on_test, ranked_by
 from client_service.shard import read_shard
 from shared.errors import DataError, SettingsError
@@ -121,7 +122,11 @@ def test_a_wrong_command_is_told(arguments: list[str], said: str, capsys: pytest
     assert said in capsys.readouterr().err
 
 
-def test_the_list_says_what_there_is_to_do(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_list_says_what_there_is_to_do(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = known_in(tmp_path)
+    monkeypatch.setattr(command, "known_in", lambda _: nothing)
     arguments = ["table1", "--list", "--only", "LPSFed", "--data", str(tmp_path)]
     assert main(arguments) == 1
     assert "spectral: gowalla p0 s0 LPSFed: cannot be measured: data set 'gowalla'" in capsys.readouterr().out
