@@ -14,7 +14,6 @@ from rich.table import Table
 from shared.schemas import RunHistoryOut
 from simulation.federation import Observe
 from simulation.federation import Progress as RunProgress
-from simulation.floors import START
 from simulation.operate import round_line
 from simulation.report import METRICS, best_floor
 
@@ -94,22 +93,21 @@ def partition_table(summary: Mapping[str, Any]) -> Table:
 
 
 def quality_table(report: Mapping[str, Any]) -> Table:
-    """Test Recall / NDCG@20 of every client: the floors, the start before any training, the trained model.
+    """Test Recall / NDCG@20 of every client: the floors, the trained model, and below them where training started.
 
     A model that loses to a floor is red.
     """
     loses = any(report["client_mean"][metric] < best_floor(report, metric)[1] for metric in METRICS)
     own = f"[bold {'red' if loses else 'green'}]{report['strategy']}"
-    table = _columns("Recall / NDCG@20, test items", "client", *report["floors"], "untrained", own)
+    table = _columns("Recall / NDCG@20, test items", "client", *report["floors"], own)
+    table.caption = f"before any training, client mean: {_cell(report['untrained'])}"
     for client in report["clients"]:
         floors = report["floors_by_client"][client["client"]]
-        table.add_row(
-            client["client"], *(_cell(floors.get(name)) for name in (*report["floors"], START)), _cell(client)
-        )
+        table.add_row(client["client"], *(_cell(floors.get(name)) for name in report["floors"]), _cell(client))
     table.add_section()
-    means = (*report["floors"].values(), report["untrained"], report["client_mean"])
+    means = (*report["floors"].values(), report["client_mean"])
     table.add_row("client mean", *(_cell(of) for of in means))
-    table.add_row("user mean", *([""] * (len(report["floors"]) + 1)), _cell(report["user_mean"]))
+    table.add_row("user mean", *([""] * len(report["floors"])), _cell(report["user_mean"]))
     return table
 
 
