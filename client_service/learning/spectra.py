@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import uuid4
 
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
@@ -37,7 +38,7 @@ def _computed(shard: Shard, cutoff: int, path: Path) -> Spectrum:
     spectrum = low_spectrum(shard.train, cutoff)
     path.parent.mkdir(parents=True, exist_ok=True)
     _drop_others(path)
-    partial = path.with_suffix(".partial")
+    partial = path.with_name(f".{path.name}.{uuid4().hex}.partial")  # two processes may have one cache
     arrays: dict[str, Float64] = {"singular": spectrum.singular, "users": spectrum.users, "items": spectrum.items}
     save_file({name: value.copy(order="C") for name, value in arrays.items()}, partial)
     partial.replace(path)
