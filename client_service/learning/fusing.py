@@ -10,7 +10,7 @@ import numpy as np
 from client_service.learning.evaluate import CHUNK, Rows, TopItems, evaluate, ranked_by, validation_users
 from client_service.learning.filters import filter_scores
 from client_service.learning.interrupt import NEVER, Interrupt
-from client_service.models.full_spectrum import full_spectrum
+from client_service.models.full_spectrum import full_spectrum, quarter_spectrum
 from client_service.models.fusion import Recipe, Scorer, fuse, standardised
 from client_service.models.least_squares import Weighting, least_squares
 from client_service.models.start import Filter
@@ -51,7 +51,8 @@ def best_recipe(shard: Shard, spectrum: Spectrum, chosen: Filter, interrupt: Int
     """First the full-spectrum filter's ridge, then its loudness beside the base, then the least squares on top."""
     judge = Judge(shard, interrupt)
     base = standardised(filter_scores(chosen, spectrum, shard.train)(judge.users))
-    filters = {ridge: judge.scored(full_spectrum(shard.train, ridge)) for ridge in RIDGES}
+    quarter = quarter_spectrum(shard.train)
+    filters = {ridge: judge.scored(full_spectrum(shard.train, quarter, ridge)) for ridge in RIDGES}
     ridge = max(filters, key=lambda one: judge.ndcg(filters[one]))
     louder = {value: judge.ndcg(base + value * filters[ridge]) for value in LOUDNESSES}
     loudness = max(louder, key=lambda value: louder[value])

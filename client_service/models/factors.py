@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from client_service.models.model import Ingredients, Model
 from shared.errors import SettingsError
-from shared.parameters import TABLE_DEVIATION
 
 USER_DEVIATION = 0.1
 
@@ -25,7 +24,7 @@ class ItemTable(nn.Module):
 
     def __init__(self, places: NDArray[np.int64], shape: tuple[int, int]) -> None:
         super().__init__()
-        self.table = nn.Parameter(normal(shape, TABLE_DEVIATION, stream=0))
+        self.table = nn.Parameter(torch.zeros(shape))  # a run begins with rows that its seed draws
         self.register_buffer("places", torch.from_numpy(places), persistent=False)
         self.register_buffer("present", torch.zeros(shape[0], 1).index_fill_(0, self.places, 1.0), persistent=False)
         self.table.register_hook(self.own_rows)  # type: ignore[no-untyped-call]

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from shared.graph import degrees, normalised, power
 from shared.parameters import Float32
-from shared.spectrum import low_spectrum
+from shared.spectrum import Spectrum, low_spectrum
 
 EXPONENT = 0.25  # of the degree normalisation: halfway between none and the Laplacian's
 COMPONENTS = 128
@@ -53,9 +53,13 @@ class FullSpectrum:
         return walked
 
 
-def full_spectrum(interactions: sparse.csr_array, ridge: float) -> FullSpectrum:
-    """The filter of a training graph (M, N), float32."""
-    spectrum = low_spectrum(interactions, COMPONENTS, EXPONENT)
+def quarter_spectrum(interactions: sparse.csr_array) -> Spectrum:
+    """The lowest frequencies of the quarter-normalised graph: what every ridge of the filter needs."""
+    return low_spectrum(interactions, COMPONENTS, EXPONENT)
+
+
+def full_spectrum(interactions: sparse.csr_array, spectrum: Spectrum, ridge: float) -> FullSpectrum:
+    """The filter of a training graph (M, N) with its quarter spectrum, float32."""
     graph = normalised(interactions, EXPONENT)
     own = np.asarray(graph.power(2).sum(axis=0)).ravel()  # diag R^T R
     squares = spectrum.singular**2

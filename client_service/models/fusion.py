@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from scipy import sparse
 
-from client_service.models.full_spectrum import full_spectrum
+from client_service.models.full_spectrum import full_spectrum, quarter_spectrum
 from client_service.models.least_squares import Weighting, least_squares
 from shared.parameters import Float32
 from shared.spectrum import Spectrum
@@ -65,7 +65,9 @@ def fuse(recipe: Recipe | None, interactions: sparse.csr_array, spectrum: Spectr
     """The scorers of a training graph that the recipe asks for."""
     parts: list[tuple[float, Scorer]] = []
     if recipe is not None and recipe.filter_loudness > 0:
-        parts.append((recipe.filter_loudness, full_spectrum(interactions, recipe.ridge)))
+        parts.append(
+            (recipe.filter_loudness, full_spectrum(interactions, quarter_spectrum(interactions), recipe.ridge))
+        )
     if recipe is not None and recipe.squares_loudness > 0:
         parts.append((recipe.squares_loudness, least_squares(interactions, spectrum, recipe.weighting)))
     return Fusion(tuple(parts))

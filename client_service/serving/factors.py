@@ -7,7 +7,7 @@ import torch
 
 from client_service.learning.evaluate import Rows
 from client_service.models.factors import Factors
-from client_service.serving.recommend import Predictor, Ranker, Side, fold_in, snapshot
+from client_service.serving.recommend import Predictor, Ranker, Side, array_of, fold_in, snapshot
 from shared.parameters import Float32
 
 RIDGE = 1e-2  # of the user vector that is solved for, times the mean squared length of the item vectors
@@ -17,14 +17,14 @@ UNSEEN = 0.1  # weight of all items together, as items not taken, against one it
 @snapshot.register
 @torch.no_grad()
 def _(model: Factors) -> Ranker:
-    users, items = (_array(rows) for rows in model.vectors())
+    users, items = (array_of(rows) for rows in model.vectors())
     return Ranker(_side(users), _side(items), _no_mlp(users.shape[1]), residual=True)
 
 
 @fold_in.register
 @torch.no_grad()
 def _(model: Factors, basket: Rows) -> Side:
-    return _side(folded(_array(model.vectors()[1]), basket)[None])
+    return _side(folded(array_of(model.vectors()[1]), basket)[None])
 
 
 def folded(items: Float32, basket: Rows) -> Float32:
@@ -47,8 +47,3 @@ def _no_mlp(width: int) -> Predictor:
 def _side(embedding: Float32) -> Side:
     nothing = np.zeros((len(embedding), 0), dtype=np.float32)
     return Side(embedding, nothing, nothing)
-
-
-def _array(tensor: torch.Tensor) -> Float32:
-    values: Float32 = np.array(tensor.cpu().numpy(), dtype=np.float32, order="C")
-    return values

@@ -147,7 +147,9 @@ def _(model: LGCN) -> Ranker:
     return Ranker(
         _user_side(model, users),
         _side(items.embedding * items.scale[:, None], narrow, narrow @ on_v.T + model.predictive.hidden.bias),
-        Predictor(_array(on_both), _array(model.predictive.output.weight)[0], _array(model.predictive.output.bias)[0]),
+        Predictor(
+            array_of(on_both), array_of(model.predictive.output.weight)[0], array_of(model.predictive.output.bias)[0]
+        ),
         model.residual,
     )
 
@@ -159,10 +161,10 @@ def _user_side(model: LGCN, users: Pooled) -> Side:
 
 
 def _side(embedding: torch.Tensor, narrow: torch.Tensor, hidden: torch.Tensor) -> Side:
-    return Side(_array(embedding), _array(narrow), _array(hidden))
+    return Side(array_of(embedding), array_of(narrow), array_of(hidden))
 
 
-def _array(tensor: torch.Tensor) -> Float32:
+def array_of(tensor: torch.Tensor) -> Float32:
     """A copy: a parameter's own memory would go on changing under the snapshot."""
     values: Float32 = np.array(tensor.detach().cpu().numpy(), order="C")
     return values
