@@ -93,14 +93,14 @@ def partition_table(summary: Mapping[str, Any]) -> Table:
 
 
 def quality_table(report: Mapping[str, Any]) -> Table:
-    """Test Recall / NDCG@20 of every client: the floors, the trained model, and below them where training started.
+    """Test Recall / NDCG@20 of every client: the floors, the trained model, and below them LPSFed before training.
 
     A model that loses to a floor is red.
     """
     loses = any(report["client_mean"][metric] < best_floor(report, metric)[1] for metric in METRICS)
     own = f"[bold {'red' if loses else 'green'}]{report['strategy']}"
     table = _columns("Recall / NDCG@20, test items", "client", *report["floors"], own)
-    table.caption = f"before any training, client mean: {_cell(report['untrained'])}"
+    table.caption = f"LPSFed before any training, client mean: {_cell(report['untrained'])}"
     for client in report["clients"]:
         floors = report["floors_by_client"][client["client"]]
         table.add_row(client["client"], *(_cell(floors.get(name)) for name in report["floors"]), _cell(client))

@@ -67,8 +67,9 @@ def _do(given: argparse.Namespace) -> int:
         return 0
     if given.what == "verify":
         return _verify(given.folder)
-    if given.all == bool(given.what):
-        raise SettingsError(f"benchmark: expected one of {', '.join(tables())}, report, verify, or --all")
+    if given.all == bool(given.what) or given.what not in (None, *tables()):
+        named = "" if given.what is None else f", got {given.what!r}"
+        raise SettingsError(f"benchmark: expected one of {', '.join(tables())}, report, verify, or --all{named}")
     jobs = (2 if given.quick else 1) if given.jobs is None else given.jobs
     if jobs < 1:
         raise SettingsError(f"--jobs: expected at least 1, got {jobs}")

@@ -110,7 +110,7 @@ def test_published_files_are_told_from_others(tmp_path: Path, monkeypatch: pytes
     ("arguments", "said"),
     [
         ([], "expected one of"),
-        (["nobody"], "nobody"),
+        (["nobody"], "or --all, got 'nobody'"),
         (["table1", "--all"], "expected one of"),
         (["table1", "--only", "Nobody"], "expected rows among"),
         (["table1", "--jobs", "0"], "--jobs"),
