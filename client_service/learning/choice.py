@@ -11,7 +11,7 @@ from client_service.models.start import Filter
 from client_service.shard import Shard
 from client_service.shard.files import replace_file
 
-FORMAT = "lpsfed-choice/1"
+FORMAT = "lpsfed-choice/2"
 
 
 class Choice(BaseModel):

@@ -20,8 +20,8 @@ from shared.spectrum import Spectrum
 
 RIDGES = (3.0, 10.0, 20.0)
 LOUDNESSES = (0.0, 0.5, 1.0, 2.0, 5.0, 20.0)
-WEIGHTINGS = (Weighting(24, 0.3, 0.01), Weighting(64, 0.03, 0.003))
-SHARES = (0.0, 0.25, 0.5, 0.75)  # of the least squares beside what is louder, the base or the filter
+WEIGHTINGS = (Weighting((24, 48, 96), 0.3, 0.01), Weighting((64,), 0.03, 0.003))
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5)  # of the least squares beside what is louder, the base or the filter
 MOST_SCORES = 40_000_000  # users x items that a choice is made on: bounds memory at 160 MB a candidate
 
 

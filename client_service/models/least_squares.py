@@ -2,6 +2,7 @@
 
 Implicit alternating least squares. Hu, Koren, Volinsky. ICDM 2008; with the frequency-scaled regularisation of Rendle,
 Krichene, Zhang, Koren. RecSys 2022. Here it starts at the low frequencies instead of noise, so that two half-steps do.
+Several ranks see the same users with different errors, so that their mean score ranks better than the best of them.
 """
 
 from __future__ import annotations
@@ -16,40 +17,46 @@ from shared.graph import degrees
 from shared.parameters import Float32
 from shared.spectrum import Spectrum
 
-BLOCK = 512  # systems that are solved at a time, each block with the outer products of its own items alone
+BLOCK = 1 << 21  # numbers in the systems that are solved at a time, each block with its own items' outer products
 SIZE = 0.3  # of an entry of the item vectors where the alternation starts
 
 
 @dataclass(frozen=True)
 class Weighting:
-    """d, the number of low frequencies; alpha, what an absent interaction weighs against one that is there; lambda."""
+    """The ranks d whose scores are averaged; alpha, what an absent interaction weighs against one there; lambda."""
 
-    rank: int
+    ranks: tuple[int, ...]
     absent: float
     ridge: float
 
 
 @dataclass(frozen=True)
 class LeastSquares:
-    """Item vectors (N, d). A basket's vector is the one that explains it best, so strangers are served like users."""
+    """Item vectors (N, d), one array a rank.
 
-    items: Float32
+    A basket's vector is the one that explains it best, so strangers are served like users.
+    """
+
+    items: tuple[Float32, ...]
     weighting: Weighting
 
     def scores(self, baskets: sparse.csr_array) -> Float32:
-        """f of every item for each basket (B, N)."""
-        found: Float32 = _solved(self.items, baskets, self.weighting) @ self.items.T
-        return found
+        """f of every item for each basket (B, N), the mean over the ranks."""
+        total = np.zeros(baskets.shape, dtype=np.float32)
+        for items in self.items:
+            total += _solved(items, baskets, self.weighting) @ items.T
+        total /= len(self.items)
+        return total
 
 
 def least_squares(interactions: sparse.csr_array, spectrum: Spectrum, weighting: Weighting) -> LeastSquares:
-    """From the spectrum's item vectors (Phi >= d) one step to users and one back."""
-    rank = min(weighting.rank, spectrum.items.shape[1])
-    kept = Weighting(rank, weighting.absent, weighting.ridge)
+    """From the spectrum's item vectors one step to users and one back. A rank above Phi is Phi."""
     graph = interactions.astype(np.float32)
-    start = (spectrum.items[:, :rank] * np.sqrt(len(spectrum.items)) * SIZE).astype(np.float32)
-    users = _solved(start, graph, kept)
-    return LeastSquares(_solved(users, sparse.csr_array(graph.T), kept), kept)
+    turned = sparse.csr_array(graph.T)
+    start = (spectrum.items * np.sqrt(len(spectrum.items)) * SIZE).astype(np.float32)
+    ranks = sorted({min(rank, start.shape[1]) for rank in weighting.ranks})
+    users = (_solved(start[:, :rank], graph, weighting) for rank in ranks)
+    return LeastSquares(tuple(_solved(one, turned, weighting) for one in users), weighting)
 
 
 def _outer(rows: Float32) -> Float32:
@@ -71,8 +78,9 @@ def _solved(other: Float32, known: sparse.csr_array, weighting: Weighting) -> Fl
     everyone = weighting.absent * (other.T @ other)
     strength = weighting.ridge * (degrees(known)[0] + weighting.absent * len(other))
     found = np.empty((count, rank), dtype=np.float32)
-    for first in range(0, count, BLOCK):
-        rows = slice(first, first + BLOCK)
+    step = max(1, BLOCK // rank**2)
+    for first in range(0, count, step):
+        rows = slice(first, first + step)
         present, block = _own_columns(known[rows])
         systems = (block @ _outer(other[present])).reshape(-1, rank, rank) + everyone
         systems += strength[rows, None, None].astype(np.float32) * np.eye(rank, dtype=np.float32)

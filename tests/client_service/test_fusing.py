@@ -20,7 +20,7 @@ from shared.settings import MethodSettings
 from shared.spectrum import low_spectrum
 
 SMALL = MethodSettings(width=4, layers=1, cutoff=12, negatives=4)
-WEIGHTING = Weighting(4, 0.3, 0.01)
+WEIGHTING = Weighting((4,), 0.3, 0.01)
 
 
 class Says:
