@@ -11,7 +11,7 @@ from client_service.learning.evaluate import CHUNK, Rows, TopItems, evaluate, ra
 from client_service.learning.filters import filter_scores
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.models.full_spectrum import full_spectrum, quarter_spectrum
-from client_service.models.fusion import Recipe, Scorer, fuse, standardised
+from client_service.models.fusion import Recipe, Scorer, fuse, scored, standardised, taken
 from client_service.models.least_squares import Weighting, least_squares
 from client_service.models.start import Filter
 from client_service.shard import Shard
@@ -39,7 +39,7 @@ class Judge:
         """Standardised scores of the users' training items, (users, N)."""
         chunks = np.split(self.users, np.arange(CHUNK, len(self.users), CHUNK))
         baskets = (self._shard.train[chunk].astype(np.float32) for chunk in self._interrupt.each(chunks))
-        return np.concatenate([standardised(part.scores(one)) for one in baskets])
+        return np.concatenate([standardised(scored(part, one)) for one in baskets])
 
     def ndcg(self, scores: Float32) -> float:
         """Of ranking by these scores (users, N)."""
@@ -63,8 +63,8 @@ def best_recipe(shard: Shard, spectrum: Spectrum, chosen: Filter, interrupt: Int
 def fused_top(shard: Shard, spectrum: Spectrum, chosen: Filter) -> TopItems:
     """Lists of the filter and what the best recipe fuses with it: what is served before any training."""
     fusion = fuse(best_recipe(shard, spectrum, chosen), shard.train, spectrum)
-    base = filter_scores(chosen, spectrum, shard.train)
-    return ranked_by(lambda rows: fusion.added(base(rows), shard.train[rows].astype(np.float32)))
+    base, codes = filter_scores(chosen, spectrum, shard.train), fusion.encoded(shard.train)
+    return ranked_by(lambda rows: fusion.added(base(rows), taken(codes, rows)))
 
 
 def _squares(judge: Judge, shard: Shard, spectrum: Spectrum) -> dict[Weighting, Float32]:

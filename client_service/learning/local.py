@@ -93,6 +93,7 @@ class LocalTraining:
         if self.start is not None and method.fusion:
             self.recipe = recipe or best_recipe(shard, spectrum, self.start, interrupt)
         self.fusion = fuse(self.recipe, shard.train, spectrum)
+        self.codes = self.fusion.encoded(shard.train)
         self.model = chosen.build(Ingredients(spectrum, shard.train, origin, shard.places, method)).to(device)
         self.tables = PopularityTables(shard.train, method.width).to(device)
         self.figures = Figures()

@@ -37,9 +37,12 @@ class FullSpectrum:
     low: tuple[Float32, Float32]  # V diag(h - c s^2) and V, (N, Phi) each
     graph: sparse.csr_array  # sqrt(c) R, (M, N)
 
-    def scores(self, baskets: sparse.csr_array) -> Float32:
-        """f of every item for each basket (B, N)."""
-        entered = sparse.csr_array(baskets * self.entry[None, :])
+    def encode(self, baskets: sparse.csr_array) -> sparse.csr_array:
+        """x D^-a of each basket (B, N)."""
+        return sparse.csr_array(baskets * self.entry[None, :])
+
+    def decode(self, entered: sparse.csr_array) -> Float32:
+        """f of every item for each x D^-a (B, N)."""
         if self.weights is not None:
             found: Float32 = entered @ self.weights
             return found * self.exit

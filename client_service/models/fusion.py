@@ -7,9 +7,10 @@ the graph, and a sparse graph's items differ above them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.models.full_spectrum import full_spectrum, quarter_spectrum
@@ -17,12 +18,20 @@ from client_service.models.least_squares import Weighting, least_squares
 from shared.parameters import Float32
 from shared.spectrum import Spectrum
 
+Code = Float32 | sparse.csr_array
+"""What a scorer knows of baskets, one row each."""
+Codes = tuple[Code, ...]
+
 
 class Scorer(Protocol):
-    """Closed-form scores of baskets, 0/1 rows over the items."""
+    """Closed-form scores of baskets, 0/1 rows over the items, in two steps: the first is kept for the known users."""
 
-    def scores(self, baskets: sparse.csr_array) -> Float32:
-        """(B, N) -> (B, N)."""
+    def encode(self, baskets: sparse.csr_array) -> Code:
+        """(B, N) -> B rows."""
+        ...
+
+    def decode(self, codes: Any) -> Float32:
+        """B rows that `encode` made -> scores (B, N)."""
         ...
 
 
@@ -43,14 +52,29 @@ class Fusion:
 
     parts: tuple[tuple[float, Scorer], ...] = ()
 
-    def added(self, base: Float32, baskets: sparse.csr_array) -> Float32:
+    def encoded(self, baskets: sparse.csr_array) -> Codes:
+        """What the parts know of 0/1 baskets (B, N)."""
+        known = baskets.astype(np.float32)
+        return tuple(part.encode(known) for _, part in self.parts)
+
+    def added(self, base: Float32, codes: Codes) -> Float32:
         """base (B, N) + loudness x spread of base x the part's standardised scores; shifts of a row change no rank."""
         if not self.parts:
             return base
         spread, total = base.std(axis=1, keepdims=True), base
-        for loudness, part in self.parts:
-            total = total + loudness * spread * standardised(part.scores(baskets))
+        for (loudness, part), code in zip(self.parts, codes, strict=True):
+            total = total + loudness * spread * standardised(part.decode(code))
         return total
+
+
+def scored(part: Scorer, baskets: sparse.csr_array) -> Float32:
+    """Scores of 0/1 baskets (B, N), both steps at once."""
+    return part.decode(part.encode(baskets))
+
+
+def taken(codes: Codes, rows: NDArray[np.int64]) -> Codes:
+    """The codes of these rows alone."""
+    return tuple(code[rows] for code in codes)
 
 
 def standardised(scores: Float32) -> Float32:

@@ -32,21 +32,27 @@ class Weighting:
 
 @dataclass(frozen=True)
 class LeastSquares:
-    """Item vectors (N, d), one array a rank.
+    """Item vectors, (N, d) a rank, side by side.
 
     A basket's vector is the one that explains it best, so strangers are served like users.
     """
 
-    items: tuple[Float32, ...]
+    items: Float32
+    ranks: tuple[int, ...]
     weighting: Weighting
 
-    def scores(self, baskets: sparse.csr_array) -> Float32:
-        """f of every item for each basket (B, N), the mean over the ranks."""
-        total = np.zeros(baskets.shape, dtype=np.float32)
-        for items in self.items:
-            total += _solved(items, baskets, self.weighting) @ items.T
-        total /= len(self.items)
-        return total
+    def encode(self, baskets: sparse.csr_array) -> Float32:
+        """Vectors of each basket (B, N) over the number of ranks, side by side like the items' own."""
+        found = [_solved(part, baskets, self.weighting) for part in self._by_rank()]
+        return np.concatenate(found, axis=1) / np.float32(len(found))
+
+    def decode(self, vectors: Float32) -> Float32:
+        """f of every item (B, N), the mean over the ranks."""
+        found: Float32 = vectors @ self.items.T
+        return found
+
+    def _by_rank(self) -> list[Float32]:
+        return [np.ascontiguousarray(part) for part in np.split(self.items, np.cumsum(self.ranks)[:-1], axis=1)]
 
 
 def least_squares(interactions: sparse.csr_array, spectrum: Spectrum, weighting: Weighting) -> LeastSquares:
@@ -54,9 +60,10 @@ def least_squares(interactions: sparse.csr_array, spectrum: Spectrum, weighting:
     graph = interactions.astype(np.float32)
     turned = sparse.csr_array(graph.T)
     start = (spectrum.items * np.sqrt(len(spectrum.items)) * SIZE).astype(np.float32)
-    ranks = sorted({min(rank, start.shape[1]) for rank in weighting.ranks})
+    ranks = tuple(sorted({min(rank, start.shape[1]) for rank in weighting.ranks}))
     users = (_solved(start[:, :rank], graph, weighting) for rank in ranks)
-    return LeastSquares(tuple(_solved(one, turned, weighting) for one in users), weighting)
+    items = [_solved(one, turned, weighting) for one in users]
+    return LeastSquares(np.concatenate(items, axis=1), ranks, weighting)
 
 
 def _outer(rows: Float32) -> Float32:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.learning.evaluate import Rows, filled
-from client_service.models.fusion import Fusion
+from client_service.models.fusion import Codes, Fusion, taken
 from client_service.models.lgcn import LGCN, Pooled
 from client_service.models.model import Model
 from shared.parameters import Float32
@@ -41,17 +41,16 @@ class Predictor:
 class Side:
     """Rows of users or of items: embedding (R, q) with degree scale and alpha in it, narrow (R, d), hidden (R, d).
 
-    Users come with their baskets (R, N), where a fusion asks for them.
+    Users come with what a fusion's parts know of their baskets.
     """
 
     embedding: Float32
     narrow: Float32
     hidden: Float32
-    baskets: sparse.csr_array | None = None
+    codes: Codes = ()
 
     def __getitem__(self, rows: Rows) -> Side:
-        baskets = None if self.baskets is None else self.baskets[rows]
-        return Side(self.embedding[rows], self.narrow[rows], self.hidden[rows], baskets)
+        return Side(self.embedding[rows], self.narrow[rows], self.hidden[rows], taken(self.codes, rows))
 
 
 @dataclass(frozen=True)
@@ -64,9 +63,9 @@ class Ranker:
     residual: bool
     fusion: Fusion = field(default_factory=Fusion)
 
-    def fused(self, fusion: Fusion, train: sparse.csr_array) -> Ranker:
-        """The same, ranking with these closed-form scores of the users' training items (M, N) beside its own."""
-        return replace(self, users=replace(self.users, baskets=train.astype(np.float32)), fusion=fusion)
+    def fused(self, fusion: Fusion, codes: Codes) -> Ranker:
+        """The same, ranking with these closed-form scores beside its own; codes: of the users' training items."""
+        return replace(self, users=replace(self.users, codes=codes), fusion=fusion)
 
     def top(self, rows: Rows, seen: sparse.csr_array, k: int) -> Rows:
         """The k best items of the users in `rows`, (B, k), without `seen` (B, N); -1 where there are no more."""
@@ -87,7 +86,7 @@ class Ranker:
         if not self.residual:
             return np.zeros((len(users.embedding), len(self.items.embedding)), dtype=np.float32)
         base: Float32 = users.embedding @ self.items.embedding.T
-        return base if users.baskets is None else self.fusion.added(base, users.baskets)
+        return self.fusion.added(base, users.codes)
 
     def _candidates(self, base: Float32, k: int) -> Rows:
         """Columns whose full score can reach the top k, (B, n), at most CANDIDATES of them, ascending.

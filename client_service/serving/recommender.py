@@ -45,7 +45,7 @@ def freeze(version: str, training: LocalTraining) -> Served:
     model = training.model
     constant = {id(buffer): buffer for buffer in model.buffers()}
     frozen = copy.deepcopy(model, memo=constant).requires_grad_(False)
-    return Served(version, frozen, snapshot(frozen).fused(training.fusion, training.shard.train))
+    return Served(version, frozen, snapshot(frozen).fused(training.fusion, training.codes))
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,8 @@ class Recommender:
         excluded = self._forbidden(limits)
         if limits.exclude_seen:
             excluded[rows] = True
-        stranger = replace(fold_in(served.model, rows), baskets=_basket(rows, len(self._popularity)))
+        codes = served.ranker.fusion.encoded(_basket(rows, len(self._popularity)))
+        stranger = replace(fold_in(served.model, rows), codes=codes)
         items, scores = self._ranked(served, stranger, excluded, limits.k)
         found = self._items(items, scores)
         return RecommendationsOut(model=served.version, unknown_items=unknown, items=found)

@@ -29,22 +29,26 @@ class Says:
     def __init__(self, row: list[float]) -> None:
         self.row = np.array([row], dtype=np.float32)
 
-    def scores(self, baskets: sparse.csr_array) -> Float32:
-        return np.repeat(self.row, baskets.shape[0], axis=0)
+    def encode(self, baskets: sparse.csr_array) -> sparse.csr_array:
+        return baskets
+
+    def decode(self, codes: sparse.csr_array) -> Float32:
+        return np.repeat(self.row, codes.shape[0], axis=0)
 
 
 def test_a_part_is_as_loud_as_the_base_times_its_loudness() -> None:
     # base 0, 2, 4: deviation sqrt(8/3); the part 10, 10, 40 standardised: -1/sqrt 2, -1/sqrt 2, sqrt 2
     base = np.array([[0.0, 2.0, 4.0]], dtype=np.float32)
-    found = Fusion(((0.5, Says([10.0, 10.0, 40.0])),)).added(base, sparse.csr_array((1, 3), dtype=np.float32))
+    fusion = Fusion(((0.5, Says([10.0, 10.0, 40.0])),))
+    found = fusion.added(base, fusion.encoded(sparse.csr_array((1, 3))))
     unit = 0.5 * np.sqrt(8 / 3)
     assert np.allclose(found, [[-unit / np.sqrt(2), 2 - unit / np.sqrt(2), 4 + unit * np.sqrt(2)]])
 
 
 def test_a_part_without_an_opinion_adds_nothing() -> None:
     base = np.array([[0.0, 2.0, 4.0]], dtype=np.float32)
-    empty = sparse.csr_array((1, 3), dtype=np.float32)
-    assert np.array_equal(Fusion(((1.0, Says([3.0, 3.0, 3.0])),)).added(base, empty), base)
+    fusion = Fusion(((1.0, Says([3.0, 3.0, 3.0])),))
+    assert np.array_equal(fusion.added(base, fusion.encoded(sparse.csr_array((1, 3)))), base)
     assert np.array_equal(standardised(np.full((2, 3), 7.0, dtype=np.float32)), np.zeros((2, 3)))
 
 

@@ -117,7 +117,7 @@ def test_the_choice_of_the_fusion_looks_once_a_block_of_users(planted: Shard, mo
     monkeypatch.setattr(fusing, "CHUNK", 10)
     through = Counted()
     client_of(planted, through, start="exact")
-    scored, judged = 3 + 2, 3 + 6 + 2 * 4  # ridges and weightings; ridges, loudnesses, weightings x shares
+    scored, judged = 3 + 2, 3 + 6 + 2 * 6  # ridges and weightings; ridges, loudnesses, weightings x shares
     assert through.looks == 4 * (4 + 3) + 4 * (scored + judged)
 
 
