@@ -1,0 +1,74 @@
+"""A table's methods -> settings that validation prefers to their own, found with the same number of trials for each.
+
+A search that was stopped goes on from its studies. Test pairs are not there: trials see shards without them.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import markdown, source
+from benchmarks.harness.plan import Row, read_plan
+from simulation.console import count_bar
+from simulation.source import Cut, cut_shards
+from simulation.tuning.blind import without_test
+from simulation.tuning.search import Task, done, opened, result, search
+from simulation.tuning.spaces import space_of
+
+KEPT = ("strategy", "values", "validation", "default", "trials", "pruned", "failed", "epochs", "rounds")
+
+
+def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) -> list[dict[str, Any]]:
+    """A row a method: the budget spent, validation NDCG@20 before and after, and the values chosen."""
+    del quick
+    with tempfile.TemporaryDirectory(dir=out) as folder:
+        whole = cut_shards(source(config["data"], data), Cut(config["clients"], "spectral"), Path(folder))
+        paths = without_test(whole.paths, out / "blind")
+    rows = [row for row in read_plan(config["methods"]).methods if row.label in config.get("only", [row.label])]
+    return [{"data": config["data"], "label": row.label, **_searched(row, paths, config, out)} for row in rows]
+
+
+def _searched(row: Row, paths: tuple[Path, ...], config: dict[str, Any], out: Path) -> dict[str, Any]:
+    base = row.settings()
+    task = Task(paths, row.strategy, base, space_of(row.strategy, base), config["rounds"], cache=out / "kept")
+    study = opened(task, out / row.label)
+    with count_bar(row.label, config["trials"] - len(done(study)), shown=sys.stderr.isatty()) as observe:
+        search(task, study, config["trials"], observe)
+    found = result(task, study)
+    return {**{key: found[key] for key in KEPT}, "chosen": chosen(found, config["worth"])}
+
+
+def chosen(found: dict[str, Any], worth: float) -> dict[str, Any]:
+    """The best values, or none where they gain no more than noise over the settings as they were."""
+    default = found["default"]
+    return dict(found["values"]) if default is None or found["validation"] > default * (1 + worth) else {}
+
+
+def render(rows: list[dict[str, Any]]) -> str:
+    """Markdown: the budget, validation NDCG@20 of the settings as they were and of the best, and what is kept."""
+    first = rows[0]
+    budget = f"{first['data']}, partition 0, seed 0: {first['trials']} trials a method, {first['rounds']} rounds each."
+    lines = [[row["label"], str(row["epochs"]), str(row["pruned"]), *_figures(row), *_values(row)] for row in rows]
+    head = ["", "epochs", "ended early", "validation NDCG@20, as it was", "best", "best values", "chosen"]
+    return budget + "\n\n" + markdown(head, lines)
+
+
+def _figures(row: dict[str, Any]) -> list[str]:
+    values = (row["default"], row["validation"])
+    return ["-" if value is None else f"{value:.4f}".removeprefix("0") for value in values]
+
+
+def _values(row: dict[str, Any]) -> list[str]:
+    best, kept = (", ".join(f"{name} {value:.3g}" for name, value in row[key].items()) for key in ("values", "chosen"))
+    return [best, kept or "as they were"]
+
+
+def check(rows: list[dict[str, Any]]) -> list[str]:
+    """What must come out: the same budget for all, and nothing worse than what the search began with."""
+    budgets = {(row["trials"], row["rounds"]) for row in rows}
+    complaints = [] if len(budgets) == 1 else [f"expected the same budget for every method, got {sorted(budgets)}"]
+    worse = [row["label"] for row in rows if row["default"] is not None and row["validation"] < row["default"]]
+    return complaints + [f"expected no method below where it began, got {label}" for label in worse]

@@ -1,0 +1,34 @@
+"""The search of every method: what is kept of it, how it is told, and what it is held against."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.tuning.run import check, chosen, render
+
+FOUND = {"values": {"learning_rate": 0.0123}, "default": 0.3, "validation": 0.303}
+
+
+@pytest.mark.parametrize(("worth", "kept"), [(0.005, {"learning_rate": 0.0123}), (0.02, {})])
+def test_a_gain_below_the_noise_keeps_the_settings(worth: float, kept: dict[str, float]) -> None:
+    assert chosen(FOUND, worth) == kept
+
+
+def test_settings_that_did_not_run_are_replaced() -> None:
+    assert chosen({**FOUND, "default": None}, 0.5) == FOUND["values"]
+
+
+def row(**changes: object) -> dict[str, object]:
+    spent = {"trials": 6, "pruned": 2, "epochs": 14, "rounds": 3}
+    return {"data": "ml-1m", "label": "FedMF", **spent, **FOUND, "chosen": {}, **changes}
+
+
+def test_a_row_says_what_was_spent_and_gained() -> None:
+    last = render([row()]).splitlines()[-1]
+    assert last == "| FedMF | 14 | 2 | .3000 | .3030 | learning_rate 0.0123 | as they were |"
+
+
+def test_unequal_budgets_and_losses_are_told() -> None:
+    assert check([row(), row(label="LPSFed")]) == []
+    assert "same budget" in check([row(), row(trials=7)])[0]
+    assert "FedMF" in check([row(validation=0.2)])[0]
