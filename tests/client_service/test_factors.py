@@ -14,7 +14,7 @@ from client_service.learning.local import LocalTraining, Moment
 from client_service.learning.losses import bce, bpr, bpr_of_rows
 from client_service.models.attention import GraphAttention
 from client_service.models.factors import Factors
-from client_service.models.metapath import perturbed
+from client_service.models.metapath import MetaPaths, SemanticAttention, perturbed
 from client_service.models.registry import MODELS
 from client_service.serving.factors import folded
 from client_service.serving.recommend import fold_in, snapshot
@@ -148,6 +148,22 @@ def test_attention_is_the_softmax_over_neighbours(client: Builder) -> None:
     known = torch.from_numpy(client("attention").shard.train.toarray()[7] > 0)
     shares = torch.softmax((e_items @ model.attention[1])[known], dim=0)
     torch.testing.assert_close(users[7], model.embedding[7] + shares @ e_items[known])
+
+
+def test_meta_paths_are_weighed_by_the_mean_over_all_nodes(client: Builder) -> None:
+    model = client("metapath").model
+    assert isinstance(model, MetaPaths)
+    with torch.no_grad():
+        for parameter in model.attention.parameters():
+            parameter.normal_(generator=torch.Generator().manual_seed(0))
+    graph = model.propagation.matrix.to_dense()
+    zero = torch.cat([model.embedding, model.item_rows(torch.arange(40))])
+    paths = torch.stack([zero, graph @ zero, graph @ graph @ zero])[:, 40:]  # of the items
+    semantic = model.attention["item"]
+    assert isinstance(semantic, SemanticAttention)
+    asked = torch.tanh(paths @ semantic.weight.T + semantic.bias) @ semantic.query[0]
+    expected = torch.einsum("p,pnd->nd", torch.softmax(asked.mean(1), dim=0), paths)
+    torch.testing.assert_close(model.rows(torch.arange(3), torch.arange(5, 9))[1], expected[5:9])
 
 
 def test_randomised_response_keeps_degrees_and_at_a_large_budget_the_graph(planted: Shard) -> None:
