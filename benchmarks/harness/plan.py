@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 View = Literal["overall", "structure", "activity", "cost", "sweep", "special"]
 UNTRAINED = "LPSFed, untrained"  # the score that training starts at; measured with the floors, and none of them
 CENTRALISED, FLOORS, SPECIAL = "centralised", "floors", "run.py"  # strategies that no registry knows
-REVISION = 2  # raised by hand when an algorithm, the split or the evaluation changes its outcome; absent in a line: 1
+REVISION = 2  # raised by hand when an algorithm, the split or the evaluation changes its outcome
 QUICK: dict[str, Any] = {
     "partitions": [0],
     "seeds": [0],

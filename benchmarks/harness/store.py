@@ -74,7 +74,7 @@ class Known:
 def _fits(line: Line, cell: Cell) -> bool:
     """The same revision and settings, and all that the cell asks for."""
     asked = (not cell.groups or _grouped(line)) and (not cell.timed or _timed(line))
-    return asked and line.get("revision", 1) == REVISION and _same(line, cell.settings())
+    return asked and line.get("revision") == REVISION and _same(line, cell.settings())
 
 
 def _same(line: Line, settings: Settings) -> bool:

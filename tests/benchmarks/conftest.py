@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.harness.cells import Cell, settings_hash
-from benchmarks.harness.plan import UNTRAINED, Plan, read_plan
+from benchmarks.harness.plan import REVISION, UNTRAINED, Plan, read_plan
 from benchmarks.harness.store import Line
 
 Answer = Callable[[Cell], Line]
@@ -77,7 +77,7 @@ def answer() -> Answer:
         head = {"identity": cell.identity(), "settings": settings, "hash": settings_hash(settings)}
         said = {"strategy": cell.row.strategy, "rounds": cell.rounds, "epochs": cell.rounds, "edges_kept": 0.5}
         cost = {"wall_seconds": 6.0, "peak_mib": 512.0, "device": "cpu", "versions": {"torch": "2"}}
-        how = {"jobs": 1, "cache": "own"}
+        how = {"jobs": 1, "cache": "own", "revision": REVISION}
         return {**head, **said, **cost, **how, "date": "2026-01-02", **figures}
 
     return line
