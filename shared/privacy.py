@@ -25,7 +25,13 @@ def few_clients(joined: int) -> tuple[str, ...]:
 
 
 def pass_gate(declaration: Declaration, update: Parameters) -> bytes:
-    """The encoded update, if it holds the declared tensors and at most the declared scalars, all finite.
+    """The encoded update, if it is what was declared; else PrivacyError."""
+    require_declared(declaration, update)
+    return encode(update)
+
+
+def require_declared(declaration: Declaration, update: Parameters) -> None:
+    """PrivacyError unless it holds the declared tensors and at most the declared scalars, all finite.
 
     An array of another dtype than float32 is refused, not converted: it was not what was declared.
     """
@@ -34,7 +40,6 @@ def pass_gate(declaration: Declaration, update: Parameters) -> bytes:
         raise PrivacyError(f"expected at most scalars {list(declaration.scalars)}, {len(extra)} more would leave")
     if not all(type(value) is float and math.isfinite(value) for value in update.scalars.values()):
         raise PrivacyError("expected every scalar to be one finite number")
-    return encode(update)
 
 
 def _same_tensors(declaration: Declaration, update: Parameters) -> None:

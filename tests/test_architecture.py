@@ -23,6 +23,8 @@ MAY_IMPORT = {
 HEAVY = {"torch", "polars"}  # the client's; the aggregator's image does not hold them
 TERMINAL = {"typer", "rich", "matplotlib"}  # the simulation's; the audit has a command line too, and no plots
 WEB_AND_DATA = {"httpx", "fastapi", "starlette", "uvicorn", "sqlalchemy"}
+OUTER_WORLD = {"os", "io", "pathlib", "tempfile", "socket", "time", "datetime", "logging", "structlog"}
+KNOWING_CRYPTOGRAPHY = {"shared/secure", "shared/signing", "shared/web", "simulation"}
 COMPUTED = "(computed)"  # a module whose name stands nowhere in the code
 LONGEST_FUNCTION, LONGEST_FILE = 60, 300
 LONGER: dict[str, int] = {}  # "file" or "file:function" -> lines, with a reason; empty is best
@@ -107,6 +109,16 @@ def test_the_mathematics_knows_neither_http_nor_databases() -> None:
     pure = [path for path in files("shared") if "web" not in path.parts] + files("client_service/models")
     assert len(pure) > 10
     assert [str(path) for path in pure if tops(path) & WEB_AND_DATA] == []
+
+
+def test_keys_and_ciphers_are_handled_in_few_places() -> None:
+    knowing = {str(path.relative_to(ROOT).parent) for path in EVERY_FILE if "cryptography" in tops(path)}
+    assert "shared/secure" in knowing and knowing <= KNOWING_CRYPTOGRAPHY
+
+
+def test_secure_aggregation_touches_neither_disk_nor_network_nor_clock() -> None:
+    assert len(files("shared/secure")) > 10
+    assert [str(path) for path in files("shared/secure") if tops(path) & (OUTER_WORLD | WEB_AND_DATA)] == []
 
 
 def test_only_one_module_of_the_client_builds_a_way_to_the_outside() -> None:

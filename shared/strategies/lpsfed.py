@@ -40,10 +40,15 @@ def personalise(state: State, update: Update | None, *, floor: float) -> Paramet
     if update is None:
         return Parameters(state.arrays, _only_margin(state.scalars))
     near = similarities(state.latest, floor).get(update.client, 1.0)
-    arrays = {name: near * value + (1.0 - near) * update.arrays[name] for name, value in state.arrays.items()}
-    own = update.scalars.get("margin", 0.0)
-    margin = {name: near * value + (1.0 - near) * own for name, value in _only_margin(state.scalars).items()}
-    return Parameters(arrays, margin)
+    return mixed(near, Parameters(state.arrays, state.scalars), own=Parameters(update.arrays, update.scalars))
+
+
+def mixed(near: float, mean: Parameters, *, own: Parameters) -> Parameters:
+    """Eq. 14 by itself. It needs nobody else's parameters: with secure aggregation the client does it, told rhobar."""
+    arrays = {name: near * value + (1.0 - near) * own.arrays[name] for name, value in mean.arrays.items()}
+    margin = own.scalars.get("margin", 0.0)
+    margins = {name: near * value + (1.0 - near) * margin for name, value in _only_margin(mean.scalars).items()}
+    return Parameters(arrays, margins)
 
 
 def _only_margin(scalars: Scalars) -> dict[str, float]:

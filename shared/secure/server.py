@@ -1,0 +1,192 @@
+"""The aggregator's side of a secure round: collects keys -> shares -> masked -> answers, and passes on what it must.
+
+Pure: a message in, the next state out; a refused message and a phase that cannot close leave the state as it was. When
+to close a phase (all are in, or the deadline has passed) is the caller's business. All it holds is public or sealed.
+Messages of one phase are taken in any order, so a restart may take the stored ones in again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field
+
+from shared.errors import ConflictError, NotFoundError, ProtocolError, RoundClosedError, UnavailableError
+from shared.schemas import ClientName, Message
+from shared.secure import keys, vector
+from shared.secure.messages import (
+    Delivery,
+    FromClient,
+    MaskedHeader,
+    PublicKeys,
+    Roster,
+    SealedShares,
+    Terms,
+    UnmaskAnswer,
+    UnmaskRequest,
+    least_threshold,
+    require_round,
+)
+from shared.secure.vector import MaskedUpdate
+from shared.strategy import Scalars
+
+Phase = Literal["keys", "shares", "masked", "answers"]
+PHASES: tuple[Phase, ...] = ("keys", "shares", "masked", "answers")
+
+
+class SecureRound(Message):
+    """A round as it stands: its phase, and by client what came in each."""
+
+    terms: Terms
+    phase: Phase = "keys"
+    keys: Mapping[ClientName, PublicKeys] = Field(default_factory=dict)
+    shares: Mapping[ClientName, SealedShares] = Field(default_factory=dict)
+    masked: Mapping[ClientName, MaskedHeader] = Field(default_factory=dict)
+    answers: Mapping[ClientName, UnmaskAnswer] = Field(default_factory=dict)
+
+    def collected(self, phase: Phase) -> Mapping[str, FromClient]:
+        held: Mapping[Phase, Mapping[str, FromClient]] = {
+            "keys": self.keys,
+            "shares": self.shares,
+            "masked": self.masked,
+            "answers": self.answers,
+        }
+        return held[phase]
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Who is still expected in this phase, sorted. In `keys` nobody is: whoever comes in time takes part."""
+        before = PHASES[max(0, PHASES.index(self.phase) - 1)]
+        return tuple(sorted(set(self.collected(before)) - set(self.collected(self.phase))))
+
+    @property
+    def survivors(self) -> tuple[str, ...]:
+        """Whose vectors are in the sum."""
+        return tuple(sorted(self.masked))
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """Who has shared, so that others' vectors hold masks with them, and then sent no vector."""
+        return tuple(sorted(set(self.shares) - set(self.masked)))
+
+    @property
+    def open_scalars(self) -> dict[str, Scalars]:
+        """The scalars that are not hidden, of each survivor: rho, from which Eq. 12 has rhobar."""
+        return {name: dict(self.masked[name].scalars) for name in self.survivors}
+
+
+def accept(state: SecureRound, message: PublicKeys | SealedShares | UnmaskAnswer) -> SecureRound:
+    """Take a message of the current phase in. The same one again changes nothing.
+
+    Raises ProtocolError (of another round, or it does not fit), RoundClosedError (of another phase), NotFoundError (not
+    one of the phase before), ConflictError (another message of that client came before).
+    """
+    match message:
+        case PublicKeys():
+            return _accept(state, "keys", message)
+        case SealedShares():
+            return _accept(state, "shares", message)
+        case UnmaskAnswer():
+            return _accept(state, "answers", message)
+
+
+def accept_masked(state: SecureRound, update: MaskedUpdate) -> SecureRound:
+    """Take the header of a masked vector in, if the vector is what it says. The vector itself stays with the caller."""
+    vector.require_same(state.terms, update.vector, update.header.digest)
+    return _accept(state, "masked", update.header)
+
+
+def _accept(state: SecureRound, phase: Phase, message: FromClient) -> SecureRound:
+    require_round(state.terms, message)
+    collected = state.collected(phase)
+    if (held := collected.get(message.client)) is not None:
+        return _unchanged(state, held, message)
+    if phase != state.phase:
+        raise RoundClosedError(f"round {message.round}: expected a message of phase {state.phase}, got one of {phase}")
+    if phase != "keys" and message.client not in state.missing:
+        raise NotFoundError(f"client {message.client!r} did not take part in the phase before {phase}")
+    _require_fitting(state, message)
+    return state.model_copy(update={phase: {**collected, message.client: message}})
+
+
+def _unchanged(state: SecureRound, held: FromClient, message: FromClient) -> SecureRound:
+    if held != message:
+        raise ConflictError(f"round {message.round}: another message of {message.client!r} came before in this phase")
+    return state
+
+
+def _require_fitting(state: SecureRound, message: FromClient) -> None:
+    match message:
+        case PublicKeys():
+            _require_room(state)
+            keys.require_usable(bytes.fromhex(message.cipher))
+            keys.require_usable(bytes.fromhex(message.mask))
+        case SealedShares():
+            _require_names("sealed shares", set(message.sealed), set(state.keys) - {message.client})
+        case MaskedHeader():
+            if not set(message.scalars) <= state.terms.visible:
+                raise ProtocolError(f"expected at most the open scalars {sorted(state.terms.visible)}, got others")
+        case UnmaskAnswer():
+            _require_names("shares of seeds", set(message.seeds), set(state.survivors))
+            _require_names("shares of mask keys", set(message.keys), set(state.dropped))
+
+
+def _require_room(state: SecureRound) -> None:
+    threshold, held = state.terms.threshold, len(state.keys)
+    if least_threshold(held + 1) > threshold:
+        raise RoundClosedError(f"expected at most {held} clients with a threshold of {threshold}, got one more")
+
+
+def _require_names(what: str, came: set[str], expected: set[str]) -> None:
+    if came != expected:
+        raise ProtocolError(f"expected {what} for {len(expected)} clients of the round, got {len(came)} or other names")
+
+
+def require_answers(state: SecureRound) -> None:
+    """RoundClosedError before phase `answers`, UnavailableError while they are fewer than the threshold."""
+    _require_closed(state, "masked")
+    _require_enough(state)
+
+
+def _require_enough(state: SecureRound) -> None:
+    came, threshold = len(state.collected(state.phase)), state.terms.threshold
+    if came < threshold:
+        still = f", missing {', '.join(state.missing)}" if state.missing else ""
+        what = f"round {state.terms.round}, phase {state.phase}"
+        raise UnavailableError(f"{what}: expected at least {threshold} clients, got {came}{still}")
+
+
+def close(state: SecureRound) -> SecureRound:
+    """The next phase, in which those go on who took part in this one. UnavailableError if they are too few."""
+    if state.phase == "answers":
+        raise RoundClosedError(f"round {state.terms.round}: expected a phase before answers, which is the last")
+    _require_enough(state)
+    return state.model_copy(update={"phase": PHASES[PHASES.index(state.phase) + 1]})
+
+
+def roster(state: SecureRound) -> Roster:
+    """All public keys, once phase `keys` is closed: the same for everybody."""
+    _require_closed(state, "keys")
+    return Roster(terms=state.terms, members=tuple(state.keys[name] for name in sorted(state.keys)))
+
+
+def delivery(state: SecureRound, client: str) -> Delivery:
+    """What the others have sealed for one client, once phase `shares` is closed."""
+    _require_closed(state, "shares")
+    if client not in state.shares:
+        raise NotFoundError(f"client {client!r} has not shared in round {state.terms.round}")
+    sealed = {name: sent.sealed[client] for name, sent in state.shares.items() if name != client}
+    return Delivery(run=state.terms.run, round=state.terms.round, sharers=tuple(sorted(state.shares)), sealed=sealed)
+
+
+def request(state: SecureRound) -> UnmaskRequest:
+    """What to ask the survivors for, once phase `masked` is closed: the same of everybody."""
+    _require_closed(state, "masked")
+    terms = state.terms
+    return UnmaskRequest(run=terms.run, round=terms.round, survivors=state.survivors, dropped=state.dropped)
+
+
+def _require_closed(state: SecureRound, phase: Phase) -> None:
+    if PHASES.index(state.phase) <= PHASES.index(phase):
+        raise RoundClosedError(f"round {state.terms.round}: phase {phase} is not closed yet")

@@ -1,0 +1,76 @@
+"""What a client hides: declared tensors and hidden scalars -> named ring tensors, and their sum -> the mean."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from shared.errors import PrivacyError, ProtocolError
+from shared.privacy import require_declared
+from shared.secure import fixed_point
+from shared.secure.fixed_point import Ring
+from shared.secure.messages import MaskedHeader, Terms
+from shared.strategy import Parameters
+
+Vector = Mapping[str, Ring]
+SCALARS = "#scalars"  # no declared tensor can have this name
+
+
+class MaskedUpdate(NamedTuple):
+    """What leaves in phase `masked`: a header, and tensors that look like noise."""
+
+    header: MaskedHeader
+    vector: Vector
+
+
+def layout(terms: Terms) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of every piece, in the order in which pieces are numbered: tensors by name, then the scalars."""
+    tensors = {spec.name: spec.shape for spec in sorted(terms.declaration.tensors, key=lambda spec: spec.name)}
+    return tensors | ({SCALARS: (len(terms.hidden),)} if terms.hidden else {})
+
+
+def encode(terms: Terms, content: Parameters) -> dict[str, Ring]:
+    """The whole vector in fixed point. PrivacyError if it is not what was declared, ProtocolError if out of range."""
+    require_declared(terms.declaration, content)
+    if missing := sorted(set(terms.hidden) - set(content.scalars)):
+        raise PrivacyError(f"expected a value for every hidden scalar, none came for {missing}")
+    pieces = {name: fixed_point.encode(content.arrays[name], name) for name in layout(terms) if name != SCALARS}
+    hidden = np.array([content.scalars[name] for name in terms.hidden], dtype=np.float64)
+    return pieces | ({SCALARS: fixed_point.encode(hidden, SCALARS)} if terms.hidden else {})
+
+
+def digest(vector: Vector) -> str:
+    """sha256 over names, shapes and little-endian bytes in name order."""
+    total = hashlib.sha256()
+    for name in sorted(vector):
+        value = np.asarray(vector[name], dtype="<u8", order="C")
+        total.update(f"{name}{value.shape}".encode())
+        total.update(value.data)
+    return total.hexdigest()
+
+
+def require_same(terms: Terms, vector: Vector, expected: str) -> None:
+    """ProtocolError unless a vector has the round's pieces, types and shapes, and this digest."""
+    pieces = layout(terms)
+    if set(vector) != set(pieces):
+        raise ProtocolError(f"expected masked tensors {sorted(pieces)}, got {len(vector)} of other names")
+    for name, shape in pieces.items():
+        if (got := vector[name]).dtype != np.uint64 or got.shape != shape:
+            raise ProtocolError(f"expected uint64 {list(shape)}, got {got.dtype} {list(got.shape)} for {name!r}")
+    if (came := digest(vector)) != expected:
+        raise ProtocolError(f"expected a masked vector of digest {expected}, got {came}")
+
+
+def mean(terms: Terms, totals: Iterable[tuple[str, Ring]], count: int) -> Parameters:
+    """The pieces' unmasked sums over `count` clients, one after the other -> mean arrays (float32) and scalars."""
+    arrays, scalars = {}, {}
+    for name, total in totals:
+        value = fixed_point.mean(total, count)
+        if name == SCALARS:
+            scalars = dict(zip(terms.hidden, value.tolist(), strict=True))
+        else:
+            arrays[name] = value.astype(np.float32)
+    return Parameters(arrays, scalars)

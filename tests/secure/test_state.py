@@ -1,0 +1,41 @@
+"""A client's state on disk: it can go on from there, and shows its secrets to nobody who only looks at it in a log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shared.errors import DataError
+from shared.secure import client
+from shared.secure.state import Begun, Sharing, read, written
+from shared.strategy import Parameters
+
+ALL = ("ada", "bob", "cyd", "dan", "eve")
+
+
+@pytest.fixture
+def made(rehearsal: type, contents: Callable[..., dict[str, Parameters]]) -> Any:
+    return rehearsal(contents(5)).until_shares(ALL)
+
+
+def test_a_restarted_client_can_send_its_keys_and_its_shares_again(made: Any) -> None:
+    begun, sharing = read(written(made.begun["ada"])), read(written(made.sharing["ada"]))
+    assert isinstance(begun, Begun) and client.public_keys(begun) == made.round.keys["ada"]
+    assert isinstance(sharing, Sharing) and sharing.message == made.round.shares["ada"]
+
+
+def test_a_state_does_not_show_its_secrets(made: Any) -> None:
+    for state in (made.begun["ada"], made.sharing["ada"], made.ready["ada"]):
+        secrets = list(json.loads(written(made.begun["ada"]))["secrets"].values())
+        secrets += [share for pair in made.ready["ada"].shares.values() for share in (pair.seed, pair.key)]
+        assert len(secrets) == 3 + 2 * 5 and not any(secret in repr(state) for secret in secrets)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"phase": "begun", "secrets": "0123abcd"}'])
+def test_what_is_not_a_state_is_refused_without_its_text(text: str) -> None:
+    with pytest.raises(DataError) as caught:
+        read(text)
+    assert "0123abcd" not in str(caught.value) and caught.value.__cause__ is None
