@@ -32,7 +32,8 @@ def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) ->
 
 
 def _searched(row: Row, paths: tuple[Path, ...], config: dict[str, Any], out: Path) -> dict[str, Any]:
-    base = row.settings()
+    begun = row.method | (config["item_tables"] if row.shared_items else {})
+    base = row.model_copy(update={"method": begun}).settings()
     task = Task(paths, row.strategy, base, space_of(row.strategy, base), config["rounds"], cache=out / "kept")
     study = opened(task, out / row.label)
     with count_bar(row.label, config["trials"] - len(done(study)), shown=sys.stderr.isatty()) as observe:
