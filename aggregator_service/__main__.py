@@ -26,7 +26,7 @@ async def _serve(settings: AggregatorSettings) -> None:
     app = create_app(settings)
     LOGGER.info("starting", host=settings.host, port=settings.port, state=str(settings.state_directory))
     wind_down = app.state.coordinator.wind_down
-    await run_server(app, host=settings.host, port=settings.port, wind_down=wind_down, logger=LOGGER)
+    await run_server(app, settings, identities=app.state.identities, wind_down=wind_down, logger=LOGGER)
 
 
 def main() -> int:

@@ -1,11 +1,12 @@
 """A closed round's spooled updates -> the next state; a state and one client's update -> that client's parameters.
 
 Everything is read tensor by tensor from files, so that no client's whole update lies in memory. What a strategy makes
-for each client does, once, until it is written.
+for each client does, once, until it is written. A file is held against its digest before anything is read from it.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from aggregator_service.rounds import Run
@@ -15,7 +16,7 @@ from aggregator_service.storage import records
 from aggregator_service.storage.blobs import Blobs
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.records import HeldState, HeldUpdate
-from shared.errors import NotFoundError
+from shared.errors import DamagedError, NotFoundError
 from shared.parameters import initial_parameters
 from shared.strategies import build_strategy
 from shared.strategy import Parameters, State, Strategy, Update
@@ -30,6 +31,13 @@ class Archive:
     blobs: Blobs
     settings: AggregatorSettings
 
+    def probe(self) -> None:
+        """Give the disk what an update gives it: a file of that size, and a transaction. UnavailableError where it
+        refuses either; else what it refused before is forgotten."""
+        self.blobs.probe(4 * sum(math.prod(spec.shape) for spec in self.settings.declaration().tensors))
+        self.database.probe()
+        self.database.disk.refusal = None
+
     def strategy(self, run: Run) -> Strategy:
         return build_strategy(self.settings.strategy, run.request.method)
 
@@ -39,6 +47,12 @@ def initial(archive: Archive, run: Run) -> Parameters:
     specification, method = archive.settings.declaration().tensors, run.request.method
     exact = method.start == "exact" and method.model == "lgcn"  # another encoder has no filter to begin at
     return Parameters(initial_parameters(specification, run.request.seed, exact=exact))
+
+
+def damaged(archive: Archive, run: Run) -> list[HeldUpdate]:
+    """Those of the current round's updates that the disk no longer gives back as they were accepted."""
+    held = records.updates(archive.database, run.name, number=run.round)
+    return [one for one in held if archive.blobs.damage(str(one.blob), one.receipt.digest) is not None]
 
 
 def aggregate(archive: Archive, run: Run) -> HeldState:
@@ -52,32 +66,39 @@ def aggregate(archive: Archive, run: Run) -> HeldState:
 
 def personalise(archive: Archive, run: Run, *, number: int, client: str) -> bytes:
     """Eq. 14, or what the strategy puts in its place: the body that this client alone may fetch after a round."""
+    try:
+        return _personalised(archive, run, number, client)
+    except (DamagedError, FileNotFoundError):
+        # Retention may delete a file between the query and the reading. Asked again, its row says so.
+        return _personalised(archive, run, number, client)
+
+
+def _personalised(archive: Archive, run: Run, number: int, client: str) -> bytes:
     state = _state(archive, run, number)
     held = records.last_update(archive.database, run.name, number=number, client=client)
-    try:
-        update = None if held is None else _update(archive, held)
-        return encode(archive.strategy(run).personalise(state, update))
-    except FileNotFoundError:  # retention may delete a file between the query and the reading
-        raise _deleted(number) from None
+    update = None if held is None else _update(archive, held)
+    return encode(archive.strategy(run).personalise(state, update))
 
 
 def _state(archive: Archive, run: Run, number: int) -> State:
     if number == 0:
         return State(initial(archive, run).arrays)
     held = records.state(archive.database, run.name, number=number)
-    return unpacked(_content(archive, held.blob, number), held.latest)
+    what = f"{run.name}: the state after round {number}"
+    return unpacked(_content(archive, held.blob, held.digest, what=what), held.latest)
 
 
 def _update(archive: Archive, held: HeldUpdate) -> Update:
-    content = _content(archive, held.blob, held.receipt.round)
-    return Update(held.receipt.client, content.arrays, content.scalars)
+    receipt = held.receipt
+    what = f"{receipt.run}: the update of {receipt.client} of round {receipt.round}"
+    content = _content(archive, held.blob, receipt.digest, what=what)
+    return Update(receipt.client, content.arrays, content.scalars)
 
 
-def _content(archive: Archive, blob: str | None, number: int) -> Parameters:
+def _content(archive: Archive, blob: str | None, digest: str, *, what: str) -> Parameters:
+    """The parameters in a file; NotFoundError after the retention time, DamagedError where it is another content."""
     if blob is None:
-        raise _deleted(number)
+        raise NotFoundError(f"{what} was deleted after the retention time")
+    if (damage := archive.blobs.damage(blob, digest)) is not None:
+        raise DamagedError(f"{what} is damaged: {damage}; check the aggregator's disk, then start a new run")
     return open_parameters(archive.blobs.path(blob))[1]
-
-
-def _deleted(number: int) -> NotFoundError:
-    return NotFoundError(f"round {number}: its parameters were deleted after the retention time")

@@ -15,21 +15,28 @@ from aggregator_service.logs import LOGGER
 from aggregator_service.pages import routes as pages
 from aggregator_service.recorded import Recorded
 from aggregator_service.settings import AggregatorSettings
+from aggregator_service.signed import Signed
 from shared.web import problems, reference
-from shared.web.access import Limited, Observed
+from shared.web.access import Limited, Observed, Timed
+from shared.web.pace import Buckets, Paced
 
 
 def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> FastAPI:
     """The service. It opens its state directory when its lifespan begins; `app.state.coordinator` is its inside."""
     app = FastAPI(title="LPSFed aggregator", lifespan=_lifespan, docs_url=None, redoc_url=None)
     coordinator = app.state.coordinator = Coordinator(settings, clock=clock)
+    identities = app.state.identities = settings.identities()
+    coordinator.metrics.watch(identities)
     for router in (routes.clients, routes.operated, routes.inside):
         app.include_router(router)
     pages.install(app)
     reference.install(app)
     problems.install(app)
     app.add_middleware(Limited)
+    app.add_middleware(Timed, seconds=settings.longest_body_seconds)
+    app.add_middleware(Signed, coordinator=coordinator)
     app.add_middleware(Recorded, coordinator=coordinator)
+    app.add_middleware(Paced, buckets=Buckets(settings.pace))
     app.add_middleware(Observed, requests=coordinator.metrics.requests, logger=LOGGER)
     return app
 

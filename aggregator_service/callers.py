@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
 
-from fastapi import Depends, HTTPException, Request
+from fastapi import Depends, HTTPException, Request, Response
+from fastapi.routing import APIRoute
 
-from aggregator_service.access import OPERATOR, bearer, operator_secret, same
 from aggregator_service.coordinator import Coordinator
+from aggregator_service.undeclared import nothing_undeclared
 from shared.errors import AuthenticationError, ForbiddenError
+from shared.signing.messages import HEADERS
+from shared.web.credentials import OPERATOR, bearer, operator_secret, same
 
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="LPSFed aggregator"'}  # makes a browser ask for name and password
 
@@ -23,28 +27,64 @@ async def coordinator(request: Request) -> Coordinator:
 Service = Annotated[Coordinator, Depends(coordinator)]
 
 
-async def caller(request: Request, service: Service) -> str:
-    """The joined client whose secret this is."""
-    name = service.identify(bearer(request.headers.get("authorization")))
-    request.state.client = name
+async def signer(request: Request) -> str:
+    """The client that has signed this request, as `Signed` has found."""
+    name: str | None = getattr(request.state, "client", None)
+    if name is None:
+        raise AuthenticationError(f"expected a request that its client has signed, by the headers {', '.join(HEADERS)}")
+    return name
+
+
+Signer = Annotated[str, Depends(signer)]
+
+
+async def caller(service: Service, name: Signer) -> str:
+    """The same, if it has joined."""
+    service.require_joined(name)
     return name
 
 
 Caller = Annotated[str, Depends(caller)]
 
 
+class SignedRoute(APIRoute):
+    """A route for clients: of what nobody known has signed, no body is read, not even to find it malformed."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            await signer(request)
+            if self.body_field is not None:
+                await request.body()  # here, because the framework hides what goes wrong where it reads a body itself
+            return await handler(request)
+
+        return handle
+
+
 async def operator(request: Request, service: Service) -> None:
     """Nobody but the operator; ForbiddenError for a client, AuthenticationError for anybody else."""
+    if hasattr(request.state, "client"):
+        raise ForbiddenError("expected the operator's token, got a client's signature")
     header = request.headers.get("authorization")
     # A browser sends its password by itself, even where another site made it call: a password may look, not act.
     secret = operator_secret(header) if request.method == "GET" else bearer(header)
-    if same(secret, service.operator_token):
-        return
-    try:
-        await caller(request, service)
-    except AuthenticationError:
-        raise AuthenticationError("expected the operator's token") from None
-    raise ForbiddenError("expected the operator's token, got a client's secret")
+    if not same(secret, service.operator_token):
+        raise AuthenticationError("expected the operator's token")
+
+
+class OperatedRoute(APIRoute):
+    """A route for the operator: of what comes from anybody else, or says something undeclared, no body is read."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            await nothing_undeclared(request)
+            await operator(request, await coordinator(request))
+            return await handler(request)
+
+        return handle
 
 
 async def operator_at_browser(request: Request, service: Service) -> None:

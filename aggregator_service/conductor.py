@@ -5,7 +5,6 @@ One lock serialises the transitions; whoever only looks reads the current immuta
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -20,11 +19,12 @@ from aggregator_service.metrics import Metrics
 from aggregator_service.rounds import Run
 from aggregator_service.storage import records, store
 from aggregator_service.storage.database import Database
+from aggregator_service.storage.records import HeldState, HeldUpdate
 from aggregator_service.threads import off_loop
-from shared.errors import NotFoundError, UnavailableError
+from shared.errors import DamagedError, FederationError, NotFoundError, UnavailableError
 
 RETRY_SECONDS = 1.0  # after the disk refused, before the next attempt
-LOOK_SECONDS = 1.0  # a deadline is on the clock of the wall, which may leap: a sleep would not notice
+LOOK_SECONDS = 1.0  # the wall's clock, which deadlines are on, may leap, and the disk may refuse: no change tells
 
 Clock = Callable[[], float]
 
@@ -44,10 +44,15 @@ class Conductor:
         self.changes = Changes()
         self.sequence = records.sequence(archive.database)
         self.run = records.run(archive.database)
-        self.healthy = False
+        self._stuck: str | None = "the aggregator is starting"
         self._metrics = metrics
         self._clock = clock
         self._show()
+
+    @property
+    def hindrance(self) -> str | None:
+        """What keeps the rounds from going on, in words; None where nothing does."""
+        return self._stuck or self.archive.database.disk.refusal
 
     async def find(self, name: str) -> Run:
         """The current run, or an earlier one from the database."""
@@ -71,6 +76,12 @@ class Conductor:
             LOGGER.warning("run_failed", run=run.name, reason=run.reason)
         self.changes.announce()
 
+    async def fail(self, name: str, reason: str) -> None:
+        """End that run, if it is the current one and has not ended."""
+        async with self.lock:
+            if self.run is not None and self.run.name == name and self.run.active:
+                await self.commit(rounds.fail(self.run, reason, now=self._clock()), store.save_run)
+
     async def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Does the condition hold within so many seconds? It is looked at after every change; a shutdown ends it."""
         with anyio.move_on_after(seconds):
@@ -84,39 +95,67 @@ class Conductor:
             seen = self.changes.count
             try:
                 await self._step()
-                self.healthy, patience = True, self._patience()
-            except Exception:
-                LOGGER.exception("step_failed")
-                self.healthy, patience = False, RETRY_SECONDS
+                self._stuck, patience = None, self._patience()
+            except Exception as error:
+                self._note(error)
+                patience = RETRY_SECONDS
             with anyio.move_on_after(patience):
                 await self.changes.after(seen)
 
+    def _note(self, error: Exception) -> None:
+        """Say why it does not go on, once: a disk that has no room for an update may have none for a log either."""
+        words = str(error) if isinstance(error, FederationError) else f"a step failed: {type(error).__name__}"
+        if words != self._stuck:
+            LOGGER.exception("step_failed")
+        self._stuck = words
+
     def _patience(self) -> float:
         if self.run is None or self.run.phase not in ("waiting", "open"):
-            return math.inf
+            return LOOK_SECONDS
         return min(LOOK_SECONDS, max(0.0, self.run.deadline - self._clock()))
 
     async def _step(self) -> None:
-        closed = None
+        if self.archive.database.disk.refusal is not None:
+            await off_loop(self.archive.probe)
+            LOGGER.info("disk_takes_again")
+        aggregated = None
         async with self.lock:
             if self.run is not None:
                 await self.commit(rounds.advance(self.run, self._clock()), store.save_run)
             if self.run is not None and self.run.phase == "aggregated":
-                closed = self.run
-                await self._aggregate(closed)
-        if closed is not None:
-            await off_loop(self._prune, closed)
+                aggregated = await self._close(self.run)
+        if aggregated is not None:
+            await off_loop(self._prune, aggregated)
 
-    async def _aggregate(self, run: Run) -> None:
+    async def _close(self, run: Run) -> Run | None:
+        """Aggregate the closed round, or ask again for what is damaged in it. The same run where it is aggregated."""
+        if lost := await off_loop(aggregation.damaged, self.archive, run):
+            await self._lose(run, lost)
+            return None
         try:
             state = await off_loop(aggregation.aggregate, self.archive, run)
         except (OSError, UnavailableError):
             raise  # the disk's failure, not the run's: `conduct` tries again
         except Exception as error:
             LOGGER.exception("aggregation_failed", run=run.name, round=run.round)
-            reason = f"round {run.round} could not be aggregated: {type(error).__name__}: {error}"
+            words = str(error) if isinstance(error, DamagedError) else f"{type(error).__name__}: {error}"
+            reason = f"round {run.round} could not be aggregated: {words}"
             await self.commit(rounds.fail(run, reason, now=self._clock()), store.save_run)
-            return
+            return None
+        await self._proceed(run, state)
+        return run
+
+    async def _lose(self, run: Run, lost: list[HeldUpdate]) -> None:
+        """The files stay for whoever looks into it, until the next start."""
+        for one in lost:
+            client, digest = one.receipt.client, one.receipt.digest
+            LOGGER.error("update_damaged", run=run.name, round=run.round, client=client, digest=digest, blob=one.blob)
+        self._metrics.damaged.inc(len(lost))
+        now = self._clock()
+        after = rounds.lose(run, [one.receipt.client for one in lost], now=now)
+        await self.commit(after, partial(store.lose_updates, lost=lost, found_at=now))
+
+    async def _proceed(self, run: Run, state: HeldState) -> None:
         after = rounds.proceed(run, self._clock())
         await self.commit(after, partial(store.add_state, state=state))
         self._metrics.close_round(run, now=self._clock())

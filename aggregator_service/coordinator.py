@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,19 +15,24 @@ from aggregator_service.aggregation import Archive
 from aggregator_service.anchor import Anchor, anchor
 from aggregator_service.arrivals import Arrivals
 from aggregator_service.conductor import Clock, Conductor
+from aggregator_service.keys import Keys
+from aggregator_service.logs import LOGGER
 from aggregator_service.membership import Members, require_same
 from aggregator_service.metrics import Metrics
 from aggregator_service.rounds import Receipt, Run
 from aggregator_service.settings import AggregatorSettings
+from aggregator_service.signatures import REMEMBERED_WINDOWS, Signatures
 from aggregator_service.storage import records, store
 from aggregator_service.storage.arrivals import Arrival
 from aggregator_service.storage.blobs import Blobs
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.history import run_histories, run_history
+from aggregator_service.storage.nonces import Nonces
 from aggregator_service.threads import off_loop
 from aggregator_service.uploads import Address, Uploads
-from shared.errors import ConflictError, NotFoundError, UnavailableError
+from shared.errors import ConflictError, DamagedError, NotFoundError, UnavailableError
 from shared.schemas import ArrivalsOut, JoinIn, JoinOut, RunHistoryOut, RunIn, RunOut
+from shared.signing.messages import Claim, Target
 from shared.wire import encode
 
 
@@ -40,6 +45,7 @@ class Federation:
     conductor: Conductor
     uploads: Uploads
     arrivals: Arrivals
+    signatures: Signatures
 
 
 class Coordinator:
@@ -65,17 +71,32 @@ class Coordinator:
             self.wind_down()
             await conducting  # it ends by itself, after the step that it is in
             self._federation = None
+            federation.signatures.close()
             federation.archive.database.close()
 
     def _open(self) -> Federation:
-        directory = self.settings.state_directory
-        database, blobs = Database(directory, self.declaration), Blobs(directory / "blobs")
+        database = Database(self.settings.state_directory, self.declaration)
+        try:
+            return self._resumed(database)
+        except BaseException:
+            database.close()
+            raise
+
+    def _resumed(self, database: Database) -> Federation:
+        """All that the directory holds, once what a crash has left in it is cleared away."""
+        blobs = Blobs(self.settings.state_directory / "blobs", database.disk)
         blobs.keep_only(records.blobs(database))
         archive, members = Archive(database, blobs, self.settings), Members(records.clients(database))
         conductor = Conductor(archive, self.metrics, clock=self._clock)
         self.metrics.clients.set(len(members))
         uploads = Uploads(conductor, self.declaration, clock=self._clock)
-        return Federation(archive, members, conductor, uploads, Arrivals(database, self.metrics, clock=self._clock))
+        arrivals = Arrivals(database, self.metrics, clock=self._clock)
+        return Federation(archive, members, conductor, uploads, arrivals, self._signatures(database))
+
+    def _signatures(self, database: Database) -> Signatures:
+        seconds, directory = self.settings.signature_seconds, self.settings.state_directory
+        nonces = Nonces(directory, database.disk, seconds=REMEMBERED_WINDOWS * seconds)
+        return Signatures(Keys(self.settings.registry), nonces, seconds=seconds)
 
     @property
     def _running(self) -> Federation:
@@ -84,10 +105,12 @@ class Coordinator:
         return self._federation
 
     @property
-    def ready(self) -> bool:
-        """May clients call? Not while the disk refuses, nor once a shutdown has begun."""
+    def hindrance(self) -> str | None:
+        """Why clients should not call now: the disk refuses, or a shutdown has begun. None when they may."""
         conductor = self._federation.conductor if self._federation else None
-        return conductor is not None and conductor.healthy and not conductor.changes.closing
+        if conductor is None or conductor.changes.closing:
+            return "the aggregator is starting or stopping"
+        return conductor.hindrance
 
     def wind_down(self) -> None:
         """Let every long poll answer at once, so that a shutdown need not wait for it."""
@@ -99,8 +122,12 @@ class Coordinator:
         """The names of all clients of the federation, sorted."""
         return tuple(sorted(self._running.members.names))
 
-    def identify(self, secret: str) -> str:
-        return self._running.members.identify(secret)
+    def identify(self, target: Target, headers: Iterable[tuple[str, str]]) -> Claim:
+        """Whose request this is. AuthenticationError, or one of its kinds, where no registered client has signed it."""
+        return self._running.signatures.verify(target, headers)
+
+    def require_joined(self, client: str) -> None:
+        self._running.members.require(client)
 
     async def record(self, arrival: Arrival) -> None:
         """Put on record what a client has sent and what it is about to be answered."""
@@ -110,11 +137,11 @@ class Coordinator:
         """What is on record after that sequence number, oldest first."""
         return await self._running.arrivals.page(after, limit)
 
-    async def join(self, message: JoinIn, secret: str) -> JoinOut:
+    async def join(self, message: JoinIn, signer: str) -> JoinOut:
         require_same(self.declaration, message.declaration)
         here = self._running
         async with here.conductor.lock:
-            client = here.members.admit(message, secret, now=self._clock())
+            client = here.members.admit(message, signer, now=self._clock())
             if client not in here.members:
                 await off_loop(store.add_client, here.archive.database, client, declaration=self.declaration)
                 here.members.add(client)
@@ -176,7 +203,10 @@ class Coordinator:
         return receipt, new
 
     async def personalised(self, address: Address, *, wait: float) -> bytes | None:
-        """That client's parameters after the round; None if the round is not aggregated within the wait."""
+        """That client's parameters after the round; None if the round is not aggregated within the wait.
+
+        ConflictError where the run has failed, or where it waits for this very client to send its update again.
+        """
         here = self._running
         run = await here.conductor.find(address.run)
         if not 1 <= address.round <= run.request.rounds:
@@ -185,15 +215,29 @@ class Coordinator:
             await here.conductor.wait(lambda: self._settled(address), self._bounded(wait))
             run = await here.conductor.find(address.run)
         if run.aggregated(address.round):
-            compute = partial(aggregation.personalise, number=address.round, client=address.client)
-            return await off_loop(compute, here.archive, run)
+            return await self._computed(run, address)
         if run.phase == "failed":
             raise ConflictError(f"{run.name} has failed: {run.reason}")
+        if run.round == address.round and run.asks_again(address.client):
+            raise ConflictError(f"round {run.round}: the aggregator's disk has damaged your update; send one again")
         return None
+
+    async def _computed(self, run: Run, address: Address) -> bytes:
+        """What cannot be computed any more, and cannot be asked for again, ends the run."""
+        compute = partial(aggregation.personalise, number=address.round, client=address.client)
+        try:
+            return await off_loop(compute, self._running.archive, run)
+        except DamagedError as error:
+            LOGGER.error("stored_damaged", run=run.name, round=address.round, client=address.client, reason=str(error))
+            self.metrics.damaged.inc()
+            await self._running.conductor.fail(run.name, str(error))
+            raise
 
     def _settled(self, address: Address) -> bool:
         run = self._running.conductor.run
-        return run is None or run.name != address.run or not run.active or run.aggregated(address.round)
+        if run is None or run.name != address.run or not run.active or run.aggregated(address.round):
+            return True
+        return run.round == address.round and run.asks_again(address.client)
 
     def _bounded(self, seconds: float) -> float:
         return min(seconds, self.settings.longest_wait_seconds)

@@ -1,10 +1,9 @@
-"""Join messages and secrets -> the federation's clients, each bound to the secret of its first join."""
+"""Join messages -> the federation's clients, each under the name whose key has signed its message."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from aggregator_service.access import hashed, new_hash, same
 from aggregator_service.storage.records import Client
 from shared.errors import AuthenticationError, ForbiddenError, ProtocolError
 from shared.privacy import few_clients
@@ -12,11 +11,10 @@ from shared.schemas import Declaration, JoinIn
 
 
 class Members:
-    """Clients by name and by the hash of their secret."""
+    """Clients by name."""
 
     def __init__(self, clients: dict[str, Client]) -> None:
         self._by_name = dict(clients)
-        self._by_hash = {client.secret_hash: client for client in clients.values()}
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -37,25 +35,18 @@ class Members:
 
     def add(self, client: Client) -> None:
         self._by_name[client.name] = client
-        self._by_hash[client.secret_hash] = client
 
-    def identify(self, secret: str) -> str:
-        """Whose secret this is. Found by its hash, so the time taken says nothing about a secret."""
-        found = self._by_hash.get(hashed(secret))
-        if found is None:
-            raise AuthenticationError("expected the secret of a client that has joined")
-        return found.name
+    def require(self, name: str) -> None:
+        """AuthenticationError for one that has not joined."""
+        if name not in self._by_name:
+            raise AuthenticationError("expected a client that has joined")
 
-    def admit(self, message: JoinIn, secret: str, *, now: float) -> Client:
-        """The client as it is after this message; ForbiddenError when name and secret belong to different ones."""
-        known = self._by_name.get(message.client)
-        if known is not None and not same(known.secret_hash, hashed(secret)):
-            raise ForbiddenError(f"the name {message.client!r} is bound to another secret")
-        if known is not None:
-            return replace(known, counts=message.counts)
-        if hashed(secret) in self._by_hash:
-            raise ForbiddenError("this secret is bound to another name")
-        return Client(message.client, new_hash(secret), message.counts, now)
+    def admit(self, message: JoinIn, signer: str, *, now: float) -> Client:
+        """The client as it is after this message; ForbiddenError where another one has signed it."""
+        if message.client != signer:
+            raise ForbiddenError(f"expected your own name, {signer!r}, got {message.client!r}")
+        known = self._by_name.get(signer)
+        return Client(signer, message.counts, now) if known is None else replace(known, counts=message.counts)
 
 
 def require_same(expected: Declaration, observed: Declaration) -> None:

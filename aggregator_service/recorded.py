@@ -15,13 +15,12 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aggregator_service.access import bearer
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.logs import LOGGER
 from aggregator_service.routes import RoundPath, RunPath
 from aggregator_service.storage.arrivals import LEAST_REFUSED, Arrival, Call
 from aggregator_service.undeclared import announces_body
-from shared.errors import AuthenticationError, ProtocolError, UnavailableError
+from shared.errors import ProtocolError, UnavailableError
 from shared.web import problems
 
 T = TypeVar("T")
@@ -88,13 +87,15 @@ class _Exchange:
             await self._record(500, problems.INTERNAL)
 
     async def _record(self, status: int, code: str | None) -> None:
-        """Under the name of whoever's secret it is now: after a first join, of the client that it just became."""
+        """Under the name of the client that has signed it, which after a first join is one that has joined.
+
+        No row for anybody else: what nobody known has signed could be many, and fill the disk.
+        """
         call = CALLS.get((self._scope["method"], getattr(self._scope.get("route"), "path", "")), "other")
         if call == "other" and not self._undeclared(status, code):
             return
-        try:
-            client = self._coordinator.identify(bearer(Headers(scope=self._scope).get("authorization")))
-        except AuthenticationError:  # no row: a name costs nothing to make up, and many could fill the disk
+        client = self._scope.get("state", {}).get("client")
+        if client is None or client not in self._coordinator.joined:
             self._coordinator.metrics.strangers.inc(call != "other")
             return
         await self._coordinator.record(self._arrival(client, call, status, code))

@@ -1,12 +1,13 @@
 """Events (a join, an update, time that passes) -> the next state of a run. Pure: no clock, no HTTP, no disk.
 
-waiting -> open -> aggregated -> open ... -> finished; waiting and open may also end as failed, with a reason.
+waiting -> open -> aggregated -> open ... -> finished; each but the last may also end as failed, with a reason.
+From aggregated a round opens again where the disk has lost an update of it.
 Times are seconds since the epoch, given by the caller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from shared.errors import ConflictError, NotFoundError, ProtocolError, RoundClosedError
@@ -27,7 +28,10 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Run:
-    """A run as it stands in its current round; `receipts` are that round's, by client."""
+    """A run as it stands in its current round; `receipts` are that round's, by client.
+
+    `lost`: whose update of that round was accepted, and then damaged before it was aggregated.
+    """
 
     name: str
     request: RunIn
@@ -40,6 +44,7 @@ class Run:
     closed_at: float | None = None
     reason: str | None = None
     receipts: Mapping[str, Receipt] = field(default_factory=dict)
+    lost: frozenset[str] = frozenset()
 
     @property
     def active(self) -> bool:
@@ -53,6 +58,10 @@ class Run:
     def missing(self) -> tuple[str, ...]:
         """Enrolled clients whose update of the current round is not in, sorted."""
         return tuple(sorted(self.clients - self.receipts.keys()))
+
+    def asks_again(self, client: str) -> bool:
+        """Has this client to send once more what was accepted before?"""
+        return self.phase == "open" and client in self.lost - self.receipts.keys()
 
     def aggregated(self, number: int) -> bool:
         """Is the state after round `number` there?"""
@@ -133,7 +142,22 @@ def _leave_open(run: Run, now: float) -> Run:
     if not late:
         return run
     held = f"round {run.round}: {len(run.receipts)} of {run.quorum} updates at the deadline"
-    return fail(run, f"{held}, missing {', '.join(run.missing)}", now=now)
+    return fail(run, f"{held}, missing {', '.join(run.missing)}{_damage(run)}", now=now)
+
+
+def _damage(run: Run) -> str:
+    if not (gone := sorted(run.lost - run.receipts.keys())):
+        return ""
+    return f"; the disk had damaged what {', '.join(gone)} had sent: check it, then start a new run"
+
+
+def lose(run: Run, clients: Collection[str], *, now: float) -> Run:
+    """Updates of a closed round that cannot be read as they came. They are asked for again while the round's time
+    lasts; once it is over the round does without them, or the run fails."""
+    if run.phase != "aggregated":
+        raise RoundClosedError(f"expected an aggregated round, got round {run.round} ({run.phase})")
+    kept = {client: receipt for client, receipt in run.receipts.items() if client not in clients}
+    return advance(replace(run, phase="open", closed_at=None, receipts=kept, lost=run.lost | {*clients}), now)
 
 
 def proceed(run: Run, now: float) -> Run:
@@ -152,7 +176,8 @@ def fail(run: Run, reason: str, *, now: float) -> Run:
 
 def _open(run: Run, number: int, now: float) -> Run:
     deadline = now + run.request.deadline_seconds
-    return replace(run, phase="open", round=number, opened_at=now, deadline=deadline, closed_at=None, receipts={})
+    opened = replace(run, phase="open", round=number, opened_at=now, deadline=deadline, closed_at=None)
+    return replace(opened, receipts={}, lost=frozenset())
 
 
 def view(run: Run, client: str, *, sequence: int, now: float) -> RunOut:

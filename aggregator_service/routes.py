@@ -6,10 +6,9 @@ import hashlib
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
-from fastapi.security import HTTPBearer
+from fastapi.security import APIKeyHeader, HTTPBearer
 
-from aggregator_service.access import bearer
-from aggregator_service.callers import Caller, Service, caller, operator
+from aggregator_service.callers import Caller, OperatedRoute, Service, SignedRoute, Signer, caller
 from aggregator_service.storage.history import instant
 from aggregator_service.undeclared import nothing_undeclared
 from aggregator_service.uploads import Address
@@ -65,18 +64,19 @@ UNCHANGED: dict[int | str, dict[str, Any]] = {304: {"description": "the caller h
 NOT_YET: dict[int | str, dict[str, Any]] = {204: {"description": "the wait is over, the round is not aggregated"}}
 REPEATED: dict[int | str, dict[str, Any]] = {201: {"model": ReceiptOut, "description": "accepted; 200: it came before"}}
 UPDATE_BODY = {"requestBody": {"required": True, "content": {MEDIA_TYPE: BINARY}}}
-SHOWN = Depends(HTTPBearer(auto_error=False))  # for /docs alone; who is calling is decided by `caller` and `operator`
-STRICT = [SHOWN, Depends(nothing_undeclared)]
-clients = APIRouter(prefix="/v1", tags=["clients"], dependencies=STRICT, responses=PROBLEMS)
-operated = APIRouter(prefix="/v1", tags=["operator"], dependencies=[*STRICT, Depends(operator)], responses=PROBLEMS)
+# The first of each is for /docs alone; who is calling is decided by `Signed` and `OperatedRoute`.
+SIGNED = [Depends(APIKeyHeader(name="Signature", auto_error=False)), Depends(nothing_undeclared)]
+BY_TOKEN = [Depends(HTTPBearer(auto_error=False))]
+clients = APIRouter(prefix="/v1", tags=["clients"], dependencies=SIGNED, responses=PROBLEMS, route_class=SignedRoute)
+operated = APIRouter(
+    prefix="/v1", tags=["operator"], dependencies=BY_TOKEN, responses=PROBLEMS, route_class=OperatedRoute
+)
 inside = APIRouter(tags=["service"])
 
 
 @clients.post("/clients")
-async def join(message: JoinIn, request: Request, service: Service) -> JoinOut:
-    secret = bearer(request.headers.get("authorization"))
-    request.state.client = message.client
-    return await service.join(message, secret)
+async def join(message: JoinIn, signer: Signer, service: Service) -> JoinOut:
+    return await service.join(message, signer)
 
 
 @clients.get("/runs/current")
@@ -168,8 +168,8 @@ async def live() -> dict[str, str]:
 
 @inside.get("/health/ready")
 async def ready(service: Service) -> dict[str, str]:
-    if not service.ready:
-        raise UnavailableError("the aggregator is starting, stopping, or its disk refuses")
+    if (hindrance := service.hindrance) is not None:
+        raise UnavailableError(hindrance)
     return {"status": "ready"}
 
 

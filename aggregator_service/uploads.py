@@ -42,13 +42,15 @@ class Uploads:
         """The receipt of an update, and whether it is new."""
         await self._require_place(address)
         blob = await self._archive.blobs.receive(body, limit=self._archive.settings.max_upload_bytes)
-        new = False
         try:
-            scalars = await off_loop(inspect, self._declaration, self._archive.blobs.path(blob.name))
+            with self._archive.database.disk.asked("the body to be read again"):
+                scalars = await off_loop(inspect, self._declaration, self._archive.blobs.path(blob.name))
             receipt, new = await self._take(address, blob, scalars)
-        finally:
-            if not new:
-                self._archive.blobs.remove([blob.name])
+        except Exception:  # not where a shutdown cancels this: its commit may still be on the way
+            self._archive.blobs.remove([blob.name])
+            raise
+        if not new:
+            self._archive.blobs.remove([blob.name])
         return receipt, new
 
     async def _require_place(self, address: Address) -> None:

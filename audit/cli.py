@@ -16,14 +16,19 @@ from audit.case import open_case
 from audit.evidence import Evidence
 from audit.flags import RoleName
 from audit.inquiry import Inquiry, Mounts, Services, inquire, nobody_to_tell, nothing_to_wait_for
-from audit.live import read_services
+from audit.live import Places, read_services
 from audit.probes.meeting import leave, meet, others_left, peer
 from audit.report import report
 from shared.errors import FederationError, SettingsError
+from shared.web.tls import Calling
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON alone")]
 AggregatorUrl = Annotated[str, typer.Option(help="where the aggregator answers")]
 TokenFile = Annotated[Path | None, typer.Option(help="file with the operator's secret")]
+KeyFile = Annotated[Path | None, typer.Option(help="file with the key of the client's operator")]
+Authority = Annotated[Path | None, typer.Option("--ca", help="PEM; whose certificates are believed, and no others'")]
+Certificate = Annotated[Path | None, typer.Option(help="PEM, shown to a service that asks for one")]
+CertificateKey = Annotated[Path | None, typer.Option(help="PEM, the certificate's")]
 HOME = "http://127.0.0.1:8800"
 
 
@@ -32,10 +37,14 @@ def probe(
     name: Annotated[str, typer.Option(help="of that part")],
     aggregator_url: AggregatorUrl = HOME,
     client_url: Annotated[str, typer.Option(help="the client's own API")] = "http://127.0.0.1:8801",
-    secret_file: Annotated[
+    signing_key_file: Annotated[
         Path | None, typer.Option(help="the client's: undeclared uploads are tried; use --record")
     ] = None,
     operator_token_file: TokenFile = None,
+    operator_key_file: KeyFile = None,
+    ca: Authority = None,
+    certificate: Certificate = None,
+    certificate_key: CertificateKey = None,
     own: Annotated[list[Path] | None, typer.Option(help="folder of the client's own files; repeatable")] = None,
     root: Annotated[Path, typer.Option(help="where others' files are looked for")] = Path("/"),
     meeting: Annotated[Path | None, typer.Option("--meet", envvar="LPSFED_PROBE_MEET", help="folder of all")] = None,
@@ -62,7 +71,14 @@ def probe(
         outside=flags.outside(outside, outside_udp, outside_name),
         published=tuple(published or flags.likely_ports((part, *parts.values()))),
         mounts=Mounts(root, tuple(own or ())),
-        services=Services(aggregator_url, client_url, secret_file, operator_token_file),
+        services=Services(
+            aggregator_url,
+            client_url,
+            signing_key_file,
+            operator_token_file,
+            operator_key_file,
+            Calling(ca, certificate, certificate_key),
+        ),
         recorded=record is not None,
         announce=nobody_to_tell if record is None else partial(evidence.keep, path=record),
         settled=nothing_to_wait_for if meeting is None else partial(others_left, meeting, parts.values(), meet_seconds),
@@ -90,6 +106,12 @@ def privacy_report(
     aggregator_url: AggregatorUrl = HOME,
     operator_token_file: TokenFile = None,
     clients: Annotated[list[str] | None, typer.Option("--client", help="NAME=URL of a running client")] = None,
+    operator_keys: Annotated[
+        list[str] | None, typer.Option("--operator-key", help="NAME=FILE with the key of that client's operator")
+    ] = None,
+    ca: Authority = None,
+    certificate: Certificate = None,
+    certificate_key: CertificateKey = None,
     every_field: Annotated[bool, typer.Option("--every-field", help="the fields of every update")] = False,
     every_probe: Annotated[bool, typer.Option("--every-probe", help="every probe by itself")] = False,
     as_json: AsJson = False,
@@ -102,8 +124,9 @@ def privacy_report(
         raise SettingsError("expected evidence, or --operator-token-file and every --client, or both, got neither")
     parts = evidence.gather(files or ())
     if operator_token_file is not None:
-        urls = flags.urls(clients or ())
-        parts = asyncio.run(read_services(aggregator_url, operator_token_file, urls, probed=parts))
+        urls, keys = flags.urls(clients or ()), flags.files("--operator-key", operator_keys or ())
+        places = Places(aggregator_url, operator_token_file, urls, keys, Calling(ca, certificate, certificate_key))
+        parts = asyncio.run(read_services(places, probed=parts))
     made = report(open_case(parts))
     if as_json:
         sys.stdout.write(made.model_dump_json(indent=1) + "\n")

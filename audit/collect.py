@@ -11,6 +11,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from audit.evidence import Evidence, now
 from shared.errors import FederationError, ProtocolError, TooLargeError, UnavailableError
 from shared.schemas import ArrivalOut, ArrivalsOut, Declaration, RunHistoryOut
+from shared.web.tls import reason
 
 T = TypeVar("T")
 
@@ -90,8 +91,7 @@ async def asked(http: httpx.AsyncClient, path: str, kind: TypeAdapter[T], **quer
         async with asyncio.timeout(CALL_SECONDS):
             content = await _read(http, path, query)
     except (httpx.HTTPError, TimeoutError) as error:
-        reason = type(error).__name__
-        raise UnavailableError(f"{http.base_url}: expected a running service, got {reason}") from None
+        raise UnavailableError(f"{http.base_url}: expected a running service, got {reason(error)}") from None
     try:
         return kind.validate_json(content)
     except ValidationError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from enum import StrEnum
+from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -62,6 +63,17 @@ def urls(clients: Iterable[str]) -> dict[str, str]:
         found[match["name"]] = match["url"]
     if not found:
         raise SettingsError("--client: expected NAME=URL of every client, got none")
+    return found
+
+
+def files(option: str, texts: Iterable[str]) -> dict[str, Path]:
+    """NAME=FILE, each name once."""
+    found: dict[str, Path] = {}
+    for text in texts:
+        name, mark, file = text.partition("=")
+        if not (name and mark and file) or name in found:
+            raise SettingsError(f"{option}: expected NAME=FILE, each name once, got {text!r}")
+        found[name] = Path(file)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -13,8 +13,10 @@ from audit.evidence import Evidence, Probe, now
 from audit.probes import addresses, bodies, files, gate, network, uploads
 from audit.probes.meeting import Part
 from audit.probes.network import Outside, Surroundings
-from client_service.boundary.secret import own_secret
+from client_service.boundary.signing_key import own_key
 from shared.errors import SettingsError
+from shared.signing.messages import Signatory
+from shared.web.tls import Calling
 
 CALL_SECONDS = 20.0
 
@@ -29,12 +31,17 @@ class Mounts:
 
 @dataclass(frozen=True)
 class Services:
-    """Where the services answer, and the files with the secrets to ask them with."""
+    """Where the services answer, and the files with the secrets to ask them with.
+
+    `signing_key`: the client's own; `token`, `key`: of the aggregator's operator, and of the client's.
+    """
 
     aggregator: str
     client: str
-    secret: Path | None
+    signing_key: Path | None
     token: Path | None
+    key: Path | None = None
+    calling: Calling = field(default_factory=Calling)
 
 
 def nobody_to_tell(evidence: Evidence) -> None:
@@ -86,22 +93,24 @@ async def _aggregator(inquiry: Inquiry) -> Evidence:
     if inquiry.services.token is None:
         raise SettingsError("expected --operator-token-file, to read the aggregator's record")
     await inquiry.settled()
-    async with opened(inquiry.services.aggregator, token(inquiry.services.token)) as http:
+    services, bearer = inquiry.services, token(inquiry.services.token)
+    async with opened(services.aggregator, bearer, calling=services.calling) as http:
         return await collect.of_aggregator(http, inquiry.own.name)
 
 
 async def _client(inquiry: Inquiry) -> Evidence:
     """A client's ledger is needed for its uploads too: it tells which round has its update."""
     name, services = inquiry.own.name, inquiry.services
-    async with opened(services.aggregator) as aggregator:
+    async with opened(services.aggregator, calling=services.calling) as aggregator:
         control = await _answers(aggregator)
-        if services.secret is None and not inquiry.recorded:
+        if services.signing_key is None and not inquiry.recorded:
             return Evidence(name=name, role="client", taken_at=now(), probes=(control,))
-        async with opened(services.client) as client:
+        key = None if services.key is None else token(services.key)
+        async with opened(services.client, key, calling=services.calling) as client:
             found = await collect.of_client(client, name)
-        if services.secret is None:
+        if services.signing_key is None:
             return found.model_copy(update={"probes": (control,)})
-        who = _intruder(inquiry, found, services.secret)
+        who = _intruder(inquiry, found, services.signing_key)
         place = uploads.latest_place(found)
         inquiry.announce(found.model_copy(update={"sent": uploads.planned(who, place)}))
         tried, sent = await uploads.probe(aggregator, who, place)
@@ -109,12 +118,11 @@ async def _client(inquiry: Inquiry) -> Evidence:
     return found.model_copy(update={"probes": probes, "sent": tuple(sent)})
 
 
-def _intruder(inquiry: Inquiry, found: Evidence, secret: Path) -> uploads.Intruder:
+def _intruder(inquiry: Inquiry, found: Evidence, key: Path) -> uploads.Intruder:
     names = sorted(part.name for part in inquiry.parts.values() if part.role == "client")
     assert found.declaration is not None
-    return uploads.Intruder(
-        found.name, own_secret(Path(), secret), names[0] if names else bodies.ANOTHER, found.declaration
-    )
+    who = Signatory(found.name, own_key(found.name, Path(), key))
+    return uploads.Intruder(who, names[0] if names else bodies.ANOTHER, found.declaration)
 
 
 async def _answers(http: httpx.AsyncClient) -> Probe:
@@ -127,14 +135,16 @@ async def _answers(http: httpx.AsyncClient) -> Probe:
     return Probe(kind="control: the aggregator", name=name, expected="200", observed=observed, held=observed == "200")
 
 
-def opened(url: str, bearer: str | None = None) -> httpx.AsyncClient:
+def opened(url: str, bearer: str | None = None, *, calling: Calling) -> httpx.AsyncClient:
     """A way to ask a service, past the gate and past every proxy of the environment."""
     headers = {} if bearer is None else {"Authorization": f"Bearer {bearer}"}
-    return httpx.AsyncClient(base_url=url, headers=headers, timeout=CALL_SECONDS, trust_env=False)
+    return httpx.AsyncClient(
+        base_url=url, headers=headers, timeout=CALL_SECONDS, trust_env=False, verify=calling.context
+    )
 
 
 def token(path: Path) -> str:
-    """The operator's secret."""
+    """An operator's secret."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from audit.collect import of_aggregator, of_client
 from audit.evidence import Evidence
 from audit.inquiry import opened, token
+from shared.web.tls import Calling
 
 
-async def read_services(
-    url: str, token_file: Path, clients: Mapping[str, str], probed: Sequence[Evidence] = ()
-) -> tuple[Evidence, ...]:
+@dataclass(frozen=True)
+class Places:
+    """Where the services answer, and the files with the secrets of their operators."""
+
+    aggregator: str
+    token: Path
+    clients: Mapping[str, str]
+    keys: Mapping[str, Path]
+    calling: Calling
+
+
+async def read_services(places: Places, probed: Sequence[Evidence] = ()) -> tuple[Evidence, ...]:
     """The clients' ledgers first: what they call accepted by then, the aggregator has on record."""
     found = []
-    for name, place in clients.items():
-        async with opened(place) as http:
+    for name, place in places.clients.items():
+        key = token(places.keys[name]) if name in places.keys else None
+        async with opened(place, key, calling=places.calling) as http:
             found.append(await of_client(http, name))
-    async with opened(url, token(token_file)) as http:
+    async with opened(places.aggregator, token(places.token), calling=places.calling) as http:
         found.append(await of_aggregator(http, "aggregator"))
     return _with_probes(found, probed)
 

@@ -14,7 +14,8 @@ from shared.schemas import ArrivalOut
 Source = Literal["ledger", "probes"]
 SUCCESS = 300  # the first HTTP status that is none
 LEAST_REFUSED = 400  # the HTTP status from which on an answer is a refusal
-CUT_OFF, OWN_MISTAKE = 400, 500  # answered where a body's end never came; and where the aggregator itself failed
+CUT_OFF = (400, 408)  # answered where a body's end never came, or not in time
+OWN_MISTAKE = 500  # the first HTTP status of an aggregator that itself failed
 FROM_BETWEEN = (502, 504)  # a proxy says so, of an answer that it did not get
 
 
@@ -153,5 +154,5 @@ def _could_be(arrival: ArrivalOut, sending: Sending) -> bool:
         return whole and sending.source == "ledger"
     if whole:
         return arrival.size > 0 or sending.status in (None, arrival.status)
-    broken = arrival.status == CUT_OFF or arrival.status >= OWN_MISTAKE
+    broken = arrival.status in CUT_OFF or arrival.status >= OWN_MISTAKE
     return arrival.size < sending.bytes and (arrival.size == 0 or broken)

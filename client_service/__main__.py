@@ -30,7 +30,7 @@ def serve(settings: ClientSettings) -> None:
 async def _serve(settings: ClientSettings) -> None:
     app = create_app(settings)
     LOGGER.info("starting", client=settings.name, host=settings.host, port=settings.port)
-    await run_server(app, host=settings.host, port=settings.port, wind_down=lambda: None, logger=LOGGER)
+    await run_server(app, settings, identities=app.state.identities, wind_down=lambda: None, logger=LOGGER)
 
 
 def main() -> int:

@@ -18,7 +18,7 @@ from client_service.learning.local import Moment
 from client_service.logs import LOGGER
 from client_service.metrics import Metrics
 from client_service.participation import Participation, Place
-from client_service.schemas import RoundQuality
+from client_service.schemas import QualityOut, RoundQuality
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings, allowed
 from client_service.shard import Shard
@@ -68,7 +68,7 @@ class Agent:
         self._declaration: Declaration = silo.settings.declaration()
         self._sequence: int | None = None
         self._joined = False
-        self.standing = Standing()
+        self.standing = Standing(shared_digest=self._kept().shared_digest)
         self.participation: Participation | None = None
 
     async def follow(self) -> None:
@@ -115,28 +115,37 @@ class Agent:
             part = await self._begin(state, run)
         self._note(run=run, round=state.round, rounds=state.rounds)
         self._warn(few_clients(state.joined) if state.phase == "open" else self.standing.warnings)
-        if state.phase == "open" and state.standing == "expected" and part.applied < state.round:
-            await self._round(part, state)
-        elif over and not part.quality.finished:
+        if over and part.quality.finished:
+            return
+        await self._catch_up(part, state)
+        if state.phase == "open" and state.standing != "absent" and part.applied < state.round:
+            await self._round(part, state, state.round)
+        elif over:
             await self._finish(part, None if state.phase == "finished" else "the aggregator ended the run as failed")
 
     def _left_off(self, run: str) -> bool:
         """Was this client stopped in this run, before it had evaluated it?"""
-        quality = kept_quality(self._silo.settings.state_directory / "model", self._silo.settings.name)
+        quality = self._kept()
         return quality.run == run and not quality.finished
 
+    def _kept(self) -> QualityOut:
+        """What an earlier process knew of its last run."""
+        return kept_quality(self._silo.settings.state_directory / "model", self._silo.settings.name)
+
     async def _begin(self, state: RunOut, run: str) -> Participation:
-        """Make this run's model and put the run's parameters into it: the initial ones, or the latest."""
+        """This run's model where an earlier process left it, or with the run's parameters: initial ones, or latest."""
         self._note(phase="preparing", run=run)
         silo, method = self._silo, self._agreed(state.method)
         settings, kind = silo.settings, build_strategy(silo.settings.strategy, method).model
         folder, cache = settings.state_directory / "model", settings.cache_directory
         place = Place(settings.name, run, state.seed, method, folder, kind, cache)
         part = await self._off_loop(Participation, place, silo.shard, silo.recommender, silo.device, silo.interrupt)
-        number = state.round if state.phase == "finished" else max(0, state.round - 1)
-        received = await self._personalised(run, number) if number else await self._aggregator.model(run)
-        await self._off_loop(part.begin, received, number)
-        self.participation, self._received = part, received
+        number = _closed(state)
+        if not await self._off_loop(part.resume, number):
+            received = await self._personalised(run, number) if number else await self._aggregator.model(run)
+            await self._off_loop(part.begin, received, number)
+        self._note(shared_digest=part.shared_digest())
+        self.participation = part
         return part
 
     def _agreed(self, method: MethodSettings | None) -> MethodSettings:
@@ -147,15 +156,28 @@ class Agent:
             raise PrivacyError("the run's settings would send other parameters than this client has declared")
         return agreed
 
-    async def _round(self, part: Participation, state: RunOut) -> None:
-        """Algorithm 1's body at the client."""
+    async def _catch_up(self, part: Participation, state: RunOut) -> None:
+        """Be after the last round that has closed.
+
+        A round that this client has trained in, or may have before it was restarted, is lived again, so that it ends
+        with what it would have had. Nothing is sent: a closed round takes nothing. Other rounds are passed over.
+        """
+        number = _closed(state)
+        if part.applied == number - 1 and part.took_part(number):
+            await self._round(part, state, number)
+        elif part.applied < number:
+            received = await self._personalised(part.place.run, number)
+            await self._off_loop(part.go_on, received, number)
+            self._note(shared_digest=part.shared_digest())
+
+    async def _round(self, part: Participation, state: RunOut, number: int) -> None:
+        """Algorithm 1's body at the client. What the aggregator holds already, or cannot take, is not sent."""
         began, before = time.perf_counter(), replace(self._aggregator.traffic)
-        run, number = part.place.run, state.round
-        if part.applied < number - 1:  # a round was missed: go on from what it gave
-            self._received = await self._personalised(run, number - 1)
-        update, seconds = await self._fit(part, state)
-        await self._upload(run, number, update)
-        self._received = await self._personalised(run, number)
+        run = part.place.run
+        update, seconds = await self._fit(part, state, number)
+        if number == state.round and state.phase == "open" and state.standing == "expected":
+            await self._upload(run, number, update)
+        received = await self._personalised(run, number)
         traffic = self._aggregator.traffic
         figures = RoundQuality(
             round=number,
@@ -169,27 +191,31 @@ class Agent:
             bytes_down=traffic.down - before.down,
         )
         self._note(phase="evaluating")
-        await self._off_loop(part.apply, self._received, figures)
+        await self._off_loop(part.apply, received, figures)
         self._note(phase="waiting", shared_digest=part.shared_digest())
         self._silo.metrics.rounds.inc()
 
-    async def _fit(self, part: Participation, state: RunOut) -> tuple[Parameters, float]:
+    async def _fit(self, part: Participation, state: RunOut, number: int) -> tuple[Parameters, float]:
         strategy = build_strategy(self._silo.settings.strategy, part.place.method)
-        anchor = await self._aggregator.anchor(part.place.run, state.round) if "rho" in strategy.scalars else None
-        moment = Moment(state.round, state.rounds, state.seed, anchor)
+        anchor = await self._aggregator.anchor(part.place.run, number) if "rho" in strategy.scalars else None
+        moment = Moment(number, state.rounds, state.seed, anchor)
         self._note(phase="training")
-        return await self._off_loop(part.fit, strategy, moment, self._received)
+        return await self._off_loop(part.fit, strategy, moment, part.received)
 
     async def _upload(self, run: str, number: int, update: Parameters) -> None:
-        """Through the gate. A round that was closed without this client is no error: it goes on with what it gives."""
+        """Through the gate. A round that was closed without this client is no error: it goes on with what it gives.
+
+        Nor is it one that the aggregator holds another update: this client sent it, and could not keep its training.
+        """
         self._note(phase="uploading")
         body = pass_gate(self._declaration, update)
         try:
             receipt = await self._aggregator.upload(run, number, body)
             LOGGER.info("uploaded", run=run, round=number, bytes=receipt.size, digest=receipt.digest)
             self._silo.metrics.upload_bytes.inc(receipt.size)
-        except RoundClosedError as error:
-            LOGGER.warning("too_late", run=run, round=number, reason=str(error))
+        except ConflictError as error:
+            event = "too_late" if isinstance(error, RoundClosedError) else "another_is_held"
+            LOGGER.warning(event, run=run, round=number, reason=str(error))
 
     async def _personalised(self, run: str, number: int) -> Parameters:
         """Wait for the round to be aggregated. The aggregator's deadline bounds the wait: a failed run is refused."""
@@ -216,3 +242,8 @@ class Agent:
 
     def _note(self, **changes: object) -> None:
         self.standing = replace(self.standing, **changes)  # type: ignore[arg-type]
+
+
+def _closed(state: RunOut) -> int:
+    """The last round whose parameters are there to be fetched; 0 before the first."""
+    return state.round if state.phase == "finished" else max(0, state.round - 1)

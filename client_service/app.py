@@ -9,12 +9,15 @@ import httpx
 from fastapi import FastAPI
 
 from client_service import routes
+from client_service.callers import Keys
 from client_service.logs import LOGGER
 from client_service.pages import routes as pages
 from client_service.service import ClientService
 from client_service.settings import ClientSettings
 from shared.web import problems, reference
-from shared.web.access import Addressed, Limited, Observed
+from shared.web.access import Addressed, Limited, Observed, Timed
+from shared.web.pace import Buckets, Paced
+from shared.web.tls import Calling, Identity
 
 
 def create_app(settings: ClientSettings, outside: httpx.AsyncBaseTransport | None = None) -> FastAPI:
@@ -23,16 +26,28 @@ def create_app(settings: ClientSettings, outside: httpx.AsyncBaseTransport | Non
     `outside`: what carries requests to the aggregator, beneath the gate; by default the network.
     """
     app = FastAPI(title="LPSFed client", lifespan=_lifespan, docs_url=None, redoc_url=None)
-    service = app.state.service = ClientService(settings, outside or httpx.AsyncHTTPTransport())
+    identities = app.state.identities = settings.identities()
+    service = app.state.service = ClientService(settings, outside or _network(settings, identities))
+    service.metrics.watch(identities)
+    keys = app.state.keys = Keys.of(settings)
     for router in (routes.recommendations, routes.silo, routes.inside):
         app.include_router(router)
     pages.install(app, service)
     reference.install(app)
     problems.install(app)
     app.add_middleware(Limited)
+    app.add_middleware(Timed)
+    app.add_middleware(Paced, buckets=Buckets(settings.pace), who=keys.who)
     app.add_middleware(Addressed, allowed=settings.allowed_hosts)
     app.add_middleware(Observed, requests=service.metrics.requests, logger=LOGGER)
     return app
+
+
+def _network(settings: ClientSettings, identities: dict[str, Identity]) -> httpx.AsyncBaseTransport:
+    """The way to the aggregator. The certificate that is shown there, where there is one, joins `identities`."""
+    calling = Calling(settings.aggregator_authority, settings.tls_client_certificate, settings.tls_client_key)
+    identities.update(calling.identities)
+    return httpx.AsyncHTTPTransport(verify=calling.context)
 
 
 @asynccontextmanager

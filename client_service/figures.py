@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from client_service.schemas import Message, QualityOut, SpectrumOut
+from client_service.shard.files import settle
 
 QUALITY = "quality.json"
 SPECTRA = "spectra.json"
@@ -37,4 +38,4 @@ def kept_spectra(folder: Path) -> SpectrumOut:
 def _replace(path: Path, figures: Message) -> None:
     partial = path.with_suffix(".partial")
     partial.write_text(figures.model_dump_json(), encoding="utf-8")
-    partial.replace(path)
+    settle(partial, path)

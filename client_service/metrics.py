@@ -5,7 +5,11 @@ No quality and no count of users, items or edges: a silo's monitoring may be rea
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+
+from shared.web.tls import Identity, measure
 
 PREFIX = "lpsfed_client"
 
@@ -20,6 +24,10 @@ class Metrics:
         self.requests = Histogram(
             f"{PREFIX}_request_seconds", "Latency by route", ["method", "route", "status"], registry=registry
         )
+
+    def watch(self, identities: Mapping[str, Identity]) -> None:
+        """How long the service's certificates are good for."""
+        measure(identities, PREFIX, self._registry)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

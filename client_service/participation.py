@@ -1,10 +1,14 @@
-"""One run as this client lives it: train, apply, evaluate, keep and serve the best. It never touches the network."""
+"""One run as this client lives it: train, apply, evaluate, keep and serve the best. It never touches the network.
+
+After each round it keeps all that the next one depends on: a client that is killed lives the round at hand again.
+"""
 
 from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +19,12 @@ from client_service.learning.evaluate import on_test, on_validation, validation_
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.local import LocalTraining, Moment
 from client_service.learning.spectra import cached_spectrum
+from client_service.logs import LOGGER
 from client_service.schemas import QualityOut, RoundQuality, SpectrumOut
 from client_service.serving.checkpoint import ModelHead, load_parameters, read_head, save_model
 from client_service.serving.recommender import Recommender, Served, freeze
 from client_service.shard import Shard
+from client_service.training_checkpoint import Owner, TrainingCheckpoint, drop_training, keep_training, kept_training
 from shared.errors import DataError
 from shared.parameters import digest
 from shared.settings import MethodSettings
@@ -43,6 +49,15 @@ class Place:
     cache: Path | None = None
 
 
+@dataclass(frozen=True)
+class Fitted:
+    """What training gave a round: the update, and the seconds it took."""
+
+    round: int
+    update: Parameters
+    seconds: float
+
+
 class Participation:
     """The model of one run. Its methods are slow, belong in a worker thread, and end early with Interrupted.
 
@@ -65,33 +80,69 @@ class Participation:
         self._interrupt = interrupt
         self._users = validation_users(shard.train.shape[0], seed=0)
         self._best: Served | None = None
+        self._fitted: Fitted | None = None  # until the round's parameters are applied: nothing is trained twice
+        self._resumed = False  # and nothing applied since
         self.applied = 0
         self.quality = self._empty_quality(seconds)
         self.spectrum = kept_spectra(place.folder)
 
+    @property
+    def received(self) -> Parameters:
+        """What came last from the aggregator."""
+        return self._training.received
+
+    def resume(self, number: int) -> bool:
+        """Go on where an earlier process was in this run, as if it had never ended.
+
+        False, and nothing changed, where nothing fit was kept, or where the aggregator, whose last closed round is
+        `number`, is behind it: then another run has the name.
+        """
+        kept = kept_training(self.place.folder, self._owner())
+        if kept is None:
+            return False
+        if kept.round > number or not self._training.fits(kept.state):
+            LOGGER.warning("training_set_aside", run=self.place.run, round=kept.round, closed=number)
+            return False
+        self._take_up_best()
+        self._training.restore(kept.state)
+        if self._best is None:  # its file is gone: until there is a better one, this serves
+            self._best = self._recommender.served = freeze(f"{self.place.run}.{kept.round}", self._training)
+        self.quality, self.applied, self._resumed = kept.quality, kept.round, True
+        LOGGER.info("training_resumed", run=self.place.run, round=kept.round)
+        return True
+
     def begin(self, received: Parameters, number: int) -> None:
         """Take over the run's parameters after round `number` (0: the initial ones) and serve them."""
         self._training.initialise(self.place.seed)
-        self._resume(number)
+        if number > 0:  # at 0 a run begins, whatever had its name before
+            self._fall_back(number)
+        self.go_on(received, number)
+
+    def go_on(self, received: Parameters, number: int) -> None:
+        """Take over what a round gave in which this client did not train."""
         self._training.load(received)
         self._judge(RoundQuality(round=number, recall=0.0, ndcg=0.0))
-        self.applied = number
+        self._stand_after(number)
+
+    def took_part(self, number: int) -> bool:
+        """Has this client trained in the round after the one applied, or might it have before it was restarted?"""
+        return self._resumed or (self._fitted is not None and self._fitted.round == number)
 
     def fit(self, strategy: Strategy, moment: Moment, received: Parameters) -> tuple[Parameters, float]:
-        """The client's half of a round: what the strategy wants to send, and the seconds it took."""
-        began = time.perf_counter()
-        self._training.moment = moment
-        update = strategy.fit(self._training, received)
-        seconds = time.perf_counter() - began
-        self._show_spectrum(update.scalars.get("rho"))
-        return update, seconds
+        """The client's half of a round: what the strategy wants to send, and the seconds it took.
+
+        A round that was fitted already is not trained again: what it gave could not be sent, or not be answered.
+        """
+        if self._fitted is None or self._fitted.round != moment.round:
+            self._fitted = self._trained(strategy, moment, received)
+        return self._fitted.update, self._fitted.seconds
 
     def apply(self, received: Parameters, figures: RoundQuality) -> None:
         """Take over a round's personalised parameters, evaluate, and serve them if they are the best so far."""
         self._training.load(received)
         trained = self._training.figures
         self._judge(figures.model_copy(update={"loss": trained.loss, "saturated": trained.saturated}))
-        self.applied = figures.round
+        self._stand_after(figures.round)
 
     def finish(self, failure: str | None = None) -> None:
         """Read the test items, once, with the model that validation chose."""
@@ -105,8 +156,10 @@ class Participation:
             "finished": True,
             "failure": failure,
             "angles": self._angles(),
+            "shared_digest": self.shared_digest(),
         }
         self._keep(self.quality.model_copy(update=ended))
+        drop_training(self.place.folder)
 
     def shared_digest(self) -> str:
         """sha256 over both MLPs as they are now."""
@@ -121,19 +174,55 @@ class Participation:
             self.spectrum = SpectrumOut(run=self.place.run, round=number, own=own, anchor=anchor, rho=rho)
             keep_spectra(self.place.folder, self.spectrum)
 
-    def _resume(self, number: int) -> None:
-        """After a restart in mid-run: go on from the best model of this run that was kept, and from its figures."""
-        place, head, quality = self.place, read_head(self.place.folder), kept_quality(self.place.folder, "")
-        mine = (self._shard.digest, place.run, place.method, place.kind)
-        same = head is not None and (head.shard, head.run, head.method, head.kind) == mine
-        if head is None or not same or not head.round <= number > 0:  # at 0 a run begins, whatever had its name before
+    def _trained(self, strategy: Strategy, moment: Moment, received: Parameters) -> Fitted:
+        began = time.perf_counter()
+        self._training.moment = moment
+        update = strategy.fit(self._training, received)
+        seconds = time.perf_counter() - began
+        self._show_spectrum(update.scalars.get("rho"))
+        return Fitted(moment.round, update, seconds)
+
+    def _stand_after(self, number: int) -> None:
+        """Everything before is kept first: a crash in between is followed by the same round and the same figures."""
+        kept = TrainingCheckpoint(self._owner(), number, self.quality, self._training.state())
+        keep_training(self.place.folder, kept)
+        self.applied, self._fitted, self._resumed = number, None, False
+
+    def _owner(self) -> Owner:
+        return Owner(seed=self.place.seed, **self._origin())
+
+    def _origin(self) -> dict[str, Any]:
+        """What a model, and its training, belong to."""
+        place, training = self.place, self._training
+        return {
+            "shard": self._shard.digest,
+            "run": place.run,
+            "method": place.method,
+            "kind": place.kind,
+            "start": training.start,
+            "recipe": training.recipe,
+        }
+
+    def _fall_back(self, number: int) -> None:
+        """Without a training checkpoint: go on from the best model of this run that was kept, and from its figures."""
+        head, quality = read_head(self.place.folder), kept_quality(self.place.folder, "")
+        if head is None or head.round > number or not self._take_up_best():
             return
-        if not load_parameters(place.folder, head, self._training.model):
-            return
-        self._best = self._recommender.served = freeze(head.version, self._training)
-        if quality.run == place.run:
+        LOGGER.warning("training_lost", run=self.place.run, round=number, goes_on_from=head.round)
+        if quality.run == self.place.run:
             earlier = tuple(entry for entry in quality.rounds if entry.round < number)
             self.quality = self.quality.model_copy(update={"rounds": earlier, "best_round": quality.best_round})
+
+    def _take_up_best(self) -> bool:
+        """Fill the model with the best one of this run that was kept, and serve it."""
+        place, head = self.place, read_head(self.place.folder)
+        mine = (self._shard.digest, place.run, place.method, place.kind)
+        if head is None or (head.shard, head.run, head.method, head.kind) != mine:
+            return False
+        if not load_parameters(place.folder, head, self._training.model):
+            return False
+        self._best = self._recommender.served = freeze(head.version, self._training)
+        return True
 
     def _judge(self, figures: RoundQuality) -> None:
         began = time.perf_counter()
@@ -150,19 +239,8 @@ class Participation:
 
     def _serve(self, served: Served, number: int, *, recall: float, ndcg: float) -> None:
         """Keep the checkpoint, then let it answer: what is served survives a restart."""
-        place = self.place
-        head = ModelHead(
-            shard=self._shard.digest,
-            run=place.run,
-            round=number,
-            method=place.method,
-            kind=place.kind,
-            start=self._training.start,
-            recipe=self._training.recipe,
-            recall=recall,
-            ndcg=ndcg,
-        )
-        save_model(place.folder, served.model, head)
+        head = ModelHead(round=number, recall=recall, ndcg=ndcg, **self._origin())
+        save_model(self.place.folder, served.model, head)
         self._best = self._recommender.served = served
 
     def _keep(self, quality: QualityOut) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi.security import HTTPBearer
 
+from client_service.callers import ForApplications, ForOperator
 from client_service.schemas import (
     BatchOut,
     LedgerOut,
@@ -31,9 +33,10 @@ async def unstored(response: Response) -> None:
     response.headers["Cache-Control"] = "no-store"
 
 
-UNSTORED = [Depends(unstored)]
-recommendations = APIRouter(prefix="/v1", tags=["recommendations"], responses=PROBLEMS, dependencies=UNSTORED)
-silo = APIRouter(prefix="/v1", tags=["silo"], responses=PROBLEMS, dependencies=UNSTORED)
+SHOWN = Depends(HTTPBearer(auto_error=False))  # for /docs alone; who is calling is decided by the routes' classes
+COMMON: dict[str, Any] = {"prefix": "/v1", "responses": PROBLEMS, "dependencies": [Depends(unstored), SHOWN]}
+recommendations = APIRouter(tags=["recommendations"], route_class=ForApplications, **COMMON)
+silo = APIRouter(tags=["silo"], route_class=ForOperator, **COMMON)
 inside = APIRouter(tags=["service"])
 
 IdPath = Annotated[str, Path(min_length=1, max_length=512)]

@@ -108,6 +108,7 @@ class QualityOut(Message):
     start: dict[str, Any] | None = Field(None, description="the filter that training started at")
     recipe: dict[str, Any] | None = Field(None, description="what is fused with the trained score, and how loudly")
     angles: dict[str, float] | None = Field(None, description="mean xi by log2 bucket of item popularity")
+    shared_digest: str | None = Field(None, description="sha256 over the shared parameters at the end of the run")
 
 
 class SpectrumOut(Message):

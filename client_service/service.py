@@ -13,7 +13,7 @@ from client_service.agent import Agent, Silo, Standing
 from client_service.boundary.aggregator import connected
 from client_service.boundary.gate import Boundary
 from client_service.boundary.ledger import Ledger
-from client_service.boundary.secret import own_secret
+from client_service.boundary.signing_key import own_key
 from client_service.device import choose_device, pin_threads
 from client_service.figures import kept_quality, kept_spectra
 from client_service.learning.interrupt import Interrupt
@@ -68,9 +68,10 @@ class ClientService:
             shard = await asyncio.get_running_loop().run_in_executor(worker, self._read)
             self._recommender = Recommender(shard)
             LOGGER.info("device", device=str(self.device), reason=self.device_reason, threads=pinned)
-            boundary, secret = self._boundary(), own_secret(self.settings.state_directory, self.settings.secret_file)
-            timeout = self.settings.timeout_seconds
-            async with connected(boundary, self.ledger, secret, timeout_seconds=timeout, inner=self._outside) as link:
+            settings, boundary = self.settings, self._boundary()
+            key = own_key(settings.name, settings.state_directory, settings.signing_key_file)
+            timeout = settings.timeout_seconds
+            async with connected(boundary, self.ledger, key, timeout_seconds=timeout, inner=self._outside) as link:
                 self._agent = Agent(self._silo(shard, interrupt), link, worker)
                 self._following = asyncio.create_task(self._follow(shard, worker))
                 try:

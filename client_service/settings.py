@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+import httpx
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic_settings import SettingsConfigDict
 
 from client_service.device import DeviceWish
 from shared.errors import PrivacyError, SettingsError
@@ -17,8 +19,13 @@ from shared.settings import MethodSettings
 from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
 from shared.strategy import Strategy
 from shared.web.access import HOST_NAME
+from shared.web.credentials import chosen_secret, require_own
 from shared.web.environment import read_settings
+from shared.web.listening import Listening, is_loopback
 
+LEAST_KEY = 32  # characters; a shorter key could be guessed
+KEYS = {"application_key": "lists of recommendations", "operator_key": "status, quality, ledger and pages"}
+SENDABLE = re.compile("[!-~]+")  # in a header
 HostName = Annotated[str, Field(pattern=f"^{HOST_NAME}$")]
 
 
@@ -36,7 +43,7 @@ class Policy(BaseModel):
     max_upload_bytes: int = Field(64 << 20, ge=1)
 
 
-class ClientSettings(BaseSettings):
+class ClientSettings(Listening):
     """Settings of one client. Each comes from the constructor, from LPSFED_CLIENT_<NAME>, or from a TOML file."""
 
     model_config = SettingsConfigDict(
@@ -45,9 +52,9 @@ class ClientSettings(BaseSettings):
 
     name: ClientName
     shard: Path = Field(description="folder with the silo's interactions.parquet")
-    state_directory: Path = Field(description="secret, ledger, spectrum and models")
+    state_directory: Path = Field(description="ledger, spectrum and models")
     cache_directory: Path | None = Field(None, description="what follows from the shard alone; else with the models")
-    secret_file: Path | None = Field(None, description="holds the secret; else one is made in the state directory")
+    signing_key_file: Path | None = Field(None, description="private key, PEM; else <name>.key in the state directory")
     aggregator_url: str = Field("http://127.0.0.1:8800", pattern=r"^https?://[^/?#]+$")
     strategy: str = "lpsfed"
     catalogue: Path | None = Field(None, description="ids of the items that all clients share, one a line")
@@ -56,9 +63,15 @@ class ClientSettings(BaseSettings):
     device: DeviceWish = "auto"
     threads: int = Field(1, ge=1, le=256, description="CPU threads of training; part of what makes runs repeatable")
     wait_seconds: float = Field(20.0, gt=0, le=300, description="length of one long poll")
-    timeout_seconds: float = Field(30.0, gt=0, le=3600, description="limit of any other call, and of a poll's delay")
-    host: str = "127.0.0.1"
+    timeout_seconds: float = Field(30.0, gt=0, le=3600, description="limit of each of the four steps of a call")
     allowed_hosts: tuple[HostName, ...] = Field((), description="more names under which the API may be asked")
+    application_key: SecretStr | None = Field(None, description="secret of those who ask for recommendations")
+    application_key_file: Path | None = Field(None, description="a file whose content is that secret")
+    operator_key: SecretStr | None = Field(None, description="secret of the silo's operator: status, ledger, pages")
+    operator_key_file: Path | None = Field(None, description="a file whose content is that secret")
+    aggregator_authority: Path | None = Field(None, description="PEM; the aggregator's certificate must be of these")
+    tls_client_certificate: Path | None = Field(None, description="PEM; shown to an aggregator that asks for one")
+    tls_client_key: Path | None = Field(None, description="PEM, its private key, without a passphrase")
     port: int = Field(8801, ge=0, le=65535)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -68,6 +81,47 @@ class ClientSettings(BaseSettings):
         if name not in STRATEGIES:
             raise ValueError(f"expected one of {', '.join(STRATEGIES)}, got {name!r}")
         return name
+
+    @model_validator(mode="after")
+    def _usable_keys(self) -> Self:
+        """Who can be reached by others needs both keys, and keys of its own."""
+        found = {name: self.key(name) for name in KEYS}
+        keys = {name: key for name, key in found.items() if key is not None}
+        if unsendable := [name for name, key in keys.items() if not SENDABLE.fullmatch(key)]:
+            raise ValueError(f"{unsendable[0]}: expected printable ASCII characters without spaces, got others")
+        if self.demo:
+            return self
+        if not self.on_loopback and len(keys) < len(KEYS):
+            missing = next(name for name in KEYS if name not in keys)
+            raise ValueError(f"{missing}: expected one where others can call ({self.host!r}), or demo; got neither")
+        for name, key in keys.items():
+            require_own(name, key)
+        if len(keys) > len(set(keys.values())):
+            raise ValueError("operator_key: expected another one than application_key, got the same")
+        return self
+
+    @model_validator(mode="after")
+    def _way_by_tls(self) -> Self:
+        if (self.tls_client_certificate is None) != (self.tls_client_key is None):
+            raise ValueError("tls_client_certificate: expected it and tls_client_key, got one of them")
+        given = [name for name in ("aggregator_authority", "tls_client_certificate") if getattr(self, name) is not None]
+        if given and not self.aggregator_url.startswith("https:"):
+            raise ValueError(f"{given[0]}: expected an aggregator_url that begins with https:, got another")
+        return self
+
+    def key(self, name: str) -> str | None:
+        """The secret that is called application_key or operator_key, wherever it lies; None where there is none."""
+        return chosen_secret(name, getattr(self, name), getattr(self, f"{name}_file"), LEAST_KEY)
+
+    def cautions(self) -> list[str]:
+        """As `Listening.cautions`, and what is open to whoever calls, and the way to the aggregator."""
+        found = [
+            f"without {name} whoever calls may see {what}" for name, what in KEYS.items() if self.key(name) is None
+        ]
+        url = httpx.URL(self.aggregator_url)
+        if url.scheme == "http" and not is_loopback(url.host):
+            found.append("without https whoever is on the way to the aggregator reads and changes what is said there")
+        return [*super().cautions(), *found]
 
     def declaration(self) -> Declaration:
         """All that may leave this client: computed here, from the installed strategy and the silo's policy."""

@@ -6,13 +6,18 @@ FederationError             anything below; carries a stable `code`
 |- ProtocolError            a message has other names, types, shapes or values than declared
 |  `- MediaTypeError         a body is not of the one kind that it may be
 |- PrivacyError             something undeclared was about to leave a client
-|- AuthenticationError      the caller's secret is missing or unknown
-|  `- ForbiddenError         the secret is known, but belongs to another name or role
+|- AuthenticationError      the caller's secret or signature is missing, or nobody's
+|  |- ClockError             the request was signed at another time than now
+|  |- ReplayError            the very same signed request came before
+|  |- DigestError            the body is not the one that was signed
+|  `- ForbiddenError         the caller is known, but by another name or in another role
 |- NotFoundError            no such run, round, client, user or item
 |- ConflictError            the same message came before with other content
 |  `- RoundClosedError      the round no longer (or does not yet) accept this message
 |- TooLargeError            a body or request is over its limit
+|- DamagedError             what was stored is no longer what it was
 `- UnavailableError         the other side cannot be reached, or is not ready
+   `- StorageFullError       there is no room for what came
 """
 
 from __future__ import annotations
@@ -55,13 +60,31 @@ class PrivacyError(FederationError):
 
 
 class AuthenticationError(FederationError):
-    """The caller's secret is missing or unknown."""
+    """The caller's secret or signature is missing, or nobody's."""
 
     code = "authentication"
 
 
+class ClockError(AuthenticationError):
+    """The request was signed at another time than now; the message says by how much the clocks differ."""
+
+    code = "clock"
+
+
+class ReplayError(AuthenticationError):
+    """The very same signed request came before. Signed anew, it may come again."""
+
+    code = "replay"
+
+
+class DigestError(AuthenticationError):
+    """The body is not the one that was signed."""
+
+    code = "content-digest"
+
+
 class ForbiddenError(AuthenticationError):
-    """The secret is known, but belongs to another name or role."""
+    """The caller is known, but by another name or in another role."""
 
     code = "forbidden"
 
@@ -90,7 +113,19 @@ class TooLargeError(FederationError):
     code = "too-large"
 
 
+class DamagedError(FederationError):
+    """What the disk gives back is not what was stored; nothing is computed from it."""
+
+    code = "damaged"
+
+
 class UnavailableError(FederationError):
     """The other side cannot be reached within its deadline, or this side is not ready yet."""
 
     code = "unavailable"
+
+
+class StorageFullError(UnavailableError):
+    """This side's disk has no room for what came. The same message may be sent again once it has."""
+
+    code = "storage-full"

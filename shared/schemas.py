@@ -41,7 +41,7 @@ class Counts(Message):
 
 
 class JoinIn(Message):
-    """Client -> aggregator. The bearer secret of this call is bound to the name from then on."""
+    """Client -> aggregator. The name must be the one whose key has signed this call."""
 
     client: ClientName
     declaration: Declaration
@@ -106,7 +106,7 @@ class ReceiptOut(Message):
 
 
 class ArrivalOut(Message):
-    """One request as it reached the aggregator from a client whose secret it knows.
+    """One request as it reached the aggregator, signed by a client that has joined.
 
     Every join and every update, and as `other` whatever no client ever sends: a body elsewhere, a question with more
     in it than was declared, a path that leads nowhere.

@@ -13,6 +13,7 @@ import anyio
 import httpx
 
 from client_service.shard import read_shard
+from shared.new_files import PRIVATE, write_new
 from simulation.experiment import Experiment
 from simulation.federation import Observe, Outcome, conduct
 from simulation.processes import Addresses, Children, addresses, connected, processes
@@ -24,11 +25,13 @@ CALL_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Shown:
-    """What the demo ends with."""
+    """What the demo ends with. `key_file` holds the key to ask for `url`, `page_key_file` the one of the pages."""
 
     report: dict[str, Any]
     ledgers: dict[str, list[dict[str, Any]]]
     url: str
+    key_file: Path
+    page_key_file: Path
     answer: dict[str, Any]
 
 
@@ -41,12 +44,12 @@ def demonstrate(experiment: Experiment, *, edges_kept: float | None, shown: bool
             return anyio.run(_conducted, experiment, places, children, observe)
 
         report = study(experiment, over_loopback, edges_kept=edges_kept, shown=shown)
-        ledgers = {name: _ledger(url) for name, url in places.clients.items()}
-        url = _example(experiment, places)
-        answer = httpx.get(url, timeout=CALL_SECONDS).raise_for_status().json()
+        ledgers = {name: _ledger(url, experiment.operator_key) for name, url in places.clients.items()}
+        url, keys = _example(experiment, places), _written_keys(experiment)
+        answer = _got(url, experiment.application_key)
         if keep_in is not None:
             _write_kept(keep_in, places, children.keep())
-    return Shown(report, ledgers, url, answer)
+    return Shown(report, ledgers, url, *keys, answer)
 
 
 async def _conducted(experiment: Experiment, places: Addresses, children: Children, observe: Observe) -> Outcome:
@@ -54,12 +57,26 @@ async def _conducted(experiment: Experiment, places: Addresses, children: Childr
         return await conduct(federation, experiment.request(), observe)
 
 
-def _ledger(url: str) -> list[dict[str, Any]]:
+def _got(url: str, key: str, **query: int) -> dict[str, Any]:
+    headers = {"Authorization": f"Bearer {key}"}
+    answer = httpx.get(url, params=query or None, headers=headers, timeout=CALL_SECONDS).raise_for_status()
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def _written_keys(experiment: Experiment) -> tuple[Path, Path]:
+    """The keys of the clients' APIs, the application's and the operator's, each in a file for its owner alone."""
+    found = experiment.folder / "application.key", experiment.folder / "operator.key"
+    for path, key in zip(found, (experiment.application_key, experiment.operator_key), strict=True):
+        write_new(path, key.encode("ascii"), PRIVATE)
+    return found
+
+
+def _ledger(url: str, key: str) -> list[dict[str, Any]]:
     """All entries of a client's ledger, page by page."""
     entries: list[dict[str, Any]] = []
     while True:
-        query = {"after": len(entries), "limit": 1000}
-        page = httpx.get(f"{url}/v1/ledger", params=query, timeout=CALL_SECONDS).raise_for_status().json()
+        page = _got(f"{url}/v1/ledger", key, after=len(entries), limit=1000)
         entries += page["entries"]
         if not page["entries"] or len(entries) >= page["total"]:
             return entries

@@ -12,13 +12,17 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
+import httpx
+
 from client_service.device import choose_device
 from client_service.settings import client_settings
 from client_service.shard import read_shard
 from shared.errors import DataError, FederationError, UnavailableError
+from shared.web.tls import Calling, reason
 
 LEAST_PYTHON = (3, 11)
 LEAST_FREE_BYTES = 1 << 30
+CALL_SECONDS = 10.0
 NEEDED = ("fastapi", "httpx", "numpy", "polars", "pydantic", "safetensors", "scipy", "torch", "uvicorn")
 
 
@@ -38,8 +42,13 @@ def examine(*, shard: Path | None, folder: Path, ports: tuple[int, ...], setting
     if shard is not None:
         checks.append(_check("shard", partial(_shard, shard)))
     if settings is not None:
-        checks.append(_check("client settings", lambda: f"client {client_settings(settings).name!r}"))
+        checks.append(_check("client settings", partial(_settings, settings)))
     return checks
+
+
+def reach(url: str, authority: Path | None, certificate: Path | None, key: Path | None) -> Check:
+    """Does an aggregator answer there, by a certificate that can be believed?"""
+    return _check("aggregator", lambda: _answer(url, Calling(authority, certificate, key)))
 
 
 def _check(name: str, probe: Callable[[], str]) -> Check:
@@ -76,6 +85,23 @@ def _port(port: int) -> str:
         except OSError:
             raise UnavailableError(f"expected a free port, got one that somebody listens on: {port}") from None
     return "free"
+
+
+def _settings(file: Path) -> str:
+    """The settings, and the certificates that they name."""
+    settings = client_settings(file)
+    calling = Calling(settings.aggregator_authority, settings.tls_client_certificate, settings.tls_client_key)
+    held = settings.identities() | calling.identities
+    left = "".join(f", certificate ({use}) for {identity.days_left:.0f} days" for use, identity in held.items())
+    return f"client {settings.name!r}{left}"
+
+
+def _answer(url: str, calling: Calling) -> str:
+    try:
+        answer = httpx.get(f"{url}/health/live", timeout=CALL_SECONDS, trust_env=False, verify=calling.context)
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        raise UnavailableError(f"{url}: expected an aggregator that answers, got {reason(error)}") from None
+    return f"answers with {answer.status_code} {'by TLS' if answer.url.scheme == 'https' else 'without TLS'}"
 
 
 def _shard(path: Path) -> str:

@@ -12,6 +12,7 @@ from client_service.device import DeviceWish
 from client_service.settings import ClientSettings, Policy, client_settings
 from shared.schemas import RunIn
 from shared.settings import MethodSettings
+from shared.signing.enrolment import enrol
 from shared.strategies import build_strategy
 from simulation.catalogue import write_catalogue
 
@@ -23,6 +24,7 @@ class Experiment:
     """One run of one strategy on given shards. `folder` takes the services' state.
 
     `cache`, where there is one, keeps what follows from a shard alone for other experiments on the same shards.
+    `token` is the aggregator's operator's; the two keys are every client's, for its applications and its operator.
     A strategy that shares items gets a catalogue of all shards' items, whatever `method` says of its size.
     """
 
@@ -36,6 +38,8 @@ class Experiment:
     threads: int = 1
     cache: Path | None = None
     token: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
+    application_key: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
+    operator_key: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -72,16 +76,19 @@ class Experiment:
         return aggregator_settings(
             state_directory=self.folder / "aggregator",
             operator_token=self.token,
+            keys_directory=self.registry,
             strategy=self.strategy,
             method=self.agreed,
             port=port,
         )
 
     def client(self, shard: Path, *, aggregator_url: str, port: int = 0) -> ClientSettings:
+        """Its settings. It has a key then, and the aggregator knows it."""
         return client_settings(
             name=shard.name,
             shard=shard,
             state_directory=self.state_of(shard),
+            signing_key_file=enrol(shard.name, self.state_of(shard), self.registry).private,
             aggregator_url=aggregator_url,
             strategy=self.strategy,
             method=self.agreed,
@@ -91,7 +98,14 @@ class Experiment:
             device=self.device,
             threads=self.threads,
             port=port,
+            application_key=self.application_key,
+            operator_key=self.operator_key,
         )
+
+    @property
+    def registry(self) -> Path:
+        """The folder of the clients' public keys."""
+        return self.folder / "keys"
 
     def state_of(self, shard: Path) -> Path:
         """The client's own folder."""

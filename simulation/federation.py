@@ -20,7 +20,7 @@ AFTERMATH_SECONDS = 1800.0  # for the clients' last evaluation, after the aggreg
 
 @dataclass(frozen=True)
 class Federation:
-    """Ways to talk to the services: the operator's, and each client's own."""
+    """Ways to talk to the services as their operators: the aggregator's, and each client's own."""
 
     operator: httpx.AsyncClient
     clients: Mapping[str, httpx.AsyncClient]

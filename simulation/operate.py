@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from shared.errors import FederationError, ProtocolError, SettingsError, UnavailableError
 from shared.schemas import RoundOut, RunHistoryOut, RunIn
+from shared.web.tls import Calling, failure, reason
 
 POLL_SECONDS = 1.0
 CALL_SECONDS = 10.0
@@ -22,8 +23,8 @@ Observe = Callable[[RunHistoryOut], None]
 
 
 @contextmanager
-def operating(url: str, token_file: Path) -> Iterator[httpx.Client]:
-    """A way to make the operator's calls."""
+def operating(url: str, token_file: Path, calling: Calling | None = None) -> Iterator[httpx.Client]:
+    """A way to make the operator's calls; by default whom httpx believes is believed."""
     try:
         token = token_file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -31,7 +32,8 @@ def operating(url: str, token_file: Path) -> Iterator[httpx.Client]:
     if not token or not url.startswith(("http://", "https://")):
         raise SettingsError(f"expected a token that is not empty, and http://HOST:PORT, got {url!r}")
     headers = {"Authorization": f"Bearer {token}"}
-    with httpx.Client(base_url=url, headers=headers, timeout=CALL_SECONDS, trust_env=False) as http:
+    verify = (calling or Calling()).context
+    with httpx.Client(base_url=url, headers=headers, timeout=CALL_SECONDS, trust_env=False, verify=verify) as http:
         yield http
 
 
@@ -84,8 +86,10 @@ def _once(http: httpx.Client, method: str, path: str, body: str | None) -> objec
     try:
         answer = http.request(method, path, content=body, headers=headers)
     except httpx.TransportError as error:
-        raise UnavailableError(f"{http.base_url}: expected an aggregator, got {type(error).__name__}") from None
-    if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
+        if refused := failure(error):  # waiting does not help
+            raise SettingsError(f"{http.base_url}: expected an aggregator, but {refused}") from None
+        raise UnavailableError(f"{http.base_url}: expected an aggregator, got {reason(error)}") from None
+    if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR or answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
         raise UnavailableError(f"{method} {path}: {answer.status_code} {answer.text[:300]}")
     if not answer.is_success:
         raise FederationError(f"{method} {path}: {answer.status_code} {answer.text[:300]}")

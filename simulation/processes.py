@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from shared.errors import UnavailableError
 from simulation.experiment import Experiment
@@ -77,7 +77,6 @@ def processes(experiment: Experiment, places: Addresses) -> Iterator[Children]:
     try:
         settings = experiment.aggregator(port=_port(places.aggregator))
         environment = _environment("LPSFED_AGGREGATOR", settings)
-        environment["LPSFED_AGGREGATOR_OPERATOR_TOKEN"] = experiment.token
         children.processes["aggregator"] = _start("aggregator_service", environment, logs / "aggregator.log")
         for shard in experiment.shards:
             url = places.clients[shard.name]
@@ -101,14 +100,17 @@ async def connected(
     started = {} if children is None else children.processes
     async with AsyncExitStack() as stack:
         operator = await _reached(stack, places.aggregator, experiment.token, started.get("aggregator"))
-        clients = {name: await _reached(stack, url, None, started.get(name)) for name, url in places.clients.items()}
+        clients = {
+            name: await _reached(stack, url, experiment.operator_key, started.get(name))
+            for name, url in places.clients.items()
+        }
         yield Federation(operator, clients)
 
 
 async def _reached(
-    stack: AsyncExitStack, url: str, token: str | None, process: subprocess.Popen[bytes] | None
+    stack: AsyncExitStack, url: str, token: str, process: subprocess.Popen[bytes] | None
 ) -> httpx.AsyncClient:
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    headers = {"Authorization": f"Bearer {token}"}
     http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, headers=headers, trust_env=False))
     await _ready(http, process)
     return http
@@ -154,7 +156,7 @@ async def _ready(http: httpx.AsyncClient, process: subprocess.Popen[bytes] | Non
 
 
 def _environment(prefix: str, settings: BaseModel) -> dict[str, str]:
-    """Settings as environment variables; a nested model as JSON. Secrets come out as stars and are set apart."""
+    """Settings as environment variables, for a child alone: secrets as they are, a nested model as JSON."""
     names = type(settings).model_fields
     plain = {name: value for name, value in settings if name in names and value is not None}
     return {f"{prefix}_{name.upper()}": _text(value) for name, value in plain.items()}
@@ -163,6 +165,8 @@ def _environment(prefix: str, settings: BaseModel) -> dict[str, str]:
 def _text(value: object) -> str:
     if isinstance(value, BaseModel):
         return value.model_dump_json()
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
     return json.dumps(value) if isinstance(value, tuple) else str(value)
 
 

@@ -28,13 +28,13 @@ async def in_process(experiment: Experiment) -> AsyncIterator[Federation]:
         for shard in experiment.shards:
             settings = experiment.client(shard, aggregator_url=AGGREGATOR)
             app = create_client(settings, outside=httpx.ASGITransport(aggregator))
-            clients[shard.name] = await _entered(stack, app)
+            clients[shard.name] = await _entered(stack, app, token=experiment.operator_key)
         yield Federation(operator, clients)
 
 
-async def _entered(stack: AsyncExitStack, app: FastAPI, token: str | None = None) -> httpx.AsyncClient:
+async def _entered(stack: AsyncExitStack, app: FastAPI, *, token: str) -> httpx.AsyncClient:
     await stack.enter_async_context(app.router.lifespan_context(app))
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    headers = {"Authorization": f"Bearer {token}"}
     http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=AGGREGATOR, headers=headers)
     return await stack.enter_async_context(http)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -17,7 +17,9 @@ import stamina
 from client_service.app import create_app
 from client_service.settings import ClientSettings
 from client_service.shard import write_shard
+from shared.errors import ConflictError
 from shared.settings import AnchorSettings, MethodSettings
+from shared.signing.enrolment import kept_pair, register
 from simulation.experiment import Experiment
 
 Silos = Callable[..., tuple[Path, ...]]
@@ -103,14 +105,26 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def opened(impatient: None) -> Opened:
-    """`async with opened(settings) as http`: a client service, and its own API. By default no aggregator is there."""
+def keys(tmp_path: Path) -> Path:
+    """The folder of the public keys that an aggregator of the test knows."""
+    return tmp_path / "keys"
+
+
+@pytest.fixture
+def opened(impatient: None, keys: Path) -> Opened:
+    """`async with opened(settings) as http`: a client service, and its own API. By default no aggregator is there.
+
+    It has a key of its own, which is registered unless its name has another one.
+    """
     del impatient
 
     @asynccontextmanager
     async def run(
         settings: ClientSettings, outside: httpx.AsyncBaseTransport | None = None
     ) -> AsyncIterator[httpx.AsyncClient]:
+        pair = kept_pair(settings.name, settings.state_directory)
+        with suppress(ConflictError):
+            register(pair.public, keys)
         app = create_app(settings, outside or Unreachable())
         http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://silo")
         async with app.router.lifespan_context(app), http:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +100,32 @@ def test_a_shard_is_mounted_by_its_client_alone_and_read_only() -> None:
         assert holders(f"shard-{number}") == own | {"partition"}
         assert mounts(f"client-{number}")[f"shard-{number}"].endswith(":ro")
         assert holders(f"secret-{number}") == own | {"secrets"} and holders(f"state-{number}") == own
+        assert SERVICES[f"client-{number}"]["environment"]["LPSFED_CLIENT_SIGNING_KEY_FILE"].endswith(f"{number}.key")
         assert holders(f"evidence-{number}") == {f"probe-client-{number}", f"probe-gateway-{number}", "report"}
         assert SERVICES[f"probe-client-{number}"]["volumes_from"] == [f"client-{number}:ro"]
     assert not any(volume.startswith("shard") for volume in mounts("aggregator"))
+
+
+def test_the_aggregator_sees_public_keys_and_no_private_one() -> None:
+    assert mounts("aggregator")["keys"] == "/keys:ro" and holders("keys") == {
+        "secrets",
+        "aggregator",
+        "probe-aggregator",
+    }
+    assert SERVICES["aggregator"]["environment"]["LPSFED_AGGREGATOR_KEYS_DIRECTORY"] == "/keys"
+    assert set(mounts("aggregator")) == {"state-aggregator", "secret-operator", "keys"}
+
+
+def test_every_key_is_made_once_in_the_folder_of_whoever_needs_it(tmp_path: Path) -> None:
+    (code,) = SERVICES["secrets"]["command"]
+    here = code.replace('"/', f'"{tmp_path}/')
+    made: list[dict[str, bytes]] = []
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", here], cwd=ROOT, check=True, timeout=60)
+        made.append({str(one.relative_to(tmp_path)): one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()})
+    pairs = [f"secrets/client-{number}/client-{number}.{half}" for number in NUMBERS for half in ("key", "pub")]
+    public = [f"keys/client-{number}.pub" for number in NUMBERS]
+    assert made[0] == made[1] and set(made[0]) == {"secrets/operator/token", *pairs, *public}
 
 
 def test_every_part_that_serves_has_a_probe_in_its_place_with_its_mounts() -> None:

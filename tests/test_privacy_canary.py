@@ -168,7 +168,11 @@ class Federation:
 async def federation(folder: Path, method: MethodSettings, opened: Opened, strategy: str) -> AsyncIterator[Federation]:
     app = create_app(
         aggregator_settings(
-            state_directory=folder / "aggregator", operator_token=TOKEN, strategy=strategy, method=method
+            state_directory=folder / "aggregator",
+            operator_token=TOKEN,
+            keys_directory=folder / "keys",
+            strategy=strategy,
+            method=method,
         )
     )
     async with AsyncExitStack() as stack:

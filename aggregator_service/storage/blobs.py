@@ -1,4 +1,7 @@
-"""Streams of bytes -> durable files: spooled beside their final place while hashed, synced, then renamed."""
+"""Streams of bytes -> durable files: spooled beside their final place while hashed, synced, then renamed.
+
+What is read again is first held against the digest that it was stored under.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pathlib import Path
 
 from anyio import to_thread
 
+from aggregator_service.storage.disk import Disk, sync_directory
 from shared.errors import TooLargeError
 
 PART, WHOLE = ".part", ".safetensors"
@@ -27,53 +31,68 @@ class Blob:
 
 
 class Spool:
-    """A blob that is being written. Leaving the context without `finish` removes it."""
+    """A blob that is being written. Leaving the context before `finish` is through removes it.
 
-    def __init__(self, directory: Path) -> None:
-        self._stem = directory / uuid.uuid4().hex
-        self._file = self._stem.with_suffix(PART).open("xb")
+    UnavailableError where the disk refuses.
+    """
+
+    def __init__(self, directory: Path, disk: Disk) -> None:
+        stem = directory / uuid.uuid4().hex
+        self._part, self._whole, self._disk = stem.with_suffix(PART), stem.with_suffix(WHOLE), disk
+        with disk.asked("a new file"):
+            self._file = self._part.open("xb")
         self._hash = hashlib.sha256()
+        self._durable = False
         self.size = 0
 
     def __enter__(self) -> Spool:
         return self
 
     def __exit__(self, *reason: object) -> None:
-        self._file.close()
-        self._stem.with_suffix(PART).unlink(missing_ok=True)
+        with self._disk.asked("a file to be closed"):
+            try:
+                self._file.close()  # where there is no room this fails too: it writes what is still in memory
+            finally:
+                if not self._durable:
+                    self._part.unlink(missing_ok=True)
+                    self._whole.unlink(missing_ok=True)
 
     def write(self, piece: bytes) -> None:
         self._hash.update(piece)
-        self._file.write(piece)
         self.size += len(piece)
+        with self._disk.asked(f"{self.size} bytes to be stored"):
+            self._file.write(piece)
 
     def finish(self) -> Blob:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        final = self._stem.with_suffix(WHOLE)
-        self._stem.with_suffix(PART).rename(final)
-        _sync(final.parent)
-        return Blob(final.name, self._hash.hexdigest(), self.size)
+        with self._disk.asked(f"{self.size} bytes to be stored"):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._part.rename(self._whole)
+            sync_directory(self._whole.parent)
+        self._durable = True
+        return Blob(self._whole.name, self._hash.hexdigest(), self.size)
 
 
 class Blobs:
     """The files of one directory. Names are random, so that no two uploads can meet."""
 
-    def __init__(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self._directory = directory
+    def __init__(self, directory: Path, disk: Disk) -> None:
+        self._directory, self._disk = directory, disk
+        self._sound: dict[str, tuple[int, int]] = {}  # size and time of change of the files that were found sound
+        with disk.asked("a directory for blobs"):
+            directory.mkdir(parents=True, exist_ok=True)
+            sync_directory(directory.parent)
 
     def path(self, name: str) -> Path:
         return self._directory / name
 
     def save(self, body: bytes) -> Blob:
-        with Spool(self._directory) as spool:
-            spool.write(body)
-            return spool.finish()
+        with Spool(self._directory, self._disk) as spool:
+            return _complete(spool, body)
 
     async def receive(self, body: AsyncIterator[bytes], *, limit: int) -> Blob:
         """Spool a stream in worker threads; TooLargeError as soon as it is over `limit` bytes."""
-        with Spool(self._directory) as spool:
+        with Spool(self._directory, self._disk) as spool:
             gathered = bytearray()
             async for piece in body:
                 gathered += piece
@@ -84,25 +103,48 @@ class Blobs:
                     gathered.clear()
             return await to_thread.run_sync(_complete, spool, bytes(gathered))
 
+    def damage(self, name: str, digest: str) -> str | None:
+        """What is wrong with a stored file, in words; None where its content still has this digest.
+
+        It is read whole, once: after that a file of the same size and time of change is taken for the same. Reading
+        comes before mapping it into memory, where a fault of the disk would end the process instead of raising.
+        """
+        with self._disk.asked("a stored file to be read"):
+            try:
+                return self._difference(name, digest)
+            except FileNotFoundError:
+                return f"expected sha256 {digest}, got no file"
+
+    def _difference(self, name: str, digest: str) -> str | None:
+        with self.path(name).open("rb") as file:
+            status = os.fstat(file.fileno())
+            seen = status.st_size, status.st_mtime_ns
+            if self._sound.get(name) == seen:
+                return None
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != digest:
+            return f"expected sha256 {digest}, got {found}"
+        self._sound[name] = seen
+        return None
+
+    def probe(self, size: int) -> None:
+        """Store so many bytes as an upload is stored, and remove them. UnavailableError while the disk refuses."""
+        self.remove([self.save(bytes(size)).name])
+
     def remove(self, names: Collection[str]) -> None:
-        for name in names:
-            self.path(name).unlink(missing_ok=True)
+        with self._disk.asked("files to be removed"):
+            for name in names:
+                self.path(name).unlink(missing_ok=True)
+                self._sound.pop(name, None)
 
     def keep_only(self, names: Collection[str]) -> None:
         """Remove what no row of the database speaks of: what a crash left between a file and its commit."""
-        for file in self._directory.iterdir():
-            if file.suffix in (PART, WHOLE) and file.name not in names:
-                file.unlink(missing_ok=True)
+        with self._disk.asked("the directory of blobs to be cleared"):
+            for file in self._directory.iterdir():
+                if file.suffix in (PART, WHOLE) and file.name not in names:
+                    file.unlink(missing_ok=True)
 
 
 def _complete(spool: Spool, rest: bytes) -> Blob:
     spool.write(rest)
     return spool.finish()
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -7,27 +7,35 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, create_engine, event, insert, select, text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import URL, Connection, create_engine, event, insert, select, text, update
 
-from aggregator_service.storage.tables import FEDERATION, METADATA
-from shared.errors import SettingsError, UnavailableError
+from aggregator_service.storage import revisions
+from aggregator_service.storage.disk import Disk
+from aggregator_service.storage.tables import FEDERATION
+from shared.errors import DamagedError, SettingsError
 from shared.ownership import owned
 from shared.schemas import Declaration
 
+NAME = "aggregator.sqlite"
 PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000")
-VERSION = 1  # of the tables; a database of another version is refused, not guessed at
 
 
 class Database:
-    """The database of one federation: `reading` and `writing` are one transaction each."""
+    """The database of one federation: `reading` and `writing` are one transaction each.
+
+    Opening it brings its tables to the newest revision. SettingsError where it belongs to another federation or to a
+    newer version of the service, DamagedError where SQLite finds it broken.
+    """
 
     def __init__(self, directory: Path, declaration: Declaration) -> None:
+        self.disk = Disk()
         self._owner = owned(directory)
-        self._engine = create_engine(f"sqlite:///{directory / 'aggregator.sqlite'}")
+        file = directory / NAME
+        self._engine = create_engine(URL.create("sqlite", database=str(file)))
         event.listen(self._engine, "connect", _prepare)
         try:
-            self._create(declaration.model_dump(mode="json"))
+            self._open(file)
+            self._belong(declaration.model_dump(mode="json"))
         except BaseException:
             self.close()
             raise
@@ -38,27 +46,35 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        try:
-            with self._engine.connect() as connection:
-                yield connection
-        except SQLAlchemyError as error:
-            raise UnavailableError(f"the database cannot be read: {type(error).__name__}") from error
+        with self.disk.asked("a database that can be read"), self._engine.connect() as connection:
+            connection.exec_driver_sql("BEGIN")
+            yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        try:
-            with self._engine.begin() as connection:
-                yield connection
-        except SQLAlchemyError as error:
-            raise UnavailableError(f"the database cannot be written: {type(error).__name__}") from error
+        with self.disk.asked("a database that can be written"), self._engine.begin() as connection:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")  # a reader that turns writer could find others in between
+            yield connection
 
-    def _create(self, declaration: dict[str, Any]) -> None:
+    def probe(self) -> None:
+        """One transaction that writes and changes nothing. UnavailableError while the disk refuses."""
+        with self.writing() as connection:
+            connection.execute(update(FEDERATION).values(sequence=FEDERATION.c.sequence))
+
+    def _open(self, file: Path) -> None:
+        with self.reading() as connection:
+            if (found := connection.scalar(text("PRAGMA quick_check(1)"))) != "ok":
+                raise DamagedError(f"state_directory: expected a sound database, SQLite found: {found}")
+            newest = revisions.due(connection)
+            if newest is not None:
+                revisions.copy(connection, file, newest)
+        if newest is not None:
+            with self.writing() as connection:
+                revisions.upgrade(connection)
+
+    def _belong(self, declaration: dict[str, Any]) -> None:
         """A directory belongs to one federation for good."""
         with self.writing() as connection:
-            if connection.scalar(text("PRAGMA user_version")) not in (0, VERSION):
-                raise SettingsError(f"state_directory: expected a database of version {VERSION}")
-            connection.execute(text(f"PRAGMA user_version={VERSION}"))
-            METADATA.create_all(connection)
             held = connection.scalar(select(FEDERATION.c.declaration))
             if held is None:
                 connection.execute(insert(FEDERATION).values(id=1, declaration=declaration, sequence=0))
@@ -67,6 +83,8 @@ class Database:
 
 
 def _prepare(connection: Any, record: object) -> None:
+    """`reading` and `writing` begin transactions themselves: the driver would begin one at the first change only."""
     del record
+    connection.isolation_level = None
     for pragma in PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")

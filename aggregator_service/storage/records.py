@@ -10,7 +10,17 @@ from sqlalchemy import Connection, Row, select
 from aggregator_service.anchor import Anchor
 from aggregator_service.rounds import Receipt, Run
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.tables import ANCHORS, CLIENTS, ENROLMENTS, FEDERATION, ROUNDS, RUNS, STATES, UPDATES
+from aggregator_service.storage.tables import (
+    ANCHORS,
+    CLIENTS,
+    ENROLMENTS,
+    FEDERATION,
+    LOSSES,
+    ROUNDS,
+    RUNS,
+    STATES,
+    UPDATES,
+)
 from shared.errors import NotFoundError
 from shared.schemas import Counts, RunIn
 from shared.strategy import Scalars
@@ -18,10 +28,9 @@ from shared.strategy import Scalars
 
 @dataclass(frozen=True)
 class Client:
-    """A name and the hash of the secret that is bound to it."""
+    """One that has joined. Whose key its name is, the folder of keys says."""
 
     name: str
-    secret_hash: str
     counts: Counts | None
     joined_at: float
 
@@ -108,7 +117,7 @@ def blobs(database: Database) -> set[str]:
 
 def _client(row: Row[Any]) -> Client:
     counts = None if row.counts is None else Counts(**row.counts)
-    return Client(row.name, row.secret_hash, counts, row.joined_at)
+    return Client(row.name, counts, row.joined_at)
 
 
 def _update(row: Row[Any]) -> HeldUpdate:
@@ -125,6 +134,7 @@ def _run(connection: Connection, row: Row[Any]) -> Run:
     enrolled = connection.scalars(select(ENROLMENTS.c.client).where(ENROLMENTS.c.run == row.name))
     current = select(ROUNDS).where((ROUNDS.c.run == row.name) & (ROUNDS.c.number == row.round))
     opened = connection.execute(current).first()
+    lost = select(LOSSES.c.client).where((LOSSES.c.run == row.name) & (LOSSES.c.round == row.round))
     return Run(
         name=row.name,
         request=RunIn.model_validate(row.request),
@@ -137,4 +147,5 @@ def _run(connection: Connection, row: Row[Any]) -> Run:
         closed_at=opened.closed_at if opened else None,
         reason=row.reason,
         receipts={held.receipt.client: held.receipt for held in _updates(connection, row.name, row.round)},
+        lost=frozenset(connection.scalars(lost)),
     )

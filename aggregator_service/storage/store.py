@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import asdict
 
-from sqlalchemy import ColumnElement, Connection, Table, func, select, update
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, update
 from sqlalchemy.dialects.sqlite import insert
 
 from aggregator_service.anchor import Anchor
 from aggregator_service.rounds import Run
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.records import Client, HeldState, HeldUpdate
-from aggregator_service.storage.tables import ANCHORS, CLIENTS, ENROLMENTS, FEDERATION, ROUNDS, RUNS, STATES, UPDATES
+from aggregator_service.storage.tables import (
+    ANCHORS,
+    CLIENTS,
+    ENROLMENTS,
+    FEDERATION,
+    LOSSES,
+    ROUNDS,
+    RUNS,
+    STATES,
+    UPDATES,
+)
 from shared.schemas import Declaration
 
 
@@ -44,6 +54,18 @@ def add_update(database: Database, run: Run, *, held: HeldUpdate, sequence: int)
     row = asdict(held.receipt) | {"scalars": dict(held.scalars), "blob": held.blob}
     with database.writing() as connection:
         connection.execute(insert(UPDATES).values(row))
+        _write(connection, run, sequence)
+
+
+def lose_updates(database: Database, run: Run, *, lost: Collection[HeldUpdate], found_at: float, sequence: int) -> None:
+    """Damaged updates out of the round, on record, together with what follows for the run."""
+    names = [one.receipt.client for one in lost]
+    theirs = (UPDATES.c.run == run.name) & (UPDATES.c.round == run.round) & UPDATES.c.client.in_(names)
+    with database.writing() as connection:
+        connection.execute(delete(UPDATES).where(theirs))
+        for one in lost:
+            row = {"run": run.name, "round": run.round, "client": one.receipt.client, "digest": one.receipt.digest}
+            connection.execute(insert(LOSSES).values(row | {"found_at": found_at}).on_conflict_do_nothing())
         _write(connection, run, sequence)
 
 

@@ -1,4 +1,7 @@
-"""The database's tables. Times are seconds since the epoch; a blob is a file name, NULL once deleted."""
+"""The database's tables. Times are seconds since the epoch; a blob is a file name, NULL once deleted.
+
+A change here goes with a new revision in `migrations/`, which makes it in the databases that are there already.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,6 @@ CLIENTS = Table(
     "clients",
     METADATA,
     Column("name", String, primary_key=True),
-    Column("secret_hash", String, nullable=False, unique=True),
     Column("declaration", JSON, nullable=False),
     Column("counts", JSON(none_as_null=True)),
     Column("joined_at", Float, nullable=False),
@@ -80,6 +82,18 @@ STATES = Table(
     ForeignKeyConstraint(["run", "round"], ["rounds.run", "rounds.number"]),
 )
 
+# `digest`: of the update that was accepted, and that the disk no longer gives back.
+LOSSES = Table(
+    "losses",
+    METADATA,
+    Column("run", String, primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("client", String, ForeignKey("clients.name"), primary_key=True),
+    Column("digest", String, nullable=False),
+    Column("found_at", Float, nullable=False),
+    ForeignKeyConstraint(["run", "round"], ["rounds.run", "rounds.number"]),
+)
+
 ANCHORS = Table(
     "anchors",
     METADATA,
@@ -89,7 +103,6 @@ ANCHORS = Table(
     Column("source", String, nullable=False),
 )
 
-# A directory made before this table gets it when it is next opened.
 ARRIVALS = Table(
     "arrivals",
     METADATA,

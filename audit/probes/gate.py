@@ -46,8 +46,8 @@ async def probe(who: Intruder) -> list[Probe]:
 def _gated(who: Intruder, beneath: Nowhere, folder: Path) -> httpx.AsyncClient:
     """As the client builds it: its own name, its own declaration, a ledger; no counts."""
     boundary = Boundary(who.client, httpx.URL(AGGREGATOR), who.declaration, False, MOST_BYTES)
-    transport = GateTransport(beneath, boundary, Ledger(folder / "ledger.jsonl"), who.secret)
-    said = {"Authorization": f"Bearer {who.secret}", "User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
+    transport = GateTransport(beneath, boundary, Ledger(folder / "ledger.jsonl"), who.signatory.key)
+    said = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
     return httpx.AsyncClient(transport=transport, base_url=AGGREGATOR, headers=said, trust_env=False)
 
 
@@ -68,8 +68,9 @@ def _requests(who: Intruder, http: httpx.AsyncClient) -> Iterator[tuple[str, htt
         yield name, http.build_request("POST", "/v1/clients", content=join, headers={"Content-Type": JSON})
     yield "question with a parameter more", http.build_request("GET", f"/v1/runs/current?{bodies.WORD}=1")
     yield "a header more", http.build_request("GET", "/v1/runs/run-1/model", headers={"X-Note": bodies.WORD})
-    said = {"Authorization": f"Bearer {who.secret}"}
-    yield "another destination", http.build_request("GET", f"{ELSEWHERE}/v1/runs/run-1/model", headers=said)
+    mine = {"Signature": f"sig1={bodies.WORD}"}
+    yield "a signature of its own", http.build_request("GET", "/v1/runs/run-1/model", headers=mine)
+    yield "another destination", http.build_request("GET", f"{ELSEWHERE}/v1/runs/run-1/model")
     yield "an undeclared call", http.build_request("GET", "/v1/runs")
 
 

@@ -1,4 +1,4 @@
-"""A client's secret and its declaration -> undeclared bodies sent to the aggregator past the gate, and their refusals.
+"""A client's key and its declaration -> undeclared bodies sent to the aggregator past the gate, and their refusals.
 
 They go to a round that holds this client's update already: whatever came of them, none could be taken for it.
 """
@@ -7,33 +7,48 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import httpx
 
 from audit.evidence import Evidence, Probe, Sent
 from audit.probes import bodies
 from client_service.boundary.crossings import attempts
-from shared.errors import AuthenticationError, ConflictError, ForbiddenError, MediaTypeError, ProtocolError
+from shared.errors import (
+    AuthenticationError,
+    ConflictError,
+    DigestError,
+    ForbiddenError,
+    MediaTypeError,
+    ProtocolError,
+    ReplayError,
+)
 from shared.schemas import Declaration
+from shared.signing.keys import PrivateKey, new_key
+from shared.signing.messages import NONCE_BYTES, Signatory, Target, sign
 from shared.wire import MEDIA_TYPE
 
 KIND = "past the gate"
 JSON = "application/json"
 CALL_SECONDS = 20.0
-WRONG_SECRET = "0" * 64
+NOBODY_S = (AuthenticationError.code, ReplayError.code)
 MOST_DETAIL = 1 << 20  # bytes of an answer that are read
 
 
 @dataclass(frozen=True)
 class Intruder:
-    """Whose secret is used, and whose name is borrowed."""
+    """Whose key is used, and whose name is borrowed."""
 
-    client: str
-    secret: str
+    signatory: Signatory
     another: str
     declaration: Declaration
+
+    @property
+    def client(self) -> str:
+        return self.signatory.name
 
 
 @dataclass(frozen=True)
@@ -47,7 +62,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Try:
-    """One call and the refusal that it must meet with."""
+    """One call and the refusal that it must meet with.
+
+    `key`: another one than the client's; `signed`: of another body than is sent; `nonce`: one that has come before.
+    """
 
     name: str
     method: str
@@ -56,8 +74,10 @@ class Try:
     code: str
     body: bytes = b""
     media: str | None = None
-    secret: str | None = None
     place: Place | None = None
+    key: PrivateKey | None = None
+    signed: bytes | None = None
+    nonce: str | None = None
 
 
 def latest_place(evidence: Evidence) -> Place | None:
@@ -68,15 +88,19 @@ def latest_place(evidence: Evidence) -> Place | None:
 
 def tries(who: Intruder, place: Place) -> Iterator[Try]:
     """All of them, each refused for what its name says."""
-    own, whole = place.of(who.client), bodies.well_formed(who.declaration)
+    own, whole, nonce = place.of(who.client), bodies.well_formed(who.declaration), secrets.token_hex(NONCE_BYTES)
     for name, body in bodies.malformed(who.declaration).items():
         yield Try(name, "PUT", own, 422, ProtocolError.code, body, MEDIA_TYPE, place=place)
     # The control: what is well-formed is refused for another reason.
-    yield Try("control: as declared", "PUT", own, 409, ConflictError.code, whole, MEDIA_TYPE, place=place)
+    put = Try("control: as declared", "PUT", own, 409, ConflictError.code, whole, MEDIA_TYPE, place, nonce=nonce)
+    yield put
+    yield replace(put, name="the same once more", status=401, code=ReplayError.code)
+    put = replace(put, status=401, nonce=None)
+    yield replace(put, name="a wrong key", code=AuthenticationError.code, key=new_key())
+    yield replace(put, name="another body than was signed", code=DigestError.code, signed=bodies.NOTHING)
     yield Try("JSON", "PUT", own, 415, MediaTypeError.code, bodies.NOTHING, JSON, place=place)
     theirs = place.of(who.another)
     yield Try("another client's name", "PUT", theirs, 403, ForbiddenError.code, whole, MEDIA_TYPE, place=place)
-    yield Try("a wrong secret", "PUT", own, 401, AuthenticationError.code, whole, MEDIA_TYPE, WRONG_SECRET)
     foreign, more = bodies.join(who.declaration, who.another), bodies.join_with_more(who.declaration, who.client)
     yield Try("join as another client", "POST", "/v1/clients", 403, ForbiddenError.code, foreign, JSON)
     yield Try("join with a field more", "POST", "/v1/clients", 422, ProtocolError.code, more, JSON)
@@ -91,7 +115,7 @@ async def probe(http: httpx.AsyncClient, who: Intruder, place: Place | None) -> 
         return [Probe(kind=KIND, name="uploads", expected=expected, observed=observed, held=False)], []
     probes, sent = [], []
     for one in tries(who, place):
-        status, code = await _made(http, one, who.secret)
+        status, code = await _made(http, one, who.signatory)
         expected, observed = f"{one.status} {one.code}", f"{status or 'no answer'} {code}".strip()
         probes.append(Probe(kind=KIND, name=one.name, expected=expected, observed=observed, held=expected == observed))
         if _recorded(one):
@@ -105,9 +129,9 @@ def planned(who: Intruder, place: Place | None) -> tuple[Sent, ...]:
 
 
 def _recorded(one: Try) -> bool:
-    """Is it on the aggregator's record from then on? Not under a secret that nobody knows; a mere question, if
-    something in it is undeclared."""
-    return one.secret is None and (bool(one.body) or one.code == ProtocolError.code)
+    """Is it on the aggregator's record from then on? Not if it counts as nobody's; a mere question, if something in it
+    is undeclared."""
+    return one.code not in NOBODY_S and (bool(one.body) or one.code == ProtocolError.code)
 
 
 def _sent(one: Try, status: int | None) -> Sent:
@@ -119,14 +143,22 @@ def _sent(one: Try, status: int | None) -> Sent:
     )
 
 
-async def _made(http: httpx.AsyncClient, one: Try, secret: str) -> tuple[int | None, str]:
+async def _made(http: httpx.AsyncClient, one: Try, who: Signatory) -> tuple[int | None, str]:
     """Status and code of the answer."""
-    headers = {"Authorization": f"Bearer {one.secret or secret}"} | ({"Content-Type": one.media} if one.media else {})
+    media = {"Content-Type": one.media} if one.media else {}
+    request = http.build_request(one.method, one.path, content=one.body or None, headers=media)
+    request.headers.update(_signature(one, request, who))
     try:
-        answer = await http.request(one.method, one.path, content=one.body or None, headers=headers)
+        answer = await http.send(request)
     except httpx.TransportError as error:
         return None, type(error).__name__
     return answer.status_code, _code(answer.content[:MOST_DETAIL])
+
+
+def _signature(one: Try, request: httpx.Request, who: Signatory) -> dict[str, str]:
+    target, body = Target.of(request.method, request.url.raw_path), one.body if one.signed is None else one.signed
+    nonce = one.nonce or secrets.token_hex(NONCE_BYTES)
+    return sign(target, body, Signatory(who.name, one.key or who.key), created=int(time.time()), nonce=nonce)
 
 
 def _code(content: bytes) -> str:

@@ -20,15 +20,15 @@ from simulation.experiment import Experiment
 from simulation.processes import addresses, connected, processes
 
 
-async def timed(http: httpx.AsyncClient, users: list[str], while_in: str | None) -> np.ndarray:
+async def timed(http: httpx.AsyncClient, key: str, users: list[str], while_in: str | None) -> np.ndarray:
     """Latencies in milliseconds, one request after another; with `while_in` only those asked in that phase."""
-    taken = []
+    taken, headers = [], {"Authorization": f"Bearer {key}"}
     for user in users:
         if while_in is not None and (await http.get("/v1/status")).json()["phase"] != while_in:
             await asyncio.sleep(0.02)
             continue
         began = time.perf_counter()
-        answer = await http.get(f"/v1/users/{user}/recommendations", params={"k": 20})
+        answer = await http.get(f"/v1/users/{user}/recommendations", params={"k": 20}, headers=headers)
         taken.append(1000 * (time.perf_counter() - began))
         assert answer.json()["model"], answer.text
     return np.array(taken)
@@ -40,15 +40,15 @@ async def measure(experiment: Experiment, requests: int) -> None:
     with processes(experiment, places):
         async with connected(experiment, places) as federation:
             client = next(iter(federation.clients.values()))
-            message = experiment.request().model_dump_json()
+            key, message = experiment.application_key, experiment.request().model_dump_json()
             headers = {"Content-Type": "application/json"}
             (await federation.operator.post("/v1/runs", content=message, headers=headers)).raise_for_status()
             while (await client.get("/v1/status")).json()["phase"] != "training":
                 await asyncio.sleep(0.1)
-            show("while training", await timed(client, users, "training"))
+            show("while training", await timed(client, key, users, "training"))
             while (await client.get("/v1/status")).json()["phase"] != "finished":
                 await asyncio.sleep(0.2)
-            show("idle", await timed(client, users, None))
+            show("idle", await timed(client, key, users, None))
 
 
 def show(what: str, taken: np.ndarray) -> None:

@@ -15,31 +15,40 @@ from client_service.boundary.gate import USER_AGENT, Boundary, GateTransport, Tr
 from client_service.boundary.ledger import Ledger
 from shared.errors import (
     AuthenticationError,
+    ClockError,
     ConflictError,
+    DigestError,
     FederationError,
     ForbiddenError,
     NotFoundError,
     ProtocolError,
+    ReplayError,
     RoundClosedError,
     TooLargeError,
     UnavailableError,
 )
 from shared.graph import Float64
 from shared.schemas import AnchorOut, Counts, Declaration, JoinIn, JoinOut, ReceiptOut, RunOut
+from shared.signing.keys import PrivateKey
 from shared.strategy import Parameters
+from shared.web.tls import reason
 from shared.wire import MEDIA_TYPE, check, decode
 
 Model = TypeVar("Model", bound=BaseModel)
 ATTEMPTS = 4  # of one call, all of them safe to repeat; the agent comes back later anyway
 RETRY_SECONDS = 15.0
+PASSING = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS)  # refusals of this moment alone
 RAISED: dict[str, type[FederationError]] = {
     kind.code: kind
     for kind in (
         AuthenticationError,
+        ClockError,
         ConflictError,
+        DigestError,
         ForbiddenError,
         NotFoundError,
         ProtocolError,
+        ReplayError,
         RoundClosedError,
         TooLargeError,
     )
@@ -47,8 +56,9 @@ RAISED: dict[str, type[FederationError]] = {
 
 
 def _passing(error: Exception) -> bool:
-    """Worth another attempt: the connection failed, or the aggregator is not ready."""
-    return isinstance(error, httpx.TransportError | UnavailableError)
+    """Worth another attempt, which is signed anew: the connection failed, the aggregator is not ready, or somebody on
+    the way has sent a request twice and passed on the answer to the second."""
+    return isinstance(error, httpx.TransportError | ReplayError | UnavailableError)
 
 
 class Aggregator:
@@ -102,9 +112,10 @@ class Aggregator:
         try:
             async for attempt in stamina.retry_context(on=_passing, attempts=ATTEMPTS, timeout=RETRY_SECONDS):
                 with attempt:
-                    return await self._once(method, path, timeout=self._timeout + wait, **what)
+                    limits = httpx.Timeout(self._timeout, read=self._timeout + wait)
+                    return await self._once(method, path, timeout=limits, **what)
         except httpx.TransportError as error:
-            raise UnavailableError(f"the aggregator cannot be reached: {type(error).__name__}") from None
+            raise UnavailableError(f"the aggregator cannot be reached: {reason(error)}") from None
         raise AssertionError("a retry context ends by returning or raising")
 
     async def _once(self, method: str, path: str, **what: object) -> httpx.Response:
@@ -116,11 +127,11 @@ class Aggregator:
 
 @asynccontextmanager
 async def connected(
-    boundary: Boundary, ledger: Ledger, secret: str, *, timeout_seconds: float, inner: httpx.AsyncBaseTransport
+    boundary: Boundary, ledger: Ledger, key: PrivateKey, *, timeout_seconds: float, inner: httpx.AsyncBaseTransport
 ) -> AsyncIterator[Aggregator]:
     """The client's only outgoing HTTP client: it follows no redirect, heeds no proxy, and passes the gate."""
-    headers = {"Authorization": f"Bearer {secret}", "User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
-    transport = GateTransport(inner, boundary, ledger, secret)
+    headers = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
+    transport = GateTransport(inner, boundary, ledger, key)
     http = httpx.AsyncClient(transport=transport, base_url=boundary.aggregator, headers=headers, trust_env=False)
     async with http:
         yield Aggregator(http, boundary, timeout_seconds, transport.traffic)
@@ -140,6 +151,6 @@ def _error(answer: httpx.Response) -> FederationError:
         code, detail = str(problem["code"]), str(problem["detail"])
     except (ValueError, KeyError, TypeError):
         code, detail = "", f"status {answer.status_code} without a problem document"
-    if answer.status_code >= 500:
+    if answer.status_code >= 500 or answer.status_code in PASSING:
         return UnavailableError(f"the aggregator answered: {detail}")
     return RAISED.get(code, ProtocolError)(f"the aggregator answered: {detail}")

@@ -5,8 +5,11 @@ Whatever is built above it, an undeclared method, path, query, header or body ra
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
+import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +20,8 @@ from pydantic import ValidationError
 from client_service.boundary.ledger import Ledger
 from shared.errors import FederationError, PrivacyError, ProtocolError, TooLargeError
 from shared.schemas import Declaration, JoinIn, ReceiptOut
+from shared.signing.keys import PrivateKey
+from shared.signing.messages import NONCE_BYTES, Signatory, Target, sign
 from shared.wire import MEDIA_TYPE, check, decode, encode
 
 USER_AGENT = "lpsfed-client"
@@ -71,11 +76,15 @@ class Traffic:
 
 
 class GateTransport(httpx.AsyncBaseTransport):
-    """Checks a request against the boundary, records it, sends it, records the outcome."""
+    """Checks a request against the boundary, records it, signs it, sends it, records the outcome.
 
-    def __init__(self, inner: httpx.AsyncBaseTransport, boundary: Boundary, ledger: Ledger, secret: str) -> None:
+    Whoever is above has no part in a signature: its time and its nonce are made here, when all the rest is fixed.
+    """
+
+    def __init__(self, inner: httpx.AsyncBaseTransport, boundary: Boundary, ledger: Ledger, key: PrivateKey) -> None:
         self._inner, self._boundary, self._ledger = inner, boundary, ledger
-        said = {**CONSTANT, "host": boundary.aggregator.netloc.decode("ascii"), "authorization": f"Bearer {secret}"}
+        self._signatory = Signatory(boundary.client, key)
+        said = {**CONSTANT, "host": boundary.aggregator.netloc.decode("ascii")}
         self._headers = {name: re.compile(re.escape(value)) for name, value in said.items()}
         self._headers |= {"content-type": CONTENT, "content-length": LENGTH}
         self.traffic = Traffic()
@@ -89,7 +98,7 @@ class GateTransport(httpx.AsyncBaseTransport):
         intent = self._ledger.append("intent", call=call.name, to=str(self._boundary.aggregator), **place, **what)
         self.traffic.up += len(body)
         try:
-            response = await self._answer(request)
+            response = await self._answer_in_time(self._signed(request, body))
         except (httpx.HTTPError, FederationError) as error:
             self._ledger.append("outcome", of=intent, error=type(error).__name__)
             raise
@@ -164,6 +173,23 @@ class GateTransport(httpx.AsyncBaseTransport):
             "tensors": [_tensor(spec.name, spec.shape, content.arrays[spec.name].tobytes()) for spec in specification],
             "scalars": dict(content.scalars),
         }
+
+    def _signed(self, request: httpx.Request, body: bytes) -> httpx.Request:
+        target = Target.of(request.method, request.url.raw_path)
+        made = sign(target, body, self._signatory, created=int(time.time()), nonce=secrets.token_hex(NONCE_BYTES))
+        headers = [*request.headers.multi_items(), *made.items()]
+        return httpx.Request(
+            request.method, request.url, headers=headers, stream=request.stream, extensions=request.extensions
+        )
+
+    async def _answer_in_time(self, request: httpx.Request) -> httpx.Response:
+        """Each step of a call has its limit; all together have the sum, else an answer could trickle in for ever."""
+        limits = [limit for limit in request.extensions.get("timeout", {}).values() if limit is not None]
+        try:
+            async with asyncio.timeout(sum(limits) if limits else None):
+                return await self._answer(request)
+        except TimeoutError:
+            raise httpx.ReadTimeout("the answer was not whole in time", request=request) from None
 
     async def _answer(self, request: httpx.Request) -> httpx.Response:
         """The whole answer, read here so that its size is on record and bounded."""

@@ -16,6 +16,7 @@ from client_service.learning.fusing import best_recipe
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.mean_margin import mean_margin
 from client_service.learning.sampling import PairSampler
+from client_service.learning.state import MODEL, TABLES, TrainingState, captured, fill, fits, reminded
 from client_service.learning.train import Margins, build_optimiser, fit_tables, losses_of_groups, pair_loss
 from client_service.models.fusion import Recipe, fuse
 from client_service.models.lgcn import LGCN
@@ -123,7 +124,25 @@ class LocalTraining:
                         f"expected a parameter of this model, got {name!r} of shape {list(value.shape)}"
                     )
                 own[name].copy_(torch.from_numpy(np.array(value)))
-        self._received, self._held = received, None
+        self.received, self._held = received, None
+
+    def state(self) -> TrainingState:
+        """As it is now, on the CPU: to be kept before training goes on."""
+        return captured(self.model, self.tables, self._optimisers, self.received, self._fitted)
+
+    def fits(self, state: TrainingState) -> bool:
+        """Is it a state of this very model?"""
+        return fits(state, self.model, self.tables)
+
+    def restore(self, state: TrainingState) -> None:
+        """Take over a state that fits: training goes on as it would have, to the bit."""
+        fill(self.model, state.part(MODEL))
+        fill(self.tables, state.part(TABLES))
+        self.received, self._held, self._fitted = state.received, None, state.fitted
+        self._optimisers = {
+            only: reminded(build_optimiser(self.model, self.method, only), self.model, memory)
+            for only, memory in state.memories().items()
+        }
 
     def train(
         self,
@@ -201,7 +220,7 @@ class LocalTraining:
     def _margins(self) -> Margins | None:
         if self.method.margin_strength == 0.0:
             return None
-        updated = self._received.scalars.get("margin")
+        updated = self.received.scalars.get("margin")
         return Margins(self.tables, self.method.margin_strength, self.method.refinement, updated)
 
     def _epoch(self, generator: torch.Generator, aim: Aim) -> None:
@@ -221,7 +240,7 @@ class LocalTraining:
 
     def _penalised(self, penalty: Penalty) -> Tensor:
         if self._held is None:  # once a round, not once a batch
-            arrays = self._received.arrays.items()
+            arrays = self.received.arrays.items()
             self._held = {name: torch.from_numpy(np.array(v)).to(self.device) for name, v in arrays}
         value: Tensor = penalty(dict(self.model.named_parameters()), self._held)
         return value

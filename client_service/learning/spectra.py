@@ -40,9 +40,10 @@ def _computed(shard: Shard, cutoff: int, path: Path) -> Spectrum:
     _drop_others(path)
     partial = path.with_name(f".{path.name}.{uuid4().hex}.partial")  # two processes may have one cache
     arrays: dict[str, Float64] = {"singular": spectrum.singular, "users": spectrum.users, "items": spectrum.items}
-    save_file({name: value.copy(order="C") for name, value in arrays.items()}, partial)
+    ordered = {name: value.copy(order="C") for name, value in arrays.items()}
+    save_file(ordered, partial)
     partial.replace(path)
-    return spectrum
+    return Spectrum(**ordered)  # in the memory order of one that is read: a restart must not change a sum's order
 
 
 def _drop_others(path: Path) -> None:

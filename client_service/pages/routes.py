@@ -1,4 +1,4 @@
-"""HTTP -> the silo's page. It is read-only: whoever may call the silo's API may see it."""
+"""HTTP -> the silo's page, for the silo's operator. It is read-only."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 
+from client_service.callers import PageForOperator
 from client_service.pages.curves import curves, spectra
 from client_service.pages.journal import SHOWN, journal
 from client_service.pages.record import Record
@@ -26,11 +27,11 @@ SECTIONS = (
 )
 TEMPLATE = templates(Path(__file__).parent / "templates").get_template("silo.html")
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=PageForOperator)
 
 
 def install(app: FastAPI, service: ClientService) -> None:
-    """Serve the page of this silo at /, and the files that it loads."""
+    """Serve the page of this silo at /, and the files that it loads to whoever asks: they hold nothing."""
     app.state.page = Page(service)
     app.include_router(router)
     app.include_router(statics)

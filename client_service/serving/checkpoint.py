@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import torch
@@ -13,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from client_service.models.fusion import Recipe
 from client_service.models.model import Model
 from client_service.models.start import Filter
+from client_service.shard.files import settle
 from shared.settings import MethodSettings
 
 FORMAT = "lpsfed-model/1"
@@ -48,10 +48,10 @@ def save_model(folder: Path, model: Model, head: ModelHead) -> None:
     tensors = {key: value.detach().cpu().contiguous() for key, value in model.named_parameters()}
     partial = folder / f"{name}.partial"
     save_file(tensors, partial)
-    _replace(partial, folder / name)
+    settle(partial, folder / name)
     partial = folder / "model.json.partial"
     partial.write_text(head.model_copy(update={"parameters": name}).model_dump_json(indent=1), encoding="utf-8")
-    _replace(partial, folder / "model.json")
+    settle(partial, folder / "model.json")
     for old in folder.glob("model-*.safetensors"):
         if old.name != name:
             old.unlink(missing_ok=True)
@@ -78,12 +78,3 @@ def load_parameters(folder: Path, head: ModelHead, model: Model) -> bool:
         for name, value in tensors.items():
             own[name].copy_(value)
     return True
-
-
-def _replace(partial: Path, path: Path) -> None:
-    descriptor = os.open(partial, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    partial.replace(path)

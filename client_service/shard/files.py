@@ -44,3 +44,18 @@ def replace_file(path: Path, content: bytes) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def settle(partial: Path, path: Path) -> None:
+    """Make a file that was written at `partial` durable, then put it at `path` in one step."""
+    _synced(partial)
+    partial.replace(path)
+    _synced(path.parent)
+
+
+def _synced(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

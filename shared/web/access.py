@@ -1,10 +1,11 @@
 """Each request -> one log line and one latency sample, by route template: never a path, a query, a body or a secret.
 
-A request that is too long, or that was meant for another host, ends here.
+A request that is too long, that takes too long, or that was meant for another host, ends here.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Sequence
@@ -19,7 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared.web import problems
 
+BODY_SECONDS = 120.0  # for a body, where no setting says otherwise
 LONGEST_MESSAGE = 4 << 20  # bytes of a JSON body; a declaration of 10,000 tensors fits
+CLOSE = {"Connection": "close"}  # the rest of the body may go on coming: nothing can follow it on this connection
 UNMATCHED = "(unmatched)"
 HOST_NAME = r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?"  # or an IPv4 address
 HOST = re.compile(rf"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>{HOST_NAME}))(?::[0-9]*)?")
@@ -63,7 +66,11 @@ class Observed:
 
 @dataclass(frozen=True)
 class Limited:
-    """Ends the reading of a JSON message that is too long. Updates have their own limit, where they are spooled."""
+    """Ends the reading of a JSON message that is too long, or packed: a small body could unpack to a huge one.
+
+    What is too long is cut where its limit is passed, whether its length was announced or not. Updates have limits of
+    their own, where they are spooled.
+    """
 
     app: ASGIApp
 
@@ -71,17 +78,45 @@ class Limited:
         if scope["type"] != "http" or scope["method"] == "PUT":
             await self.app(scope, receive, send)
             return
-        came = 0
+        came, packed = 0, "content-encoding" in Headers(scope=scope)
 
         async def count() -> Message:
             nonlocal came
+            if packed:
+                raise HTTPException(415, "expected a body without content encoding, got an encoded one", CLOSE)
             message = await receive()
             came += len(message.get("body", b""))
             if came > LONGEST_MESSAGE:
-                raise HTTPException(413, f"expected at most {LONGEST_MESSAGE} bytes, got more")
+                raise HTTPException(413, f"expected at most {LONGEST_MESSAGE} bytes, got more", CLOSE)
             return message
 
         await self.app(scope, count, send)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Ends the reading of a body that is not whole in time, however its bytes trickle in."""
+
+    app: ASGIApp
+    seconds: float = BODY_SECONDS
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        until, whole = asyncio.get_running_loop().time() + self.seconds, False
+
+        async def in_time() -> Message:
+            nonlocal whole
+            try:
+                async with asyncio.timeout_at(None if whole else until):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, f"expected the whole body within {self.seconds:g} seconds", CLOSE) from None
+            whole = not message.get("more_body", False)
+            return message
+
+        await self.app(scope, in_time, send)
 
 
 @dataclass(frozen=True)

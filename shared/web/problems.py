@@ -13,6 +13,7 @@ from starlette.responses import Response
 from shared.errors import (
     AuthenticationError,
     ConflictError,
+    DamagedError,
     DataError,
     FederationError,
     ForbiddenError,
@@ -20,6 +21,7 @@ from shared.errors import (
     NotFoundError,
     ProtocolError,
     SettingsError,
+    StorageFullError,
     TooLargeError,
     UnavailableError,
 )
@@ -38,22 +40,35 @@ STATUS: dict[type[FederationError], int] = {
     ProtocolError: 422,
     SettingsError: 422,
     DataError: 422,
+    DamagedError: 500,
     UnavailableError: 503,
+    StorageFullError: 507,
     FederationError: 500,
 }
-HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
-CODES = {400: "bad-request", 401: "authentication", 404: "not-found", 405: "method-not-allowed", 413: "too-large"}
+HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}, 507: {"Retry-After": "1"}}
+CODES = {
+    400: "bad-request",
+    401: "authentication",
+    404: "not-found",
+    405: "method-not-allowed",
+    408: "too-slow",
+    413: "too-large",
+    415: "media-type",
+}
 TITLES = {
     400: "Bad request",
     401: "Who is calling?",
     403: "Not yours",
     404: "Not found",
     405: "Method not allowed",
+    408: "Too slow",
     409: "Conflict",
     413: "Too large",
     415: "Unsupported media type",
     422: "Not as declared",
+    429: "Too many requests",
     503: "Not available now",
+    507: "No room",
 }
 
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
-from collections.abc import Callable
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from types import FrameType
 
 import structlog
 import uvicorn
 from fastapi import FastAPI
 
+from shared.web.connection import Connection
+from shared.web.listening import Listening
+from shared.web.tls import PORT, Identity, keep_renewed
+
 GRACE_SECONDS = 5  # for requests under way; long polls are woken and need none
+KEEP_ALIVE_SECONDS = 5  # for the next request on the same connection
 
 
 class _Server(uvicorn.Server):
@@ -32,30 +40,80 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
+def build_server(
+    app: FastAPI,
+    *,
+    host: str,
+    port: int,
+    wind_down: Callable[[], None],
+    tls: ssl.SSLContext | None = None,
+    most_connections: int | None = None,
+    trusted_proxies: tuple[str, ...] = (),
+) -> uvicorn.Server:
+    """What serves the app; its lifespan is the caller's own."""
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=list(trusted_proxies),
+        limit_concurrency=most_connections,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        ssl_context_factory=None if tls is None else lambda *_: tls,
+    )
+    return _Server(config, wind_down)
+
+
 async def run_server(
-    app: FastAPI, *, host: str, port: int, wind_down: Callable[[], None], logger: structlog.stdlib.BoundLogger
+    app: FastAPI,
+    settings: Listening,
+    *,
+    identities: Mapping[str, Identity],
+    wind_down: Callable[[], None],
+    logger: structlog.stdlib.BoundLogger,
 ) -> None:
     """Serve until SIGINT or SIGTERM, inside the app's lifespan. Its errors reach the caller as they are.
 
-    A signal is heeded from before the lifespan begins until it has ended: the first process of a container would
-    not even die of one that nobody handles.
+    The port's certificate is the one called PORT; all `identities` are looked after. A signal is heeded from before the
+    lifespan begins until it has ended: the first process of a container would not even die of one that nobody handles.
     """
 
     def stopping() -> None:
         logger.info("stopping")
         wind_down()
 
-    config = uvicorn.Config(
+    for what in settings.cautions():
+        logger.warning("caution", what=what)
+    server = build_server(
         app,
-        host=host,
-        port=port,
-        lifespan="off",
-        access_log=False,
-        log_config=None,
-        timeout_graceful_shutdown=GRACE_SECONDS,
+        host=settings.host,
+        port=settings.port,
+        wind_down=stopping,
+        tls=identities[PORT].context if PORT in identities else None,
+        most_connections=settings.most_connections,
+        trusted_proxies=settings.trusted_proxies,
     )
-    server = _Server(config, stopping)
     with server.capture_signals():
-        async with app.router.lifespan_context(app):
+        async with _looked_after(identities, logger), app.router.lifespan_context(app):
             await server.serve()
     logger.info("stopped")
+
+
+@asynccontextmanager
+async def _looked_after(
+    identities: Mapping[str, Identity], logger: structlog.stdlib.BoundLogger
+) -> AsyncIterator[None]:
+    task = asyncio.create_task(keep_renewed(identities.values(), logger))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

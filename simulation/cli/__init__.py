@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from audit.cli import privacy_report, probe
 from shared.errors import FederationError, SettingsError
-from simulation.cli import experiments, services, tuning
+from simulation.cli import experiments, keys, services, tuning
 from simulation.console import ERR
 
 app = typer.Typer(
@@ -25,11 +25,13 @@ for command in (
     services.client,
     services.run,
     services.secret,
+    services.certificates,
     services.doctor,
     probe,
     privacy_report,
 ):
     app.command()(command)
+app.add_typer(keys.app, name="keys")
 
 
 def main() -> None:

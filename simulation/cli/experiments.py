@@ -27,7 +27,7 @@ from simulation.cli.options import (
     print_json,
 )
 from simulation.console import ERR, OUT, answer_table, crossing_table, field_table, partition_table, quality_table
-from simulation.demo import demonstrate, stop_kept
+from simulation.demo import Shown, demonstrate, stop_kept
 from simulation.experiment import Experiment
 from simulation.plots import draw_curves, markdown_table, read_report
 from simulation.run import simulate as run_in_process
@@ -56,7 +56,7 @@ def demo(
         OUT.print(partition_table(shards.summary))
     seen = demonstrate(experiment, edges_kept=shards.edges_kept, shown=not as_json, keep_in=folder if keep else None)
     if as_json:
-        print_json({"report": seen.report, "url": seen.url, "answer": seen.answer})
+        print_json({"report": seen.report, "url": seen.url, "key_file": str(seen.key_file), "answer": seen.answer})
     else:
         first = next(iter(seen.ledgers.values()))
         tables = (
@@ -66,7 +66,7 @@ def demo(
             answer_table(seen.answer),
         )
         OUT.print(*tables, sep="\n")
-        _print_request(seen.url, keep=keep)
+        _print_request(seen, keep=keep)
 
 
 def partition(
@@ -150,8 +150,9 @@ def _empty_folder(folder: Path) -> Path:
     return folder
 
 
-def _print_request(url: str, *, keep: bool) -> None:
+def _print_request(seen: Shown, *, keep: bool) -> None:
     if not keep:
         return OUT.print("The services have ended; --keep leaves them answering.")
     OUT.print("The services go on serving until `lpsfed demo --stop`. To ask:\n")
-    sys.stdout.write(f"curl '{url}'\n")
+    OUT.print(f"(A browser is asked for a name and a password: operator, and what is in {seen.page_key_file}.)\n")
+    sys.stdout.write(f"curl -H \"Authorization: Bearer $(cat {seen.key_file})\" '{seen.url}'\n")

@@ -48,6 +48,11 @@ SettingsFile = Annotated[Path | None, typer.Option(help="TOML; environment and f
 Changes = Annotated[list[str] | None, typer.Option("--set", help="a setting of the method, key=value")]
 
 
+Authority = Annotated[Path | None, typer.Option("--ca", help="PEM; whose certificates are believed, and no others'")]
+Certificate = Annotated[Path | None, typer.Option(help="PEM, shown to a service that asks for one")]
+CertificateKey = Annotated[Path | None, typer.Option(help="PEM, the certificate's")]
+
+
 def given(flags: dict[str, Any]) -> dict[str, Any]:
     """The flags that were set; an enumeration as its text."""
     plain = {name: flag.value if isinstance(flag, StrEnum) else flag for name, flag in flags.items()}

@@ -11,12 +11,17 @@ from rich.table import Table
 from aggregator_service.__main__ import serve as serve_aggregator
 from aggregator_service.settings import aggregator_settings
 from client_service.__main__ import serve as serve_client
-from client_service.boundary.secret import create_secret
 from client_service.settings import client_settings
+from shared.new_files import create_secret
 from shared.schemas import RunIn
 from shared.settings import PRESET_ROUNDS, method_settings
+from shared.web.tls import Calling
+from simulation.certificates import AUTHORITY, DAYS, development, write
 from simulation.cli.options import (
     AsJson,
+    Authority,
+    Certificate,
+    CertificateKey,
     Changes,
     Clients,
     Device,
@@ -28,16 +33,24 @@ from simulation.cli.options import (
     print_json,
 )
 from simulation.console import ERR, OUT, round_lines
-from simulation.doctor import examine
+from simulation.doctor import examine, reach
 from simulation.operate import follow, latest, operating, start
+
+PortCertificate = Annotated[Path | None, typer.Option(help="PEM; with it the port speaks TLS")]
+PortKey = Annotated[Path | None, typer.Option(help="PEM, the certificate's")]
+PortAuthority = Annotated[Path | None, typer.Option(help="PEM; callers must show a certificate of these")]
 
 
 def aggregator(
     state_directory: Annotated[Path | None, typer.Option(help="database and blobs")] = None,
     operator_token_file: Annotated[Path | None, typer.Option(help="file with the operator's secret")] = None,
+    keys_directory: Annotated[Path | None, typer.Option(help="folder of the clients' public keys")] = None,
     strategy: Annotated[StrategyName | None, typer.Option()] = None,
     host: Annotated[str | None, typer.Option()] = None,
     port: Annotated[int | None, typer.Option()] = None,
+    tls_certificate: PortCertificate = None,
+    tls_key: PortKey = None,
+    tls_client_authority: PortAuthority = None,
 ) -> None:
     """Serve the aggregator. Settings also come from LPSFED_AGGREGATOR_*; flags win."""
     serve_aggregator(aggregator_settings(**given(locals())))
@@ -47,12 +60,19 @@ def client(
     settings: SettingsFile = None,
     name: Annotated[str | None, typer.Option(help="given by the operator")] = None,
     shard: Annotated[Path | None, typer.Option(help="folder with interactions.parquet")] = None,
-    state_directory: Annotated[Path | None, typer.Option(help="secret, ledger and models")] = None,
+    state_directory: Annotated[Path | None, typer.Option(help="ledger and models")] = None,
+    signing_key_file: Annotated[Path | None, typer.Option(help="private key; else NAME.key with the state")] = None,
+    application_key_file: Annotated[Path | None, typer.Option(help="who asks for recommendations has this key")] = None,
+    operator_key_file: Annotated[Path | None, typer.Option(help="who sees status, ledger, pages has this key")] = None,
     aggregator_url: Annotated[str | None, typer.Option()] = None,
+    aggregator_authority: Annotated[Path | None, typer.Option(help="PEM; whose certificate it must show")] = None,
     strategy: Annotated[StrategyName | None, typer.Option()] = None,
     device: Annotated[Device | None, typer.Option()] = None,
     host: Annotated[str | None, typer.Option()] = None,
     port: Annotated[int | None, typer.Option()] = None,
+    tls_certificate: PortCertificate = None,
+    tls_key: PortKey = None,
+    tls_client_authority: PortAuthority = None,
 ) -> None:
     """Serve one silo's client. Settings also come from LPSFED_CLIENT_* and a TOML file; flags win."""
     flags = given(locals())
@@ -65,10 +85,16 @@ def doctor(
     settings: SettingsFile = None,
     folder: Annotated[Path, typer.Option(help="where state would go")] = Path(),
     ports: Annotated[list[int] | None, typer.Option("--port", help="ports that should be free")] = None,
+    aggregator_url: Annotated[str | None, typer.Option(help="an aggregator that should answer")] = None,
+    ca: Authority = None,
+    certificate: Certificate = None,
+    certificate_key: CertificateKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check Python, packages, device, disk, ports, shard and settings."""
+    """Check Python, packages, device, disk, ports, shard, settings with their certificates, and the aggregator."""
     checks = examine(shard=shard, folder=folder, ports=tuple(ports or (8800, 8801)), settings=settings)
+    if aggregator_url is not None:
+        checks.append(reach(aggregator_url, ca, certificate, certificate_key))
     if as_json:
         print_json([vars(check) for check in checks])
     else:
@@ -86,6 +112,24 @@ def secret(paths: Annotated[list[Path], typer.Argument(help="files to make, read
         ERR.print(f"{path}: {'made' if create_secret(path) else 'there already'}", soft_wrap=True)
 
 
+def certificates(
+    folder: Annotated[Path, typer.Argument(help="where they go; nothing that is there is overwritten")],
+    names: Annotated[
+        list[str] | None, typer.Option("--name", help="host or address to be called by; repeatable")
+    ] = None,
+    clients: Clients = 4,
+) -> None:
+    """Make a development authority, and certificates for aggregator, clients and operator. Not for production."""
+    services = ("aggregator", *(f"client-{number}" for number in range(1, clients + 1)), "operator")
+    write(folder, development(services, names or ()))
+    ERR.print(
+        f"{folder}: made {AUTHORITY}.crt and a certificate with its key for {', '.join(services)}", soft_wrap=True
+    )
+    ERR.print(
+        f"For development only: whoever has {AUTHORITY}.key is believed to be any of them. They end in {DAYS} days."
+    )
+
+
 def run(
     operator_token_file: Annotated[Path, typer.Option(help="file with the operator's secret")],
     aggregator_url: Annotated[str, typer.Option()] = "http://127.0.0.1:8800",
@@ -97,6 +141,9 @@ def run(
     seed: Annotated[int, typer.Option(min=0)] = 0,
     changes: Changes = None,
     if_none: Annotated[bool, typer.Option("--if-none", help="follow the latest run where there is one")] = False,
+    ca: Authority = None,
+    certificate: Certificate = None,
+    certificate_key: CertificateKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Start a run at an aggregator, as its operator, and follow it to its end."""
@@ -108,7 +155,7 @@ def run(
         deadline_seconds=deadline_seconds,
         method=method_settings(preset.value, **pairs(changes or [])),
     )
-    with operating(aggregator_url, operator_token_file) as http:
+    with operating(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as http:
         found = (latest(http) if if_none else None) or start(http, request)
         with round_lines(shown=not as_json) as observe:
             history = follow(http, found.run, observe)

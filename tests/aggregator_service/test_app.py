@@ -54,7 +54,7 @@ async def test_everybody_starts_from_the_same_seeded_parameters(running: Running
         assert got.keys() == expected.keys()
         assert all(np.array_equal(got[name], expected[name]) for name in expected)
         known = await federation.http.get(
-            "/v1/runs/run-1/model", headers=north.headers | {"If-None-Match": answer.headers["etag"]}
+            "/v1/runs/run-1/model", headers={"If-None-Match": answer.headers["etag"]}, auth=north.auth
         )
         assert (known.status_code, known.content) == (304, b"")
 
@@ -181,7 +181,7 @@ async def test_an_anchor_is_the_same_for_everybody_and_is_known_by_its_tag(runni
         assert first.json()["source"] == "declared 40 x 30 x 200"
         assert sum(first.json()["kernel"]) == pytest.approx(1.0)
         again = await federation.http.get(
-            "/v1/runs/run-1/rounds/1/anchor", headers=north.headers | {"If-None-Match": first.headers["etag"]}
+            "/v1/runs/run-1/rounds/1/anchor", headers={"If-None-Match": first.headers["etag"]}, auth=north.auth
         )
         assert again.status_code == 304
         assert (await north.get("/v1/runs/run-1/rounds/2/anchor")).status_code == 404

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,16 +51,18 @@ async def test_what_is_accepted_is_on_record_in_the_order_of_the_answers(running
         assert whole["total"] == 3 and times == sorted(times) and times[1].isoformat() >= receipt["received_at"]
 
 
-async def test_whose_secret_nobody_knows_is_counted_alone(running: Running) -> None:
+async def test_what_nobody_known_has_signed_is_counted_alone(running: Running) -> None:
     async with running() as federation:
         north, _ = await federation.opened()
         stranger = federation.client("stranger")
-        assert (await stranger.post(b"{")).status_code == 422
+        assert (await stranger.post(b"{")).status_code == 422  # registered, but it has not joined
         assert (await stranger.put(1, north.update(1.0))).status_code == 401
-        assert (await federation.http.post("/v1/clients", content=north.joining())).status_code == 422
-        assert (await federation.operate("POST", "/v1/clients", content=b"{")).status_code == 422
+        assert (await federation.http.post("/v1/clients", content=north.joining())).status_code == 401
+        assert (await federation.operate("POST", "/v1/clients", content=b"{")).status_code == 401
+        wrong = replace(north.auth, key=stranger.auth.key)
+        assert (await federation.http.get("/v1/runs/current", auth=wrong)).status_code == 401
         assert await federation.arrivals(JOINED) == []
-        assert await metric(federation, "strangers") == 4.0
+        assert await metric(federation, "strangers") == 5.0
 
 
 async def test_what_only_asks_leaves_no_row(running: Running) -> None:
@@ -67,8 +70,8 @@ async def test_what_only_asks_leaves_no_row(running: Running) -> None:
         north, _ = await federation.opened()
         for path in ("current", "run-1/model", "run-1/rounds/1/anchor", "run-1/rounds/1/clients/north/personalized"):
             await north.get(f"/v1/runs/{path}")
-        assert (await federation.http.get("/v1/runs", headers=north.headers)).status_code == 403
-        assert (await federation.http.get("/health/live", headers=north.headers)).status_code == 200
+        assert (await federation.http.get("/v1/runs", auth=north.auth)).status_code == 403
+        assert (await federation.http.get("/health/live", auth=north.auth)).status_code == 200
         assert await federation.arrivals(JOINED) == []
 
 
@@ -90,7 +93,7 @@ async def test_what_no_client_ever_sends_is_on_record_wherever_it_goes(
 ) -> None:
     async with running() as federation:
         north, _ = await federation.opened()
-        answer = await federation.http.request(method, path, content=body or None, headers=north.headers)
+        answer = await federation.http.request(method, path, content=body or None, auth=north.auth)
         assert answer.status_code == status
         (row,) = await federation.arrivals(JOINED)
         assert (row["client"], row["call"], row["run"], row["status"]) == ("north", "other", None, status)
@@ -171,7 +174,7 @@ async def test_before_it_runs_nothing_is_recorded_and_nothing_claimed(running: R
     async with running() as federation:
         north = federation.client("north")
     async with httpx.AsyncClient(transport=httpx.ASGITransport(federation.app), base_url="http://aggregator") as http:
-        answer = await http.post("/v1/clients", content=north.joining(), headers=north.headers)
+        answer = await http.post("/v1/clients", content=north.joining(), auth=north.auth)
         assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
     with pytest.raises(UnavailableError):
         await federation.app.state.coordinator.arrivals(0, 1)
@@ -204,7 +207,8 @@ async def test_a_state_directory_from_before_the_record_is_opened_and_gets_one(r
     async with running() as federation:
         await federation.opened()
     connection = sqlite3.connect(federation.settings.state_directory / "aggregator.sqlite")
-    connection.execute("drop table arrivals")
+    for table in ("arrivals", "losses", "alembic_version"):
+        connection.execute(f"drop table {table}")
     connection.commit()
     connection.close()
     async with running() as federation:

@@ -154,11 +154,14 @@ async def test_what_is_refused_is_on_record_too_under_its_senders_name(running: 
 async def sent_raw(federation: Federation, client: FakeClient, messages: list[Message]) -> list[Message]:
     """An update as a server would hand it to the app, message by message; what the app answers."""
     path = "/v1/runs/run-1/rounds/1/clients/north/update"
-    headers = client.headers | {"Content-Type": MEDIA_TYPE}
+    body = b"".join(message.get("body", b"") for message in messages)
+    signed = client.auth.headers(client.http.build_request("PUT", path, content=body))
+    headers = signed | {"Content-Type": MEDIA_TYPE, "Transfer-Encoding": "chunked"}
     scope: Scope = {
         "type": "http",
         "method": "PUT",
         "path": path,
+        "raw_path": path.encode(),
         "query_string": b"",
         "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
     }

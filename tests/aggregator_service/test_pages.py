@@ -44,8 +44,8 @@ async def sends(clients: list[FakeClient], number: int) -> None:
 async def test_a_browser_is_asked_who_is_there_and_nobody_but_the_operator_sees_a_name(running: Running) -> None:
     async with running() as federation:
         [client] = await federation.joined("north")
-        for headers in ({}, client.headers, {"Authorization": "Basic b3BlcmF0b3I6d3Jvbmc="}):
-            answer = await federation.http.get("/", headers=headers)
+        for auth in (None, client.auth, ("operator", "wrong")):
+            answer = await federation.http.get("/", auth=auth)
             assert answer.status_code == 401 and "north" not in answer.text
             assert answer.headers["www-authenticate"] == 'Basic realm="LPSFed aggregator"'
         assert "north has joined." in plain(await page(federation))

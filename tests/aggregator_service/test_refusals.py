@@ -147,21 +147,18 @@ async def test_a_client_may_use_its_own_name_only(running: Running) -> None:
         place = "/v1/runs/run-1/rounds/1/clients/south"
         require(await north.get(f"{place}/personalized"), 403, "forbidden")
         kind = {"Content-Type": "application/vnd.safetensors"}
-        answer = await federation.http.put(f"{place}/update", content=north.update(1.0), headers=north.headers | kind)
+        answer = await federation.http.put(f"{place}/update", content=north.update(1.0), headers=kind, auth=north.auth)
         require(answer, 403, "forbidden")
 
 
-async def test_a_name_is_bound_to_its_first_secret_and_a_secret_to_its_first_name(running: Running) -> None:
+async def test_a_client_joins_under_the_name_whose_key_it_has_and_may_join_again(running: Running) -> None:
     async with running() as federation:
-        (north,) = await federation.joined("north")
-        assert (await north.join()).status_code == 200
-        message = {"client": "north", "declaration": north.declaration.model_dump(mode="json")}
-        other = {"Authorization": "Bearer " + "o" * 40}
-        require(await federation.http.post("/v1/clients", json=message, headers=other), 403, "forbidden")
-        require(await north.join(client="south"), 403, "forbidden")
-        short = {"Authorization": "Bearer short"}
-        answer = await federation.http.post("/v1/clients", json=message | {"client": "west"}, headers=short)
-        require(answer, 401, "authentication")
+        north, south = federation.client("north"), federation.client("south")
+        require(await north.get("/v1/runs/current"), 401, "authentication")
+        assert [(await north.join()).status_code for _ in range(2)] == [200, 200]
+        detail = require(await north.join(client="south"), 403, "forbidden")
+        assert detail == "expected your own name, 'north', got 'south'"
+        require(await south.get("/v1/runs/current"), 401, "authentication")
 
 
 async def test_a_client_that_would_send_something_else_may_not_join(running: Running) -> None:
@@ -178,7 +175,7 @@ async def test_a_client_that_would_send_something_else_may_not_join(running: Run
 async def test_a_client_is_not_the_operator(running: Running) -> None:
     async with running() as federation:
         north, _ = await opened(federation)
-        answer = await federation.http.post("/v1/runs", json={}, headers=north.headers)
+        answer = await federation.http.post("/v1/runs", json={}, auth=north.auth)
         require(answer, 403, "forbidden")
         require(await north.get("/v1/runs"), 403, "forbidden")
         require(await north.get("/v1/runs/run-1"), 403, "forbidden")
@@ -200,10 +197,10 @@ async def test_a_message_that_does_not_fit_is_refused_without_being_repeated(run
         assert "body.client" in detail
         assert "Alice" not in detail
         for body in (b"{", b"[" * 100_000, b'"\\ud800"', b"\xff"):
-            answer = await federation.http.post("/v1/clients", content=body, headers=north.headers)
+            answer = await federation.http.post("/v1/clients", content=body, auth=north.auth)
             assert answer.status_code in (400, 422), body[:9]
             assert answer.headers["content-type"] == "application/problem+json"
-        require(await federation.http.post("/v1/clients", content=b"0" * (5 << 20)), 413, "too-large")
+        require(await federation.http.post("/v1/clients", content=b"0" * (5 << 20), auth=north.auth), 413, "too-large")
         await opened(federation)
         assert "path.run" in require(await north.get("/v1/runs/run-x/model"), 422, "protocol")
         for wait in ("nan", "-1", "inf", "soon"):

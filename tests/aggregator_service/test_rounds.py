@@ -65,6 +65,33 @@ def test_without_a_quorum_at_the_deadline_the_run_fails_and_names_who_is_missing
     assert (failed.phase, failed.reason) == ("failed", "round 1: 1 of 2 updates at the deadline, missing south")
 
 
+def closed(**request: object) -> Run:
+    return rounds.accept(rounds.accept(begin(**request), receipt("north")), receipt("south", at=2.0))
+
+
+def test_an_update_that_the_disk_has_lost_is_asked_for_again_while_the_round_can_wait() -> None:
+    opened = rounds.lose(closed(), ["north"], now=50.0)
+    assert (opened.phase, opened.missing, opened.closed_at) == ("open", ("north",), None)
+    assert [opened.asks_again(client) for client in ("north", "south")] == [True, False]
+    again = rounds.accept(opened, receipt("north", digest="other", at=60.0))
+    assert (again.phase, again.asks_again("north")) == ("aggregated", False)
+    assert rounds.proceed(again, 61.0).lost == frozenset()
+
+
+def test_past_its_deadline_a_round_does_without_what_is_lost_where_the_rest_is_a_quorum() -> None:
+    assert rounds.lose(closed(quorum=1), ["north"], now=100.0).phase == "aggregated"
+    failed = rounds.lose(closed(), ["north"], now=100.0)
+    assert failed.reason == (
+        "round 1: 1 of 2 updates at the deadline, missing north; "
+        "the disk had damaged what north had sent: check it, then start a new run"
+    )
+
+
+def test_only_a_closed_round_loses_updates() -> None:
+    with pytest.raises(RoundClosedError, match="expected an aggregated round"):
+        rounds.lose(begin(), ["north"], now=1.0)
+
+
 def test_a_quorum_above_the_number_of_clients_is_refused_at_the_start() -> None:
     with pytest.raises(ProtocolError, match="expected at most clients = 2, got 3"):
         begin(quorum=3)
@@ -129,6 +156,7 @@ EVENTS = st.one_of(
     st.tuples(st.just("join"), st.sampled_from(NAMES)),
     st.tuples(st.just("send"), st.sampled_from(NAMES)),
     st.tuples(st.just("sleep"), st.sampled_from((1.0, 60.0))),
+    st.tuples(st.just("lose"), st.sampled_from(NAMES)),
     st.tuples(st.just("proceed"), st.just("")),
 )
 
@@ -150,7 +178,7 @@ def test_whatever_happens_a_run_never_closes_without_quorum_and_never_goes_back(
         assert before.active or run is before
         assert run.phase != "aggregated" or len(run.receipts) >= quorum
         assert (run.reason is not None) == (run.phase == "failed")
-        assert run.receipts.keys() <= run.clients
+        assert run.receipts.keys() <= run.clients and run.lost <= run.clients
 
 
 def happen(run: Run, kind: str, value: str, now: float) -> Run:
@@ -158,4 +186,6 @@ def happen(run: Run, kind: str, value: str, now: float) -> Run:
         return rounds.enrol(run, value, now=now)
     if kind == "send":
         return rounds.accept(run, receipt(value, number=run.round, at=now))
+    if kind == "lose":
+        return rounds.lose(run, {value} & run.receipts.keys(), now=now)
     return rounds.proceed(run, now) if kind == "proceed" else rounds.advance(run, now)

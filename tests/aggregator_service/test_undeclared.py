@@ -51,13 +51,15 @@ async def asked(federation: Federation, route: tuple[str, str], query: str = "",
     for part, value in PLACES.items():
         path = path.replace(part, value)
     north = federation.client("north")
-    headers = {"Authorization": f"Bearer {TOKEN}"} if "operator" in ROUTES[route]["tags"] else north.headers
+    if "operator" in ROUTES[route]["tags"]:
+        options |= {"headers": {"Authorization": f"Bearer {TOKEN}"}}
+    else:
+        options |= {"auth": north.auth}
     if method == "PUT":
-        options |= {"content": north.update(1.0)}
-        headers = headers | {"Content-Type": MEDIA_TYPE}
+        options |= {"content": north.update(1.0), "headers": {"Content-Type": MEDIA_TYPE}}
     elif method == "POST":
         options |= {"json": {"client": "north", "declaration": north.declaration.model_dump(mode="json")}}
-    return await federation.http.request(method, f"{path}{query}", headers=headers, **options)
+    return await federation.http.request(method, f"{path}{query}", **options)
 
 
 def require_refused(answer: httpx.Response) -> str:

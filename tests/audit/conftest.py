@@ -24,7 +24,7 @@ from audit.evidence import Evidence
 from audit.report import Report, report
 from client_service.boundary.gate import USER_AGENT, Boundary, GateTransport
 from client_service.boundary.ledger import Ledger
-from client_service.boundary.secret import own_secret
+from client_service.boundary.signing_key import own_key
 from client_service.settings import ClientSettings, client_settings
 from shared.schemas import (
     ArrivalOut,
@@ -39,6 +39,8 @@ from shared.schemas import (
     TensorSpec,
 )
 from shared.settings import MethodSettings
+from shared.signing.keys import new_key
+from shared.signing.messages import Signatory
 from shared.strategy import Parameters
 from shared.wire import MEDIA_TYPE, encode
 
@@ -108,10 +110,10 @@ def _answer(status: int, content: bytes) -> httpx.Response:
 
 async def _taken_part(client: str, recorder: Recorder, path: Path) -> Evidence:
     """What a client's ledger says after it has joined and taken part in both rounds."""
-    ledger, secret = Ledger(path), "5" * 64
+    ledger = Ledger(path)
     boundary = Boundary(client, httpx.URL(HOME), DECLARATION, counts=False, max_upload_bytes=10_000)
-    transport = GateTransport(httpx.MockTransport(recorder.of(client)), boundary, ledger, secret)
-    said = {"Authorization": f"Bearer {secret}", "User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
+    transport = GateTransport(httpx.MockTransport(recorder.of(client)), boundary, ledger, new_key())
+    said = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
     async with httpx.AsyncClient(transport=transport, base_url=HOME, headers=said) as http:
         join = JoinIn(client=client, declaration=DECLARATION).model_dump_json()
         await http.post("/v1/clients", content=join, headers={"Content-Type": "application/json"})
@@ -210,21 +212,22 @@ class Federation:
         """A way to the aggregator past every gate."""
         return httpx.AsyncClient(transport=httpx.ASGITransport(self.aggregator), base_url="http://aggregator")
 
-    def secret(self, client: str) -> str:
-        return own_secret(self.settings[client].state_directory)
+    def signatory(self, client: str) -> Signatory:
+        return Signatory(client, own_key(client, self.settings[client].state_directory))
 
 
 Running = Callable[[], AbstractAsyncContextManager[Federation]]
 
 
 @pytest.fixture
-def federation(tmp_path: Path, silos: Silos, small: MethodSettings, opened: Opened) -> Running:
+def federation(tmp_path: Path, silos: Silos, small: MethodSettings, opened: Opened, keys: Path) -> Running:
     """`async with federation() as running`: two silos that have joined, or are about to."""
 
     @asynccontextmanager
     async def run() -> AsyncIterator[Federation]:
         folder = tmp_path / "aggregator"
-        app = create_app(aggregator_settings(state_directory=folder, operator_token=TOKEN, method=small))
+        settings = aggregator_settings(state_directory=folder, operator_token=TOKEN, method=small, keys_directory=keys)
+        app = create_app(settings)
         said = {"Authorization": f"Bearer {TOKEN}"}
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(app.router.lifespan_context(app))

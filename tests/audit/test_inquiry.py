@@ -21,6 +21,7 @@ from audit.probes.meeting import Part
 from audit.probes.network import Outside
 from audit.report import report
 from shared.errors import DataError, FederationError, ProtocolError, SettingsError, TooLargeError, UnavailableError
+from shared.signing.enrolment import Pair
 
 if TYPE_CHECKING:
     from conftest import Federation, Parts, Running, Until
@@ -57,7 +58,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> Reached:
     """Let an inquiry ask the services of a federation in this process."""
 
     def use(running: Federation) -> None:
-        def opened(url: str, bearer: str | None = None) -> httpx.AsyncClient:
+        def opened(url: str, bearer: str | None = None, **_: object) -> httpx.AsyncClient:
             headers = {} if bearer is None else {"Authorization": f"Bearer {bearer}"}
             silo = running.silos.get(url.removeprefix("http://"))
             transport = httpx.ASGITransport(running.aggregator) if silo is None else silo._transport
@@ -71,11 +72,10 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> Reached:
 def wanted(running: Federation, name: str, folder: Path) -> Inquiry:
     """An inquiry in the place of one part, with the files that its container would have."""
     own, settings = PARTS[name], running.settings.get(name)
-    secret, token = folder / f"{name}.secret", folder / "token"
+    key = None if settings is None else Pair.of(name, settings.state_directory).private
+    token = folder / "token"
     token.write_text(running.operator.headers["Authorization"].removeprefix("Bearer "))
-    if settings is not None:
-        secret.write_text(running.secret(name))
-    services = Services("http://aggregator", f"http://{name}", None if settings is None else secret, token)
+    services = Services("http://aggregator", f"http://{name}", key, token)
     (folder / "elsewhere" / "empty").mkdir(parents=True, exist_ok=True)
     mounts = Mounts(folder / "elsewhere", ()) if settings is None else Mounts(settings.shard, (settings.shard,))
     others = {key: part for key, part in PARTS.items() if key != name}
@@ -97,13 +97,13 @@ async def test_all_parts_probed_twice_give_evidence_for_a_report_that_holds(
                 keep(found, folder / f"{name}.json")
     made = report(open_case(gather([folder])))
     assert [one.name for one in made.findings if not one.held] == ["probes"]  # no gateway answers in this network
-    assert any("64 sent by the probes and refused" in one.found for one in made.findings)
+    assert any("68 sent by the probes and refused" in one.found for one in made.findings)
     kinds = {one.kind: {other.role for other in made.probes if other.kind == one.kind} for one in made.probes}
     assert kinds["files"] == {"client", "aggregator"} and kinds["outside by DNS"] == {"client", "aggregator", "gateway"}
     assert kinds["past the gate"] == kinds["at the gate"] == kinds["control: the aggregator"] == {"client"}
 
 
-async def test_without_a_secret_nothing_is_uploaded_and_without_a_token_there_is_no_record(
+async def test_without_a_key_nothing_is_uploaded_and_without_a_token_there_is_no_record(
     federation: Running, tmp_path: Path, reached: Reached
 ) -> None:
     async with federation() as running:

@@ -73,6 +73,7 @@ def test_flags_say_what_was_expected() -> None:
     assert flags.names("a, b,") == ("a", "b")
     assert flags.outside("[fd00::1]:443", 53, "example.com").host == "fd00::1"
     assert flags.urls(["a=http://h:1", "b=https://h/"]) == {"a": "http://h:1", "b": "https://h"}
+    assert flags.files("--operator-key", ["a=/k=1", "b=k"]) == {"a": Path("/k=1"), "b": Path("k")}
     assert flags.part("gateway-2", RoleName.gateway, None, None).behind == "client-2"
     assert flags.part("door", RoleName.gateway, 80, "client-2").behind == "client-2"
     assert flags.likely_ports(part(name) for name in NAMES) == (8800,)
@@ -81,6 +82,9 @@ def test_flags_say_what_was_expected() -> None:
         (lambda: flags.outside("1.1.1.1", 53, "x"), "--outside"),
         (lambda: flags.outside("1.1.1.1:0", 53, "x"), "--outside"),
         (lambda: flags.urls(["a=http://h", "a=http://h"]), "--client"),
+        (lambda: flags.files("--operator-key", ["a"]), "--operator-key"),
+        (lambda: flags.files("--operator-key", ["=k"]), "--operator-key"),
+        (lambda: flags.files("--operator-key", ["a=k", "a=l"]), "--operator-key"),
         (lambda: flags.urls(["a=ftp://h"]), "--client"),
         (lambda: flags.urls([]), "--client"),
         (lambda: flags.part("No Name", RoleName.client, None, None), "--name"),

@@ -7,6 +7,8 @@ one guard after the other is patched away, and the next one has to do without it
 from __future__ import annotations
 
 import hashlib
+import secrets
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ from audit.report import Report, report
 from client_service.boundary.aggregator import Aggregator
 from client_service.participation import Participation
 from shared.schemas import Declaration, ReceiptOut
+from shared.signing.messages import Target, sign
 from shared.strategy import Parameters
 from shared.wire import MEDIA_TYPE, encode
 
@@ -179,8 +182,10 @@ class Smuggler:
 
     async def upload(self, aggregator: Aggregator, run: str, number: int, body: bytes) -> ReceiptOut:
         client = aggregator._client
-        headers = {"Authorization": f"Bearer {self._running.secret(client)}", "Content-Type": MEDIA_TYPE}
         path = f"/v1/runs/{run}/rounds/{number}/clients/{client}/update"
+        target, nonce = Target("PUT", path, ""), secrets.token_hex(16)
+        signed = sign(target, body, self._running.signatory(client), created=int(time.time()), nonce=nonce)
+        headers = {"Content-Type": MEDIA_TYPE} | signed
         async with self._running.stranger() as http:
             answer = await http.put(path, content=body, headers=headers)
         self.digests.append(hashlib.sha256(body).hexdigest())

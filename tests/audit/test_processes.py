@@ -37,18 +37,22 @@ async def test_a_report_of_running_services_and_a_probe_that_is_found_in_the_nex
     described = experiment("run")
     places, token, record = addresses(described), tmp_path / "token", tmp_path / "evidence" / "client-1.json"
     token.write_text(described.token)
+    key = tmp_path / "key"
+    key.write_text(described.operator_key)
     asked = ["--aggregator-url", places.aggregator]
     live = [*asked, "--operator-token-file", str(token)]
-    live += [word for name, url in places.clients.items() for word in ("--client", f"{name}={url}")]
+    for name, url in places.clients.items():
+        live += ["--client", f"{name}={url}", "--operator-key", f"{name}={key}"]
     with processes(described, places) as children:
         async with connected(described, places, children) as federation:
             await conduct(federation, described.request(), ignore)
         code, said, _ = await anyio.to_thread.run_sync(audit, "privacy-report", *live)
         assert code == 0 and "Nothing undeclared crossed" in said
-        secret = described.state_of(described.shards[0]) / "secret"
+        own_key = described.state_of(described.shards[0]) / "client-1.key"
         # Where the outside is this very machine, it is found; the record leaves the verdict to the report.
         here = ["--outside", places.aggregator.removeprefix("http://"), "--root", str(described.shards[0])]
-        mine = ["--name", "client-1", "--client-url", places.clients["client-1"], "--secret-file", str(secret)]
+        mine = ["--name", "client-1", "--client-url", places.clients["client-1"], "--signing-key-file", str(own_key)]
+        mine += ["--operator-key-file", str(key)]
         own = ["--own", str(described.shards[0]), "--outside-name", "localhost", "--record", str(record), "--json"]
         code, said, told = await anyio.to_thread.run_sync(audit, "probe", "client", *asked, *mine, *here, *own)
         assert code == 0, told

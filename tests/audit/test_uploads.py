@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -16,6 +17,8 @@ from audit.probes import bodies, gate, uploads
 from audit.probes.uploads import Intruder, Place
 from audit.report import report
 from shared.schemas import Declaration, TensorSpec
+from shared.signing.keys import new_key
+from shared.signing.messages import Signatory
 
 if TYPE_CHECKING:
     from conftest import Federation, Running, Until
@@ -49,7 +52,7 @@ def looks_at_nothing(*args: Any) -> None:
 
 def intruder(running: Federation, evidence: Evidence) -> Intruder:
     assert evidence.declaration is not None
-    return Intruder(evidence.name, running.secret(evidence.name), "client-2", evidence.declaration)
+    return Intruder(running.signatory(evidence.name), "client-2", evidence.declaration)
 
 
 @asynccontextmanager
@@ -68,13 +71,15 @@ async def test_every_undeclared_body_is_refused_and_accounted_for(federation: Ru
         parts = await running.evidence()
     assert place == Place("run-1", 1) and failed(probes) == {}
     expected = {one.name: one.expected for one in probes}
-    assert {expected[name] for name in MALFORMED} == {"422 protocol"} and len(expected) == len(probes) == 18
-    assert expected["control: as declared"] == "409 conflict" and expected["a wrong secret"] == "401 authentication"
+    assert {expected[name] for name in MALFORMED} == {"422 protocol"} and len(expected) == len(probes) == 20
+    assert expected["control: as declared"] == "409 conflict" and expected["a wrong key"] == "401 authentication"
+    assert expected["the same once more"] == "401 replay"
+    assert expected["another body than was signed"] == "401 content-digest"
     refused = [one for one in parts[-1].arrivals if one.status >= 400]
-    assert len(refused) == len(sent) == 16 and {one.client for one in refused} == {"client-1"}
+    assert len(refused) == len(sent) == 17 and {one.client for one in refused} == {"client-1"}
     with_probes = parts[0].model_copy(update={"probes": tuple(probes), "sent": tuple(sent)})
     made = report(open_case((with_probes, *parts[1:])))
-    assert made.held and any("16 sent by the probes and refused" in one.found for one in made.findings)
+    assert made.held and any("17 sent by the probes and refused" in one.found for one in made.findings)
     without = report(open_case(parts))
     assert [one.name for one in without.findings if not one.held] == ["arrivals"]
 
@@ -113,12 +118,12 @@ async def test_before_any_round_and_without_an_answer_nothing_is_claimed(federat
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(nobody), base_url="http://aggregator") as http:
         probes, sent = await uploads.probe(http, who, Place("run-1", 1))
-    assert set(failed(probes).values()) == {"no answer ConnectError"} and len(failed(probes)) == len(probes) == 18
+    assert set(failed(probes).values()) == {"no answer ConnectError"} and len(failed(probes)) == len(probes) == 20
     assert {one.status for one in sent} == {None}
 
 
 DECLARATION = Declaration(strategy="lpsfed", tensors=(TensorSpec(name="w", shape=(2, 3)),), scalars=("rho",))
-WHO = Intruder("client-1", "5" * 64, "client-2", DECLARATION)
+WHO = Intruder(Signatory("client-1", new_key()), "client-2", DECLARATION)
 
 
 async def test_the_own_gate_lets_the_declared_body_pass_and_nothing_else() -> None:
@@ -134,7 +139,7 @@ async def test_a_gate_that_does_not_look_is_found_out(monkeypatch: pytest.Monkey
 
 
 async def test_a_strategy_that_shares_nothing_has_fewer_bodies_to_deform() -> None:
-    nothing = Intruder("client-1", "5" * 64, "client-2", Declaration(strategy="local", tensors=(), scalars=()))
+    nothing = replace(WHO, declaration=Declaration(strategy="local", tensors=(), scalars=()))
     assert set(bodies.malformed(nothing.declaration)) == MALFORMED - {
         "another shape",
         "a NaN",

@@ -48,11 +48,17 @@ class Place:
     aggregator: str
     client: str
     token: str
+    key: str
 
     @property
     def operator(self) -> str:
         """The operator's page, with the password as a browser would have it after asking."""
         return self.aggregator.replace("://", f"://operator:{self.token}@")
+
+    @property
+    def silo(self) -> str:
+        """A silo's page, with its operator's key as password."""
+        return self.client.replace("://", f"://operator:{self.key}@")
 
     def start(self, rounds: int) -> None:
         """Begin a run."""
@@ -61,7 +67,8 @@ class Place:
         httpx.post(f"{self.aggregator}/v1/runs", json=said, headers=headers, trust_env=False).raise_for_status()
 
     def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = httpx.get(f"{self.client}/v1/status", trust_env=False).json()
+        headers = {"Authorization": f"Bearer {self.key}"}
+        found: dict[str, Any] = httpx.get(f"{self.client}/v1/status", headers=headers, trust_env=False).json()
         return found
 
 
@@ -150,7 +157,7 @@ def place(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     where = addresses(described)
     with processes(described, where) as children:
         anyio.run(_ready, described, where, children)
-        found = Place(where.aggregator, where.clients["client-1"], described.token)
+        found = Place(where.aggregator, where.clients["client-1"], described.token, described.operator_key)
         found.start(3)
         _wait_until_finished(found)
         yield found

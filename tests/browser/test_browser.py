@@ -47,7 +47,7 @@ return wrong;
 
 
 def pages(place: Place) -> dict[str, str]:
-    return {"client": f"{place.client}/?user=user-03&k=4", "operator": place.operator}
+    return {"client": f"{place.silo}/?user=user-03&k=4", "operator": place.operator}
 
 
 def test_a_stranger_is_asked_for_the_operator_s_password(browser: Browser, place: Place) -> None:
@@ -55,6 +55,10 @@ def test_a_stranger_is_asked_for_the_operator_s_password(browser: Browser, place
     assert any("401" in words for words in browser.complaints()) and "client" not in browser.text("body")
     browser.open(place.operator)
     assert browser.driver.title == "Aggregator – LPSFed, strategy lpsfed"
+    browser.open(place.client)
+    assert any("401" in words for words in browser.complaints()) and "Recall" not in browser.text("body")
+    browser.open(place.silo)
+    assert browser.driver.title == "client-1 – LPSFed client"
 
 
 @pytest.mark.parametrize("name", ["client", "operator"])
@@ -99,7 +103,7 @@ def test_what_is_shown_is_what_the_services_know(browser: Browser, place: Place)
 
 
 def test_the_box_is_used_by_keyboard_alone(browser: Browser, place: Place) -> None:
-    browser.open(place.client)
+    browser.open(place.silo)
 
     def press(key: str) -> str:
         ActionChains(browser.driver).send_keys(key).perform()
@@ -149,14 +153,14 @@ def test_without_scripts_there_is_a_link_to_load_the_page_again(browser: Browser
     try:
         browser.open(pages(place)["client"])
         browser.driver.find_element("css selector", "#connection a").click()
-        assert browser.driver.current_url == f"{place.client}/"
+        assert browser.driver.current_url in (f"{place.client}/", f"{place.silo}/")
         assert "Finished" in browser.driver.find_element("id", "phase").text
     finally:
         browser.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
 
 
 def test_a_service_that_does_not_answer_is_told_and_found_again(browser: Browser, place: Place) -> None:
-    browser.open(place.client)
+    browser.open(place.silo)
     conditions = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
     browser.driver.execute_cdp_cmd("Network.emulateNetworkConditions", conditions | {"offline": True})
     browser.until(lambda: browser.text("#connection").startswith("No answer"))
@@ -167,7 +171,7 @@ def test_a_service_that_does_not_answer_is_told_and_found_again(browser: Browser
 
 @pytest.mark.parametrize("name", ["client", "operator"])
 def test_a_page_keeps_up_with_a_run_and_what_its_reader_does_stays(browser: Browser, place: Place, name: str) -> None:
-    browser.open(place.client if name == "client" else place.operator)
+    browser.open(place.silo if name == "client" else place.operator)
     browser.run("window.kept = 'since it was loaded'; document.getElementById('declared').open = true;")
     if place.status()["run"] == "run-1":  # with several workers each has a federation of its own
         place.start(MANY)
@@ -197,7 +201,7 @@ def test_a_page_keeps_up_with_a_run_and_what_its_reader_does_stays(browser: Brow
 
 
 def test_nobody_is_asked_while_nobody_looks(browser: Browser, place: Place) -> None:
-    browser.open(place.client)
+    browser.open(place.silo)
     count = "return performance.getEntriesByType('resource').filter((one) => one.initiatorType === 'fetch').length"
     browser.until(lambda: browser.run(count) >= 1)
     browser.run("Object.defineProperty(document, 'hidden', { configurable: true, get: () => true })")

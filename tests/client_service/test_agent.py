@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -24,6 +27,7 @@ from client_service.participation import Participation
 from client_service.settings import ClientSettings, client_settings
 from shared.schemas import JoinOut, RunOut
 from shared.settings import MethodSettings
+from shared.signing.enrolment import Pair, register, remove
 
 if TYPE_CHECKING:
     from conftest import LeapingClock, Opened, Silos, Until
@@ -67,14 +71,20 @@ class Federation:
 
 
 @pytest.fixture
-def federation(tmp_path: Path, silos: Silos, small: MethodSettings, clock: LeapingClock) -> Callable[..., Any]:
+def federation(
+    tmp_path: Path, silos: Silos, small: MethodSettings, clock: LeapingClock, keys: Path
+) -> Callable[..., Any]:
     """`async with federation(2, strategy="lpsfed") as running`: the aggregator, and settings of two clients."""
 
     @asynccontextmanager
     async def run(count: int, strategy: str = "lpsfed") -> AsyncIterator[Federation]:
         app = create_app(
             aggregator_settings(
-                state_directory=tmp_path / "aggregator", operator_token=TOKEN, strategy=strategy, method=small
+                state_directory=tmp_path / "aggregator",
+                operator_token=TOKEN,
+                keys_directory=keys,
+                strategy=strategy,
+                method=small,
             ),
             clock=clock,
         )
@@ -296,7 +306,7 @@ async def test_an_aggregator_of_another_federation_refuses_the_client_and_it_say
     assert uploads(other) == []
 
 
-async def test_somebody_else_s_name_is_refused_for_want_of_its_secret(
+async def test_somebody_else_s_name_is_refused_for_want_of_its_key(
     federation: Any, opened: Opened, until: Until, tmp_path: Path
 ) -> None:
     async with federation(1) as running, opened(running.clients[0], running.line()) as owner:
@@ -304,7 +314,33 @@ async def test_somebody_else_s_name_is_refused_for_want_of_its_secret(
         await until(finished(owner))
         thief = running.clients[0].model_copy(update={"state_directory": tmp_path / "elsewhere"})
         async with opened(thief, running.line()) as http:
-            await until(problem(http, "the aggregator answered: "))
+            await until(problem(http, "the aggregator answered: signature: expected one of this very request"))
+
+
+async def test_a_client_whose_key_is_registered_late_joins_then_and_is_held_up_when_it_is_removed(
+    federation: Any, opened: Opened, until: Until, keys: Path
+) -> None:
+    async with federation(1) as running:
+        [settings] = running.clients
+        async with opened(settings, running.line()) as http:
+            remove(settings.name, keys)
+            await until(problem(http, "registered under this name"))
+            register(Pair.of(settings.name, settings.state_directory).public, keys)
+            await running.start(rounds=1)
+            await until(finished(http))
+            remove(settings.name, keys)
+            await until(problem(http, "registered under this name"))
+
+
+async def test_a_client_whose_clock_is_wrong_says_by_how_much(
+    federation: Any, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client_service.boundary.gate.time", SimpleNamespace(time=lambda: time.time() - 600.0))
+    async with federation(1) as running, opened(running.clients[0], running.line()) as http:
+        await until(problem(http, "s behind it: set the clocks"))
+        assert re.search(
+            r"within 60 s of the aggregator's clock, got one 60\d s behind", (await read(http, "status"))["problem"]
+        )
 
 
 async def test_a_round_that_closed_without_this_client_is_gone_on_from(
@@ -369,7 +405,7 @@ async def test_a_run_that_fails_ends_with_its_failure_and_the_next_one_works(
         assert (await read(one, "quality"))["failure"] is None
 
 
-async def test_a_client_that_is_restarted_in_mid_run_joins_with_its_secret_and_goes_on_from_its_best_model(
+async def test_a_client_that_is_restarted_in_mid_run_joins_with_its_key_and_goes_on_from_its_best_model(
     federation: Any, opened: Opened, until: Until, held: Callable[[str, int], Held]
 ) -> None:
     stop = held("client-2", 2)
@@ -378,14 +414,13 @@ async def test_a_client_that_is_restarted_in_mid_run_joins_with_its_secret_and_g
         async with opened(settings, running.line()) as two:
             await running.start(rounds=3)
             await until(at_event(stop.reached))
-            before, secret = await read(two, "quality"), (settings.state_directory / "secret").read_text()
+            before = await read(two, "quality")
             version = (await read(two, "status"))["model"]
             stop.released.set()
         async with opened(settings, running.line()) as two:
             await until(finished(one, two))
             after = await read(two, "quality")
         assert [entry["missing"] for entry in (await running.history())["rounds"]] == [[], [], []]
-        assert (settings.state_directory / "secret").read_text() == secret
         assert [entry["round"] for entry in before["rounds"]] == [0, 1]
         assert [entry["round"] for entry in after["rounds"]] == [0, 1, 2, 3]
         best = max(after["rounds"], key=lambda entry: entry["ndcg"])

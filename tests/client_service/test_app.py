@@ -133,7 +133,7 @@ def test_a_crash_while_a_model_is_kept_leaves_the_one_before(
 ) -> None:
     shard, recommender = kept(settings)
     folder = settings.state_directory / "model"
-    head, calls, replace = checkpoint.read_head(folder), [], checkpoint._replace
+    head, calls, replace = checkpoint.read_head(folder), [], checkpoint.settle
     assert head is not None and recommender.served is not None
 
     def once(partial: Path, path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_crash_while_a_model_is_kept_leaves_the_one_before(
             raise OSError("the machine stops here")
         replace(partial, path)
 
-    monkeypatch.setattr(checkpoint, "_replace", once)
+    monkeypatch.setattr(checkpoint, "settle", once)
     with torch.no_grad(), pytest.raises(OSError, match="stops here"):
         recommender.served.model.embedding.add_(1.0)
         checkpoint.save_model(folder, recommender.served.model, head.model_copy(update={"round": 1}))

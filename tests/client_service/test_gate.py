@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,13 +23,15 @@ from client_service.boundary.ledger import Ledger
 from shared.errors import PrivacyError, ProtocolError, TooLargeError
 from shared.parameters import Float32
 from shared.schemas import Counts, Declaration, JoinIn, ReceiptOut, TensorSpec
+from shared.signing.keys import new_key
+from shared.signing.messages import HEADERS, Target, body_digest, holds, read
 from shared.strategy import Parameters
 from shared.wire import MEDIA_TYPE, encode
 
 pytestmark = pytest.mark.anyio
 
 HOME = "http://aggregator:8800"
-SECRET = "5" * 64
+KEY = new_key()
 SHAPES = {"pooling.w": (2, 3), "predictive.b": (1,)}
 DECLARATION = Declaration(
     strategy="lpsfed",
@@ -105,8 +108,8 @@ async def gated(tmp_path: Path) -> AsyncIterator[Opened]:
     def open_gate(wire: Wire | None = None, *, counts: bool = False, most: int = 10_000) -> Gated:
         wire, ledger = wire or Wire(), Ledger(tmp_path / "ledger.jsonl")
         boundary = Boundary("east", httpx.URL(HOME), DECLARATION, counts, most)
-        transport = GateTransport(httpx.MockTransport(wire), boundary, ledger, SECRET)
-        said = {"Authorization": f"Bearer {SECRET}", "User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
+        transport = GateTransport(httpx.MockTransport(wire), boundary, ledger, KEY)
+        said = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
         http = httpx.AsyncClient(transport=transport, base_url=HOME, headers=said, trust_env=False)
         opened.append(http)
         return Gated(http, ledger, wire)
@@ -154,8 +157,7 @@ async def test_each_declared_call_passes_and_is_on_record(
     ],
 )
 async def test_another_destination_is_refused(gated: Opened, url: str) -> None:
-    # httpx itself drops the authorisation on the way to another host, so it is said again.
-    await gated().refused("GET", url, headers={"Authorization": f"Bearer {SECRET}"})
+    await gated().refused("GET", url)
 
 
 @pytest.mark.parametrize(
@@ -247,12 +249,45 @@ async def test_a_query_of_a_call_that_has_none_is_refused(gated: Opened) -> None
         {"Content-Type": "text/user-00"},
         {"Host": "user-00"},
         {"Authorization": "Bearer user-00"},
+        {"Content-Digest": "sha-256=:user-00:"},
+        {"Signature-Input": 'sig1=();nonce="user-00"'},
+        {"Signature": "sig1=:user-00:"},
         {"Content-Length": "0 "},
     ],
 )
 async def test_another_header_or_another_value_of_one_is_refused(gated: Opened, headers: dict[str, str]) -> None:
     message = await gated().refused("GET", "/v1/runs/run-1/model", headers=headers)
     assert "user-00" not in message and "X-Note" not in message
+
+
+async def test_what_leaves_is_signed_by_the_client_and_says_nothing_more(gated: Opened) -> None:
+    gate = gated()
+    await gate.send("GET", "/v1/runs/current?wait=20&after=3")
+    await gate.send("PUT", UPDATE, content=body())
+    for request in gate.wire.reached:
+        claim, sha256 = read(request.headers.multi_items()), hashlib.sha256(request.content).digest()
+        assert claim.name == "east" and claim.digest == body_digest(sha256) and abs(claim.created - time.time()) < 60
+        assert holds(claim, Target.of(request.method, request.url.raw_path), KEY.public_key())
+        others = {"accept", "accept-encoding", "connection", "host", "user-agent", "content-type", "content-length"}
+        assert set(request.headers) - set(HEADERS) <= others
+
+
+async def test_the_same_call_again_is_another_signed_request(gated: Opened) -> None:
+    gate = gated()
+    request = gate.http.build_request("GET", "/v1/runs/run-1/model")
+    for _ in range(2):
+        await gate.http.send(request)
+    first, second = (read(one.headers.multi_items()) for one in gate.wire.reached)
+    assert first.nonce != second.nonce and set(HEADERS).isdisjoint(request.headers)
+
+
+async def test_the_ledger_has_no_word_of_the_signature(gated: Opened) -> None:
+    gate = gated()
+    answer = await gate.send("PUT", UPDATE, content=body())
+    text = json.dumps(list(gate.ledger.entries()))
+    [request] = gate.wire.reached
+    assert [name for name in HEADERS if request.headers[name] in text] == []
+    assert set(HEADERS).isdisjoint(answer.request.headers)
 
 
 async def test_a_header_said_twice_is_refused(gated: Opened) -> None:
@@ -387,7 +422,7 @@ async def test_the_client_s_own_connection_heeds_no_redirect_and_no_proxy_of_the
         wire = Wire(302, {"Location": "http://elsewhere/"})
         boundary = Boundary("east", httpx.URL(HOME), DECLARATION, counts=False, max_upload_bytes=1000)
         ledger, inner = Ledger(tmp_path / "ledger.jsonl"), httpx.MockTransport(wire)
-        async with connected(boundary, ledger, SECRET, timeout_seconds=5.0, inner=inner) as aggregator:
+        async with connected(boundary, ledger, KEY, timeout_seconds=5.0, inner=inner) as aggregator:
             with pytest.raises(ProtocolError):
                 await aggregator.model("run-1")
         assert [request.url.host for request in wire.reached] == ["aggregator"]
@@ -443,7 +478,7 @@ async def test_parameters_that_are_not_the_declared_ones_are_not_taken_in_either
 ) -> None:
     boundary = Boundary("east", httpx.URL(HOME), DECLARATION, counts=False, max_upload_bytes=1000)
     ledger, inner = Ledger(tmp_path / "ledger.jsonl"), httpx.MockTransport(Wire(content=content))
-    async with connected(boundary, ledger, SECRET, timeout_seconds=5.0, inner=inner) as aggregator:
+    async with connected(boundary, ledger, KEY, timeout_seconds=5.0, inner=inner) as aggregator:
         with pytest.raises(ProtocolError):
             await aggregator.model("run-1")
         with pytest.raises(ProtocolError):

@@ -1,13 +1,11 @@
-"""The secret is made once and for its owner alone; settings come in order; the policy can only take away."""
+"""Settings come in order; the policy can only take away."""
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path
 
 import pytest
 
-from client_service.boundary.secret import create_secret, own_secret
 from client_service.settings import Policy, allowed, client_settings
 from shared.errors import PrivacyError, SettingsError
 from shared.settings import MethodSettings
@@ -19,89 +17,20 @@ NEEDED = {"name": "east", "shard": "/shard", "state_directory": "/state"}
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """A settings file with all that is needed, and a little more."""
-    lines = [*(f'{name} = "{value}"' for name, value in NEEDED.items()), "port = 1111", 'host = "1.1.1.1"']
+    lines = [*(f'{name} = "{value}"' for name, value in NEEDED.items()), "port = 1111", 'host = "127.1.1.1"']
     path = tmp_path / "client.toml"
     path.write_text("\n".join([*lines, "[method]", "width = 11", "layers = 3"]))
     return path
 
 
-def test_the_secret_has_256_bits_and_is_its_owner_s_alone(tmp_path: Path) -> None:
-    secret = own_secret(tmp_path / "state")
-    assert len(bytes.fromhex(secret)) == 32
-    [path] = (tmp_path / "state").iterdir()
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert own_secret(tmp_path / "other") != secret
-
-
-def test_the_secret_stays_the_same_over_restarts(tmp_path: Path) -> None:
-    assert own_secret(tmp_path) == own_secret(tmp_path)
-
-
-def test_a_partial_secret_of_a_crash_is_replaced_and_no_longer_readable_by_others(tmp_path: Path) -> None:
-    (tmp_path / "secret.partial").write_text("ab")
-    (tmp_path / "secret.partial").chmod(0o644)
-    assert len(own_secret(tmp_path)) == 64
-    [path] = tmp_path.iterdir()
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_a_secret_is_created_once_and_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "operator.token"
-    assert create_secret(path) and stat.S_IMODE(path.stat().st_mode) == 0o600
-    content = path.read_text()
-    assert len(bytes.fromhex(content)) == 32
-    assert not create_secret(path) and path.read_text() == content
-    assert [one.name for one in path.parent.iterdir()] == ["operator.token"]
-
-
-def test_a_file_that_somebody_makes_meanwhile_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "secret"
-    path.write_text("somebody else's")
-    monkeypatch.setattr(Path, "exists", lambda _: False)
-    assert not create_secret(path)
-    assert path.read_text() == "somebody else's" and [one.name for one in tmp_path.iterdir()] == ["secret"]
-
-
-def test_a_given_secret_is_read_and_none_is_made(tmp_path: Path) -> None:
-    given, state = tmp_path / "mounted", tmp_path / "state"
-    given.write_text("s" * 40 + "\n")
-    assert own_secret(state, given) == "s" * 40
-    assert not state.exists()
-
-
-def test_a_given_secret_that_is_missing_or_could_be_guessed_is_refused_and_none_is_made(tmp_path: Path) -> None:
-    given = tmp_path / "mounted"
-    for name, content, words in (
-        ("none", None, "No such file"),
-        ("folder", None, "directory"),
-        ("poor", "x", "least 32"),
-    ):
-        given = tmp_path / name
-        if name == "folder":
-            given.mkdir()
-        if content is not None:
-            given.write_text(content)
-        with pytest.raises(SettingsError, match=f"{name}.*{words}"):
-            own_secret(tmp_path / "state", given)
-        assert not (tmp_path / "state").exists() and given.exists() == (name != "none")
-
-
-@pytest.mark.parametrize("content", [b"", b"short", b"  \n", "é".encode() * 40])
-def test_a_secret_that_could_be_guessed_or_not_be_sent_is_refused_and_not_shown(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "secret").write_bytes(content)
-    with pytest.raises(SettingsError, match="secret") as raised:
-        own_secret(tmp_path)
-    assert "short" not in str(raised.value) and (tmp_path / "secret").read_bytes() == content
-
-
 def test_flags_win_over_the_environment_and_the_environment_over_the_file(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert (client_settings(file).port, client_settings(file).host) == (1111, "1.1.1.1")
+    assert (client_settings(file).port, client_settings(file).host) == (1111, "127.1.1.1")
     monkeypatch.setenv("LPSFED_CLIENT_PORT", "2222")
-    monkeypatch.setenv("LPSFED_CLIENT_HOST", "2.2.2.2")
+    monkeypatch.setenv("LPSFED_CLIENT_HOST", "127.2.2.2")
     found = client_settings(file, port=3333)
-    assert (found.port, found.host, found.name) == (3333, "2.2.2.2", "east")
+    assert (found.port, found.host, found.name) == (3333, "127.2.2.2", "east")
 
 
 def test_a_nested_setting_of_the_environment_wins_over_the_file_s_and_leaves_the_others(

@@ -14,6 +14,7 @@ import anyio
 import httpx
 import pytest
 
+from shared.signing.enrolment import kept_pair
 from simulation.processes import HOST, STOP_SECONDS, free_ports
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ ROOT = Path(__file__).parents[2]
 def placed(environment: Environment, render: Render, silos: Silos, tmp_path: Path) -> Placed:
     """A pod's environment, with folders here in place of its volumes, on loopback and a free port."""
     silos(1)
+    kept_pair("client-1", tmp_path / "state")  # as the demo's init container does
 
     def place(pod: Document, port: int) -> dict[str, str]:
         mounts = [mount["mountPath"] for mount in pod["spec"]["containers"][0]["volumeMounts"]]

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ("docs/kubernetes.md", "k8s/overlays/production/README.md")
-OVERLAYS = ("demo", "production", "production/silo/load-shard")
-SHORT = {"job", "pod", "service", "statefulset", "poddisruptionbudget"}
+OVERLAYS = ("demo", "production", "production/silo/load-shard", "tls")
+SHORT = {"job", "pod", "secret", "service", "statefulset", "poddisruptionbudget"}
 SETS = re.compile(r"(aggregator|client)-0")
 
 
@@ -50,6 +50,11 @@ def there(render: Render) -> set[tuple[str, str, str]]:
     """(namespace, kind, name) of all that the guides may speak of, and the pods that come of it."""
     documents: list[Document] = [document for name in OVERLAYS for document in render(name)]
     found = {(one["metadata"].get("namespace", ""), one["kind"].lower(), one["metadata"]["name"]) for one in documents}
+    found |= {
+        (one["metadata"]["namespace"], "secret", one["spec"]["secretName"])
+        for one in documents
+        if one["kind"] == "Certificate"
+    }
     return found | {(space, "pod", f"{name}-0") for space, kind, name in found if kind == "statefulset"}
 
 
@@ -66,11 +71,12 @@ def test_a_folder_that_is_applied_renders(folder: str, render: Render) -> None:
 def test_what_a_line_speaks_of_is_there(line: str, there: set[tuple[str, str, str]]) -> None:
     (namespace,) = after(line, "-n")
     assert namespace in {space for space, _, _ in there}
-    named = {tuple(word.split("/")) for word in words(line) if word.partition("/")[0] in SHORT}
+    named = {tuple(word.split("/")) for word in words(line) if "/" in word and word.partition("/")[0] in SHORT}
     named |= {("pod", word) for word in words(line) if SETS.fullmatch(word)}
     named |= {("pod", word.partition(":")[0]) for word in words(line) if re.match(r"[a-z0-9-]+:/(?!/)", word)}
     assert {(namespace, *one) for one in named} <= there
-    assert named or " create secret " in line, "a line that names nothing is not checked"
+    made = " create secret " in line or " create configmap " in line
+    assert named or made, "a line that names nothing is not checked"
 
 
 @pytest.fixture
@@ -79,7 +85,9 @@ def desk(tmp_path: Path, render: Render) -> Path:
     render("demo")  # skips where there is no kubectl
     (tmp_path / "k8s").symlink_to(ROOT / "k8s")
     (tmp_path / "shards" / "north").mkdir(parents=True)
-    for name in ("operator.token", "client.secret"):
+    (tmp_path / "keys").mkdir()
+    public = [f"client-{number}.pub" for number in range(1, 5)]
+    for name in ("operator.token", "application.key", "operator.key", "north.key", "keys/north.pub", *public):
         (tmp_path / name).write_text("s" * 64, encoding="utf-8")
     return tmp_path
 
@@ -107,7 +115,7 @@ def test_kubectl_does_not_understand_everything(desk: Path) -> None:
 def test_a_secret_that_is_made_is_the_one_that_is_read(line: str, desk: Path, render: Render) -> None:
     done = kubectl(line.replace("--dry-run=client -o yaml", ""), desk, "--dry-run=client", "--output=yaml")
     made = yaml.safe_load(done.stdout)
-    (key,) = made["data"]
+    assert made["data"]
     (spec,) = (
         one["spec"]["template"]["spec"]
         for one in render("production")
@@ -117,7 +125,25 @@ def test_a_secret_that_is_made_is_the_one_that_is_read(line: str, desk: Path, re
     (container,) = spec["containers"]
     (mount,) = (one for one in container["volumeMounts"] if volumes.get(one["name"]) == made["metadata"]["name"])
     read = [entry["value"] for entry in container["env"] if entry["name"].endswith("_FILE")]
-    assert read == [f"{mount['mountPath']}/{key}"]
+    assert {f"{mount['mountPath']}/{key}" for key in made["data"]} == {
+        path for path in read if path.startswith(f"{mount['mountPath']}/")
+    }
+
+
+@pytest.mark.parametrize("line", [line for line in KUBECTL if " create configmap " in line])
+def test_a_config_map_of_public_keys_is_where_the_aggregator_looks(line: str, desk: Path, render: Render) -> None:
+    done = kubectl(line.replace("--dry-run=client -o yaml", ""), desk, "--dry-run=client", "--output=yaml")
+    made = yaml.safe_load(done.stdout)
+    assert made["data"] and all(key.endswith(".pub") for key in made["data"])
+    (spec,) = (
+        one["spec"]["template"]["spec"]
+        for one in render("production")
+        if one["kind"] == "StatefulSet" and one["metadata"]["namespace"] == made["metadata"]["namespace"]
+    )
+    (volume,) = (one for one in spec["volumes"] if one.get("configMap", {}).get("name") == made["metadata"]["name"])
+    (mount,) = (one for one in spec["containers"][0]["volumeMounts"] if one["name"] == volume["name"])
+    given = {entry["name"]: entry.get("value") for entry in spec["containers"][0]["env"]}
+    assert mount["mountPath"] == given["LPSFED_AGGREGATOR_KEYS_DIRECTORY"] and mount["readOnly"]
 
 
 def test_a_probe_s_container_mounts_what_the_client_has_and_changes_nothing(render: Render) -> None:

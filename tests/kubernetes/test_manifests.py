@@ -18,10 +18,16 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 K8S = ROOT / "k8s"
 VERSIONS = ("1.31", "1.37")  # the oldest that docs/kubernetes.md names, and the newest that there are schemas of
-CUSTOM = {"ServiceMonitor"}  # kinds that an operator brings; Kubernetes itself has no schema of them
+CUSTOM = {"Certificate", "ServiceMonitor"}  # kinds that an operator brings; Kubernetes itself has no schema of them
 CLUSTER_WIDE = {"Namespace"}
-FROM_OUTSIDE = {"operator-token", "client-secret", "aggregator-tls"}  # overlays/production/README.md says how
-SELF_CONTAINED = ("demo", "no-dns")  # they make what secrets they need
+FROM_OUTSIDE = {
+    "operator-token",
+    "signing-key",
+    "client-public-keys",
+    "client-keys",
+    "aggregator-tls",
+}  # overlays/production/README.md says how
+SELF_CONTAINED = ("demo", "no-dns", "tls")  # they make what secrets they need
 NAMED = re.compile(r"([a-z0-9.-]+/)?lpsfed/(aggregator|client|tools):(\d+\.\d+\.\d+)(-cuda)?")
 
 
@@ -53,6 +59,7 @@ def references(document: Document) -> set[tuple[str, str]]:
     found |= {("ServiceAccount", name) for name in mentions(spec, "serviceAccountName")}
     found |= {("Service", name) for name in mentions(spec, "serviceName")}
     found |= {("Service", one["service"]["name"]) for one in backends(spec)}
+    found |= {("ConfigMap", name) for name in named(spec, "configMap")}
     return found | {("ConfigMap", name) for key in ("configMapRef", "configMapKeyRef") for name in named(spec, key)}
 
 
@@ -104,10 +111,14 @@ def test_every_namespace_comes_before_what_is_in_it(overlay: str, documents: lis
 def test_whatever_is_referred_to_is_there(overlay: str, documents: list[Document], render: Render) -> None:
     beside = render("production/silo") if overlay.endswith("load-shard") else []
     there = {identity(document) for document in (*documents, *beside)}
+    there |= {
+        ("Secret", *identity(one)[1:2], one["spec"]["secretName"]) for one in documents if one["kind"] == "Certificate"
+    }
     for document in documents:
         _, namespace, name = identity(document)
         for kind, wanted in references(document):
-            outside = kind == "Secret" and wanted in FROM_OUTSIDE and not overlay.startswith(SELF_CONTAINED)
+            needed = kind == "Secret" and not overlay.startswith(SELF_CONTAINED)
+            outside = wanted in FROM_OUTSIDE and (needed or kind == "ConfigMap")
             assert outside or (kind, namespace, wanted) in there, (namespace, name, kind, wanted)
 
 
@@ -133,7 +144,7 @@ def test_no_secret_is_brought_along(documents: list[Document], pods: Pods) -> No
     keys = [key for document in documents if document["kind"] == "ConfigMap" for key in document["data"]]
     keys += [entry["name"] for pod in pods(documents) for entry in pod["spec"]["containers"][0].get("env", [])]
     secret = [key for key in keys if re.search("TOKEN|SECRET|PASSWORD|KEY", key)]
-    assert [key for key in secret if not key.endswith("_FILE")] == []
+    assert [key for key in secret if not key.endswith(("_FILE", "_KEYS_DIRECTORY", "_TLS_KEY"))] == []
 
 
 def test_images_are_pinned_to_the_version_of_the_project(documents: list[Document], pods: Pods) -> None:

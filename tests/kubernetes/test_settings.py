@@ -46,6 +46,12 @@ def test_every_config_map_is_read_by_its_service(documents: list[Document], pods
     assert {(one["namespace"], one["name"]) for one in maps} == read
 
 
+def found_keys(given: dict[str, str], folder: Path) -> dict[str, Path]:
+    """The files of the API's keys that the manifest names, elsewhere: where it names none it must be a demo."""
+    names = [f"{name}_key_file" for name in ("application", "operator")]
+    return {name: folder / name.split("_")[0] for name in names if f"LPSFED_CLIENT_{name.upper()}" in given}
+
+
 def test_the_environment_makes_settings(
     documents: list[Document],
     pods: Pods,
@@ -59,11 +65,12 @@ def test_the_environment_makes_settings(
                 patched.delenv(name)
             for name, value in environment(pod, documents).items():
                 patched.setenv(name, value)
-            (tmp_path / "token").write_text("t" * 32, encoding="utf-8")
+            for name in ("token", "application", "operator"):
+                (tmp_path / name).write_text(f"{name} of the tests, 0123456789".replace(" ", "-"), encoding="utf-8")
             if pod["metadata"]["name"] == "aggregator":
                 made: AggregatorSettings | ClientSettings = aggregator_settings(operator_token_file=tmp_path / "token")
             else:
-                made = client_settings()
+                made = client_settings(**found_keys(environment(pod, documents), tmp_path))
             assert made.host == "0.0.0.0" and made.state_directory == Path("/state")
 
 
@@ -89,8 +96,7 @@ def test_paths_lie_in_what_is_mounted(documents: list[Document], pods: Pods, env
         mounts = {one["mountPath"]: one.get("readOnly", False) for one in pod["spec"]["containers"][0]["volumeMounts"]}
         assert {path for path, read_only in mounts.items() if not read_only} == WRITABLE
         given = environment(pod, documents)
-        for key in ("STATE_DIRECTORY", "SHARD", "SECRET_FILE", "OPERATOR_TOKEN_FILE"):
-            path = Path(given.get(prefix(pod) + key, "/state"))
+        for path in [Path(value) for value in given.values() if value.startswith("/")]:
             assert {str(one) for one in (path, *path.parents)} & set(mounts), path
 
 
@@ -114,16 +120,20 @@ def test_the_port_is_the_one_that_the_service_listens_on(
 def test_clients_in_the_same_cluster_call_the_aggregator_s_service(
     documents: list[Document], pods: Pods, environment: Environment
 ) -> None:
-    """And a silo elsewhere calls by TLS."""
+    """And a silo elsewhere calls by TLS; in the same cluster whoever calls does as the aggregator's port."""
+    ports = [
+        environment(pod, documents) for pod in services(documents, pods) if pod["metadata"]["name"] == "aggregator"
+    ]
+    scheme = "https" if any("LPSFED_AGGREGATOR_TLS_CERTIFICATE" in given for given in ports) else "http"
     addresses = {
-        f"http://{one['metadata']['name']}.{one['metadata']['namespace']}.svc:{one['spec']['ports'][0]['port']}"
+        f"{scheme}://{one['metadata']['name']}.{one['metadata']['namespace']}.svc:{one['spec']['ports'][0]['port']}"
         for one in documents
         if one["kind"] == "Service" and one["metadata"]["name"] == "aggregator"
     }
     for pod in services(documents, pods):
         url = environment(pod, documents).get("LPSFED_CLIENT_AGGREGATOR_URL")
         local = not addresses or url in addresses
-        assert url is None or url.startswith("https://") or local, url
+        assert url is None or (url.startswith("https://") and scheme == "http") or local, url
     for job in (pod for pod in pods(documents) if pod["metadata"]["name"] == "operator"):
         arguments = job["spec"]["containers"][0]["args"]
         assert {f"--aggregator-url={address}" for address in addresses} <= set(arguments)

@@ -132,7 +132,11 @@ def test_the_demo_trains_over_loopback_and_can_be_left_answering(
     options = ("--data", str(ratings), "--clients", "2", "--rounds", "1", "--keep", "--json")
     try:
         shown = json.loads(run("demo", *options).stdout)
-        again = httpx.get(shown["url"], timeout=10.0, trust_env=False).json()
+        key = Path(shown["key_file"])
+        headers = {"Authorization": f"Bearer {key.read_text()}"}
+        again = httpx.get(shown["url"], headers=headers, timeout=10.0, trust_env=False).json()
+        assert httpx.get(shown["url"], timeout=10.0, trust_env=False).status_code == 401
+        assert key.stat().st_mode & 0o777 == 0o600
         assert again == shown["answer"] and len(again["items"]) == 5 and "fallback" not in again
     finally:
         stopped = run("demo", "--stop").stderr

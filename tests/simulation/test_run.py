@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from shared.errors import FederationError, UnavailableError
+from shared.signing.enrolment import registered
 from simulation.experiment import Experiment
 from simulation.federation import Federation, Outcome, Progress, conduct
 from simulation.run import in_process, simulate
@@ -50,12 +51,15 @@ def test_a_run_leaves_its_history_its_quality_and_the_way_there(experiment: Desc
     assert 0 < shown[-1].seconds <= outcome.seconds
 
 
-def test_the_clients_secrets_are_their_own_and_the_operator_s_is_drawn_anew(experiment: Described) -> None:
+def test_the_clients_keys_are_their_own_and_registered_and_the_operator_s_token_is_drawn_anew(
+    experiment: Described,
+) -> None:
     one, two = experiment("one"), experiment("two")
     simulate(one, ignore)
-    secrets = [one.state_of(shard) / "secret" for shard in one.shards]
-    assert len({path.read_text() for path in secrets}) == 2
-    assert {stat.S_IMODE(path.stat().st_mode) for path in secrets} == {0o600}
+    keys = [one.state_of(shard) / f"{shard.name}.key" for shard in one.shards]
+    assert len({path.read_bytes() for path in keys}) == 2
+    assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
+    assert list(registered(one.registry)) == ["client-1", "client-2"]
     assert one.token != two.token and one.token not in repr(one)
 
 
@@ -102,4 +106,4 @@ def test_a_shard_that_cannot_be_read_is_named_at_once(experiment: Described, tmp
     (described.shards[1] / "interactions.parquet").write_bytes(b"nothing")
     with pytest.raises(FederationError, match=r"client-2/interactions\.parquet"):
         simulate(described, ignore)
-    assert not (tmp_path / "run" / "client-2" / "secret").exists()
+    assert not (tmp_path / "run" / "client-2" / "ledger.jsonl").exists()

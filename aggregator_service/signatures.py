@@ -1,0 +1,56 @@
+"""The headers of a request -> the registered client that has signed it just now, and for the first time.
+
+What can be refused without a key is refused first, and says nothing about who is registered. Then the signature: a
+name that nobody has is refused in the same words, and after the same work, as a key that is not the name's. Only
+whoever has the key learns how the clocks differ, and only its requests are remembered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from aggregator_service.conductor import Clock
+from aggregator_service.keys import Keys
+from aggregator_service.storage.nonces import Nonces
+from shared.errors import AuthenticationError, ClockError, ReplayError
+from shared.signing import messages
+from shared.signing.keys import new_key
+from shared.signing.messages import Claim, Target
+
+REMEMBERED_WINDOWS = 2  # signed by a clock that is one window ahead, a request is believed for two
+
+
+class Signatures:
+    """Who may call. A signature counts for `seconds` before and after its time.
+
+    The clock is the wall's, by which callers sign, and not the rounds', which a test may set.
+    """
+
+    def __init__(self, keys: Keys, nonces: Nonces, *, seconds: int, clock: Clock = time.time) -> None:
+        self._keys, self._nonces, self._seconds, self._clock = keys, nonces, seconds, clock
+        self._nobody = new_key().public_key()
+
+    def verify(self, target: Target, headers: Iterable[tuple[str, str]]) -> Claim:
+        """What is claimed, which is true then. AuthenticationError, or one of its kinds, for anything else."""
+        claim = messages.read(headers)
+        key = self._keys.of(claim.name)
+        if not messages.holds(claim, target, key or self._nobody) or key is None:
+            what = "the private key whose public key is registered under this name"
+            raise AuthenticationError(f"signature: expected one of this very request by {what}, got another")
+        now = self._clock()
+        self._require_recent(claim.created, now)
+        if not self._nonces.first(claim.name, claim.nonce, now=now):
+            raise ReplayError("signature: expected a nonce that has not come before, got a request that has")
+        return claim
+
+    def close(self) -> None:
+        self._nonces.close()
+
+    def _require_recent(self, created: int, now: float) -> None:
+        """A signature says whole seconds: what was signed within one is as old as its beginning."""
+        late = now - created
+        if abs(late) > self._seconds:
+            order = "behind" if late > 0 else "ahead of"
+            expected = f"signature: expected a time within {self._seconds} s of the aggregator's clock"
+            raise ClockError(f"{expected}, got one {abs(late):.0f} s {order} it: set the clocks")

@@ -1,0 +1,65 @@
+"""A request that claims to be a client's -> refused by its headers, or known as that client's and its body checked.
+
+It stands before all that reads a body: of what nobody known has signed, nothing is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from aggregator_service.coordinator import Coordinator
+from aggregator_service.undeclared import announces_body
+from shared.errors import AuthenticationError, DigestError, UnavailableError
+from shared.signing.messages import NO_BODY, Target, body_digest, is_signed
+from shared.web import problems
+
+ANOTHER_BODY = "content-digest: expected the sha256 of the body that came, got another"
+
+
+@dataclass(frozen=True)
+class Signed:
+    """Leaves the client's name in the request's state, as `client`. A request that claims nothing passes without."""
+
+    app: ASGIApp
+    coordinator: Coordinator
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not is_signed((headers := Headers(scope=scope)).keys()):
+            await self.app(scope, receive, send)
+            return
+        state = scope.setdefault("state", {})
+        try:
+            claim = self.coordinator.identify(_target(scope), headers.items())
+            if not announces_body(headers) and claim.digest != NO_BODY:
+                raise DigestError(ANOTHER_BODY)
+        except (AuthenticationError, UnavailableError) as error:
+            self.coordinator.metrics.strangers.inc(isinstance(error, AuthenticationError))
+            state["code"] = error.code
+            await problems.answer(error)(scope, receive, send)
+            return
+        state["client"] = claim.name
+        await self.app(scope, _Digested(receive, claim.digest), send)
+
+
+class _Digested:
+    """A body as it comes. Where it ends as another one than was signed, its end is an error instead."""
+
+    def __init__(self, receive: Receive, expected: str) -> None:
+        self._receive, self._expected = receive, expected
+        self._hash = hashlib.sha256()
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._hash.update(message.get("body", b""))
+            if not message.get("more_body", False) and body_digest(self._hash.digest()) != self._expected:
+                raise DigestError(ANOTHER_BODY)
+        return message
+
+
+def _target(scope: Scope) -> Target:
+    return Target(scope["method"], scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1"))

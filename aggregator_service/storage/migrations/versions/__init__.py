@@ -1,0 +1,1 @@
+"""One file a revision; `revision` and `down_revision` in it say where it stands."""

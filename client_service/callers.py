@@ -1,0 +1,108 @@
+"""A request -> let through where its key is the one that the route asks for: the application's, or the operator's.
+
+A route's key is asked for before anything of the request's body is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from fastapi import HTTPException, Request, Response
+from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from client_service.settings import ClientSettings
+from shared.errors import AuthenticationError, ForbiddenError
+from shared.web.credentials import OPERATOR, bearer, operator_secret, same
+from shared.web.pace import by_address
+
+Role = Literal["application", "operator"]
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+CHALLENGE = {"WWW-Authenticate": 'Basic realm="LPSFed client"'}  # makes a browser ask for name and password
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The key of each role; None where whoever calls may have it, on loopback or in a demo."""
+
+    application: str | None = field(default=None, repr=False)
+    operator: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, settings: ClientSettings) -> Keys:
+        return cls(settings.key("application_key"), settings.key("operator_key"))
+
+    def admit(self, role: Role, method: str, header: str | None) -> None:
+        """AuthenticationError for no key of this silo, ForbiddenError for the other role's."""
+        if self._of(role) is None:
+            return
+        # A browser sends its password by itself, even where another site made it call: a password may look, not act.
+        looks = role == "operator" and method == "GET"
+        holder = self.holder(operator_secret(header) if looks else bearer(header))
+        if holder is None:
+            raise AuthenticationError(f"expected the {role}'s key")
+        if holder != role:
+            raise ForbiddenError(f"expected the {role}'s key, got the {holder}'s")
+
+    def holder(self, secret: str) -> Role | None:
+        """Whose key this is; None where it is nobody's."""
+        roles: tuple[Role, ...] = ("application", "operator")
+        held = [role for role in roles if (key := self._of(role)) is not None and same(secret, key)]
+        return held[0] if held else None
+
+    def who(self, scope: Scope) -> str:
+        """Who a request is counted for: the holder of a key, or else an address."""
+        try:
+            holder = self.holder(operator_secret(Headers(scope=scope).get("authorization")))
+        except AuthenticationError:
+            holder = None
+        return by_address(scope) if holder is None else f"the {holder}"
+
+    def _of(self, role: Role) -> str | None:
+        return self.application if role == "application" else self.operator
+
+
+class Guarded(APIRoute):
+    """A route for the holder of one key."""
+
+    role: ClassVar[Role]
+
+    def get_route_handler(self) -> Handler:
+        answer = super().get_route_handler()
+
+        async def guarded(request: Request) -> Response:
+            self.admit(request)
+            return await answer(request)
+
+        return guarded
+
+    def admit(self, request: Request) -> None:
+        keys: Keys = request.app.state.keys
+        keys.admit(self.role, request.method, request.headers.get("authorization"))
+
+
+class ForApplications(Guarded):
+    """Answers about people, for the silo's own applications."""
+
+    role = "application"
+
+
+class ForOperator(Guarded):
+    """What the silo does and knows of itself, for whoever runs it."""
+
+    role = "operator"
+
+
+class PageForOperator(ForOperator):
+    """As `ForOperator`; the browser is told to ask for name and key where they are missing or wrong."""
+
+    def admit(self, request: Request) -> None:
+        try:
+            super().admit(request)
+        except ForbiddenError:
+            raise
+        except AuthenticationError:
+            raise HTTPException(401, f"expected the user {OPERATOR!r} with the operator's key", CHALLENGE) from None

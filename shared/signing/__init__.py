@@ -1,0 +1,1 @@
+"""Who has sent a request: key pairs, the folder of registered public keys, and HTTP Message Signatures (RFC 9421)."""

@@ -1,0 +1,53 @@
+"""uvicorn's connection -> one that nobody can hold open by saying nothing, or by not listening.
+
+uvicorn limits the time between two requests alone. It waits for ever for the rest of a request's head, for whatever
+is left of a body that was refused unread, and for a caller to take its answer. Bodies that are read have a limit of
+their own: `shared.web.access.Timed`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEAD_SECONDS = 20.0  # for the first line and the headers of a request, and for the first of them after connecting
+ANSWER_SECONDS = 600.0  # for taking an answer, from when all of it has been given to the system
+SILENT = 2  # times as many connections as are answered may be open; beyond them nobody is even told so
+
+
+class Connection(H11Protocol):
+    """A clock runs while no request is under way; a byte does not set it back, and at its end the connection goes."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if self.limit_concurrency is not None and len(self.connections) > SILENT * self.limit_concurrency:
+            transport.abort()
+        self._watch(HEAD_SECONDS)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch(HEAD_SECONDS)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch(ANSWER_SECONDS)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def _watch(self, seconds: float) -> None:
+        under_way = self.cycle is not None and not self.cycle.response_complete
+        if under_way:
+            self._unwatch()
+        elif self._late is None or self._late.when() > self.loop.time() + seconds:
+            self._unwatch()
+            self._late = self.loop.call_later(seconds, self.transport.abort)
+
+    def _unwatch(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None

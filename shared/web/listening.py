@@ -1,0 +1,82 @@
+"""How a service listens: the settings that both services share, and what is to be said of them at the start."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import BaseSettings
+
+from shared.web.tls import PORT, Identity, port_identity
+
+LOCALHOST = "localhost"
+REQUESTS_PER_SECOND = 100.0  # of one caller, where no setting says otherwise and others than this machine can call
+
+
+class Listening(BaseSettings):
+    """Where a service listens, by which certificate, and how much of it one caller gets."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(0, ge=0, le=65535)
+    demo: bool = Field(False, description="for trying things out: what protects a real service may be missing")
+    tls_certificate: Path | None = Field(None, description="PEM, own certificate first; with it the port speaks TLS")
+    tls_key: Path | None = Field(None, description="PEM, the certificate's private key, without a passphrase")
+    tls_client_authority: Path | None = Field(None, description="PEM; then callers must show a certificate of these")
+    requests_per_second: float | None = Field(
+        None,
+        ge=0,
+        allow_inf_nan=False,
+        description=f"of one caller; 0: any; else {REQUESTS_PER_SECOND:g}, on loopback any",
+    )
+    most_connections: int = Field(512, ge=1, description="at once; whoever comes beyond is told to come again")
+    trusted_proxies: tuple[str, ...] = Field((), description="addresses whose X-Forwarded-For is believed")
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
+        for proxy in proxies:
+            ipaddress.ip_network(proxy)
+        return proxies
+
+    @model_validator(mode="after")
+    def _whole_certificate(self) -> Self:
+        for name, other in (("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")):
+            if getattr(self, name) is not None and getattr(self, other) is None:
+                raise ValueError(f"{name}: expected {other} beside it, got none")
+        if self.tls_client_authority is not None and self.tls_certificate is None:
+            raise ValueError("tls_client_authority: expected tls_certificate beside it, got none")
+        return self
+
+    @property
+    def on_loopback(self) -> bool:
+        """Can this machine alone reach the port?"""
+        return is_loopback(self.host)
+
+    def identities(self) -> dict[str, Identity]:
+        """The port's certificate, loaded, where there is one. SettingsError for files of no use."""
+        if self.tls_certificate is None or self.tls_key is None:
+            return {}
+        return {PORT: port_identity(self.tls_certificate, self.tls_key, self.tls_client_authority)}
+
+    @property
+    def pace(self) -> float:
+        """Requests a second of one caller; 0 for any number."""
+        if self.requests_per_second is not None:
+            return self.requests_per_second
+        return 0.0 if self.on_loopback else REQUESTS_PER_SECOND
+
+    def cautions(self) -> list[str]:
+        """What the operator should know before others call: one sentence each, for the log."""
+        if self.on_loopback or self.tls_certificate is not None:
+            return []
+        return ["without tls_certificate whoever is on the way reads and changes what is said at this port"]
+
+
+def is_loopback(host: str) -> bool:
+    """Is it a name or an address of this machine that no other can reach?"""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == LOCALHOST

@@ -1,0 +1,75 @@
+"""A caller -> so many requests a second and no more, counted in memory."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from shared.web import problems
+
+MOST_CALLERS = 10_000  # that are remembered; the one who has not called for longest is forgotten first
+BURST_SECONDS = 2.0  # how long a caller may have saved up
+UNPACED = "/health/"  # a flood from the address of whoever watches the service must not look like its death
+SUBNET = 64  # bits of an IPv6 address that a caller cannot choose
+
+Clock = Callable[[], float]
+Who = Callable[[Scope], str]
+
+
+class Buckets:
+    """A token bucket a caller: it fills at `rate` tokens a second, and each request takes one. Rate 0: no limit."""
+
+    def __init__(self, rate: float, *, clock: Clock = time.monotonic) -> None:
+        self.rate, self._size, self._clock = rate, max(1.0, rate * BURST_SECONDS), clock
+        self._held: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, who: str) -> float:
+        """0 where a request may come, and it is counted; else the seconds until the next one may."""
+        if self.rate == 0.0:
+            return 0.0
+        now = self._clock()
+        tokens, since = self._held.pop(who, (self._size, now))
+        tokens = min(self._size, tokens + (now - since) * self.rate)
+        allowed = tokens >= 1.0
+        self._held[who] = (tokens - allowed, now)
+        if len(self._held) > MOST_CALLERS:
+            self._held.popitem(last=False)
+        return 0.0 if allowed else (1.0 - tokens) / self.rate
+
+
+def by_address(scope: Scope) -> str:
+    """The caller's address; of IPv6 the network, in which a caller may take any address."""
+    host = (scope.get("client") or ("",))[0]
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return str(host)
+    return str(ipaddress.ip_network((address, SUBNET), strict=False)) if address.version == 6 else str(address)
+
+
+@dataclass(frozen=True)
+class Paced:
+    """Refuses with 429 what comes too fast; nothing of it is read."""
+
+    app: ASGIApp
+    buckets: Buckets
+    who: Who = by_address
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if wait := self._wait(scope):
+            detail = f"expected at most {self.buckets.rate:g} requests a second of one caller"
+            headers = {"Retry-After": str(math.ceil(wait))}
+            await problems.problem(429, code="too-many", detail=detail, headers=headers)(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    def _wait(self, scope: Scope) -> float:
+        if scope["type"] != "http" or scope["path"].startswith(UNPACED):
+            return 0.0
+        return self.buckets.take(self.who(scope))

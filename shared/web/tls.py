@@ -1,0 +1,213 @@
+"""Certificate files -> TLS contexts, or one clear line that says what is wrong with them; renewed files are taken up.
+
+No version before TLS 1.2, no compression, no renegotiation; of TLS 1.2 the ciphers with forward secrecy and
+authentication alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import ssl
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import structlog
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from prometheus_client import CollectorRegistry, Gauge
+
+from shared.errors import SettingsError
+
+CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of TLS 1.2; all of TLS 1.3's are of this kind
+WARNING_DAYS = 14.0  # before a certificate ends
+LOOK_SECONDS = 10.0  # between two looks whether its files have changed
+DAY_SECONDS = 86400.0  # between two warnings that it is about to end
+PORT, CALLS = "port", "calls"  # what a service's certificates are for: those who call it, and those whom it calls
+
+
+class Identity:
+    """A certificate with its key, in the context of one port or of one way out.
+
+    SettingsError for files that are unreadable, do not belong together, or are not valid today.
+    """
+
+    def __init__(self, context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+        self.context = context
+        self._certificate, self._key = certificate, key
+        self._ends, self._warned, self._refused = datetime.max.replace(tzinfo=UTC), -math.inf, ""
+        self._seen = self._state()
+        self._take()
+
+    @property
+    def days_left(self) -> float:
+        """Until the certificate ends; negative once it has."""
+        return (self._ends - datetime.now(UTC)).total_seconds() / DAY_SECONDS
+
+    def look(self, logger: structlog.stdlib.BoundLogger) -> None:
+        """Take up files that have changed, for connections from now on; warn of an end that is near, once a day.
+
+        Files that are of no use are told once, and what was there before stays.
+        """
+        if (state := self._state()) != self._seen:
+            try:
+                self._take()
+                self._seen, self._refused, self._warned = state, "", -math.inf
+                logger.info("certificate_renewed", file=str(self._certificate), days_left=round(self.days_left, 1))
+            except SettingsError as error:
+                self._refuse(str(error), logger)
+        if self.days_left < WARNING_DAYS and time.monotonic() - self._warned > DAY_SECONDS:
+            self._warned = time.monotonic()
+            logger.warning("certificate_ends", file=str(self._certificate), days_left=round(self.days_left, 1))
+
+    def _refuse(self, reason: str, logger: structlog.stdlib.BoundLogger) -> None:
+        if reason != self._refused:
+            self._refused = reason
+            logger.error("certificate_refused", reason=reason)
+
+    def _take(self) -> None:
+        certificate, key = _own(self._certificate), _key(self._key)
+        if certificate.public_key() != key.public_key():
+            raise SettingsError(
+                f"{self._key}: expected the key of {self._certificate}, got that of another certificate"
+            )
+        try:
+            self.context.load_cert_chain(self._certificate, self._key)
+        except (OSError, ssl.SSLError) as error:
+            raise SettingsError(f"{self._certificate}: expected a certificate for TLS ({error})") from None
+        self._ends = certificate.not_valid_after_utc
+
+    def _state(self) -> tuple[object, ...]:
+        """What changes whenever somebody replaces one of the files."""
+        return tuple(_stamp(path) for path in (self._certificate, self._key))
+
+
+def port_identity(certificate: Path, key: Path, client_authority: Path | None) -> Identity:
+    """For a port. With `client_authority` whoever calls must show a certificate that one of these has signed."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.set_ciphers(CIPHERS)
+    context.set_alpn_protocols(["http/1.1"])
+    if client_authority is not None:
+        _trust(context, client_authority)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return Identity(context, certificate, key)
+
+
+class Calling:
+    """How calls are made by TLS: whom to believe, and what to show where the other side asks for a certificate.
+
+    A certificate signed by one of `authority` alone is believed, or where there is none, by one of those that httpx
+    knows. SettingsError for files of no use.
+    """
+
+    def __init__(self, authority: Path | None = None, certificate: Path | None = None, key: Path | None = None) -> None:
+        self.context = _believing(authority)
+        self.identities: dict[str, Identity] = {}
+        if (certificate is None) != (key is None):
+            raise SettingsError("expected a certificate together with its key, got one of them")
+        if certificate is not None and key is not None:
+            self.identities[CALLS] = Identity(self.context, certificate, key)
+
+
+def failure(error: BaseException | None) -> str | None:
+    """What went wrong with TLS where a call failed because of it; None where it failed for another reason."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not believed ({error.verify_message})"
+    return None if error is None else f"TLS failed ({(error.reason or 'no reason').replace('_', ' ').lower()})"
+
+
+def reason(error: Exception) -> str:
+    """Why a call failed: what `failure` says, or the error's name. A port that misses a certificate just hangs up."""
+    hung_up = isinstance(error, httpx.RemoteProtocolError | httpx.ReadError | httpx.WriteError)
+    asks = " (does it ask for a certificate?)" if hung_up and _by_tls(error) else ""
+    return failure(error) or f"{type(error).__name__}{asks}"
+
+
+def _by_tls(error: Exception) -> bool:
+    request = getattr(error, "_request", None)  # `error.request` raises where there is none
+    return request is not None and request.url.scheme == "https"
+
+
+async def keep_renewed(identities: Iterable[Identity], logger: structlog.stdlib.BoundLogger) -> None:
+    """Look after the certificates until cancelled."""
+    while True:
+        for identity in identities:
+            identity.look(logger)
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def measure(identities: Mapping[str, Identity], prefix: str, registry: CollectorRegistry) -> None:
+    """A series for the days that each certificate has left; none where there is no certificate."""
+    if not identities:
+        return
+    days = Gauge(f"{prefix}_certificate_days_left", "Until the certificate ends", ["use"], registry=registry)
+    for use, identity in identities.items():
+        days.labels(use).set_function(lambda identity=identity: identity.days_left)  # type: ignore[misc]
+
+
+def _believing(authority: Path | None) -> ssl.SSLContext:
+    if authority is None:
+        context = httpx.create_ssl_context()
+    else:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        _trust(context, authority)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def _trust(context: ssl.SSLContext, authority: Path) -> None:
+    content = _read(authority, "certificates of an authority")
+    try:
+        context.load_verify_locations(cadata=content.decode("ascii"))
+    except (ssl.SSLError, ValueError):
+        raise SettingsError(f"{authority}: expected certificates of an authority as PEM, got none") from None
+
+
+def _own(path: Path) -> x509.Certificate:
+    """The first certificate of a file, valid now."""
+    try:
+        own = x509.load_pem_x509_certificates(_read(path, "certificate"))[0]
+    except ValueError:
+        raise SettingsError(f"{path}: expected a certificate as PEM, got none") from None
+    now = datetime.now(UTC)
+    if now > own.not_valid_after_utc:
+        raise SettingsError(
+            f"{path}: expected a certificate that is valid, got one that ended {own.not_valid_after_utc}"
+        )
+    if now < own.not_valid_before_utc:
+        raise SettingsError(
+            f"{path}: expected a certificate that is valid, got one that begins {own.not_valid_before_utc}"
+        )
+    return own
+
+
+def _key(path: Path) -> PrivateKeyTypes:
+    content = _read(path, "key")
+    try:
+        return load_pem_private_key(content, password=None)
+    except (TypeError, ValueError, UnsupportedAlgorithm):  # TypeError: there is a passphrase
+        raise SettingsError(f"{path}: expected a private key as PEM without a passphrase, got none") from None
+
+
+def _read(path: Path, what: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"{path}: expected a readable file with the {what} ({error.strerror})") from None
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

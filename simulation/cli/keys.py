@@ -1,0 +1,67 @@
+"""`lpsfed keys`: a client's key pair, and the folder of public keys that an aggregator knows its clients by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from shared.signing.enrolment import make_pair, public_file, registered
+from shared.signing.enrolment import register as register_key
+from shared.signing.enrolment import remove as remove_key
+from shared.signing.keys import fingerprint, read_public
+from simulation.cli.options import AsJson, print_json
+from simulation.console import OUT
+
+Registry = Annotated[Path, typer.Option("--keys", help="folder of the aggregator's: LPSFED_AGGREGATOR_KEYS_DIRECTORY")]
+
+app = typer.Typer(no_args_is_help=True, help="Enrol clients: their key pairs, and who is registered.")
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="the client's")],
+    out: Annotated[Path, typer.Option(help="folder for NAME.key, which is the client's alone, and NAME.pub")],
+    as_json: AsJson = False,
+) -> None:
+    """Make a key pair. A pair that is there already is left as it is."""
+    pair = make_pair(name, out)
+    mark = fingerprint(read_public(pair.public))
+    if as_json:
+        found = {"name": name, "private": str(pair.private), "public": str(pair.public), "fingerprint": mark}
+        return print_json(found)
+    OUT.print(f"{pair.private}: the client's; nobody else ever needs it", soft_wrap=True)
+    OUT.print(f"{pair.public}: to be registered, fingerprint {mark}", soft_wrap=True)
+
+
+@app.command()
+def register(public: Annotated[Path, typer.Argument(help="NAME.pub")], keys: Registry, as_json: AsJson = False) -> None:
+    """Let a client call. A name that has another key is left as it is."""
+    name = register_key(public, keys)
+    mark = fingerprint(read_public(public_file(name, keys)))
+    if as_json:
+        return print_json({"name": name, "fingerprint": mark})
+    OUT.print(f"{name}: registered, fingerprint {mark}", soft_wrap=True)
+
+
+@app.command("list")
+def show(keys: Registry, as_json: AsJson = False) -> None:
+    """Who may call."""
+    found = {name: None if key is None else fingerprint(key) for name, key in registered(keys).items()}
+    if as_json:
+        return print_json([{"name": name, "fingerprint": mark} for name, mark in found.items()])
+    table = Table("client", "fingerprint")
+    for name, mark in found.items():
+        table.add_row(name, mark or "[red]not an Ed25519 public key: refused[/]")
+    OUT.print(table)
+
+
+@app.command()
+def remove(name: Annotated[str, typer.Argument(help="the client's")], keys: Registry, as_json: AsJson = False) -> None:
+    """Let a client call no more, from its next request on."""
+    remove_key(name, keys)
+    if as_json:
+        return print_json({"name": name})
+    OUT.print(f"{name}: removed")

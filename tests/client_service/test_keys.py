@@ -1,0 +1,297 @@
+"""Each key on each route of a silo's API; a service that others can reach does not start without keys of its own."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute, Route
+
+from client_service.__main__ import main
+from client_service.app import create_app
+from client_service.callers import Keys
+from client_service.settings import ClientSettings, client_settings
+from shared.errors import SettingsError
+from shared.settings import MethodSettings
+from shared.web.pace import Buckets
+
+if TYPE_CHECKING:
+    from conftest import Opened, Silos
+
+pytestmark = pytest.mark.anyio
+APPLICATION, OPERATOR = "application-key-of-the-tests-0123", "operator-key-of-the-tests-01234567"
+NEEDED: dict[str, Any] = {"name": "east", "shard": "/shard", "state_directory": "/state"}
+KEYS = {"application_key": APPLICATION, "operator_key": OPERATOR}
+WHO = {  # every route of the service, and whose key it asks for
+    ("GET", "/v1/users/{user:path}/recommendations"): "application",
+    ("POST", "/v1/recommendations"): "application",
+    ("GET", "/v1/items/{item:path}/similar"): "application",
+    ("GET", "/v1/status"): "operator",
+    ("GET", "/v1/quality"): "operator",
+    ("GET", "/v1/spectrum"): "operator",
+    ("GET", "/v1/declaration"): "operator",
+    ("GET", "/v1/ledger"): "operator",
+    ("GET", "/"): "operator",
+    ("GET", "/health/live"): "anybody",
+    ("GET", "/health/ready"): "anybody",
+    ("GET", "/metrics"): "anybody",
+    ("GET", "/docs"): "anybody",
+    ("GET", "/openapi.json"): "anybody",
+    ("GET", "/static/{name}"): "anybody",
+}
+PLACES = {"{user:path}": "user-01", "{item:path}": "item-01", "{name}": "page.css"}
+GUARDED = [route for route, who in WHO.items() if who != "anybody"]
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def routes(router: FastAPI | APIRouter) -> Iterator[BaseRoute]:
+    """Those of a router and of all that it includes."""
+    for route in router.routes:
+        inner = getattr(route, "original_router", None)
+        yield from [route] if inner is None else routes(inner)
+
+
+def calls(app: FastAPI) -> set[tuple[str, str]]:
+    found = [route for route in routes(app) if isinstance(route, Route)]
+    return {(method, route.path) for route in found for method in (route.methods or ()) if method != "HEAD"}
+
+
+@pytest.fixture
+def settings(silos: Silos, small: MethodSettings, tmp_path: Path) -> ClientSettings:
+    shard = silos(1)[0]
+    given = {"name": shard.name, "shard": shard, "state_directory": tmp_path / "state", "device": "cpu"}
+    return client_settings(**given, method=small, **KEYS)
+
+
+@pytest.fixture
+async def silo(settings: ClientSettings, opened: Opened) -> AsyncIterator[httpx.AsyncClient]:
+    async with opened(settings) as http:
+        yield http
+
+
+async def ask(http: httpx.AsyncClient, route: tuple[str, str], authorization: str | None) -> httpx.Response:
+    method, path = route
+    for place, value in PLACES.items():
+        path = path.replace(place, value)
+    headers = {} if authorization is None else {"Authorization": authorization}
+    body = {"users": ["user-01"]} if method == "POST" else None
+    return await http.request(method, path, headers=headers, json=body)
+
+
+def test_every_route_is_in_the_table_of_this_test() -> None:
+    """A new route must say whose it is."""
+    app = create_app(client_settings(**NEEDED))
+    assert calls(app) == set(WHO)
+    assert {route.path for route in routes(app) if isinstance(route, APIRoute)} >= set(app.openapi()["paths"]) - {
+        path.replace(":path", "") for _, path in WHO
+    }
+
+
+@pytest.mark.parametrize("route", WHO, ids=" ".join)
+async def test_whoever_has_the_route_s_key_is_answered_and_nobody_else(
+    route: tuple[str, str], silo: httpx.AsyncClient
+) -> None:
+    expected = {"anybody": (200, 200, 200, 200), "application": (401, 401, 200, 403), "operator": (401, 401, 403, 200)}
+    said = (None, f"Bearer {'n' * 40}", f"Bearer {APPLICATION}", f"Bearer {OPERATOR}")
+    answers = [await ask(silo, route, one) for one in said]
+    assert tuple(answer.status_code for answer in answers) == expected[WHO[route]], [one.text for one in answers]
+    for refused in (answer for answer in answers if answer.status_code >= 400):
+        assert refused.headers["content-type"] == "application/problem+json"
+        assert APPLICATION not in refused.text and OPERATOR not in refused.text
+
+
+@pytest.mark.parametrize("route", GUARDED, ids=" ".join)
+@pytest.mark.parametrize(
+    "authorization",
+    ["", "Bearer", "Bearer ", OPERATOR, f"Digest {OPERATOR}", "Basic", "Basic !!", basic("operator", "")],
+)
+async def test_a_header_that_is_none_is_refused(
+    route: tuple[str, str], authorization: str, silo: httpx.AsyncClient
+) -> None:
+    assert (await ask(silo, route, authorization)).status_code == 401
+
+
+@pytest.mark.parametrize("route", GUARDED, ids=" ".join)
+async def test_a_browser_s_password_lets_the_operator_look(route: tuple[str, str], silo: httpx.AsyncClient) -> None:
+    """And it opens nothing to applications, nor to another name."""
+    allowed = 200 if WHO[route] == "operator" else 401
+    assert (await ask(silo, route, basic("operator", OPERATOR))).status_code == allowed
+    assert (await ask(silo, route, basic("admin", OPERATOR))).status_code == 401
+
+
+async def test_only_the_page_makes_a_browser_ask(silo: httpx.AsyncClient) -> None:
+    assert (await silo.get("/")).headers["www-authenticate"] == 'Basic realm="LPSFed client"'
+    assert (await silo.get("/v1/status")).headers["www-authenticate"] == "Bearer"
+    told = await silo.get("/", headers={"Authorization": f"Bearer {APPLICATION}"})
+    assert told.status_code == 403 and "www-authenticate" not in told.headers
+
+
+async def test_without_a_key_nothing_of_a_body_is_read(settings: ClientSettings) -> None:
+    app = create_app(settings)
+    head = [(b"host", b"silo"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/recommendations", "headers": head, "query_string": b""}
+    sent: list[dict[str, Any]] = []
+
+    async def body() -> dict[str, Any]:
+        raise AssertionError("somebody reads the body")
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app({**scope, "raw_path": b"/v1/recommendations", "root_path": "", "scheme": "http"}, body, send)
+    assert sent[0]["status"] == 401
+
+
+async def test_the_reference_marks_what_needs_a_key(silo: httpx.AsyncClient) -> None:
+    paths = (await silo.get("/openapi.json")).json()["paths"]
+    secured = {path for path, methods in paths.items() for said in methods.values() if said.get("security")}
+    assert secured == {path.replace(":path", "") for _, path in GUARDED if path != "/"}
+
+
+async def test_one_key_alone_guards_its_own_routes(settings: ClientSettings, opened: Opened) -> None:
+    """On loopback; the log warns of the others."""
+    alone = settings.model_copy(update={"application_key": None})
+    async with opened(alone) as http:
+        assert (await ask(http, ("GET", "/v1/status"), None)).status_code == 401
+        assert (await ask(http, ("POST", "/v1/recommendations"), None)).status_code == 200
+    assert alone.cautions() == ["without application_key whoever calls may see lists of recommendations"]
+
+
+async def test_each_key_has_a_pace_of_its_own_and_guessing_is_slowed_down(
+    settings: ClientSettings, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client_service.app.Buckets", lambda rate: Buckets(rate, clock=lambda: 0.0))
+    async with opened(settings.model_copy(update={"requests_per_second": 1.5})) as http:
+        guesses = [(await ask(http, ("GET", "/v1/status"), f"Bearer {n:064}")).status_code for n in range(5)]
+        status = [(await ask(http, ("GET", "/v1/status"), f"Bearer {OPERATOR}")).status_code for _ in range(4)]
+        lists = [
+            (await ask(http, ("POST", "/v1/recommendations"), f"Bearer {APPLICATION}")).status_code for _ in "four"
+        ]
+        health = [(await ask(http, ("GET", "/health/live"), None)).status_code for _ in range(5)]
+        text = await ask(http, ("GET", "/metrics"), f"Bearer {OPERATOR}")
+    assert guesses == [401] * 3 + [429] * 2 and status == lists == [200] * 3 + [429] and health == [200] * 5
+    assert text.status_code == 429 and text.json()["code"] == "too-many"
+
+
+def test_keys_do_not_show_in_what_is_printed(settings: ClientSettings) -> None:
+    shown = f"{settings!r} {Keys.of(settings)!r}"
+    assert APPLICATION not in shown and OPERATOR not in shown
+
+
+LOOPBACK = ("127.0.0.1", "127.8.8.8", "::1", "localhost", "LOCALHOST")
+REACHED = ("0.0.0.0", "::", "", "door", "10.0.0.7", "silo.example.org")
+
+
+@pytest.mark.parametrize("host", LOOPBACK)
+def test_on_loopback_it_works_without_keys_and_says_so(host: str) -> None:
+    found = client_settings(**NEEDED, host=host)
+    assert [word for text in found.cautions() for word in text.split() if word.endswith("_key")] == [
+        "application_key",
+        "operator_key",
+    ]
+    assert found.pace == 0.0 and client_settings(**NEEDED, host=host, **KEYS).cautions() == []
+
+
+@pytest.mark.parametrize("host", REACHED)
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({}, "application_key"),
+        ({"application_key": APPLICATION}, "operator_key"),
+        ({"operator_key": OPERATOR}, "application_key"),
+    ],
+)
+def test_where_others_can_call_both_keys_are_needed(host: str, given: dict[str, str], name: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name}: expected one where others can call"):
+        client_settings(**NEEDED, host=host, **given)
+    with_keys = client_settings(**NEEDED, host=host, **KEYS)
+    assert with_keys.pace > 0 and [text for text in with_keys.cautions() if "_key" in text] == []
+    assert len(client_settings(**NEEDED, host=host, demo=True).cautions()) == 3  # no TLS either
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("x" * 31, "application_key: expected at least 32 characters, got 31"),
+        ("example-application-key-0123456789", "application_key: expected a secret of your own"),
+        ("change-me-change-me-change-me-change", "application_key: expected a secret of your own"),
+        ("0" * 40, "application_key: expected a random secret"),
+        (f"{APPLICATION} {APPLICATION}", "application_key: expected printable ASCII"),
+        ("ä" + APPLICATION, "application_key: expected printable ASCII"),
+        (OPERATOR, "operator_key: expected another one than application_key"),
+    ],
+)
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_key_that_others_could_know_is_refused_and_not_repeated(host: str, key: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=words) as raised:
+        client_settings(**NEEDED, host=host, application_key=key, operator_key=OPERATOR)
+    assert key not in str(raised.value)
+
+
+def test_a_demo_takes_an_example_s_key_but_no_short_one() -> None:
+    example = client_settings(**NEEDED, host="0.0.0.0", demo=True, application_key="example-application-key-0123456789")
+    assert example.key("application_key") and example.key("operator_key") is None
+    with pytest.raises(SettingsError, match="at least 32"):
+        client_settings(**NEEDED, demo=True, application_key="short")
+
+
+def test_keys_come_from_files(tmp_path: Path) -> None:
+    for name, key in KEYS.items():
+        (tmp_path / name).write_text(f"{key}\n")
+    files = {f"{name}_file": tmp_path / name for name in KEYS}
+    found = client_settings(**NEEDED, host="0.0.0.0", **files)
+    assert Keys.of(found) == Keys(APPLICATION, OPERATOR)
+    with pytest.raises(SettingsError, match="application_key: expected either it or application_key_file, got both"):
+        client_settings(**NEEDED, **files, application_key=APPLICATION)
+    (tmp_path / "operator_key").unlink()
+    with pytest.raises(SettingsError, match="operator_key_file: expected a readable text file"):
+        client_settings(**NEEDED, **files)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "application_key: expected one where others can call ('0.0.0.0'), or demo; got neither"),
+        ({**KEYS, "operator_key": "default" * 6}, "operator_key: expected a secret of your own"),
+    ],
+)
+def test_the_program_ends_with_one_clear_line(
+    given: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["client"])
+    for name, value in {**NEEDED, **given, "host": "0.0.0.0"}.items():
+        monkeypatch.setenv(f"LPSFED_CLIENT_{name.upper()}", value)
+    assert main() == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"client: {words}") and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"aggregator_authority": "ca"}, "aggregator_authority: expected an aggregator_url that begins with https:"),
+        ({"tls_client_certificate": "a"}, "tls_client_certificate: expected it and tls_client_key, got one"),
+        ({"tls_client_key": "a"}, "tls_client_certificate: expected it and tls_client_key, got one"),
+        ({"tls_client_certificate": "a", "tls_client_key": "b"}, "tls_client_certificate: expected an aggregator_url"),
+    ],
+)
+def test_what_would_be_without_effect_is_refused(given: dict[str, str], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        client_settings(**NEEDED, **given)
+
+
+@pytest.mark.parametrize(
+    ("url", "warned"), [("http://10.0.0.7", True), ("https://10.0.0.7", False), ("http://[::1]:8800", False)]
+)
+def test_a_way_to_the_aggregator_without_tls_is_told(url: str, warned: bool) -> None:
+    said = client_settings(**NEEDED, **KEYS, aggregator_url=url).cautions()
+    assert [text for text in said if "aggregator" in text] == said and bool(said) == warned

@@ -1,0 +1,60 @@
+"""A federation of three small silos whose network a test can disturb, and how its run ends when nothing does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+import stamina
+
+from client_service.boundary.aggregator import ATTEMPTS
+from shared.settings import MethodSettings
+from simulation.experiment import Experiment
+from simulation.run import simulate
+from tests.faults.federation import Disturbed, Ending, disturbed
+
+if TYPE_CHECKING:
+    from conftest import Silos
+
+ROUNDS = 2
+Federation = Callable[..., AbstractAsyncContextManager[Disturbed]]
+
+
+@pytest.fixture
+def three(silos: Silos, small: MethodSettings, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    """Their shards are the same in every test: what follows from these is kept between tests."""
+    cache = tmp_path_factory.getbasetemp() / "kept-spectra"
+    return Experiment(silos(3), tmp_path / "run", small, rounds=ROUNDS, device="cpu", cache=cache)
+
+
+@pytest.fixture
+def federation(three: Experiment, monkeypatch: pytest.MonkeyPatch) -> Iterator[Federation]:
+    """`async with federation() as running`: aim the proxies, then `begin`. It may be given the aggregator's clock."""
+    monkeypatch.setattr("client_service.agent.PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("client_service.agent.LONG_PAUSE_SECONDS", 0.05)
+    stamina.set_testing(True, attempts=ATTEMPTS)  # as often as ever, without a pause in between
+    yield partial(disturbed, three)
+    stamina.set_testing(False)
+
+
+@pytest.fixture(scope="session")
+def endings() -> list[dict[str, Ending]]:
+    """The undisturbed run's, once there has been one."""
+    return []
+
+
+@pytest.fixture
+async def undisturbed(endings: list[dict[str, Ending]], three: Experiment, tmp_path: Path) -> dict[str, Ending]:
+    """How the run ends at each client, in one process and without a network."""
+    if not endings:
+        apart = replace(three, folder=tmp_path / "undisturbed")
+        found = await anyio.to_thread.run_sync(simulate, apart, lambda _: None)
+        said = {name: (found.statuses[name], found.qualities[name], found.history) for name in apart.names}
+        endings.append({name: Ending.of(*what) for name, what in said.items()})
+    return endings[0]

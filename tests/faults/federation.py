@@ -1,0 +1,140 @@
+"""Real services on loopback, each in a thread and an event loop of its own, and a proxy before each client."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import httpx
+from anyio.from_thread import start_blocking_portal
+from fastapi import FastAPI
+
+from aggregator_service.app import create_app as create_aggregator
+from audit.case import open_case
+from audit.collect import of_aggregator, of_client
+from audit.report import Report, report
+from client_service.app import create_app as create_client
+from client_service.schemas import QualityOut, StatusOut
+from client_service.settings import ClientSettings
+from shared.schemas import ArrivalOut, RunHistoryOut
+from shared.web.server import build_server
+from simulation.experiment import Experiment
+from tests.faults.proxy import HOST, Proxy
+
+DEADLINE_SECONDS = 60.0  # of each phase of a run, where no test says otherwise
+LONGEST_SECONDS = 3 * DEADLINE_SECONDS
+CALL_SECONDS = 0.7  # of each step of a client's call, and of its polls
+BODY_SECONDS = 2.0  # for a body to come whole
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What a run has left of one client, there and at the aggregator. Nothing that a clock decides."""
+
+    holds: str | None  # a digest
+    rounds: tuple[tuple[float | None, ...], ...]
+    test: dict[str, float] | None
+    sent: tuple[str | None, ...]  # the digest of each round's update
+
+    @staticmethod
+    def of(status: StatusOut, quality: QualityOut, history: RunHistoryOut) -> Ending:
+        rounds = tuple((one.round, one.recall, one.ndcg, one.rho, one.margin, one.loss) for one in quality.rounds)
+        parts = [part for number in history.rounds for part in number.participants if part.client == quality.client]
+        return Ending(status.shared_digest, rounds, quality.test, tuple(part.digest for part in parts))
+
+
+@contextmanager
+def served(app: FastAPI, wind_down: Callable[[], None] = lambda: None) -> Iterator[str]:
+    """The app behind the server that the services use, in a thread of its own; its address."""
+    listening = socket.create_server((HOST, 0))
+    port = listening.getsockname()[1]
+    server = build_server(app, host=HOST, port=port, wind_down=wind_down)
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(app.router.lifespan_context(app)):
+        serving = portal.start_task_soon(server.serve, [listening])
+        try:
+            yield f"http://{HOST}:{port}"
+        finally:
+            server.should_exit = True
+            serving.result()
+
+
+def calling(url: str, secret: str) -> httpx.AsyncClient:
+    """A way to a service as its operator."""
+    headers = {"Authorization": f"Bearer {secret}"}
+    return httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=DEADLINE_SECONDS)
+
+
+@dataclass
+class Disturbed:
+    """An aggregator that listens, a proxy for each client, and, once `begun`, the clients and a run."""
+
+    experiment: Experiment
+    operator: httpx.AsyncClient
+    proxies: dict[str, Proxy]
+    _addresses: dict[str, str]
+    _stack: AsyncExitStack
+    silos: dict[str, httpx.AsyncClient] = field(default_factory=dict)
+
+    async def begin(self, **request: Any) -> None:
+        """Start a run, then the clients."""
+        run = self.experiment.request().model_dump(mode="json") | {"deadline_seconds": DEADLINE_SECONDS} | request
+        answer = await self.operator.post("/v1/runs", json=run)
+        assert answer.status_code == 201, answer.text
+        for shard in self.experiment.shards:
+            settings = impatient(self.experiment.client(shard, aggregator_url=self._addresses[shard.name]))
+            http = calling(self._stack.enter_context(served(create_client(settings))), self.experiment.operator_key)
+            self.silos[shard.name] = await self._stack.enter_async_context(http)
+
+    async def status(self, client: str) -> StatusOut:
+        return StatusOut.model_validate(await read(self.silos[client], "/v1/status"))
+
+    async def quality(self, client: str) -> QualityOut:
+        return QualityOut.model_validate(await read(self.silos[client], "/v1/quality"))
+
+    async def history(self) -> RunHistoryOut:
+        return RunHistoryOut.model_validate(await read(self.operator, "/v1/runs/run-1"))
+
+    async def ended(self, *clients: str) -> dict[str, Ending]:
+        """How the run ended at these clients, or at all, once it has."""
+        names = clients or tuple(self.silos)
+        while not all([(await self.quality(name)).finished for name in names]):
+            await anyio.sleep(0.05)
+        history = await self.history()
+        return {name: Ending.of(await self.status(name), await self.quality(name), history) for name in names}
+
+    async def arrivals(self) -> tuple[ArrivalOut, ...]:
+        """Every join and every update as it came, and whatever else had a body."""
+        return (await of_aggregator(self.operator, "aggregator")).arrivals
+
+    async def audited(self) -> Report:
+        """The privacy report: every ledger against the aggregator's record."""
+        parts = [await of_client(http, name) for name, http in self.silos.items()]
+        return report(open_case((*parts, await of_aggregator(self.operator, "aggregator"))))
+
+
+async def read(http: httpx.AsyncClient, path: str) -> Any:
+    answer = await http.get(path)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def impatient(settings: ClientSettings) -> ClientSettings:
+    return settings.model_copy(update={"timeout_seconds": CALL_SECONDS, "wait_seconds": CALL_SECONDS})
+
+
+@asynccontextmanager
+async def disturbed(experiment: Experiment, clock: Callable[[], float] = time.time) -> AsyncIterator[Disturbed]:
+    """The experiment's aggregator and its proxies. They end before what they lead to does."""
+    settings = experiment.aggregator().model_copy(update={"longest_body_seconds": BODY_SECONDS})
+    app = create_aggregator(settings, clock=clock)
+    async with AsyncExitStack() as stack:
+        url = stack.enter_context(served(app, app.state.coordinator.wind_down))
+        operator = await stack.enter_async_context(calling(url, experiment.token))
+        proxies = {name: Proxy(int(url.rpartition(":")[2])) for name in experiment.names}
+        addresses = {name: await stack.enter_async_context(one.listening()) for name, one in proxies.items()}
+        yield Disturbed(experiment, operator, proxies, addresses, stack)

@@ -1,0 +1,70 @@
+"""What a service says when it starts, and that it looks after its certificates for as long as it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from shared.web import tls
+from shared.web.listening import Listening
+from shared.web.server import run_server
+
+if TYPE_CHECKING:
+    from conftest import Papers
+
+pytestmark = pytest.mark.anyio
+
+
+class Journal:
+    """Plays a logger: each line as its level, its event and its sentence."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str, Any]] = []
+
+    def __getattr__(self, level: str) -> Callable[..., None]:
+        return lambda event, **said: self.lines.append((level, event, said.get("what")))
+
+
+async def started(settings: Listening, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Journal], Any]) -> Journal:
+    """Serve until `meanwhile` has ended, without a socket."""
+    journal = Journal()
+
+    async def serve(self: uvicorn.Server) -> None:
+        del self
+        await meanwhile(journal)
+
+    monkeypatch.setattr(uvicorn.Server, "serve", serve)
+    identities = settings.identities()
+    await run_server(FastAPI(), settings, identities=identities, wind_down=lambda: None, logger=journal)  # type: ignore[arg-type]
+    return journal
+
+
+async def at_once(journal: Journal) -> None:
+    del journal
+
+
+async def test_what_is_open_is_told_before_anybody_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_one, closed = Listening(host="0.0.0.0"), Listening()
+    told = (await started(open_one, monkeypatch, at_once)).lines
+    assert told[0] == ("warning", "caution", open_one.cautions()[0]) and "without tls_certificate" in told[0][2]
+    assert (await started(closed, monkeypatch, at_once)).lines == [("info", "stopped", None)]
+
+
+async def test_certificates_are_looked_after_while_it_serves(papers: Papers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls, "LOOK_SECONDS", 0.01)
+    papers.make("service", begun=1, days=10)
+
+    async def until_renewed(journal: Journal) -> None:
+        await anyio.sleep(0.03)
+        papers.make("service")
+        with anyio.fail_after(20):
+            while journal.lines[-1][1] != "certificate_renewed":
+                await anyio.sleep(0.005)
+
+    told = await started(Listening(**papers.port()), monkeypatch, until_renewed)
+    assert [event for _, event, _ in told.lines] == ["certificate_ends", "certificate_renewed", "stopped"]
