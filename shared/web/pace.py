@@ -50,7 +50,11 @@ def by_address(scope: Scope) -> str:
         address = ipaddress.ip_address(host)
     except ValueError:
         return str(host)
-    return str(ipaddress.ip_network((address, SUBNET), strict=False)) if address.version == 6 else str(address)
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:  # at a port that listens for both
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, SUBNET), strict=False))
 
 
 @dataclass(frozen=True)

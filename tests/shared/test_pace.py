@@ -76,6 +76,7 @@ def test_the_table_is_bounded_and_the_one_that_has_been_silent_for_longest_is_fo
         (("2001:db8:1:2:3:4:5:6", 5), "2001:db8:1:2::/64"),
         (("2001:db8:1:2::1", 5), "2001:db8:1:2::/64"),
         (("2001:db8:1:3::1", 5), "2001:db8:1:3::/64"),
+        (("::ffff:192.0.2.1", 5), "192.0.2.1"),
         (("testclient", 5), "testclient"),
         (None, ""),
     ],
