@@ -42,9 +42,8 @@ class Uploads:
         """The receipt of an update, and whether it is new."""
         await self._require_place(address)
         blob = await self._archive.blobs.receive(body, limit=self._archive.settings.max_upload_bytes)
+        scalars = await self._inspected(blob)
         try:
-            with self._archive.database.disk.asked("the body to be read again"):
-                scalars = await off_loop(inspect, self._declaration, self._archive.blobs.path(blob.name))
             receipt, new = await self._take(address, blob, scalars)
         except Exception:  # not where a shutdown cancels this: its commit may still be on the way
             self._archive.blobs.remove([blob.name])
@@ -67,6 +66,15 @@ class Uploads:
         find = partial(records.update, number=address.round, client=address.client)
         held = await off_loop(find, self._archive.database, address.run)
         return None if held is None else held.receipt
+
+    async def _inspected(self, blob: Blob) -> Scalars:
+        """Its scalars; the file of a body that is refused is gone, and that of one which a shutdown cut off here."""
+        try:
+            with self._archive.database.disk.asked("the body to be read again"):
+                return await off_loop(inspect, self._declaration, self._archive.blobs.path(blob.name))
+        except BaseException:
+            self._archive.blobs.remove([blob.name])
+            raise
 
     async def _take(self, address: Address, blob: Blob, scalars: Scalars) -> tuple[Receipt, bool]:
         async with self._conductor.lock:
