@@ -8,6 +8,7 @@ import anyio
 
 from aggregator_service.app import create_app
 from aggregator_service.logs import LOGGER
+from aggregator_service.memory import give_back_large_blocks
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from shared.errors import FederationError, SettingsError
 from shared.web.logs import configure
@@ -19,6 +20,7 @@ BAD_SETTINGS = 2
 def serve(settings: AggregatorSettings) -> None:
     """Run until SIGINT or SIGTERM. SettingsError if the state directory is of no use."""
     configure("aggregator_service", settings.log_level)
+    give_back_large_blocks()
     anyio.run(_serve, settings)
 
 

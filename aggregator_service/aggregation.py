@@ -7,20 +7,28 @@ for each client does, once, until it is written. A file is held against its dige
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from aggregator_service.answers import Body, prepared
 from aggregator_service.rounds import Run
+from aggregator_service.secure.mean import state_after, told
 from aggregator_service.settings import AggregatorSettings
 from aggregator_service.state_body import packed, unpacked
 from aggregator_service.storage import records
 from aggregator_service.storage.blobs import Blobs
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.records import HeldState, HeldUpdate
+from aggregator_service.threads import OneAtATime
+from shared.bodies import pieces
 from shared.errors import DamagedError, NotFoundError
+from shared.masked_wire import StoredVector
 from shared.parameters import initial_parameters
+from shared.robust import clipping
+from shared.secure.server import SecureRound
+from shared.secure.vector import layout
 from shared.strategies import build_strategy
 from shared.strategy import Parameters, State, Strategy, Update
-from shared.wire import encode, open_parameters
+from shared.wire import open_parameters
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,7 @@ class Archive:
     database: Database
     blobs: Blobs
     settings: AggregatorSettings
+    tensors: OneAtATime = field(default_factory=OneAtATime)
 
     def probe(self) -> None:
         """Give the disk what an update gives it: a file of that size, and a transaction. UnavailableError where it
@@ -55,16 +64,54 @@ def damaged(archive: Archive, run: Run) -> list[HeldUpdate]:
     return [one for one in held if archive.blobs.damage(str(one.blob), one.receipt.digest) is not None]
 
 
+def far(archive: Archive, run: Run) -> dict[str, float]:
+    """Whose update of the current round is further from where the round began than the run allows, and how many times
+    the median that is. Nobody in a run without such a limit."""
+    factor = run.request.method.quarantine_factor
+    if factor == 0 or run.exchange is not None:
+        return {}
+    return clipping.far(clipping.distances(*_round(archive, run)), factor)
+
+
 def aggregate(archive: Archive, run: Run) -> HeldState:
     """Eq. 13, or what the strategy puts in its place: the state after the run's current round, on disk."""
-    held = records.updates(archive.database, run.name, number=run.round)
-    before, updates = _state(archive, run, run.round - 1), [_update(archive, one) for one in held]
-    after = archive.strategy(run).aggregate(before, updates)
-    blob = archive.blobs.save(encode(packed(after)))
+    after = _after(archive, run) if run.exchange is None else _summed(archive, run, run.exchange)
+    blob = archive.blobs.save(pieces(packed(after)))
     return HeldState(run.name, run.round, blob.digest, dict(after.latest), blob.name)
 
 
-def personalise(archive: Archive, run: Run, *, number: int, client: str) -> bytes:
+def _after(archive: Archive, run: Run) -> State:
+    return archive.strategy(run).aggregate(*_round(archive, run))
+
+
+def _round(archive: Archive, run: Run) -> tuple[State, list[Update]]:
+    """Where the current round began, and what came in it."""
+    held = records.updates(archive.database, run.name, number=run.round)
+    return _before(archive, run), [_update(archive, one) for one in held]
+
+
+def _before(archive: Archive, run: Run) -> State:
+    """The state before the current round. What quarantined clients last said of themselves is not in it: their rho
+    would go on moving everybody's rhobar (Eq. 12)."""
+    state = _state(archive, run, run.round - 1)
+    return replace(state, latest={name: said for name, said in state.latest.items() if name not in run.quarantined})
+
+
+def _summed(archive: Archive, run: Run, exchange: SecureRound) -> State:
+    """The same where nobody's update but the sum of all can be read."""
+    pieces_of = tuple(layout(exchange.terms))
+    held = records.updates(archive.database, run.name, number=run.round)
+    paths = {one.receipt.client: archive.blobs.path(str(one.blob)) for one in held}
+    vectors = {client: StoredVector(path, pieces_of) for client, path in paths.items()}
+    return state_after(exchange, _before(archive, run), vectors)
+
+
+def started(archive: Archive, run: Run) -> Body:
+    """The body that every client of the run starts from."""
+    return _prepared(archive, initial(archive, run))
+
+
+def personalise(archive: Archive, run: Run, *, number: int, client: str) -> Body:
     """Eq. 14, or what the strategy puts in its place: the body that this client alone may fetch after a round."""
     try:
         return _personalised(archive, run, number, client)
@@ -73,11 +120,22 @@ def personalise(archive: Archive, run: Run, *, number: int, client: str) -> byte
         return _personalised(archive, run, number, client)
 
 
-def _personalised(archive: Archive, run: Run, number: int, client: str) -> bytes:
+def _personalised(archive: Archive, run: Run, number: int, client: str) -> Body:
     state = _state(archive, run, number)
+    if run.secure is not None:
+        return _prepared(archive, _told(archive, run, state, number, client))
     held = records.last_update(archive.database, run.name, number=number, client=client)
     update = None if held is None else _update(archive, held)
-    return encode(archive.strategy(run).personalise(state, update))
+    return _prepared(archive, archive.strategy(run).personalise(state, update))
+
+
+def _told(archive: Archive, run: Run, state: State, number: int, client: str) -> Parameters:
+    summed = records.update(archive.database, run.name, number=number, client=client) is not None
+    return told(state, client, summed=summed, floor=run.request.method.similarity_floor)
+
+
+def _prepared(archive: Archive, parameters: Parameters) -> Body:
+    return prepared(parameters, archive.blobs.directory, archive.database.disk)
 
 
 def _state(archive: Archive, run: Run, number: int) -> State:

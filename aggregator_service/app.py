@@ -13,7 +13,9 @@ from aggregator_service.conductor import Clock
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.logs import LOGGER
 from aggregator_service.pages import routes as pages
+from aggregator_service.quarantine.routes import router as quarantine
 from aggregator_service.recorded import Recorded
+from aggregator_service.secure.routes import router as secure
 from aggregator_service.settings import AggregatorSettings
 from aggregator_service.signed import Signed
 from shared.web import problems, reference
@@ -27,7 +29,8 @@ def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> Fas
     coordinator = app.state.coordinator = Coordinator(settings, clock=clock)
     identities = app.state.identities = settings.identities()
     coordinator.metrics.watch(identities)
-    for router in (routes.clients, routes.operated, routes.inside):
+    masked = (secure,) if settings.secure else ()
+    for router in (routes.clients, *masked, routes.operated, quarantine, routes.inside):
         app.include_router(router)
     pages.install(app)
     reference.install(app)

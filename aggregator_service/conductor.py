@@ -5,7 +5,7 @@ One lock serialises the transitions; whoever only looks reads the current immuta
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Protocol
 
@@ -16,15 +16,15 @@ from aggregator_service.aggregation import Archive
 from aggregator_service.changes import Changes
 from aggregator_service.logs import LOGGER
 from aggregator_service.metrics import Metrics
+from aggregator_service.quarantine.transitions import shut_out
 from aggregator_service.rounds import Run
-from aggregator_service.storage import records, store
+from aggregator_service.storage import quarantines, records, store
 from aggregator_service.storage.database import Database
+from aggregator_service.storage.quarantines import Quarantine, for_distance
 from aggregator_service.storage.records import HeldState, HeldUpdate
 from aggregator_service.threads import off_loop
 from shared.errors import DamagedError, FederationError, NotFoundError, UnavailableError
-
-RETRY_SECONDS = 1.0  # after the disk refused, before the next attempt
-LOOK_SECONDS = 1.0  # the wall's clock, which deadlines are on, may leap, and the disk may refuse: no change tells
+from shared.timeouts import DISK_RETRY_SECONDS, LOOK_SECONDS
 
 Clock = Callable[[], float]
 
@@ -33,6 +33,12 @@ class Write(Protocol):
     """One transaction that makes a run, and what came with it, durable."""
 
     def __call__(self, database: Database, run: Run, *, sequence: int) -> None: ...
+
+
+class Decision(Protocol):
+    """The same for what may be decided before there is any run."""
+
+    def __call__(self, database: Database, run: Run | None, *, sequence: int) -> None: ...
 
 
 class Conductor:
@@ -82,6 +88,23 @@ class Conductor:
             if self.run is not None and self.run.name == name and self.run.active:
                 await self.commit(rounds.fail(self.run, reason, now=self._clock()), store.save_run)
 
+    async def quarantine(self, entries: Collection[Quarantine]) -> None:
+        """Shut clients out, durably, with all that follows for the run at hand. The caller holds the lock."""
+        before, after = self.run, None
+        if before is not None:
+            after = shut_out(before, {entry.client: entry.cause for entry in entries}, now=self._clock())
+        dropped = [] if before is None or after is None else before.receipts.keys() - after.receipts.keys()
+        await self.decide(after, partial(quarantines.impose, entries=entries, dropped=dropped))
+        for entry in entries:
+            LOGGER.warning("client_quarantined", client=entry.client, cause=entry.cause)
+
+    async def decide(self, run: Run | None, write: Decision) -> None:
+        """Make a decision about a client durable, and what follows from it for the run, if there is one."""
+        if run is None:
+            await off_loop(partial(write, sequence=self.sequence), self.archive.database, None)
+        else:
+            await self.commit(run, write)
+
     async def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Does the condition hold within so many seconds? It is looked at after every change; a shutdown ends it."""
         with anyio.move_on_after(seconds):
@@ -98,7 +121,7 @@ class Conductor:
                 self._stuck, patience = None, self._patience()
             except Exception as error:
                 self._note(error)
-                patience = RETRY_SECONDS
+                patience = DISK_RETRY_SECONDS
             with anyio.move_on_after(patience):
                 await self.changes.after(seen)
 
@@ -133,7 +156,11 @@ class Conductor:
             await self._lose(run, lost)
             return None
         try:
-            state = await off_loop(aggregation.aggregate, self.archive, run)
+            if beyond := await self.archive.tensors.off_loop(aggregation.far, self.archive, run):
+                # Then again without them, until nobody is: whenever the process ends meanwhile, it comes to the same.
+                await self.quarantine(for_distance(run, beyond, now=self._clock()))
+                return None
+            state = await self.archive.tensors.off_loop(aggregation.aggregate, self.archive, run)
         except (OSError, UnavailableError):
             raise  # the disk's failure, not the run's: `conduct` tries again
         except Exception as error:
@@ -162,12 +189,15 @@ class Conductor:
         LOGGER.info("round_aggregated", run=run.name, round=run.round, updates=len(run.receipts), digest=state.digest)
 
     def _prune(self, run: Run) -> None:
+        if run.exchange is not None:
+            self.archive.blobs.remove(store.drop_masked(self.archive.database, run.name, last=run.round))
         oldest = run.round - self.archive.settings.retention_rounds + 1
         self.archive.blobs.remove(store.drop_before(self.archive.database, run.name, oldest=oldest))
 
     def _show(self) -> None:
         if self.run is not None:
-            self._metrics.stand(self.run.phase, self.run.round)
+            self._metrics.stand(self.run)
+            self._metrics.quarantined.set(len(self.run.quarantined))
 
 
 def _visible(before: Run | None, after: Run) -> bool:
@@ -175,5 +205,9 @@ def _visible(before: Run | None, after: Run) -> bool:
     with many clients, each of them waking all the others would cost more than the round."""
     if before is None:
         return True
-    moved = (before.name, before.round, before.phase) != (after.name, after.round, after.phase)
-    return moved and after.phase != "aggregated"
+    moved = _place(before) != _place(after)
+    return (moved and after.phase != "aggregated") or before.quarantined != after.quarantined
+
+
+def _place(run: Run) -> tuple[object, ...]:
+    return run.name, run.round, run.phase, run.exchange.phase if run.exchange else None

@@ -13,13 +13,16 @@ import anyio
 from aggregator_service import aggregation, rounds
 from aggregator_service.aggregation import Archive
 from aggregator_service.anchor import Anchor, anchor
+from aggregator_service.answers import Body
 from aggregator_service.arrivals import Arrivals
 from aggregator_service.conductor import Clock, Conductor
 from aggregator_service.keys import Keys
 from aggregator_service.logs import LOGGER
 from aggregator_service.membership import Members, require_same
 from aggregator_service.metrics import Metrics
+from aggregator_service.quarantine.keeping import Quarantines
 from aggregator_service.rounds import Receipt, Run
+from aggregator_service.secure.intake import Intake
 from aggregator_service.settings import AggregatorSettings
 from aggregator_service.signatures import REMEMBERED_WINDOWS, Signatures
 from aggregator_service.storage import records, store
@@ -30,10 +33,12 @@ from aggregator_service.storage.history import run_histories, run_history
 from aggregator_service.storage.nonces import Nonces
 from aggregator_service.threads import off_loop
 from aggregator_service.uploads import Address, Uploads
-from shared.errors import ConflictError, DamagedError, NotFoundError, UnavailableError
+from shared.errors import ConflictError, DamagedError, NotFoundError, ProtocolError, UnavailableError
 from shared.schemas import ArrivalsOut, JoinIn, JoinOut, RunHistoryOut, RunIn, RunOut
+from shared.signing.enrolment import registered
 from shared.signing.messages import Claim, Target
-from shared.wire import encode
+from shared.strategies import build_strategy
+from shared.timeouts import LONGEST_WAIT_SECONDS
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,8 @@ class Federation:
     members: Members
     conductor: Conductor
     uploads: Uploads
+    intake: Intake
+    quarantines: Quarantines
     arrivals: Arrivals
     signatures: Signatures
 
@@ -53,7 +60,7 @@ class Coordinator:
 
     def __init__(self, settings: AggregatorSettings, *, clock: Clock) -> None:
         self.settings = settings
-        self.metrics = Metrics()
+        self.metrics = Metrics(clock)
         self.operator_token = settings.token()
         self._clock = clock
         self.declaration = settings.declaration()
@@ -89,9 +96,12 @@ class Coordinator:
         archive, members = Archive(database, blobs, self.settings), Members(records.clients(database))
         conductor = Conductor(archive, self.metrics, clock=self._clock)
         self.metrics.clients.set(len(members))
+        self.metrics.watch_state(self.settings.state_directory, lambda: self.hindrance, lambda: database.disk.refusal)
         uploads = Uploads(conductor, self.declaration, clock=self._clock)
+        intake = Intake(conductor, self.declaration, clock=self._clock)
+        shut_out = Quarantines(conductor, members, limit=self.settings.quarantine_refusals, clock=self._clock)
         arrivals = Arrivals(database, self.metrics, clock=self._clock)
-        return Federation(archive, members, conductor, uploads, arrivals, self._signatures(database))
+        return Federation(archive, members, conductor, uploads, intake, shut_out, arrivals, self._signatures(database))
 
     def _signatures(self, database: Database) -> Signatures:
         seconds, directory = self.settings.signature_seconds, self.settings.state_directory
@@ -147,7 +157,12 @@ class Coordinator:
                 here.members.add(client)
                 self.metrics.clients.set(len(here.members))
             await self._enrol(here.conductor, client.name)
-        return JoinOut(client=client.name, clients=len(here.members), warnings=here.members.warnings)
+        return JoinOut(
+            client=client.name,
+            clients=len(here.members),
+            warnings=here.members.warnings,
+            signature_seconds=self.settings.signature_seconds,
+        )
 
     async def _enrol(self, conductor: Conductor, client: str) -> None:
         if conductor.run is not None:
@@ -155,12 +170,19 @@ class Coordinator:
             await conductor.commit(run, partial(store.enrol, clients=(client,)))
 
     async def start_run(self, request: RunIn) -> RunHistoryOut:
-        """ConflictError while a run is active; ProtocolError for one that this federation could not carry out."""
+        """ConflictError while a run is active; ProtocolError for one that this federation could not carry out, or
+        SettingsError."""
         self.settings.require_same_shape(request.method)
+        build_strategy(self.settings.strategy, request.method)
+        self.settings.require_time(request)
+        self.settings.require_summable(request)
         here = self._running
         async with here.conductor.lock:
             name = rounds.next_name(here.conductor.run)
-            run = rounds.start(name, request, clients=here.members.names, now=self._clock())
+            known = await off_loop(registered, self.settings.registry)  # nobody waits for one whose key was removed
+            clients, secure = here.members.names & known.keys(), self.declaration if self.declaration.secure else None
+            shut_out = await here.quarantines.causes()
+            run = rounds.start(name, request, clients=clients, now=self._clock(), secure=secure, quarantined=shut_out)
             await here.conductor.commit(run, partial(store.enrol, clients=run.clients))
         return await self.history(name)
 
@@ -168,17 +190,22 @@ class Coordinator:
         return await off_loop(run_histories, self._running.archive.database)
 
     async def history(self, name: str) -> RunHistoryOut:
-        return await off_loop(run_history, self._running.archive.database, name)
+        """A run with all its rounds. While it waits, missing is whoever is registered and has not joined."""
+        found = await off_loop(run_history, self._running.archive.database, name)
+        if found.phase != "waiting":
+            return found
+        known = await off_loop(registered, self.settings.registry)
+        return found.model_copy(update={"missing": tuple(sorted(known.keys() - set(found.enrolled)))})
 
-    async def model(self, name: str) -> bytes:
+    async def model(self, name: str) -> Body:
         """The body that every client of the run starts from."""
         run, archive = await self._running.conductor.find(name), self._running.archive
-        return await off_loop(lambda: encode(aggregation.initial(archive, run)))
+        return await archive.tensors.off_loop(aggregation.started, archive, run)
 
     async def current(self, client: str, *, after: int | None, wait: float) -> RunOut:
         """Where the federation stands, once its sequence is another than `after` or the wait is over."""
         here = self._running
-        await here.conductor.wait(lambda: here.conductor.sequence != after, self._bounded(wait))
+        await here.conductor.wait(lambda: here.conductor.sequence != after, self.bounded(wait))
         run, sequence = here.conductor.run, here.conductor.sequence
         if run is None:
             return RunOut(sequence=sequence, joined=len(here.members))
@@ -195,38 +222,55 @@ class Coordinator:
             held = await off_loop(records.anchor, here.archive.database, name, number=key)
             return held if held is not None else await off_loop(_draw, here, run, key)
 
+    @property
+    def intake(self) -> Intake:
+        """What takes the messages of secure rounds in, where there are any."""
+        return self._running.intake
+
+    @property
+    def quarantines(self) -> Quarantines:
+        """Who is shut out, and how the operator decides about it."""
+        return self._running.quarantines
+
     async def receive(self, address: Address, body: AsyncIterator[bytes]) -> tuple[Receipt, bool]:
-        """Take one update in -> its receipt, and whether it is new."""
-        receipt, new = await self._running.uploads.receive(address, body)
+        """Take one update in, masked where the federation is secure -> its receipt, and whether it is new."""
+        taking = self._running.intake if self.declaration.secure else self._running.uploads
+        try:
+            receipt, new = await taking.receive(address, body)
+        except ProtocolError:
+            await self.quarantines.refused(address)
+            raise
         self.metrics.uploads.labels("accepted" if new else "repeated").inc()
         self.metrics.upload_bytes.inc(receipt.size if new else 0)
         return receipt, new
 
-    async def personalised(self, address: Address, *, wait: float) -> bytes | None:
+    async def personalised(self, address: Address, *, wait: float) -> Body | None:
         """That client's parameters after the round; None if the round is not aggregated within the wait.
 
-        ConflictError where the run has failed, or where it waits for this very client to send its update again.
+        ConflictError where the run has failed, or where it waits for this very client to send an update again.
         """
         here = self._running
         run = await here.conductor.find(address.run)
         if not 1 <= address.round <= run.request.rounds:
             raise NotFoundError(f"expected a round from 1 to {run.request.rounds} of {run.name}, got {address.round}")
         if run.active:
-            await here.conductor.wait(lambda: self._settled(address), self._bounded(wait))
+            await here.conductor.wait(lambda: self._settled(address), self.bounded(wait))
             run = await here.conductor.find(address.run)
         if run.aggregated(address.round):
             return await self._computed(run, address)
         if run.phase == "failed":
             raise ConflictError(f"{run.name} has failed: {run.reason}")
         if run.round == address.round and run.asks_again(address.client):
-            raise ConflictError(f"round {run.round}: the aggregator's disk has damaged your update; send one again")
+            lost = address.client in run.lost
+            why = "the aggregator's disk has damaged your update" if lost else "you have been let in again"
+            raise ConflictError(f"round {run.round}: {why}; send one again")
         return None
 
-    async def _computed(self, run: Run, address: Address) -> bytes:
+    async def _computed(self, run: Run, address: Address) -> Body:
         """What cannot be computed any more, and cannot be asked for again, ends the run."""
         compute = partial(aggregation.personalise, number=address.round, client=address.client)
         try:
-            return await off_loop(compute, self._running.archive, run)
+            return await self._running.archive.tensors.off_loop(compute, self._running.archive, run)
         except DamagedError as error:
             LOGGER.error("stored_damaged", run=run.name, round=address.round, client=address.client, reason=str(error))
             self.metrics.damaged.inc()
@@ -239,8 +283,9 @@ class Coordinator:
             return True
         return run.round == address.round and run.asks_again(address.client)
 
-    def _bounded(self, seconds: float) -> float:
-        return min(seconds, self.settings.longest_wait_seconds)
+    def bounded(self, seconds: float) -> float:
+        """How long a long poll may take at most."""
+        return min(seconds, LONGEST_WAIT_SECONDS)
 
 
 def _draw(here: Federation, run: Run, key: int) -> Anchor:

@@ -53,6 +53,8 @@ def require_same(expected: Declaration, observed: Declaration) -> None:
     """ProtocolError unless a client declares exactly what this federation exchanges."""
     if expected.strategy != observed.strategy:
         raise ProtocolError(f"strategy: expected {expected.strategy!r}, got {observed.strategy!r}")
+    if expected.secure != observed.secure:
+        raise ProtocolError(f"secure: expected {expected.secure}, got {observed.secure}")
     if expected.scalars != observed.scalars:
         raise ProtocolError(f"scalars: expected {list(expected.scalars)}, got {list(observed.scalars)}")
     ours, theirs = ({spec.name: spec.shape for spec in one.tensors} for one in (expected, observed))

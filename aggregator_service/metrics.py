@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -17,8 +20,10 @@ PHASES: tuple[Phase, ...] = ("waiting", "open", "aggregated", "finished", "faile
 class Metrics:
     """Series named lpsfed_aggregator_*; no label ever holds a client's name."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
         registry = self._registry = CollectorRegistry()
+        self._clock = clock
+        self._run: Run | None = None
         self.uploads = Counter(f"{PREFIX}_uploads", "Uploads by outcome", ["outcome"], registry=registry)
         self.upload_bytes = Counter(f"{PREFIX}_upload_bytes", "Bytes of accepted updates", registry=registry)
         self.strangers = Counter(
@@ -38,13 +43,50 @@ class Metrics:
         )
         self._phase = Gauge(f"{PREFIX}_phase", "1 for the current run's phase", ["phase"], registry=registry)
         self._round = Gauge(f"{PREFIX}_round", "Number of the current round", registry=registry)
+        self.refused = Counter(
+            f"{PREFIX}_refused_messages", "Joins and uploads refused, by reason", ["call", "code"], registry=registry
+        )
+        self._since = Gauge(
+            f"{PREFIX}_seconds_since_round", "Since a round of the newest run opened or closed", registry=registry
+        )
+        self._since.set_function(self._seconds_since_moved)
+        self._left = Gauge(f"{PREFIX}_seconds_left", "Until the deadline of a phase that waits", registry=registry)
+        self._left.set_function(self._seconds_left)
+        self._missing = Gauge(f"{PREFIX}_missing_clients", "Whose update the open round waits for", registry=registry)
+        self._to_quorum = Gauge(f"{PREFIX}_updates_to_quorum", "That the open round still needs", registry=registry)
+        self._ready = Gauge(f"{PREFIX}_ready", "1 while clients may call", registry=registry)
+        self._refusing = Gauge(f"{PREFIX}_disk_refuses", "1 while the disk refuses what is stored", registry=registry)
+        self._free = Gauge(f"{PREFIX}_disk_free_bytes", "Where the state lies", registry=registry)
         self.clients = Gauge(f"{PREFIX}_clients", "Clients enrolled in the federation", registry=registry)
+        self.quarantined = Gauge(
+            f"{PREFIX}_quarantined_clients", "Clients that the newest run takes nothing of", registry=registry
+        )
 
-    def stand(self, phase: Phase, number: int) -> None:
+    def stand(self, run: Run) -> None:
         """Where the current run stands."""
+        self._run = run
         for known in PHASES:
-            self._phase.labels(known).set(known == phase)
-        self._round.set(number)
+            self._phase.labels(known).set(known == run.phase)
+        self._round.set(run.round)
+        is_open = run.phase == "open"
+        self._missing.set(len(run.missing) if is_open else 0)
+        self._to_quorum.set(max(0, run.quorum - len(run.receipts)) if is_open else 0)
+
+    def watch_state(
+        self, directory: Path, hindrance: Callable[[], str | None], refusal: Callable[[], str | None]
+    ) -> None:
+        """Whether clients may call, and the disk of the state directory."""
+        self._ready.set_function(lambda: float(hindrance() is None))
+        self._refusing.set_function(lambda: float(refusal() is not None))
+        self._free.set_function(lambda: float(shutil.disk_usage(directory).free))
+
+    def _seconds_since_moved(self) -> float:
+        return 0.0 if self._run is None else max(0.0, self._clock() - self._run.moved_at)
+
+    def _seconds_left(self) -> float:
+        if self._run is None or self._run.phase not in ("waiting", "open"):
+            return 0.0
+        return max(0.0, self._run.deadline - self._clock())
 
     def close_round(self, run: Run, *, now: float) -> None:
         """A round whose state is durable since `now`."""

@@ -25,9 +25,13 @@ from shared.web import problems
 
 T = TypeVar("T")
 
+OWN = "/v1/runs/{run}/rounds/{number}/clients/{client}"
 CALLS: dict[tuple[str, str], Call] = {
     ("POST", "/v1/clients"): "join",
-    ("PUT", "/v1/runs/{run}/rounds/{number}/clients/{client}/update"): "update",
+    ("PUT", f"{OWN}/update"): "update",
+    ("PUT", f"{OWN}/keys"): "keys",
+    ("PUT", f"{OWN}/shares"): "shares",
+    ("PUT", f"{OWN}/answers"): "answers",
 }
 WRONG_METHOD = 405
 RUN: TypeAdapter[str] = TypeAdapter(RunPath)
@@ -92,6 +96,8 @@ class _Exchange:
         No row for anybody else: what nobody known has signed could be many, and fill the disk.
         """
         call = CALLS.get((self._scope["method"], getattr(self._scope.get("route"), "path", "")), "other")
+        if call != "other" and status >= LEAST_REFUSED:
+            self._coordinator.metrics.refused.labels(call, code or str(status)).inc()
         if call == "other" and not self._undeclared(status, code):
             return
         client = self._scope.get("state", {}).get("client")

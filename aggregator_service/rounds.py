@@ -2,6 +2,7 @@
 
 waiting -> open -> aggregated -> open ... -> finished; each but the last may also end as failed, with a reason.
 From aggregated a round opens again where the disk has lost an update of it.
+An open round of a secure run goes through the phases of `secure.phases`: keys -> shares -> masked -> answers.
 Times are seconds since the epoch, given by the caller.
 """
 
@@ -10,8 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from shared.errors import ConflictError, NotFoundError, ProtocolError, RoundClosedError
-from shared.schemas import Phase, RunIn, RunOut, Standing
+from aggregator_service.quarantine.words import SAID
+from aggregator_service.requests import needed_updates, require_quorum
+from aggregator_service.secure import phases
+from shared.errors import ConflictError, NotFoundError, QuarantinedError, RoundClosedError
+from shared.schemas import Cause, Declaration, Phase, RunIn, RunOut, Standing
+from shared.secure import server
+from shared.secure.messages import MaskedHeader, PublicKeys, SealedShares, UnmaskAnswer
+from shared.secure.server import SecureRound
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,8 @@ class Run:
     """A run as it stands in its current round; `receipts` are that round's, by client.
 
     `lost`: whose update of that round was accepted, and then damaged before it was aggregated.
+    `quarantined`: who of the federation is shut out, and why; `readmitted`: let in again since this round was opened.
+    `secure`: what is summed in secret, None in an open run; `exchange`: that round's messages of it so far.
     """
 
     name: str
@@ -45,23 +54,43 @@ class Run:
     reason: str | None = None
     receipts: Mapping[str, Receipt] = field(default_factory=dict)
     lost: frozenset[str] = frozenset()
+    quarantined: Mapping[str, Cause] = field(default_factory=dict)
+    readmitted: frozenset[str] = frozenset()
+    secure: Declaration | None = None
+    exchange: SecureRound | None = None
 
     @property
     def active(self) -> bool:
         return self.phase not in ("finished", "failed")
 
     @property
+    def awaited(self) -> frozenset[str]:
+        """The enrolled clients that are not quarantined: those that count."""
+        return self.clients - self.quarantined.keys()
+
+    @property
     def quorum(self) -> int:
-        return self.request.quorum or self.request.clients
+        return needed_updates(self.request, len(self.awaited))
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Enrolled clients whose update of the current round is not in, sorted."""
-        return tuple(sorted(self.clients - self.receipts.keys()))
+        """Awaited clients whose update of the current round is not in, sorted."""
+        return tuple(sorted(self.awaited - self.receipts.keys()))
+
+    @property
+    def gone(self) -> frozenset[str]:
+        """Who has to send once more what was accepted before."""
+        return ((self.lost | self.readmitted) & self.awaited) - self.receipts.keys()
+
+    @property
+    def moved_at(self) -> float:
+        """When it last went from one phase to the next; of a round that is open, when it opened."""
+        if self.phase == "waiting":
+            return self.started_at
+        return self.opened_at if self.closed_at is None else self.closed_at
 
     def asks_again(self, client: str) -> bool:
-        """Has this client to send once more what was accepted before?"""
-        return self.phase == "open" and client in self.lost - self.receipts.keys()
+        return self.phase == "open" and client in self.gone
 
     def aggregated(self, number: int) -> bool:
         """Is the state after round `number` there?"""
@@ -75,11 +104,19 @@ def next_name(run: Run | None) -> str:
     return f"run-{1 + (int(run.name.removeprefix('run-')) if run else 0)}"
 
 
-def start(name: str, request: RunIn, *, clients: frozenset[str], now: float) -> Run:
+def start(
+    name: str,
+    request: RunIn,
+    *,
+    clients: frozenset[str],
+    now: float,
+    secure: Declaration | None = None,
+    quarantined: Mapping[str, Cause] | None = None,
+) -> Run:
     """A new run with everybody who has joined so far; ProtocolError if it could never reach its quorum."""
-    if request.quorum is not None and request.quorum > request.clients:
-        raise ProtocolError(f"quorum: expected at most clients = {request.clients}, got {request.quorum}")
-    return advance(Run(name, request, now, now + request.deadline_seconds, clients), now)
+    require_quorum(request)
+    first = Run(name, request, now, now + request.deadline_seconds, clients, secure=secure)
+    return advance(replace(first, quarantined=dict(quarantined or {})), now)
 
 
 def enrol(run: Run, client: str, *, now: float) -> Run:
@@ -89,25 +126,52 @@ def enrol(run: Run, client: str, *, now: float) -> Run:
     return advance(replace(run, clients=run.clients | {client}), now)
 
 
-def accept(run: Run, receipt: Receipt, *, earlier: Receipt | None = None) -> Run:
+def accept(run: Run, receipt: Receipt, *, earlier: Receipt | None = None, header: MaskedHeader | None = None) -> Run:
     """Take an update in. The same one again changes nothing; `earlier`: what is held of a round before the current.
+    `header`: of a masked vector, which is the update of a secure round.
 
-    Raises NotFoundError (not enrolled), ConflictError (another digest came before), RoundClosedError.
+    Raises NotFoundError (not enrolled), QuarantinedError, ConflictError (another digest came before), RoundClosedError.
     """
-    if receipt.client not in run.clients:
-        raise NotFoundError(f"client {receipt.client!r} is not enrolled in {run.name}")
+    require_taken(run, receipt.client)
     held = run.receipts.get(receipt.client) if receipt.round == run.round else earlier
     if held is not None:
         return _unchanged(run, held, receipt)
     require_open(run, receipt.round, now=receipt.received_at)
-    taken = replace(run, receipts={**run.receipts, receipt.client: receipt})
+    exchange = run.exchange
+    if exchange is not None and header is not None:
+        exchange = server.accept_header(exchange, header)
+    taken = replace(run, receipts={**run.receipts, receipt.client: receipt}, exchange=exchange)
     return advance(taken, receipt.received_at)
+
+
+def take(run: Run, message: PublicKeys | SealedShares | UnmaskAnswer, *, now: float) -> Run:
+    """Take a message of a secure round in. The same one again changes nothing.
+
+    Raises NotFoundError (not enrolled, or not of the phase before), QuarantinedError, ConflictError (another message
+    came before), RoundClosedError, ProtocolError (it does not fit).
+    """
+    require_taken(run, message.client)
+    if run.exchange is None or run.phase != "open" or message.round != run.round:
+        raise RoundClosedError(f"expected round {run.round} ({run.phase}) of {run.name}, got round {message.round}")
+    exchange = server.accept(run.exchange, message)
+    if exchange is run.exchange:
+        return run
+    require_open(run, message.round, now=now)
+    return advance(replace(run, exchange=exchange), now)
 
 
 def _unchanged(run: Run, held: Receipt, receipt: Receipt) -> Run:
     if held.digest != receipt.digest:
         raise ConflictError(f"round {held.round}: expected digest {held.digest} as before, got {receipt.digest}")
     return run
+
+
+def require_taken(run: Run, client: str) -> None:
+    """NotFoundError for a client that is not enrolled, QuarantinedError for one of which nothing is taken."""
+    if client not in run.clients:
+        raise NotFoundError(f"client {client!r} is not enrolled in {run.name}")
+    if (cause := run.quarantined.get(client)) is not None:
+        raise QuarantinedError(f"you are quarantined: {SAID[cause]}; the aggregator's operator can let you in again")
 
 
 def require_open(run: Run, number: int, *, now: float) -> None:
@@ -128,14 +192,19 @@ def advance(run: Run, now: float) -> Run:
 
 
 def _leave_waiting(run: Run, now: float) -> Run:
-    if len(run.clients) >= run.request.clients:
+    if len(run.awaited) >= run.request.clients:
         return _open(run, 1, now)
     if now < run.deadline:
         return run
-    return fail(run, f"{len(run.clients)} of {run.request.clients} clients had joined at the deadline", now=now)
+    return fail(run, f"{len(run.awaited)} of {run.request.clients} clients had joined at the deadline", now=now)
 
 
 def _leave_open(run: Run, now: float) -> Run:
+    if len(run.awaited) < run.quorum:
+        left = f"{len(run.awaited)} clients are left that are not quarantined, expected {run.quorum} or more"
+        return fail(run, f"round {run.round}: {left}", now=now)
+    if run.exchange is not None:
+        return _leave_phase(run, run.exchange, now)
     late = now >= run.deadline
     if len(run.receipts) >= run.quorum and (late or not run.missing):
         return replace(run, phase="aggregated", closed_at=now)
@@ -145,8 +214,20 @@ def _leave_open(run: Run, now: float) -> Run:
     return fail(run, f"{held}, missing {', '.join(run.missing)}{_damage(run)}", now=now)
 
 
+def _leave_phase(run: Run, exchange: SecureRound, now: float) -> Run:
+    late, missing = now >= run.deadline, phases.expected(exchange, run.awaited)
+    if phases.came(exchange) >= phases.needed(exchange, run.quorum) and (late or not missing):
+        if exchange.phase == "answers":
+            return replace(run, phase="aggregated", closed_at=now)
+        after = phases.next_phase(exchange)
+        return replace(run, exchange=after, deadline=now + phases.PARTS[after.phase] * run.request.deadline_seconds)
+    if not late:
+        return run
+    return fail(run, phases.shortage(exchange, run.awaited, run.quorum), now=now)
+
+
 def _damage(run: Run) -> str:
-    if not (gone := sorted(run.lost - run.receipts.keys())):
+    if not (gone := sorted(run.gone & run.lost)):
         return ""
     return f"; the disk had damaged what {', '.join(gone)} had sent: check it, then start a new run"
 
@@ -156,6 +237,10 @@ def lose(run: Run, clients: Collection[str], *, now: float) -> Run:
     lasts; once it is over the round does without them, or the run fails."""
     if run.phase != "aggregated":
         raise RoundClosedError(f"expected an aggregated round, got round {run.round} ({run.phase})")
+    if run.exchange is not None:  # the sum cannot do without a vector whose masks the others' vectors hold
+        gone = ", ".join(sorted(clients))
+        words = f"round {run.round}: the disk had damaged the masked vector of {gone}: check it, then start a new run"
+        return fail(run, words, now=now)
     kept = {client: receipt for client, receipt in run.receipts.items() if client not in clients}
     return advance(replace(run, phase="open", closed_at=None, receipts=kept, lost=run.lost | {*clients}), now)
 
@@ -165,19 +250,22 @@ def proceed(run: Run, now: float) -> Run:
     if run.phase != "aggregated":
         raise RoundClosedError(f"expected an aggregated round, got round {run.round} ({run.phase})")
     if run.round == run.request.rounds:
-        return replace(run, phase="finished")
+        return replace(run, phase="finished", exchange=None)
     return _open(run, run.round + 1, now)
 
 
 def fail(run: Run, reason: str, *, now: float) -> Run:
     """End a run for a reason that the operator can act on."""
-    return replace(run, phase="failed", reason=reason, closed_at=now)
+    return replace(run, phase="failed", reason=reason, closed_at=now, exchange=None)
 
 
 def _open(run: Run, number: int, now: float) -> Run:
-    deadline = now + run.request.deadline_seconds
+    deadline, exchange = now + run.request.deadline_seconds, None
+    if run.secure is not None:
+        exchange = phases.opened(run.secure, run.name, number, len(run.awaited))
+        deadline = now + phases.PARTS["keys"] * run.request.deadline_seconds
     opened = replace(run, phase="open", round=number, opened_at=now, deadline=deadline, closed_at=None)
-    return replace(opened, receipts={}, lost=frozenset())
+    return replace(opened, receipts={}, lost=frozenset(), readmitted=frozenset(), exchange=exchange)
 
 
 def view(run: Run, client: str, *, sequence: int, now: float) -> RunOut:
@@ -190,14 +278,22 @@ def view(run: Run, client: str, *, sequence: int, now: float) -> RunOut:
         rounds=run.request.rounds,
         seed=run.request.seed,
         seconds_left=max(0.0, run.deadline - now) if run.phase in ("waiting", "open") else None,
+        deadline_seconds=run.request.deadline_seconds,
         standing=_standing(run, client),
         joined=len(run.clients),
         received=len(run.receipts),
+        threshold=run.exchange.terms.threshold if run.exchange else None,
         method=run.request.method,
     )
 
 
 def _standing(run: Run, client: str) -> Standing:
+    if client in run.quarantined:
+        return "quarantined"
+    if run.exchange is not None and run.phase == "open":
+        if client in run.exchange.answers:
+            return "received"
+        return "expected" if phases.acts(run.exchange, client, run.awaited) else "absent"
     if client in run.receipts:
         return "received"
     return "expected" if run.active and client in run.clients else "absent"

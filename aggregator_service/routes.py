@@ -6,8 +6,10 @@ import hashlib
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
 from fastapi.security import APIKeyHeader, HTTPBearer
 
+from aggregator_service.answers import Body
 from aggregator_service.callers import Caller, OperatedRoute, Service, SignedRoute, Signer, caller
 from aggregator_service.storage.history import instant
 from aggregator_service.undeclared import nothing_undeclared
@@ -25,10 +27,11 @@ from shared.schemas import (
     RunIn,
     RunOut,
 )
+from shared.timeouts import RETRY_AFTER_SECONDS
 from shared.wire import MEDIA_TYPE
 
 PRIVATE = {"Cache-Control": "no-store"}
-RETRY_SECONDS = "1"
+CACHED = {"Cache-Control": "private, no-cache"}
 
 RunPath = Annotated[str, Path(pattern=r"^run-[0-9]{1,9}$")]
 RoundPath = Annotated[int, Path(ge=1, le=100_000)]
@@ -91,7 +94,12 @@ async def read_current(
     "/runs/{run}/model", response_class=Response, dependencies=[Depends(caller)], responses=PARAMETERS | UNCHANGED
 )
 async def read_model(run: RunPath, request: Request, service: Service) -> Response:
-    return _tagged(request, await service.model(run), MEDIA_TYPE)
+    body = await service.model(run)
+    tag = f'"{body.digest}"'
+    if _holds(request, tag):
+        body.close()
+        return Response(status_code=304, headers={"ETag": tag})
+    return _sent(body, {"ETag": tag} | CACHED)
 
 
 @clients.get(
@@ -132,8 +140,8 @@ async def read_personalised(
 ) -> Response:
     body = await service.personalised(place, wait=wait)
     if body is None:
-        return Response(status_code=204, headers=PRIVATE | {"Retry-After": RETRY_SECONDS})
-    return Response(body, media_type=MEDIA_TYPE, headers=PRIVATE)
+        return Response(status_code=204, headers=PRIVATE | {"Retry-After": str(RETRY_AFTER_SECONDS)})
+    return _sent(body, PRIVATE)
 
 
 @operated.post("/runs", status_code=201)
@@ -181,7 +189,18 @@ async def metrics(service: Service) -> Response:
 def _tagged(request: Request, body: bytes, media_type: str) -> Response:
     """A body with a strong ETag; 304 to whoever has it."""
     tag = f'"{hashlib.sha256(body).hexdigest()}"'
-    held = [one.strip() for one in request.headers.get("if-none-match", "").split(",")]
-    if tag in held:
+    if _holds(request, tag):
         return Response(status_code=304, headers={"ETag": tag})
-    return Response(body, media_type=media_type, headers={"ETag": tag, "Cache-Control": "private, no-cache"})
+    return Response(body, media_type=media_type, headers={"ETag": tag} | CACHED)
+
+
+def _holds(request: Request, tag: str) -> bool:
+    return tag in [one.strip() for one in request.headers.get("if-none-match", "").split(",")]
+
+
+def _sent(body: Body, headers: dict[str, str]) -> Response:
+    """Parameters: a large body is read from its file as the caller takes it."""
+    if (content := body.whole()) is not None:
+        return Response(content, media_type=MEDIA_TYPE, headers=headers)
+    length = {"Content-Length": str(body.size)}
+    return StreamingResponse(body.stream(), media_type=MEDIA_TYPE, headers=headers | length)

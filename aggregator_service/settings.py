@@ -8,11 +8,15 @@ from typing import Any, Literal, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from shared.errors import ProtocolError
-from shared.schemas import Declaration
+from aggregator_service.secure.phases import PARTS
+from shared.errors import ProtocolError, SettingsError
+from shared.schemas import Declaration, RunIn
+from shared.secure.agreement import require_mean, secured
+from shared.secure.fixed_point import MOST_CLIENTS
+from shared.secure.messages import FEWEST_CLIENTS
 from shared.settings import MethodSettings
 from shared.strategies import STRATEGIES, build_strategy
-from shared.web.access import BODY_SECONDS
+from shared.timeouts import LONGEST_BODY_SECONDS, SIGNATURE_SECONDS, require_time_for_a_body
 from shared.web.credentials import chosen_secret, require_own
 from shared.web.environment import read_settings
 from shared.web.listening import Listening
@@ -35,13 +39,16 @@ class AggregatorSettings(Listening):
     operator_token: SecretStr | None = Field(None, description="secret of the operator's calls")
     operator_token_file: Path | None = Field(None, description="a file whose content is that secret")
     keys_directory: Path | None = Field(None, description="public keys <client>.pub; else `keys` with the state")
-    signature_seconds: int = Field(60, ge=1, le=3600, description="by which clocks may differ, and a request be late")
+    signature_seconds: int = Field(SIGNATURE_SECONDS, ge=1, le=3600, description="by which a request may be late")
     strategy: str = "lpsfed"
     method: MethodSettings = Field(MethodSettings(), description="width and layers fix what is exchanged")
+    secure: bool = Field(False, description="updates arrive masked, and nothing but their sum can be read")
     max_upload_bytes: int = Field(64 << 20, ge=1, description="limit of one update's body")
+    quarantine_refusals: int = Field(
+        5, ge=0, le=10_000, description="refused updates of a client in one run that shut it out; 0: no number does"
+    )
     retention_rounds: int = Field(2, ge=1, description="rounds that stay available; older blobs are deleted")
-    longest_wait_seconds: float = Field(30.0, ge=0, le=300, description="limit of one long poll")
-    longest_body_seconds: float = Field(BODY_SECONDS, gt=0, le=3600, description="limit of a body's way here")
+    longest_body_seconds: float = Field(LONGEST_BODY_SECONDS, gt=0, le=3600, description="for a body to come whole")
     port: int = Field(8800, ge=0, le=65535)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -61,6 +68,16 @@ class AggregatorSettings(Listening):
             require_own("operator_token", token)
         return self
 
+    @model_validator(mode="after")
+    def _summable(self) -> Self:
+        """What cannot be secure is found at the start."""
+        try:
+            if self.secure:
+                self.declaration()
+        except SettingsError as error:
+            raise ValueError(str(error)) from None
+        return self
+
     def token(self) -> str:
         """The operator's secret, wherever it lies."""
         return chosen_secret("operator_token", self.operator_token, self.operator_token_file, LEAST_TOKEN) or ""
@@ -72,7 +89,16 @@ class AggregatorSettings(Listening):
 
     def declaration(self) -> Declaration:
         """What every client of this federation may send, and no more."""
-        return build_strategy(self.strategy, self.method).declaration(self.method)
+        strategy = build_strategy(self.strategy, self.method)
+        declaration = strategy.declaration(self.method)
+        return secured(declaration, strategy, self.method) if self.secure else declaration
+
+    def require_time(self, request: RunIn) -> None:
+        """ProtocolError for a run whose rounds may end while an update that is in time is still coming."""
+        try:
+            require_time_for_a_body(request.deadline_seconds, self.longest_body_seconds)
+        except ValueError as error:
+            raise ProtocolError(str(error)) from None
 
     def require_same_shape(self, method: MethodSettings) -> None:
         """ProtocolError for settings that would exchange other arrays than this federation does."""
@@ -80,6 +106,21 @@ class AggregatorSettings(Listening):
             ours, theirs = getattr(self.method, name), getattr(method, name)
             if ours != theirs:
                 raise ProtocolError(f"method.{name}: expected this federation's {ours}, got {theirs}")
+
+    def require_summable(self, request: RunIn) -> None:
+        """ProtocolError for a run that a secure federation could not carry out: it needs three clients, and single
+        updates by nobody."""
+        if not self.secure:
+            return
+        if not FEWEST_CLIENTS <= request.clients <= MOST_CLIENTS:
+            raise ProtocolError(f"clients: expected {FEWEST_CLIENTS} to {MOST_CLIENTS} (secure), got {request.clients}")
+        if (least := self.longest_body_seconds / PARTS["masked"]) >= request.deadline_seconds:
+            said = f"expected more than {least:g} (secure), so that a masked vector may take longest_body_seconds"
+            raise ProtocolError(f"deadline_seconds: {said}, got {request.deadline_seconds:g}")
+        try:
+            require_mean(request.method)
+        except SettingsError as error:
+            raise ProtocolError(f"method: {error}") from None
 
 
 def aggregator_settings(**overrides: Any) -> AggregatorSettings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from shared.parameters import Arrays, Float32
+from shared.parameters import Arrays, Float32, part
 from shared.strategy import Parameters, Scalars, State
 
 OWNED = "/"  # neither a client's name nor a tensor's can hold one
@@ -19,6 +19,9 @@ class Part(Mapping[str, Float32]):
 
     def __getitem__(self, name: str) -> Float32:
         return self._arrays[self._start + name]
+
+    def part(self, name: str, begin: int, end: int) -> Float32:
+        return part(self._arrays, self._start + name, begin, end)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

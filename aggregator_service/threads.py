@@ -6,10 +6,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import ParamSpec, TypeVar
 
+import anyio
 from anyio import to_thread
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class OneAtATime:
+    """What holds whole tensors in memory, one after the other: they may be as large as an update."""
+
+    def __init__(self) -> None:
+        self._lock = anyio.Lock()
+
+    async def off_loop(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        async with self._lock:
+            return await off_loop(function, *args, **kwargs)
 
 
 async def off_loop(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -14,7 +14,8 @@ from aggregator_service.storage import records, store
 from aggregator_service.storage.blobs import Blob
 from aggregator_service.storage.records import HeldUpdate
 from aggregator_service.threads import off_loop
-from shared.errors import NotFoundError, ProtocolError
+from shared.errors import ProtocolError
+from shared.ranges import require_within
 from shared.schemas import Declaration
 from shared.strategy import Scalars
 from shared.wire import check, open_parameters, require_canonical
@@ -55,8 +56,7 @@ class Uploads:
     async def _require_place(self, address: Address) -> None:
         """Refuse before the body is read what could not be accepted after it."""
         run = await self._conductor.find(address.run)
-        if address.client not in run.clients:
-            raise NotFoundError(f"client {address.client!r} is not enrolled in {run.name}")
+        rounds.require_taken(run, address.client)
         if await self._held(run, address) is None:
             rounds.require_open(run, address.round, now=self._clock())
 
@@ -71,7 +71,9 @@ class Uploads:
         """Its scalars; the file of a body that is refused is gone, and that of one which a shutdown cut off here."""
         try:
             with self._archive.database.disk.asked("the body to be read again"):
-                return await off_loop(inspect, self._declaration, self._archive.blobs.path(blob.name))
+                return await self._archive.tensors.off_loop(
+                    inspect, self._declaration, self._archive.blobs.path(blob.name)
+                )
         except BaseException:
             self._archive.blobs.remove([blob.name])
             raise
@@ -84,6 +86,7 @@ class Uploads:
             after = rounds.accept(run, receipt, earlier=held)
             if held is not None:
                 return held, False
+            require_within(self._archive.strategy(run).ranges, scalars)
             update = HeldUpdate(receipt, scalars, blob.name)
             await self._conductor.commit(after, partial(store.add_update, held=update))
             return receipt, True

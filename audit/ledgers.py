@@ -15,12 +15,16 @@ from audit.findings import Finding, finding
 from client_service.boundary.crossings import Attempt
 from client_service.boundary.gate import declared_calls
 from client_service.boundary.ledger import follow_chain
+from client_service.boundary.masked import MESSAGES
+from shared.masked_wire import size
 from shared.schemas import Counts, Declaration, JoinIn
+from shared.secure.agreement import Form, beside, forms, terms
+from shared.secure.messages import MaskedHeader
 from shared.strategy import Parameters
 from shared.wire import encode
 from shared.words import counted
 
-FLOAT_BYTES = 4
+SAID = ("update", *MESSAGES)  # the calls of a round that have a body
 
 
 def chain(case: Case) -> Finding:
@@ -55,11 +59,11 @@ def calls(case: Case) -> Finding:
 
 
 def _calls(name: str, client: Client) -> Iterator[str]:
-    declared = {call.name for call in declared_calls(name)}
+    declared = {call.name for call in declared_calls(name, secure=client.declaration.secure)}
     for attempt in client.attempts:
         if attempt.call not in declared:
             yield f"undeclared call {attempt.call!r}"
-        elif attempt.bytes and attempt.call not in ("join", "update"):
+        elif attempt.bytes and attempt.call not in ("join", *SAID):
             yield f"a body of {attempt.bytes:,} bytes with {attempt.call!r}"
     if len(places := _places(client)) > 1:
         yield f"calls to {len(places)} places: {', '.join(map(repr, sorted(places)))}"
@@ -97,7 +101,7 @@ def _fields(client: Client) -> Iterator[str]:
     for attempt in client.of("update"):
         where = f"{attempt.run} round {attempt.round}"
         faults = [*_tensors(client.declaration, attempt), *_scalars(client.declaration, attempt)]
-        if not faults and attempt.bytes != _length(client.declaration, attempt.scalars):
+        if not faults and attempt.bytes != _length(client, attempt):
             faults.append(f"a body of {attempt.bytes:,} bytes, other than its fields make")
         yield from (f"{where}: {fault}" for fault in faults)
     for entry in client.evidence.entries:
@@ -106,30 +110,37 @@ def _fields(client: Client) -> Iterator[str]:
 
 
 def _tensors(declaration: Declaration, attempt: Attempt) -> Iterator[str]:
-    declared = {spec.name: spec for spec in declaration.tensors}
+    declared = forms(declaration)
     came = [str(tensor.get("name")) for tensor in attempt.tensors]
     yield from (f"undeclared tensor {name!r}" for name in came if name not in declared)
     yield from (f"no tensor {name!r}" for name in declared if name not in came)
     yield from (f"tensor {name!r} twice" for name in sorted({name for name in came if came.count(name) > 1}))
     for tensor in attempt.tensors:
-        spec = declared.get(str(tensor.get("name")))
-        if spec is None:
-            continue
-        form = {"dtype": spec.dtype, "shape": list(spec.shape), "bytes": FLOAT_BYTES * math.prod(spec.shape)}
-        if any(tensor.get(what) != value for what, value in form.items()):
-            yield f"tensor {spec.name!r} in another form than {spec.dtype} {list(spec.shape)}"
+        name = str(tensor.get("name"))
+        form = declared.get(name)
+        if form is not None and not _of(tensor, form):
+            yield f"tensor {name!r} in another form than {form.dtype} {list(form.shape)}"
+
+
+def _of(tensor: Mapping[str, Any], form: Form) -> bool:
+    return (tensor.get("dtype"), tensor.get("shape"), tensor.get("bytes")) == (form.dtype, [*form.shape], form.bytes)
 
 
 def _scalars(declaration: Declaration, attempt: Attempt) -> Iterator[str]:
     for name, value in attempt.scalars.items():
-        if name not in declaration.scalars:
+        if name not in beside(declaration):
             yield f"undeclared scalar {name!r}"
         elif not math.isfinite(value):
             yield f"scalar {name!r} that is no finite number"
 
 
-def _length(declaration: Declaration, scalars: Mapping[str, float]) -> int:
+def _length(client: Client, attempt: Attempt) -> int:
     """Bytes of a body that holds the declared tensors and these scalars, and nothing else."""
+    declaration, scalars = client.declaration, attempt.scalars
+    if declaration.secure:
+        place = {"run": str(attempt.run), "round": attempt.round or 1, "client": client.evidence.name}
+        header = MaskedHeader.model_validate({**place, "digest": "0" * 64, "scalars": scalars})
+        return size(terms(declaration, header.run, header.round), header)
     arrays = {spec.name: np.zeros(spec.shape, dtype=np.float32) for spec in declaration.tensors}
     return len(encode(Parameters(arrays, scalars)))
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 from audit.evidence import Sent
 from client_service.boundary.crossings import Attempt
+from client_service.boundary.masked import MESSAGES
 from shared.schemas import ArrivalOut
 
 Source = Literal["ledger", "probes"]
@@ -57,7 +58,7 @@ def from_ledger(attempts: Iterable[Attempt]) -> list[Sending]:
     return [
         Sending("ledger", one.call, one.run, one.round, one.bytes, one.sha256, one.status)
         for one in attempts
-        if one.call in ("join", "update")
+        if one.call in ("join", "update", *MESSAGES)
     ]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from audit.case import Case
 from audit.evidence import Probe
 from audit.findings import Finding, finding
+from audit.probes import masked
 from audit.probes.bodies import digests
 from shared.schemas import Message
 from shared.words import counted
@@ -52,7 +53,9 @@ def bodies(case: Case) -> Finding:
 def _strange(case: Case) -> Iterator[str]:
     names = {*case.clients, *case.known}
     for name, client in case.clients.items():
-        known = digests(client.declaration, name, sorted(names - {name})) if client.evidence.sent else ()
+        places = {(one.run, one.round) for one in client.evidence.sent if one.run and one.round}
+        known = digests(client.declaration, name, sorted(names - {name})) if client.evidence.sent else frozenset()
+        known |= masked.digests(client.declaration, name, sorted(places))
         for one in client.evidence.sent:
             if (one.sha256, one.bytes) not in known:
                 yield f"{name}, {one.call}, {one.sha256[:12]}: another body than any of the probes'"

@@ -9,6 +9,7 @@ from audit.case import Case, Client
 from audit.findings import Finding, finding
 from audit.matching import Matched, Sending, from_ledger, from_probes, match, refused
 from client_service.boundary.crossings import Attempt
+from client_service.boundary.masked import MESSAGES
 from shared.schemas import ArrivalOut, ParticipantOut
 from shared.words import counted
 
@@ -158,7 +159,7 @@ def undeclared(matches: Matches) -> Finding:
 
 
 def _not_as_declared(one: ArrivalOut) -> bool:
-    return one.call == "update" and one.status in NOT_AS_DECLARED
+    return one.call in ("update", *MESSAGES) and one.status in NOT_AS_DECLARED
 
 
 def refusals(case: Case) -> Finding:

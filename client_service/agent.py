@@ -18,21 +18,24 @@ from client_service.learning.local import Moment
 from client_service.logs import LOGGER
 from client_service.metrics import Metrics
 from client_service.participation import Participation, Place
+from client_service.privacy.guard import Guard
 from client_service.schemas import QualityOut, RoundQuality
+from client_service.sending import Sending
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings, allowed
 from client_service.shard import Shard
-from shared.errors import ConflictError, FederationError, PrivacyError, RoundClosedError, UnavailableError
-from shared.privacy import few_clients, pass_gate
+from shared.errors import ConflictError, FederationError, PrivacyError, UnavailableError
+from shared.privacy import few_clients
 from shared.schemas import Counts, Declaration, RunOut
 from shared.settings import MethodSettings
 from shared.strategies import build_strategy
 from shared.strategy import Parameters
+from shared.timeouts import LONG_PAUSE_SECONDS, PAUSE_SECONDS
 
 P = ParamSpec("P")
 T = TypeVar("T")
-PAUSE_SECONDS = 1.0  # after a call that could not be made, before the next
-LONG_PAUSE_SECONDS = 10.0  # after a refusal: somebody has to change something first
+TAKES_PART = ("expected", "received")
+QUARANTINED = "the aggregator has quarantined this client and takes nothing of it: ask its operator why"
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,8 @@ class Standing:
 
 @dataclass(frozen=True)
 class Silo:
-    """What the agent works with and the network never sees. `interrupt`: what its slow work looks at."""
+    """What the agent works with and the network never sees. `interrupt`: what its slow work looks at. `guard`: there
+    with differential privacy."""
 
     settings: ClientSettings
     shard: Shard
@@ -58,6 +62,7 @@ class Silo:
     device: torch.device
     metrics: Metrics
     interrupt: Interrupt
+    guard: Guard | None = None
 
 
 class Agent:
@@ -68,6 +73,8 @@ class Agent:
         self._declaration: Declaration = silo.settings.declaration()
         self._sequence: int | None = None
         self._joined = False
+        self._signature_seconds: float | None = None
+        self._sending = Sending(silo.settings, aggregator, silo.guard, silo.metrics, worker)
         self.standing = Standing(shared_digest=self._kept().shared_digest)
         self.participation: Participation | None = None
 
@@ -84,6 +91,7 @@ class Agent:
 
     async def _pause(self, error: FederationError, seconds: float) -> None:
         LOGGER.warning("held_up", code=error.code, reason=str(error))
+        self._silo.metrics.held_up.labels(error.code).inc()
         self._note(problem=str(error))
         self._sequence = None  # whatever was missed meanwhile is asked for again
         await asyncio.sleep(seconds)
@@ -104,6 +112,7 @@ class Agent:
         answer = await self._aggregator.join(self._declaration, counts if self._silo.settings.policy.counts else None)
         LOGGER.info("joined", clients=answer.clients)
         self._joined = True
+        self._signature_seconds = answer.signature_seconds
         self._note(phase="waiting")
 
     async def _take_part(self, state: RunOut, run: str) -> None:
@@ -111,17 +120,25 @@ class Agent:
         part = self.participation
         if part is None or part.place.run != run:
             if over and not self._left_off(run):
+                self._sending.forget()
                 return self._note(phase="waiting")
             part = await self._begin(state, run)
         self._note(run=run, round=state.round, rounds=state.rounds)
-        self._warn(few_clients(state.joined) if state.phase == "open" else self.standing.warnings)
+        self._warn(self._cautions(state) if state.phase == "open" else self.standing.warnings)
         if over and part.quality.finished:
             return
         await self._catch_up(part, state)
-        if state.phase == "open" and state.standing != "absent" and part.applied < state.round:
+        if state.phase == "open" and state.standing in TAKES_PART and part.applied < state.round:
             await self._round(part, state, state.round)
         elif over:
             await self._finish(part, None if state.phase == "finished" else "the aggregator ended the run as failed")
+
+    def _cautions(self, state: RunOut) -> tuple[str, ...]:
+        """Of what only both sides together know."""
+        limits, signature = self._silo.settings.limits(), self._signature_seconds
+        late = limits.shortcomings(signature=signature, deadline=state.deadline_seconds)
+        shut_out = (QUARANTINED,) if state.standing == "quarantined" else ()
+        return (*few_clients(state.joined), *late, *shut_out)
 
     def _left_off(self, run: str) -> bool:
         """Was this client stopped in this run, before it had evaluated it?"""
@@ -142,7 +159,8 @@ class Agent:
         part = await self._off_loop(Participation, place, silo.shard, silo.recommender, silo.device, silo.interrupt)
         number = _closed(state)
         if not await self._off_loop(part.resume, number):
-            received = await self._personalised(run, number) if number else await self._aggregator.model(run)
+            found = await self._personalised(run, number) if number else await self._aggregator.model(run)
+            received = await self._sending.mixed(part, None, found) if number else found
             await self._off_loop(part.begin, received, number)
         self._note(shared_digest=part.shared_digest())
         self.participation = part
@@ -152,7 +170,8 @@ class Agent:
         """The run's settings, if what they let leave is what this silo has declared."""
         agreed = method or self._silo.settings.method
         strategy = build_strategy(self._silo.settings.strategy, agreed)
-        if allowed(strategy, agreed, self._silo.settings.policy) != self._declaration:
+        settings = self._silo.settings
+        if allowed(strategy, agreed, settings.policy, secure=settings.secure) != self._declaration:
             raise PrivacyError("the run's settings would send other parameters than this client has declared")
         return agreed
 
@@ -166,7 +185,7 @@ class Agent:
         if part.applied == number - 1 and part.took_part(number):
             await self._round(part, state, number)
         elif part.applied < number:
-            received = await self._personalised(part.place.run, number)
+            received = await self._sending.mixed(part, None, await self._personalised(part.place.run, number))
             await self._off_loop(part.go_on, received, number)
             self._note(shared_digest=part.shared_digest())
 
@@ -176,8 +195,9 @@ class Agent:
         run = part.place.run
         update, seconds = await self._fit(part, state, number)
         if number == state.round and state.phase == "open" and state.standing == "expected":
-            await self._upload(run, number, update)
-        received = await self._personalised(run, number)
+            self._note(phase="uploading")
+            await self._sending.send(part, update, state.threshold)
+        received = await self._sending.mixed(part, update, await self._personalised(run, number))
         traffic = self._aggregator.traffic
         figures = RoundQuality(
             round=number,
@@ -193,7 +213,7 @@ class Agent:
         self._note(phase="evaluating")
         await self._off_loop(part.apply, received, figures)
         self._note(phase="waiting", shared_digest=part.shared_digest())
-        self._silo.metrics.rounds.inc()
+        self._silo.metrics.end_round()
 
     async def _fit(self, part: Participation, state: RunOut, number: int) -> tuple[Parameters, float]:
         strategy = build_strategy(self._silo.settings.strategy, part.place.method)
@@ -201,21 +221,6 @@ class Agent:
         moment = Moment(number, state.rounds, state.seed, anchor)
         self._note(phase="training")
         return await self._off_loop(part.fit, strategy, moment, part.received)
-
-    async def _upload(self, run: str, number: int, update: Parameters) -> None:
-        """Through the gate. A round that was closed without this client is no error: it goes on with what it gives.
-
-        Nor is it one that the aggregator holds another update: this client sent it, and could not keep its training.
-        """
-        self._note(phase="uploading")
-        body = pass_gate(self._declaration, update)
-        try:
-            receipt = await self._aggregator.upload(run, number, body)
-            LOGGER.info("uploaded", run=run, round=number, bytes=receipt.size, digest=receipt.digest)
-            self._silo.metrics.upload_bytes.inc(receipt.size)
-        except ConflictError as error:
-            event = "too_late" if isinstance(error, RoundClosedError) else "another_is_held"
-            LOGGER.warning(event, run=run, round=number, reason=str(error))
 
     async def _personalised(self, run: str, number: int) -> Parameters:
         """Wait for the round to be aggregated. The aggregator's deadline bounds the wait: a failed run is refused."""
@@ -227,6 +232,7 @@ class Agent:
 
     async def _finish(self, part: Participation, failure: str | None) -> None:
         self._note(phase="evaluating")
+        self._sending.forget()
         await self._off_loop(part.finish, failure)
         self._note(phase="finished" if failure is None else "failed")
 

@@ -39,7 +39,7 @@ def create_app(settings: ClientSettings, outside: httpx.AsyncBaseTransport | Non
     app.add_middleware(Timed)
     app.add_middleware(Paced, buckets=Buckets(settings.pace), who=keys.who)
     app.add_middleware(Addressed, allowed=settings.allowed_hosts)
-    app.add_middleware(Observed, requests=service.metrics.requests, logger=LOGGER)
+    app.add_middleware(Observed, requests=service.metrics.requests, logger=LOGGER, callers_ids=True)
     return app
 
 

@@ -5,13 +5,29 @@ No quality and no count of users, items or edges: a silo's monitoring may be rea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from client_service.schemas import PrivacyOut, StatusOut
 from shared.web.tls import Identity, measure
 
 PREFIX = "lpsfed_client"
+PHASES = (
+    "starting",
+    "joining",
+    "waiting",
+    "preparing",
+    "training",
+    "uploading",
+    "waiting for the round",
+    "evaluating",
+    "finished",
+    "failed",
+)
 
 
 class Metrics:
@@ -21,13 +37,42 @@ class Metrics:
         registry = self._registry = CollectorRegistry()
         self.rounds = Counter(f"{PREFIX}_rounds", "Rounds taken part in", registry=registry)
         self.upload_bytes = Counter(f"{PREFIX}_upload_bytes", "Bytes of accepted updates", registry=registry)
+        self.held_up = Counter(f"{PREFIX}_held_up", "Times it could not go on, by reason", ["code"], registry=registry)
+        self.uploads_refused = Counter(f"{PREFIX}_uploads_refused", "By reason", ["code"], registry=registry)
+        self._phase = Gauge(f"{PREFIX}_phase", "1 for what the client is doing", ["phase"], registry=registry)
+        self._hindered = Gauge(f"{PREFIX}_hindered", "1 while something keeps it from going on", registry=registry)
+        self._since = Gauge(f"{PREFIX}_seconds_since_round", "Since a round, or the start", registry=registry)
+        self._serving = Gauge(f"{PREFIX}_serving", "1 while a trained model answers", registry=registry)
+        self._free = Gauge(f"{PREFIX}_disk_free_bytes", "Where the state lies", registry=registry)
+        self._round_ended = time.monotonic()
+        self._since.set_function(lambda: time.monotonic() - self._round_ended)
         self.requests = Histogram(
             f"{PREFIX}_request_seconds", "Latency by route", ["method", "route", "status"], registry=registry
         )
 
+    def end_round(self) -> None:
+        """The client has applied and evaluated a round."""
+        self.rounds.inc()
+        self._round_ended = time.monotonic()
+
+    def watch_state(self, directory: Path, status: Callable[[], StatusOut]) -> None:
+        """What the client is doing, whether it is held up, and the disk of its state directory."""
+        for phase in PHASES:
+            self._phase.labels(phase).set_function(lambda phase=phase: float(status().phase == phase))  # type: ignore[misc]
+        self._hindered.set_function(lambda: float(status().problem is not None))
+        self._serving.set_function(lambda: float(status().model is not None))
+        self._free.set_function(lambda: float(shutil.disk_usage(directory).free))
+
     def watch(self, identities: Mapping[str, Identity]) -> None:
         """How long the service's certificates are good for."""
         measure(identities, PREFIX, self._registry)
+
+    def watch_privacy(self, read: Callable[[], PrivacyOut]) -> None:
+        """What differential privacy has spent of its budget. Neither depends on what the data are."""
+        spent = Gauge(f"{PREFIX}_privacy_epsilon", "Epsilon that releases of this shard spent", registry=self._registry)
+        budget = Gauge(f"{PREFIX}_privacy_budget", "Epsilon that a shard may spend", registry=self._registry)
+        spent.set_function(lambda: read().epsilon)
+        budget.set_function(lambda: read().budget)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

@@ -91,6 +91,11 @@ class Participation:
         """What came last from the aggregator."""
         return self._training.received
 
+    @property
+    def moment(self) -> Moment:
+        """Of the round that was trained last."""
+        return self._training.moment
+
     def resume(self, number: int) -> bool:
         """Go on where an earlier process was in this run, as if it had never ended.
 

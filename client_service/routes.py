@@ -41,6 +41,8 @@ inside = APIRouter(tags=["service"])
 
 IdPath = Annotated[str, Path(min_length=1, max_length=512)]
 Count = Annotated[int, Query(ge=1, le=1000)]
+After = Annotated[int, Query(ge=0, lt=1 << 53, description="the sequence number of the last one that is known")]
+Limit = Annotated[int, Query(ge=1, le=LEDGER_PAGE)]
 
 
 async def service(request: Request) -> ClientService:
@@ -93,9 +95,7 @@ async def read_declaration(service: Service) -> Declaration:
 
 
 @silo.get("/ledger")
-def read_ledger(
-    service: Service, after: Annotated[int, Query(ge=0)] = 0, limit: Annotated[int, Query(ge=1, le=LEDGER_PAGE)] = 100
-) -> LedgerOut:
+def read_ledger(service: Service, after: After = 0, limit: Limit = 100) -> LedgerOut:
     try:
         total, verified = service.ledger.verify(), True
     except DataError:

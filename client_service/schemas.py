@@ -53,8 +53,18 @@ class BatchOut(Message):
 
 class SimilarOut(Message):
     item: str
-    model: str | None
+    model: str | None = None
     items: tuple[ItemOut, ...]
+
+
+class PrivacyOut(Message):
+    """What the releases of this shard have spent, over all runs, of what the silo allows."""
+
+    mechanism: Literal["gaussian", "laplace"]
+    epsilon: float = Field(description="spent so far")
+    delta: float | None = Field(None, description="at which that epsilon holds; none with laplace: it is 0")
+    budget: float
+    exhausted: bool = Field(False, description="another update does not fit into the budget: none leaves")
 
 
 class StatusOut(Message):
@@ -71,6 +81,7 @@ class StatusOut(Message):
     device_reason: str
     problem: str | None = Field(None, description="what keeps the client from going on, if anything")
     warnings: tuple[str, ...] = ()
+    privacy: PrivacyOut | None = Field(None, description="differential privacy, where the silo has chosen it")
 
 
 class RoundQuality(Message):

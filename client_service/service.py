@@ -20,6 +20,7 @@ from client_service.learning.interrupt import Interrupt
 from client_service.logs import LOGGER
 from client_service.metrics import Metrics
 from client_service.participation import kept_model
+from client_service.privacy.guard import Guard, notices
 from client_service.schemas import QualityOut, SpectrumOut, StatusOut
 from client_service.serving.recommender import Recommender, Served
 from client_service.settings import ClientSettings
@@ -41,7 +42,9 @@ class ClientService:
         self._models = settings.state_directory / "model"
         self._recommender: Recommender | None = None
         self._agent: Agent | None = None
+        self._guard: Guard | None = None
         self._following: asyncio.Task[None] | None = None
+        self.metrics.watch_state(settings.state_directory, self.status)
 
     @property
     def recommender(self) -> Recommender:
@@ -68,10 +71,11 @@ class ClientService:
             shard = await asyncio.get_running_loop().run_in_executor(worker, self._read)
             self._recommender = Recommender(shard)
             LOGGER.info("device", device=str(self.device), reason=self.device_reason, threads=pinned)
+            self._guard = await asyncio.get_running_loop().run_in_executor(worker, self._guarding, shard)
             settings, boundary = self.settings, self._boundary()
             key = own_key(settings.name, settings.state_directory, settings.signing_key_file)
-            timeout = settings.timeout_seconds
-            async with connected(boundary, self.ledger, key, timeout_seconds=timeout, inner=self._outside) as link:
+            limits = settings.limits()
+            async with connected(boundary, self.ledger, key, limits=limits, inner=self._outside) as link:
                 self._agent = Agent(self._silo(shard, interrupt), link, worker)
                 self._following = asyncio.create_task(self._follow(shard, worker))
                 try:
@@ -105,7 +109,15 @@ class ClientService:
             return None
 
     def _silo(self, shard: Shard, interrupt: Interrupt) -> Silo:
-        return Silo(self.settings, shard, self.recommender, self.device, self.metrics, interrupt)
+        return Silo(self.settings, shard, self.recommender, self.device, self.metrics, interrupt, self._guard)
+
+    def _guarding(self, shard: Shard) -> Guard | None:
+        settings = self.settings
+        if not settings.privacy.on:
+            return None
+        guard = Guard(settings.privacy, settings.state_directory, shard.digest, settings.declaration())
+        self.metrics.watch_privacy(lambda: guard.standing)
+        return guard
 
     def _boundary(self) -> Boundary:
         settings, policy = self.settings, self.settings.policy
@@ -115,11 +127,13 @@ class ClientService:
             settings.declaration(),
             policy.counts,
             policy.max_upload_bytes,
+            None if self._guard is None else self._guard.permit,
         )
 
     def status(self) -> StatusOut:
         standing = Standing() if self._agent is None else self._agent.standing
         served = None if self._recommender is None else self._recommender.served
+        privacy = None if self._guard is None else self._guard.standing
         return StatusOut(
             client=self.settings.name,
             phase=standing.phase,
@@ -131,7 +145,8 @@ class ClientService:
             device=str(self.device),
             device_reason=self.device_reason,
             problem=standing.problem,
-            warnings=standing.warnings,
+            warnings=(*standing.warnings, *notices(privacy)),
+            privacy=privacy,
         )
 
     def quality(self) -> QualityOut:

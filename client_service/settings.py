@@ -13,11 +13,14 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 from pydantic_settings import SettingsConfigDict
 
 from client_service.device import DeviceWish
+from client_service.privacy.settings import PrivacySettings, require_accountable
 from shared.errors import PrivacyError, SettingsError
 from shared.schemas import ClientName, Declaration
+from shared.secure.agreement import secured
 from shared.settings import MethodSettings
 from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
 from shared.strategy import Strategy
+from shared.timeouts import ANSWER_SECONDS, CALL_SECONDS, TIMEOUT_SECONDS, WAIT_SECONDS, CallLimits
 from shared.web.access import HOST_NAME
 from shared.web.credentials import chosen_secret, require_own
 from shared.web.environment import read_settings
@@ -59,11 +62,14 @@ class ClientSettings(Listening):
     strategy: str = "lpsfed"
     catalogue: Path | None = Field(None, description="ids of the items that all clients share, one a line")
     method: MethodSettings = Field(MethodSettings(), description="its width and layers fix what may leave")
+    secure: bool = Field(False, description="what leaves is masked; an aggregator that would see it is refused")
     policy: Policy = Policy()
+    privacy: PrivacySettings = Field(PrivacySettings(), description="noise on what leaves; the silo's choice alone")
     device: DeviceWish = "auto"
     threads: int = Field(1, ge=1, le=256, description="CPU threads of training; part of what makes runs repeatable")
-    wait_seconds: float = Field(20.0, gt=0, le=300, description="length of one long poll")
-    timeout_seconds: float = Field(30.0, gt=0, le=3600, description="limit of each of the four steps of a call")
+    wait_seconds: float = Field(WAIT_SECONDS, gt=0, description="length of one long poll")
+    timeout_seconds: float = Field(TIMEOUT_SECONDS, gt=0, description="silence in one step of a call")
+    call_seconds: float = Field(CALL_SECONDS, gt=0, le=ANSWER_SECONDS, description="one whole call, with its wait")
     allowed_hosts: tuple[HostName, ...] = Field((), description="more names under which the API may be asked")
     application_key: SecretStr | None = Field(None, description="secret of those who ask for recommendations")
     application_key_file: Path | None = Field(None, description="a file whose content is that secret")
@@ -101,6 +107,29 @@ class ClientSettings(Listening):
         return self
 
     @model_validator(mode="after")
+    def _summable(self) -> Self:
+        """What cannot be secure is found at the start."""
+        try:
+            if self.secure:
+                strategy = build_strategy(self.strategy, self.method)
+                secured(strategy.declaration(self.method), strategy, self.method)
+        except SettingsError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    @model_validator(mode="after")
+    def _possible_times(self) -> Self:
+        self.limits().require_possible()
+        return self
+
+    @model_validator(mode="after")
+    def _private_as_said(self) -> Self:
+        if self.privacy.on:
+            strategy = None if self.strategy in SHARES_ITEMS else build_strategy(self.strategy, self.method)
+            require_accountable(self.strategy, strategy, counts=self.policy.counts)
+        return self
+
+    @model_validator(mode="after")
     def _way_by_tls(self) -> Self:
         if (self.tls_client_certificate is None) != (self.tls_client_key is None):
             raise ValueError("tls_client_certificate: expected it and tls_client_key, got one of them")
@@ -123,18 +152,24 @@ class ClientSettings(Listening):
             found.append("without https whoever is on the way to the aggregator reads and changes what is said there")
         return [*super().cautions(), *found]
 
+    def limits(self) -> CallLimits:
+        """How long the calls to the aggregator may take."""
+        return CallLimits(self.timeout_seconds, self.wait_seconds, self.call_seconds)
+
     def declaration(self) -> Declaration:
         """All that may leave this client: computed here, from the installed strategy and the silo's policy."""
-        return allowed(build_strategy(self.strategy, self.method), self.method, self.policy)
+        return allowed(build_strategy(self.strategy, self.method), self.method, self.policy, secure=self.secure)
 
 
-def allowed(strategy: Strategy, method: MethodSettings, policy: Policy) -> Declaration:
-    """The strategy's declaration, or a PrivacyError when the silo's policy does not allow all of it."""
+def allowed(strategy: Strategy, method: MethodSettings, policy: Policy, *, secure: bool) -> Declaration:
+    """The strategy's declaration, or a PrivacyError when the silo's policy does not allow all of it. SettingsError for
+    a run that is to be secure and needs to see single updates."""
     if strategy.name not in policy.strategies:
         raise PrivacyError(f"policy: expected a strategy of {list(policy.strategies)}, got {strategy.name!r}")
     if forbidden := set(strategy.scalars) - set(policy.scalars):
         raise PrivacyError(f"policy: strategy {strategy.name!r} sends {sorted(forbidden)}, which this silo forbids")
-    return strategy.declaration(method)
+    declaration = strategy.declaration(method)
+    return secured(declaration, strategy, method) if secure else declaration
 
 
 def client_settings(file: Path | None = None, **overrides: Any) -> ClientSettings:

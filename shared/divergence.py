@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from shared.graph import Float64
@@ -33,3 +35,13 @@ def divergence(anchor: Float64, own: Float64) -> float | None:
     if len(reference) < LEAST_LENGTH:
         return None
     return max(0.0, float(np.sum(reference * np.log(reference / local))))
+
+
+def greatest_divergence(cutoff: int, largest: float = 1.0) -> float:
+    """ln(Phi largest / ZERO): no rho is above it, where no eigenvalue is above `largest`; 25.6 nats at Phi = 128.
+
+    sum p ln(p / q) <= max ln(1 / q), since sum p ln p <= 0; and q, one of n <= Phi eigenvalues over their sum, is more
+    than ZERO / (n largest), since each is above ZERO and none above `largest`. The low half of a bipartite graph's
+    normalised Laplacian, 1 - s, is never above 1.
+    """
+    return math.log(cutoff * largest / ZERO)

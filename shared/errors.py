@@ -11,6 +11,7 @@ FederationError             anything below; carries a stable `code`
 |  |- ReplayError            the very same signed request came before
 |  |- DigestError            the body is not the one that was signed
 |  `- ForbiddenError         the caller is known, but by another name or in another role
+|     `- QuarantinedError    the caller is shut out: nothing of it is taken
 |- NotFoundError            no such run, round, client, user or item
 |- ConflictError            the same message came before with other content
 |  `- RoundClosedError      the round no longer (or does not yet) accept this message
@@ -87,6 +88,12 @@ class ForbiddenError(AuthenticationError):
     """The caller is known, but by another name or in another role."""
 
     code = "forbidden"
+
+
+class QuarantinedError(ForbiddenError):
+    """The caller is shut out by the operator or by a rule of the run: nothing that it sends is taken."""
+
+    code = "quarantined"
 
 
 class NotFoundError(FederationError):

@@ -6,7 +6,8 @@ The arithmetic is numpy alone, so that the aggregator can hand out the start wit
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ Float32 = NDArray[np.float32]
 Arrays = Mapping[str, Float32]
 ITEM_TABLE = "item.table"
 SIDES = ("item", "user")
+BLOCK = 1 << 17  # values that are worked on at a time; a megabyte in float64
 TABLE_DEVIATION = 0.1  # of an item table's normal start
 
 
@@ -65,16 +67,36 @@ def initial_parameters(specification: tuple[TensorSpec, ...], seed: int, *, exac
 
 
 def _drawn(spec: TensorSpec, generator: np.random.Generator) -> Float32:
-    if spec.name == ITEM_TABLE:  # Xavier would make the rows of a long catalogue so small that nothing is learnt
-        return generator.normal(0.0, TABLE_DEVIATION, spec.shape).astype(np.float32)
-    return _xavier(spec, generator)
+    values = np.zeros(spec.shape, dtype=np.float32)
+    if spec.name != ITEM_TABLE and len(spec.shape) == 1:
+        return values
+    limit, flat = np.sqrt(6.0 / sum(spec.shape)), values.reshape(-1)
+    for begin, end in blocks(flat.size):  # drawn in float64, block by block: the same numbers with less memory
+        if spec.name == ITEM_TABLE:  # Xavier would make the rows of a long catalogue so small that nothing is learnt
+            flat[begin:end] = generator.normal(0.0, TABLE_DEVIATION, end - begin)
+        else:
+            flat[begin:end] = generator.uniform(-limit, limit, end - begin)
+    return values
 
 
-def _xavier(spec: TensorSpec, generator: np.random.Generator) -> Float32:
-    if len(spec.shape) == 1:
-        return np.zeros(spec.shape, dtype=np.float32)
-    limit = np.sqrt(6.0 / sum(spec.shape))
-    return generator.uniform(-limit, limit, spec.shape).astype(np.float32)
+@runtime_checkable
+class ByPart(Protocol):
+    """Arrays on disk, of which a part can be read."""
+
+    def part(self, name: str, begin: int, end: int) -> Float32: ...
+
+
+def part(arrays: Arrays, name: str, begin: int, end: int) -> Float32:
+    """Some values of an array in row order; of one that lies on disk, those alone are read."""
+    if isinstance(arrays, ByPart):
+        return arrays.part(name, begin, end)
+    return np.ravel(arrays[name])[begin:end]
+
+
+def blocks(size: int, *, multiple: int = 1) -> Iterator[tuple[int, int]]:
+    """Where parts of about a megabyte begin and end that together are `size` values; each holds a `multiple`."""
+    step = max(1, BLOCK // multiple) * multiple
+    return ((begin, min(begin + step, size)) for begin in range(0, size, step))
 
 
 def digest(arrays: Arrays) -> str:

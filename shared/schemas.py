@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from shared.settings import MethodSettings
+from shared.timeouts import DEADLINE_SECONDS
 
 ClientName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="given by the operator")]
 RunName = Annotated[str, Field(pattern=r"^run-[0-9]{1,9}$")]
@@ -25,11 +26,15 @@ class TensorSpec(Message):
 
 
 class Declaration(Message):
-    """All that a strategy may send: these tensors, at most these scalars, nothing else."""
+    """All that a strategy may send: these tensors, at most these scalars, nothing else.
+
+    `secure`: nothing of one client but its rho is ever readable outside of it; the rest leaves masked, to be summed.
+    """
 
     strategy: str = Field(max_length=60)
     tensors: tuple[TensorSpec, ...] = Field(max_length=10_000)
     scalars: tuple[str, ...] = Field(max_length=20)
+    secure: bool = False
 
 
 class Counts(Message):
@@ -52,6 +57,7 @@ class JoinOut(Message):
     client: ClientName
     clients: int = Field(description="clients enrolled in the federation")
     warnings: tuple[str, ...] = ()
+    signature_seconds: float | None = Field(None, description="by which a request may be late")
 
 
 class RunIn(Message):
@@ -61,12 +67,14 @@ class RunIn(Message):
     seed: int = Field(0, ge=0, lt=1 << 32)
     clients: int = Field(2, ge=1, le=10_000, description="round 1 opens when so many have joined")
     quorum: int | None = Field(None, ge=1, description="updates a round needs at its deadline; default: clients")
-    deadline_seconds: float = Field(3600.0, gt=0, le=30 * 86400, description="longest wait in any one phase")
+    deadline_seconds: float = Field(DEADLINE_SECONDS, gt=0, le=30 * 86400, description="longest wait in any one phase")
     method: MethodSettings = MethodSettings()
 
 
 Phase = Literal["waiting", "open", "aggregated", "finished", "failed"]
-Standing = Literal["expected", "received", "absent"]
+Standing = Literal["expected", "received", "absent", "quarantined"]
+Cause = Literal["refusals", "distance", "operator"]
+"""Why a client is shut out: refused too often, further from the start of a round than a run allows, by hand."""
 
 
 class RunOut(Message):
@@ -79,9 +87,11 @@ class RunOut(Message):
     rounds: int = 0
     seed: int = 0
     seconds_left: float | None = None
+    deadline_seconds: float | None = Field(None, description="of each phase of the run")
     standing: Standing = Field("absent", description="of the asking client, in the current round")
     joined: int = 0
     received: int = 0
+    threshold: int | None = Field(None, description="secure rounds: so many clients' shares restore a secret")
     method: MethodSettings | None = None
 
 
@@ -108,14 +118,14 @@ class ReceiptOut(Message):
 class ArrivalOut(Message):
     """One request as it reached the aggregator, signed by a client that has joined.
 
-    Every join and every update, and as `other` whatever no client ever sends: a body elsewhere, a question with more
-    in it than was declared, a path that leads nowhere.
+    Every join, every update and every message of a secure round, and as `other` whatever no client ever sends: a body
+    elsewhere, a question with more in it than was declared, a path that leads nowhere.
     """
 
     sequence: int
     time: str = Field(description="UTC, ISO 8601")
     client: ClientName
-    call: Literal["join", "update", "other"]
+    call: Literal["join", "update", "keys", "shares", "answers", "other"]
     run: RunName | None = None
     round: int | None = None
     size: int = Field(description="bytes of the body that came")
@@ -136,6 +146,7 @@ class ParticipantOut(Message):
 
     client: ClientName
     received: bool
+    quarantined: bool = Field(False, description="shut out of this round; nobody waited for it")
     size: int = 0
     digest: str | None = None
     received_at: str | None = None
@@ -143,13 +154,52 @@ class ParticipantOut(Message):
     rhobar: float | None = None
 
 
+Step = Literal["keys", "shares", "masked", "answers"]
+"""Where an open round of a secure federation stands."""
+
+
+class SecureOut(Message):
+    """How an open secure round stands. `came`: by phase, how many clients have said what belongs to it."""
+
+    step: Step
+    threshold: int = Field(description="clients without whom no phase can close")
+    came: dict[Step, int]
+    waiting_for: tuple[ClientName, ...] = Field((), description="in this step; who dropped out before is not in it")
+
+
 class RoundOut(Message):
     number: int
     phase: Phase
+    secure: SecureOut | None = Field(None, description="of a secure round, as long as it is open")
     opened_at: str
     closed_at: str | None = None
     missing: tuple[ClientName, ...] = ()
     participants: tuple[ParticipantOut, ...] = ()
+
+
+class QuarantineIn(Message):
+    """Operator -> aggregator: shut a client out."""
+
+    reason: str = Field(min_length=1, max_length=200, description="for operators; the client is not told it")
+
+
+class QuarantineOut(Message):
+    """Why nothing of a client is taken, for the operator."""
+
+    cause: Cause
+    reason: str
+    run: RunName | None = None
+    round: int | None = None
+    since: str = Field(description="UTC, ISO 8601")
+
+
+class MemberOut(Message):
+    """One client of the federation, as the operator sees it."""
+
+    client: ClientName
+    joined_at: str = Field(description="UTC, ISO 8601")
+    refused: int = Field(description="its updates that the newest run has refused for what they were")
+    quarantine: QuarantineOut | None = None
 
 
 class RunHistoryOut(Message):
@@ -161,6 +211,8 @@ class RunHistoryOut(Message):
     request: RunIn
     started_at: str
     deadline_at: str | None = Field(None, description="UTC, ISO 8601; when the current wait ends")
+    enrolled: tuple[ClientName, ...] = ()
+    missing: tuple[ClientName, ...] = Field((), description="registered and not there, or whose update is not in")
     rounds: tuple[RoundOut, ...] = ()
 
 
@@ -172,3 +224,4 @@ class ProblemOut(BaseModel):
     status: int
     detail: str
     code: str
+    request_id: str | None = Field(None, description="as in the service's log and in X-Request-ID")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from shared.errors import SettingsError
 
 Preset = Literal["default", "paper"]
 Model = TypeVar("Model", bound=BaseModel)
+TOLERANT = ("trimmed_mean", "krum")  # ways to aggregate that are told how many clients may be bad
 
 
 class AnchorSettings(BaseModel):
@@ -56,7 +57,48 @@ class MethodSettings(BaseModel):
     warmup_trains: Literal["all", "tables"] = Field("all", description="model and tables, or the tables alone")
     signal: Literal["eigenvalues", "trained"] = Field("eigenvalues", description="what K^c is made of (Eq. 6)")
     similarity_floor: float = Field(0.0, ge=0, le=1, description="least rhobar; 1 is plain averaging")
+    aggregate: Literal["mean", "median", "trimmed_mean", "krum"] = Field(
+        "mean", description="what the round's updates become: their mean, or a centre that a few bad ones cannot move"
+    )
+    tolerated: int = Field(
+        0, ge=0, le=10_000, validate_default=True, description="f, bad clients that trimmed_mean or krum must withstand"
+    )
+    krum_kept: int = Field(
+        1, ge=1, le=10_000, validate_default=True, description="krum: the mean of so many; 1: the most central alone"
+    )
+    clip_factor: float = Field(
+        0.0, ge=0, le=1e6, description="an update's change is cut to so many times the round's median; 0: it is not"
+    )
+    quarantine_factor: float = Field(
+        0.0, ge=0, le=1e6, description="a client whose change is more times the round's median is shut out; 0: none is"
+    )
     anchor: AnchorSettings = AnchorSettings()
+
+    @field_validator("clip_factor", "quarantine_factor")
+    @classmethod
+    def _beyond_the_usual(cls, factor: float, info: ValidationInfo) -> float:
+        # At 2 and above, of two updates none is ever far from the median of both, and of any number most never are.
+        least = 1.0 if info.field_name == "clip_factor" else 2.0
+        if 0 < factor < least:
+            raise ValueError(f"expected 0, or {least:g} and more")
+        return factor
+
+    @field_validator("tolerated")
+    @classmethod
+    def _where_it_is_used(cls, tolerated: int, info: ValidationInfo) -> int:
+        aggregate = info.data.get("aggregate", "mean")
+        if (tolerated > 0) != (aggregate in TOLERANT):
+            expected = "1 or more" if aggregate in TOLERANT else "0"
+            raise ValueError(f"expected {expected} with aggregate = {aggregate}")
+        return tolerated
+
+    @field_validator("krum_kept")
+    @classmethod
+    def _of_krum_alone(cls, kept: int, info: ValidationInfo) -> int:
+        aggregate = info.data.get("aggregate", "mean")
+        if kept > 1 and aggregate != "krum":
+            raise ValueError(f"expected 1 with aggregate = {aggregate}")
+        return kept
 
     def warmup(self, rounds: int) -> int:
         """Rounds without a margin in a run of `rounds`."""

@@ -9,7 +9,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from shared.parameters import ITEM_TABLE, Arrays, Float32, mlp_specification
+from shared.parameters import ITEM_TABLE, Arrays, Float32, blocks, mlp_specification, part
+from shared.ranges import Ranges
 from shared.schemas import Declaration, TensorSpec
 from shared.settings import MethodSettings
 
@@ -104,11 +105,15 @@ def mean(state: State, updates: Sequence[Update]) -> State:
 
 
 def _mean_array(name: str, updates: Sequence[Update]) -> Float32:
-    """Sums in float64: with equal inputs the mean is then exactly that input."""
-    total = np.array(updates[0].arrays[name], dtype=np.float64)
-    for update in updates[1:]:
-        total += update.arrays[name]
-    return (total / len(updates)).astype(np.float32)
+    """Sums in float64: with equal inputs the mean is then exactly that input. Block by block: a tensor may be large."""
+    found = np.empty(np.shape(updates[0].arrays[name]), dtype=np.float32)
+    flat = found.reshape(-1)
+    for begin, end in blocks(flat.size):
+        total = part(updates[0].arrays, name, begin, end).astype(np.float64)
+        for update in updates[1:]:
+            total += part(update.arrays, name, begin, end)
+        flat[begin:end] = total / len(updates)
+    return found
 
 
 def same_for_all(state: State, update: Update | None) -> Parameters:
@@ -117,20 +122,32 @@ def same_for_all(state: State, update: Update | None) -> Parameters:
     return Parameters(state.arrays)
 
 
+Mix = Callable[[float, Parameters, Parameters], Parameters]
+"""(rhobar, mean, own update) -> the client's parameters: Eq. 14 where the client does it, under secure aggregation."""
+
+
+def the_mean(near: float, mean: Parameters, own: Parameters) -> Parameters:
+    """FedAvg's answer, at the client."""
+    del near, own
+    return Parameters(mean.arrays)
+
+
 @dataclass(frozen=True)
 class Strategy:
-    """One algorithm, both halves. `scalars` names all scalars that may leave a client.
+    """One algorithm, both halves. `scalars` names all scalars that may leave a client, `ranges` what each may be.
 
     `model` names a model of the client, "" the one that the settings name; `specification` its tensors that may be
-    shared, of which `shared` chooses.
+    shared, of which `shared` chooses. `mix` does what `personalise` does, at a client that alone has its update.
     """
 
     name: str
     shared: Callable[[str], bool]
     scalars: tuple[str, ...] = ()
+    ranges: Ranges = field(default_factory=dict)
     fit: Callable[[LocalClient, Parameters], Parameters] = fit_plain
     aggregate: Callable[[State, Sequence[Update]], State] = mean
     personalise: Callable[[State, Update | None], Parameters] = same_for_all
+    mix: Mix = the_mean
     model: str = ""
     specification: Callable[[MethodSettings], tuple[TensorSpec, ...]] = mlp_specification
 
@@ -138,6 +155,12 @@ class Strategy:
     def shares_items(self) -> bool:
         """Does it need a catalogue of items that all clients share?"""
         return any(spec.name == ITEM_TABLE for spec in self.specification(MethodSettings(catalogue=1)))
+
+    @property
+    def needs_single_updates(self) -> bool:
+        """Does its aggregator need more than the mean of the updates, so that it cannot work on a masked sum?"""
+        mixes = self.personalise is same_for_all or self.mix is not the_mean
+        return self.aggregate is not mean or not mixes
 
     def declaration(self, method: MethodSettings) -> Declaration:
         """All that this strategy may send with these settings."""

@@ -11,6 +11,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
+from shared.bodies import VALUE_BYTES, body_size, head, places, scalars_text, stored
 from shared.errors import ProtocolError
 from shared.parameters import Arrays, Float32
 from shared.schemas import Declaration, TensorSpec
@@ -23,21 +24,23 @@ DTYPE = "F32"
 def encode(parameters: Parameters) -> bytes:
     """One safetensors body: float32 arrays, and the scalars in its metadata as exact decimal text."""
     arrays = {name: np.asarray(value, dtype=np.float32, order="C") for name, value in sorted(parameters.arrays.items())}
-    scalars = {name: float(value) for name, value in sorted(parameters.scalars.items())}
-    return save(arrays, metadata={"scalars": json.dumps(scalars, allow_nan=False)})
+    return save(arrays, metadata={"scalars": scalars_text(parameters.scalars)})
 
 
 class StoredArrays(Mapping[str, Float32]):
     """The arrays of a safetensors file, each read when asked for: a whole update never lies in memory."""
 
-    def __init__(self, path: Path, specification: tuple[TensorSpec, ...]) -> None:
-        self._path = path
-        self._names = [spec.name for spec in specification]
+    def __init__(self, path: Path) -> None:
+        self._path, self._names = path, tuple(places(path))
 
     def __getitem__(self, name: str) -> Float32:
-        with safe_open(self._path, framework="numpy") as body:
-            value: Float32 = body.get_tensor(name)
-        return value
+        return stored(self._path, *places(self._path)[name])
+
+    def part(self, name: str, begin: int, end: int) -> Float32:
+        """Some of its values, in row order, and nothing else of the file."""
+        start, shape = places(self._path)[name]
+        end = min(end, math.prod(shape))
+        return stored(self._path, start + VALUE_BYTES * begin, (max(0, end - begin),))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -54,7 +57,7 @@ def open_parameters(path: Path) -> tuple[tuple[TensorSpec, ...], Parameters]:
             scalars = _scalars(body.metadata() or {})
     except SafetensorError as error:
         raise ProtocolError(f"expected a safetensors body, got: {error}") from None
-    return specification, Parameters(StoredArrays(path, specification), scalars)
+    return specification, Parameters(StoredArrays(path), scalars)
 
 
 def _specification(name: str, piece: object) -> TensorSpec:
@@ -104,12 +107,11 @@ def require_canonical(path: Path, declaration: Declaration, scalars: Scalars) ->
 
     A reader of safetensors passes over fields, repetitions and spaces in a header that could carry anything.
     """
-    blank = {spec.name: np.zeros(spec.shape, dtype=np.float32) for spec in declaration.tensors}
-    expected = encode(Parameters(blank, scalars))
-    header = expected[: 8 + int.from_bytes(expected[:8], "little")]
+    shapes = {spec.name: spec.shape for spec in declaration.tensors}
+    expected = head(shapes, scalars)
     with path.open("rb") as file:
-        same = file.read(len(header)) == header
-    if not same or path.stat().st_size != len(expected):
+        same = file.read(len(expected)) == expected
+    if not same or path.stat().st_size != body_size(shapes, scalars):
         raise ProtocolError("expected the update in the one form that a client writes, got another form of it")
 
 

@@ -113,7 +113,9 @@ def quality_table(report: Mapping[str, Any]) -> Table:
 
 def crossing_table(ledgers: Mapping[str, list[dict[str, Any]]]) -> Table:
     """What left each client, from its own ledger: how often each call was made, and the bytes in its bodies."""
-    calls = ("join", "model", "current", "anchor", "update", "personalized")
+    made = {entry["call"] for ledger in ledgers.values() for entry in ledger if entry["kind"] == "intent"}
+    masking = [call for call in ("keys", "roster", "shares", "delivery", "request", "answers") if call in made]
+    calls = ("join", "model", "current", "anchor", *masking, "update", "personalized")
     title = "What left each client: calls and bytes, from its ledger"
     table = _columns(title, "client", *calls)
     for name, ledger in ledgers.items():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from client_service.device import DeviceWish
@@ -15,6 +17,7 @@ from shared.settings import MethodSettings
 from shared.signing.enrolment import enrol
 from shared.strategies import build_strategy
 from simulation.catalogue import write_catalogue
+from simulation.privacy import require_affordable
 
 DEADLINE_SECONDS = 6 * 3600.0
 
@@ -25,7 +28,9 @@ class Experiment:
 
     `cache`, where there is one, keeps what follows from a shard alone for other experiments on the same shards.
     `token` is the aggregator's operator's; the two keys are every client's, for its applications and its operator.
-    A strategy that shares items gets a catalogue of all shards' items, whatever `method` says of its size.
+    `privacy` holds every client's settings of differential privacy: SettingsError where its budget is too small for the
+    run. `secure`: the aggregator can read the sum of the updates alone. A strategy that shares items gets a catalogue
+    of all shards' items, whatever `method` says of its size.
     """
 
     shards: tuple[Path, ...]
@@ -36,10 +41,16 @@ class Experiment:
     seed: int = 0
     device: DeviceWish = "auto"
     threads: int = 1
+    secure: bool = False
     cache: Path | None = None
+    privacy: Mapping[str, Any] = field(default_factory=dict)
     token: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
     application_key: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
     operator_key: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
+
+    def __post_init__(self) -> None:
+        if self.privacy:
+            require_affordable(self.privacy, self.strategy, self.method, self.rounds)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -79,6 +90,7 @@ class Experiment:
             keys_directory=self.registry,
             strategy=self.strategy,
             method=self.agreed,
+            secure=self.secure,
             port=port,
         )
 
@@ -93,7 +105,9 @@ class Experiment:
             strategy=self.strategy,
             method=self.agreed,
             catalogue=self.catalogue,
+            secure=self.secure,
             policy=Policy(strategies=(self.strategy,), scalars=build_strategy(self.strategy, self.agreed).scalars),
+            privacy=dict(self.privacy),
             cache_directory=self.cache_of(shard),
             device=self.device,
             threads=self.threads,

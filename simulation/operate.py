@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 from pydantic import ValidationError
 
 from shared.errors import FederationError, ProtocolError, SettingsError, UnavailableError
-from shared.schemas import RoundOut, RunHistoryOut, RunIn
+from shared.schemas import MemberOut, QuarantineIn, RoundOut, RunHistoryOut, RunIn
+from shared.settings import validated
 from shared.web.tls import Calling, failure, reason
 
 POLL_SECONDS = 1.0
@@ -46,6 +48,50 @@ def latest(http: httpx.Client) -> RunHistoryOut | None:
     """The newest run, without its rounds."""
     runs = _asked(http, "GET", "/v1/runs")
     return _history(runs[-1]) if isinstance(runs, list) and runs else None
+
+
+def members(http: httpx.Client) -> list[MemberOut]:
+    """Every client of the federation by name, and whether it is quarantined."""
+    answer = _asked(http, "GET", "/v1/clients")
+    return [_member(one) for one in answer] if isinstance(answer, list) else []
+
+
+def shut_out(http: httpx.Client, client: str, reason: str) -> MemberOut:
+    """Quarantine a client. FederationError where there is none of that name, or where it is shut out already."""
+    body = validated(QuarantineIn, {"reason": reason}).model_dump_json()
+    return _member(_asked(http, "POST", f"/v1/clients/{quote(client, safe='')}/quarantine", body))
+
+
+def let_in(http: httpx.Client, client: str) -> MemberOut:
+    """Lift a client's quarantine. FederationError where there is none."""
+    return _member(_asked(http, "DELETE", f"/v1/clients/{quote(client, safe='')}/quarantine"))
+
+
+def look(http: httpx.Client, run: str | None) -> RunHistoryOut | None:
+    """A run with its rounds, by default the newest; None where there has been none."""
+    name = run or (found.run if (found := latest(http)) else None)
+    return None if name is None else _history(_asked(http, "GET", f"/v1/runs/{name}"))
+
+
+def standing(run: RunHistoryOut) -> str:
+    """Where a run stands in one line: what it waits for, from whom, and until when; or how it ended."""
+    asked = run.request
+    if run.phase == "failed":
+        return f"{run.run} has failed: {run.reason}"
+    if run.phase == "waiting":
+        there = f"{len(run.enrolled)} of {asked.clients} clients have joined"
+        return f"{run.run} waits for clients: {there}; missing: {_names(run.missing)}; until {run.deadline_at}"
+    now = run.rounds[-1]
+    where = f"{run.run}, round {now.number} of {asked.rounds}"
+    if run.phase != "open":
+        return f"{where}: {run.phase}"
+    came = sum(one.received for one in now.participants)
+    needed = f"{came} of {len(now.participants)} updates, {asked.quorum or asked.clients} needed"
+    return f"{where} is open: {needed}; missing: {_names(run.missing)}; until {run.deadline_at}"
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names) or "nobody"
 
 
 def follow(http: httpx.Client, run: str, observe: Observe) -> RunHistoryOut:
@@ -97,6 +143,13 @@ def _once(http: httpx.Client, method: str, path: str, body: str | None) -> objec
         return answer.json()
     except ValueError:
         raise ProtocolError(f"{http.base_url}: expected an aggregator, got another answer to {path}") from None
+
+
+def _member(answer: object) -> MemberOut:
+    try:
+        return MemberOut.model_validate(answer)
+    except ValidationError:
+        raise ProtocolError("expected a client of the federation from the aggregator, got another answer") from None
 
 
 def _history(answer: object) -> RunHistoryOut:

@@ -164,7 +164,7 @@ def _environment(prefix: str, settings: BaseModel) -> dict[str, str]:
 
 def _text(value: object) -> str:
     if isinstance(value, BaseModel):
-        return value.model_dump_json()
+        return value.model_dump_json(exclude_unset=True)  # some say something by being there at all
     if isinstance(value, SecretStr):
         return value.get_secret_value()
     return json.dumps(value) if isinstance(value, tuple) else str(value)

@@ -21,7 +21,7 @@ Figures = dict[str, float]
 
 def build_report(experiment: Experiment, outcome: Outcome, floors: Floors, edges_kept: float | None) -> dict[str, Any]:
     """Everything that a run is judged by. Client mean: every client counts once; user mean: every test user does."""
-    qualities = outcome.qualities
+    qualities, statuses = outcome.qualities, outcome.statuses
     tested = {name: quality.test or {} for name, quality in qualities.items()}
     users = {name: quality.test_users for name, quality in qualities.items()}
     return {
@@ -39,6 +39,7 @@ def build_report(experiment: Experiment, outcome: Outcome, floors: Floors, edges
         "bytes_up": {name: [entry.bytes_up for entry in _trained(quality)] for name, quality in qualities.items()},
         "bytes_down": {name: [entry.bytes_down for entry in _trained(quality)] for name, quality in qualities.items()},
         "seconds": _seconds(outcome),
+        "privacy": {name: status.privacy.model_dump() for name, status in statuses.items() if status.privacy},
         "digest": _digest(outcome),
     }
 

@@ -39,6 +39,7 @@ def write_config(experiment: Experiment) -> None:
         "threads": experiment.threads,
         "device": experiment.device,
         "method": experiment.method.model_dump(),
+        "privacy": dict(experiment.privacy),
     }
     experiment.folder.mkdir(parents=True, exist_ok=True)
     (experiment.folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")

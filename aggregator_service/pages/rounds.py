@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from aggregator_service.pages.standing import length, names
+from aggregator_service.pages.standing import awaited, length, names
 from shared.schemas import ParticipantOut, RoundOut, RunHistoryOut
 from shared.web.charts import Chart, Line
 from shared.web.pages import Verdict, clock, seconds
@@ -62,11 +62,11 @@ def _round(run: RunHistoryOut, one: RoundOut) -> RoundView:
 
 def _state(run: RunHistoryOut, one: RoundOut) -> Verdict:
     if one.phase == "open":
-        return Verdict("busy", "open", f"missing: {names(one.missing)}, until {clock(run.deadline_at)}")
+        return Verdict("busy", "open", f"{awaited(one)}, until {clock(run.deadline_at)}")
     if one.phase == "failed":
         return Verdict("bad", "failed", f"missing: {names(one.missing)}")
-    if one.missing:
-        return Verdict("warn", "aggregated", f"without {names(one.missing)}")
+    if away := [participant.client for participant in one.participants if not participant.received]:
+        return Verdict("warn", "aggregated", f"without {names(away)}")
     return Verdict("good", "aggregated", "with everybody")
 
 

@@ -12,10 +12,10 @@ from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from aggregator_service.callers import Service, operator_at_browser
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.pages.arrived import arrived, window
-from aggregator_service.pages.rounds import clients, curves, rounds
+from aggregator_service.pages.rounds import SHOWN_CLIENTS, clients, curves, rounds
 from aggregator_service.pages.standing import standing
 from aggregator_service.threads import off_loop
-from shared.schemas import ArrivalsOut, Declaration, RunHistoryOut
+from shared.schemas import ArrivalsOut, Declaration, MemberOut, RunHistoryOut
 from shared.web.declared import declared
 from shared.web.pages import Head, page, statics, templates
 
@@ -42,6 +42,7 @@ class Seen:
     joined: tuple[str, ...]
     runs: list[RunHistoryOut]
     history: RunHistoryOut | None
+    quarantined: list[MemberOut]
     arrivals: ArrivalsOut
     declaration: Declaration
 
@@ -68,6 +69,7 @@ async def _look(service: Coordinator, url: str, run: str | None, before: int | N
         joined=service.joined,
         runs=runs,
         history=None if name is None else await service.history(name),
+        quarantined=[one for one in await service.quarantines.members() if one.quarantine is not None],
         arrivals=await service.arrivals(after, limit),
         declaration=service.declaration,
     )
@@ -81,6 +83,7 @@ def _html(seen: Seen) -> str:
         run=run,
         rounds=() if run is None else rounds(run),
         members=() if run is None else clients(run),
+        quarantined=seen.quarantined[:SHOWN_CLIENTS],
         charts=() if run is None else curves(run),
         runs=seen.runs[: -SHOWN_RUNS - 1 : -1],
         arrived=arrived(seen.arrivals, seen.chosen),

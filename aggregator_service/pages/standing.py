@@ -50,6 +50,13 @@ def names(all_of_them: Sequence[str]) -> str:
     return ", ".join(all_of_them[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
+def awaited(one: RoundOut) -> str:
+    """Whom an open round waits for, and in a secure one what for."""
+    if one.secure is None:
+        return f"missing: {names(one.missing)}"
+    return f"step {one.secure.step}, missing: {names(one.secure.waiting_for)}"
+
+
 def length(one: RoundOut) -> float | None:
     """Seconds from a round's opening to its closing; None while it is open."""
     if one.closed_at is None:
@@ -75,7 +82,7 @@ def _verdict(run: RunHistoryOut, joined: Sequence[str]) -> Verdict:
     where = f"{run.run}, round {now.number} of {run.request.rounds}"
     if run.phase == "aggregated":
         return Verdict("busy", "Aggregating", f"{where}: every update that counts is in.")
-    return Verdict("busy", "Round open", f"{where}; missing: {names(now.missing)}, until {clock(run.deadline_at)}.")
+    return Verdict("busy", "Round open", f"{where}; {awaited(now)}, until {clock(run.deadline_at)}.")
 
 
 def _round_facts(run: RunHistoryOut) -> tuple[Fact, ...]:

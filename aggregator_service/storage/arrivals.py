@@ -12,7 +12,7 @@ from aggregator_service.storage.history import instant
 from aggregator_service.storage.tables import ARRIVALS
 from shared.schemas import ArrivalOut, ArrivalsOut
 
-Call = Literal["join", "update", "other"]
+Call = Literal["join", "update", "keys", "shares", "answers", "other"]
 
 LEAST_REFUSED = 400  # the HTTP status from which on an answer is a refusal
 MOST_REFUSED = 1000  # rows of one client: who is refused over and over may not fill the disk

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,22 +77,25 @@ class Blobs:
     """The files of one directory. Names are random, so that no two uploads can meet."""
 
     def __init__(self, directory: Path, disk: Disk) -> None:
-        self._directory, self._disk = directory, disk
+        self.directory, self._disk = directory, disk
         self._sound: dict[str, tuple[int, int]] = {}  # size and time of change of the files that were found sound
         with disk.asked("a directory for blobs"):
             directory.mkdir(parents=True, exist_ok=True)
             sync_directory(directory.parent)
 
     def path(self, name: str) -> Path:
-        return self._directory / name
+        return self.directory / name
 
-    def save(self, body: bytes) -> Blob:
-        with Spool(self._directory, self._disk) as spool:
-            return _complete(spool, body)
+    def save(self, body: Iterable[bytes]) -> Blob:
+        """Store a body that comes in pieces."""
+        with Spool(self.directory, self._disk) as spool:
+            for piece in body:
+                spool.write(piece)
+            return spool.finish()
 
     async def receive(self, body: AsyncIterator[bytes], *, limit: int) -> Blob:
         """Spool a stream in worker threads; TooLargeError as soon as it is over `limit` bytes."""
-        with Spool(self._directory, self._disk) as spool:
+        with Spool(self.directory, self._disk) as spool:
             gathered = bytearray()
             async for piece in body:
                 gathered += piece
@@ -129,7 +132,7 @@ class Blobs:
 
     def probe(self, size: int) -> None:
         """Store so many bytes as an upload is stored, and remove them. UnavailableError while the disk refuses."""
-        self.remove([self.save(bytes(size)).name])
+        self.remove([self.save([bytes(size)]).name])
 
     def remove(self, names: Collection[str]) -> None:
         with self._disk.asked("files to be removed"):
@@ -140,7 +143,7 @@ class Blobs:
     def keep_only(self, names: Collection[str]) -> None:
         """Remove what no row of the database speaks of: what a crash left between a file and its commit."""
         with self._disk.asked("the directory of blobs to be cleared"):
-            for file in self._directory.iterdir():
+            for file in self.directory.iterdir():
                 if file.suffix in (PART, WHOLE) and file.name not in names:
                     file.unlink(missing_ok=True)
 

@@ -15,9 +15,10 @@ from aggregator_service.storage.tables import FEDERATION
 from shared.errors import DamagedError, SettingsError
 from shared.ownership import owned
 from shared.schemas import Declaration
+from shared.timeouts import DATABASE_SECONDS
 
 NAME = "aggregator.sqlite"
-PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000")
+PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"busy_timeout={DATABASE_SECONDS * 1000:.0f}")
 
 
 class Database:
@@ -35,7 +36,7 @@ class Database:
         event.listen(self._engine, "connect", _prepare)
         try:
             self._open(file)
-            self._belong(declaration.model_dump(mode="json"))
+            self._belong(declaration)
         except BaseException:
             self.close()
             raise
@@ -72,14 +73,16 @@ class Database:
             with self.writing() as connection:
                 revisions.upgrade(connection)
 
-    def _belong(self, declaration: dict[str, Any]) -> None:
+    def _belong(self, declaration: Declaration) -> None:
         """A directory belongs to one federation for good."""
         with self.writing() as connection:
             held = connection.scalar(select(FEDERATION.c.declaration))
             if held is None:
-                connection.execute(insert(FEDERATION).values(id=1, declaration=declaration, sequence=0))
-            elif held != declaration:
-                raise SettingsError("state_directory: it holds a federation with another strategy, width or layers")
+                row = {"id": 1, "declaration": declaration.model_dump(mode="json"), "sequence": 0}
+                connection.execute(insert(FEDERATION).values(row))
+            elif Declaration.model_validate(held) != declaration:  # an older row has fewer fields
+                words = "it holds a federation with another strategy, width or layers, or other in being secure"
+                raise SettingsError(f"state_directory: {words}")
 
 
 def _prepare(connection: Any, record: object) -> None:

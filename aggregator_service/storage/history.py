@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, select
 
+from aggregator_service.secure import phases
+from aggregator_service.storage import records
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.tables import ENROLMENTS, ROUNDS, RUNS, STATES, UPDATES
+from aggregator_service.storage.tables import ENROLMENTS, QUARANTINES, ROUNDS, RUNS, STATES, UPDATES
 from shared.errors import NotFoundError
-from shared.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn
+from shared.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn, SecureOut
+from shared.secure.server import PHASES, SecureRound
 from shared.strategies.lpsfed import similarities
 from shared.strategy import Scalars
 
@@ -35,7 +39,9 @@ def run_history(database: Database, name: str) -> RunHistoryOut:
             raise NotFoundError(f"there is no run {name!r}")
         head = _head(row)
         rounds = _rounds(connection, name, head.request.method.similarity_floor)
-        return head.model_copy(update={"rounds": rounds})
+        enrolled = connection.scalars(select(ENROLMENTS.c.client).where(ENROLMENTS.c.run == name))
+        missing = rounds[-1].missing if row.phase == "open" else ()
+        return head.model_copy(update={"rounds": rounds, "enrolled": tuple(sorted(enrolled)), "missing": missing})
 
 
 def _head(row: Row[Any]) -> RunHistoryOut:
@@ -53,24 +59,52 @@ def _rounds(connection: Connection, name: str, floor: float) -> tuple[RoundOut, 
     enrolled = connection.execute(select(ENROLMENTS).where(ENROLMENTS.c.run == name)).all()
     since = {row.client: row.since_round for row in enrolled}
     sent = _participants(connection, name, _near(connection, name, floor))
+    times = _shut_out(connection)
     views = []
     for row in connection.execute(select(ROUNDS).where(ROUNDS.c.run == name).order_by(ROUNDS.c.number)):
         expected = sorted(client for client, first in since.items() if first <= row.number)
-        absent = {client: ParticipantOut(client=client, received=False) for client in expected}
-        views.append(_round(row, absent | sent.get(row.number, {})))
+        absent = {client: _absent(client, row, times.get(client, ())) for client in expected}
+        exchange = records.exchange(connection, name, row.number) if row.phase == "open" else None
+        views.append(_round(row, absent | sent.get(row.number, {}), exchange))
     return tuple(views)
 
 
-def _round(row: Row[Any], everybody: Mapping[str, ParticipantOut]) -> RoundOut:
+def _round(row: Row[Any], everybody: Mapping[str, ParticipantOut], exchange: SecureRound | None) -> RoundOut:
     participants = tuple(everybody[client] for client in sorted(everybody))
+    awaited = [one.client for one in participants if not one.quarantined]
     return RoundOut(
         number=row.number,
         phase=row.phase,
+        secure=None if exchange is None else _secure(exchange, awaited),
         opened_at=instant(row.opened_at),
         closed_at=None if row.closed_at is None else instant(row.closed_at),
-        missing=tuple(one.client for one in participants if not one.received),
+        missing=tuple(one.client for one in participants if not (one.received or one.quarantined)),
         participants=participants,
     )
+
+
+def _secure(exchange: SecureRound, awaited: Sequence[str]) -> SecureOut:
+    return SecureOut(
+        step=exchange.phase,
+        threshold=exchange.terms.threshold,
+        came={phase: len(exchange.collected(phase)) for phase in PHASES},
+        waiting_for=phases.expected(exchange, awaited),
+    )
+
+
+def _shut_out(connection: Connection) -> dict[str, list[Row[Any]]]:
+    """Every time that a client was quarantined, by client."""
+    by_client: dict[str, list[Row[Any]]] = {}
+    for row in connection.execute(select(QUARANTINES)):
+        by_client.setdefault(row.client, []).append(row)
+    return by_client
+
+
+def _absent(client: str, number: Row[Any], times: Sequence[Row[Any]]) -> ParticipantOut:
+    """One without an update in a round: quarantined if it was so when the round was closed, or is, of one at hand."""
+    closed_at = math.inf if number.closed_at is None else number.closed_at
+    quarantined = any(one.since <= closed_at and (one.lifted_at or math.inf) >= closed_at for one in times)
+    return ParticipantOut(client=client, received=False, quarantined=quarantined)
 
 
 def _near(connection: Connection, name: str, floor: float) -> dict[int, dict[str, float]]:

@@ -13,10 +13,12 @@ from pathlib import Path
 
 from aggregator_service.storage.disk import Disk
 from shared.errors import UnavailableError
+from shared.timeouts import NONCE_SECONDS
 
 NAME = "nonces.sqlite"
 MOST = 10_000  # of one client that are remembered: a client that asks too much shuts out itself alone
-PRAGMAS = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL", "PRAGMA busy_timeout=200")
+WAITING = f"PRAGMA busy_timeout={NONCE_SECONDS * 1000:.0f}"
+PRAGMAS = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL", WAITING)
 TABLE = """CREATE TABLE IF NOT EXISTS nonces (
     client TEXT NOT NULL, nonce TEXT NOT NULL, until REAL NOT NULL, PRIMARY KEY (client, nonce)) WITHOUT ROWID"""
 BY_TIME = "CREATE INDEX IF NOT EXISTS nonces_by_time ON nonces (until)"

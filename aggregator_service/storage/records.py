@@ -16,13 +16,17 @@ from aggregator_service.storage.tables import (
     ENROLMENTS,
     FEDERATION,
     LOSSES,
+    QUARANTINES,
     ROUNDS,
     RUNS,
+    SECURE_MESSAGES,
+    SECURE_ROUNDS,
     STATES,
     UPDATES,
 )
 from shared.errors import NotFoundError
-from shared.schemas import Counts, RunIn
+from shared.schemas import Cause, Counts, Declaration, RunIn
+from shared.secure.server import SecureRound
 from shared.strategy import Scalars
 
 
@@ -148,4 +152,38 @@ def _run(connection: Connection, row: Row[Any]) -> Run:
         reason=row.reason,
         receipts={held.receipt.client: held.receipt for held in _updates(connection, row.name, row.round)},
         lost=frozenset(connection.scalars(lost)),
+        quarantined=causes(connection),
+        readmitted=_readmitted(connection, opened.opened_at) if opened else frozenset(),
+        secure=_secure(connection),
+        exchange=exchange(connection, row.name, row.round),
     )
+
+
+def causes(connection: Connection) -> dict[str, Cause]:
+    """Who of the federation is shut out now, and why."""
+    rows = connection.execute(select(QUARANTINES).where(QUARANTINES.c.lifted_at.is_(None)))
+    return {row.client: row.cause for row in rows}
+
+
+def _readmitted(connection: Connection, since: float) -> frozenset[str]:
+    """Who was let in again since then."""
+    return frozenset(connection.scalars(select(QUARANTINES.c.client).where(QUARANTINES.c.lifted_at >= since)))
+
+
+def _secure(connection: Connection) -> Declaration | None:
+    """A federation sums in secret in all of its runs or in none."""
+    declaration = Declaration.model_validate(connection.execute(select(FEDERATION.c.declaration)).scalar_one())
+    return declaration if declaration.secure else None
+
+
+def exchange(connection: Connection, run: str, number: int) -> SecureRound | None:
+    """A secure round as it stands; None for an open one, and for one whose mean is stored."""
+    here = (SECURE_ROUNDS.c.run == run) & (SECURE_ROUNDS.c.round == number)
+    held = connection.execute(select(SECURE_ROUNDS).where(here)).first()
+    if held is None:
+        return None
+    came: dict[str, dict[str, Any]] = {}
+    theirs = (SECURE_MESSAGES.c.run == run) & (SECURE_MESSAGES.c.round == number)
+    for row in connection.execute(select(SECURE_MESSAGES).where(theirs)):
+        came.setdefault(row.phase, {})[row.client] = row.message
+    return SecureRound.model_validate({"terms": held.terms, "phase": held.phase, **came})

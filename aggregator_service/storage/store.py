@@ -20,10 +20,14 @@ from aggregator_service.storage.tables import (
     LOSSES,
     ROUNDS,
     RUNS,
+    SECURE_MESSAGES,
+    SECURE_ROUNDS,
     STATES,
     UPDATES,
 )
 from shared.schemas import Declaration
+from shared.secure.messages import FromClient
+from shared.secure.server import Phase, SecureRound
 
 
 def add_client(database: Database, client: Client, *, declaration: Declaration) -> None:
@@ -36,14 +40,14 @@ def add_client(database: Database, client: Client, *, declaration: Declaration) 
 
 def save_run(database: Database, run: Run, *, sequence: int) -> None:
     with database.writing() as connection:
-        _write(connection, run, sequence)
+        write_run(connection, run, sequence)
 
 
 def enrol(database: Database, run: Run, *, clients: Collection[str], sequence: int) -> None:
     """A run, new or changed by those who join it."""
     since = max(1, run.round)
     with database.writing() as connection:
-        _write(connection, run, sequence)
+        write_run(connection, run, sequence)
         for client in sorted(clients):
             row = {"run": run.name, "client": client, "since_round": since}
             connection.execute(insert(ENROLMENTS).values(row).on_conflict_do_nothing())
@@ -54,7 +58,34 @@ def add_update(database: Database, run: Run, *, held: HeldUpdate, sequence: int)
     row = asdict(held.receipt) | {"scalars": dict(held.scalars), "blob": held.blob}
     with database.writing() as connection:
         connection.execute(insert(UPDATES).values(row))
-        _write(connection, run, sequence)
+        write_run(connection, run, sequence)
+
+
+def add_masked(database: Database, run: Run, *, held: HeldUpdate, header: FromClient, sequence: int) -> None:
+    """A masked vector and its header together with what they brought about."""
+    row = asdict(held.receipt) | {"scalars": dict(held.scalars), "blob": held.blob}
+    with database.writing() as connection:
+        connection.execute(insert(UPDATES).values(row))
+        _write_message(connection, "masked", header)
+        write_run(connection, run, sequence)
+
+
+def add_message(database: Database, run: Run, *, phase: Phase, message: FromClient, sequence: int) -> None:
+    """A message of a secure round together with what it brought about."""
+    with database.writing() as connection:
+        _write_message(connection, phase, message)
+        write_run(connection, run, sequence)
+
+
+def _write_message(connection: Connection, phase: Phase, message: FromClient) -> None:
+    row = {"run": message.run, "round": message.round, "phase": phase, "client": message.client}
+    connection.execute(insert(SECURE_MESSAGES).values(row | {"message": message.model_dump(mode="json")}))
+
+
+def drop_masked(database: Database, run: str, *, last: int) -> list[str]:
+    """Forget the masked vectors of all rounds up to `last`, whose sum is stored; returns the files that may go."""
+    with database.writing() as connection:
+        return _forget(connection, UPDATES, (UPDATES.c.run != run) | (UPDATES.c.round <= last))
 
 
 def lose_updates(database: Database, run: Run, *, lost: Collection[HeldUpdate], found_at: float, sequence: int) -> None:
@@ -66,14 +97,14 @@ def lose_updates(database: Database, run: Run, *, lost: Collection[HeldUpdate], 
         for one in lost:
             row = {"run": run.name, "round": run.round, "client": one.receipt.client, "digest": one.receipt.digest}
             connection.execute(insert(LOSSES).values(row | {"found_at": found_at}).on_conflict_do_nothing())
-        _write(connection, run, sequence)
+        write_run(connection, run, sequence)
 
 
 def add_state(database: Database, run: Run, *, state: HeldState, sequence: int) -> None:
     """The state after a round together with what follows: the next round, or the end."""
     with database.writing() as connection:
         connection.execute(insert(STATES).values(asdict(state)))
-        _write(connection, run, sequence)
+        write_run(connection, run, sequence)
 
 
 def add_anchor(database: Database, run: str, *, number: int, anchor: Anchor) -> None:
@@ -103,7 +134,8 @@ def _forget(connection: Connection, table: Table, old: ColumnElement[bool]) -> l
     return names
 
 
-def _write(connection: Connection, run: Run, sequence: int) -> None:
+def write_run(connection: Connection, run: Run, sequence: int) -> None:
+    """A run as it stands, within the caller's transaction."""
     row = {"deadline": run.deadline, "phase": run.phase, "round": run.round, "reason": run.reason}
     first = {
         "number": int(run.name.removeprefix("run-")),
@@ -115,6 +147,24 @@ def _write(connection: Connection, run: Run, sequence: int) -> None:
     connection.execute(update(FEDERATION).values(sequence=sequence))
     if run.round:
         _write_round(connection, run)
+    if run.secure is not None:
+        _forget_exchanges(connection, run)
+    if run.exchange is not None:
+        _write_exchange(connection, run.exchange)
+
+
+def _forget_exchanges(connection: Connection, run: Run) -> None:
+    """Messages of rounds that are over: shares in them restore secrets that nobody needs any more."""
+    for table in (SECURE_MESSAGES, SECURE_ROUNDS):
+        here = (table.c.run == run.name) & (table.c.round == run.round)
+        connection.execute(delete(table).where(~here) if run.exchange is not None else delete(table))
+
+
+def _write_exchange(connection: Connection, exchange: SecureRound) -> None:
+    terms = exchange.terms
+    row = {"run": terms.run, "round": terms.round, "phase": exchange.phase, "terms": terms.model_dump(mode="json")}
+    statement = insert(SECURE_ROUNDS).values(row)
+    connection.execute(statement.on_conflict_do_update(["run", "round"], set_={"phase": exchange.phase}))
 
 
 def _write_round(connection: Connection, run: Run) -> None:

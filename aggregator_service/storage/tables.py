@@ -94,6 +94,54 @@ LOSSES = Table(
     ForeignKeyConstraint(["run", "round"], ["rounds.run", "rounds.number"]),
 )
 
+# `phase`: where the round's exchange stands; `terms`: what it is held on.
+SECURE_ROUNDS = Table(
+    "secure_rounds",
+    METADATA,
+    Column("run", String, primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("phase", String, nullable=False),
+    Column("terms", JSON, nullable=False),
+    ForeignKeyConstraint(["run", "round"], ["rounds.run", "rounds.number"]),
+)
+
+# What one client has sent in one phase, for the others or for all; a round's are deleted once its mean is stored.
+SECURE_MESSAGES = Table(
+    "secure_messages",
+    METADATA,
+    Column("run", String, primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("phase", String, primary_key=True),
+    Column("client", String, ForeignKey("clients.name"), primary_key=True),
+    Column("message", JSON, nullable=False),
+    ForeignKeyConstraint(["run", "round"], ["rounds.run", "rounds.number"]),
+)
+
+# `cause`: refusals, distance or operator; `reason`: in the operator's words or in ours. At most one of a client's rows
+# is not lifted.
+QUARANTINES = Table(
+    "quarantines",
+    METADATA,
+    Column("sequence", Integer, primary_key=True),
+    Column("client", String, ForeignKey("clients.name"), nullable=False),
+    Column("cause", String, nullable=False),
+    Column("reason", String, nullable=False),
+    Column("run", String),
+    Column("round", Integer),
+    Column("since", Float, nullable=False),
+    Column("lifted_at", Float),
+    Index("quarantines_by_client", "client", "lifted_at"),
+)
+
+# Updates of one client that were refused for what they were, in one run, since it was last let in.
+REFUSALS = Table(
+    "refusals",
+    METADATA,
+    Column("run", String, ForeignKey("runs.name"), primary_key=True),
+    Column("client", String, ForeignKey("clients.name"), primary_key=True),
+    Column("refused", Integer, nullable=False),
+)
+
 ANCHORS = Table(
     "anchors",
     METADATA,

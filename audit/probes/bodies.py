@@ -34,13 +34,13 @@ def malformed(declaration: Declaration) -> dict[str, bytes]:
         "one scalar more": encode(Parameters(arrays, {**scalars, WORD: VALUE})),
         "one metadata field more": _with_metadata(well_formed(declaration)),
         "bytes after the end": well_formed(declaration) + WORD.encode(),
-        "spaces in the header": _with_header(well_formed(declaration), "", " " * 64),
+        "spaces in the header": with_header(well_formed(declaration), "", " " * 64),
     }
     if scalars:
-        bodies["a scalar spelt anew"] = _with_header(well_formed(declaration), f"{VALUE}", f"{VALUE}0")
+        bodies["a scalar spelt anew"] = with_header(well_formed(declaration), f"{VALUE}", f"{VALUE}0")
     if arrays:
         more_said = f'"{WORD}":"{WORD}","dtype":'
-        bodies["a field more in the header"] = _with_header(well_formed(declaration), '"dtype":', more_said)
+        bodies["a field more in the header"] = with_header(well_formed(declaration), '"dtype":', more_said)
         name, value = next(iter(sorted(arrays.items())))
         changed: dict[str, Any] = {
             "another shape": np.concatenate([value.ravel(), value.ravel()]),
@@ -85,7 +85,7 @@ def _with_metadata(body: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + body[8 + length :]
 
 
-def _with_header(body: bytes, old: str, new: str) -> bytes:
+def with_header(body: bytes, old: str, new: str) -> bytes:
     """What a reader of safetensors takes for the same: another spelling of the header's first such place."""
     length = int.from_bytes(body[:8], "little")
     text = body[8 : 8 + length].decode()

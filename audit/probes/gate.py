@@ -11,6 +11,7 @@ import httpx
 
 from audit.evidence import Probe
 from audit.probes import bodies
+from audit.probes.masked import probing
 from audit.probes.uploads import JSON, Intruder, Place
 from client_service.boundary.gate import USER_AGENT, Boundary, GateTransport
 from client_service.boundary.ledger import Ledger
@@ -55,9 +56,9 @@ def _requests(who: Intruder, http: httpx.AsyncClient) -> Iterator[tuple[str, htt
     def put(path: str, body: bytes, media: str = MEDIA_TYPE) -> httpx.Request:
         return http.build_request("PUT", path, content=body, headers={"Content-Type": media})
 
-    own, whole = PLACE.of(who.client), bodies.well_formed(who.declaration)
+    own, (whole, malformed) = PLACE.of(who.client), probing(who.declaration, who.client, PLACE.run, PLACE.round)
     yield CONTROL, put(own, whole)
-    for name, body in bodies.malformed(who.declaration).items():
+    for name, body in malformed.items():
         yield name, put(own, body)
     yield "JSON", put(own, bodies.NOTHING, JSON)
     yield "another client's name", put(PLACE.of(who.another), whole)

@@ -16,6 +16,7 @@ import httpx
 
 from audit.evidence import Evidence, Probe, Sent
 from audit.probes import bodies
+from audit.probes.masked import probing
 from client_service.boundary.crossings import attempts
 from shared.errors import (
     AuthenticationError,
@@ -88,8 +89,9 @@ def latest_place(evidence: Evidence) -> Place | None:
 
 def tries(who: Intruder, place: Place) -> Iterator[Try]:
     """All of them, each refused for what its name says."""
-    own, whole, nonce = place.of(who.client), bodies.well_formed(who.declaration), secrets.token_hex(NONCE_BYTES)
-    for name, body in bodies.malformed(who.declaration).items():
+    own, nonce = place.of(who.client), secrets.token_hex(NONCE_BYTES)
+    whole, malformed = probing(who.declaration, who.client, place.run, place.round)
+    for name, body in malformed.items():
         yield Try(name, "PUT", own, 422, ProtocolError.code, body, MEDIA_TYPE, place=place)
     # The control: what is well-formed is refused for another reason.
     put = Try("control: as declared", "PUT", own, 409, ConflictError.code, whole, MEDIA_TYPE, place, nonce=nonce)

@@ -22,6 +22,7 @@ from shared.errors import (
     ForbiddenError,
     NotFoundError,
     ProtocolError,
+    QuarantinedError,
     ReplayError,
     RoundClosedError,
     TooLargeError,
@@ -29,14 +30,15 @@ from shared.errors import (
 )
 from shared.graph import Float64
 from shared.schemas import AnchorOut, Counts, Declaration, JoinIn, JoinOut, ReceiptOut, RunOut
+from shared.secure.agreement import answered
+from shared.secure.messages import FromClient
 from shared.signing.keys import PrivateKey
 from shared.strategy import Parameters
+from shared.timeouts import ATTEMPTS, RETRY_PAUSE_SECONDS, RETRY_SECONDS, CallLimits
 from shared.web.tls import reason
 from shared.wire import MEDIA_TYPE, check, decode
 
 Model = TypeVar("Model", bound=BaseModel)
-ATTEMPTS = 4  # of one call, all of them safe to repeat; the agent comes back later anyway
-RETRY_SECONDS = 15.0
 PASSING = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS)  # refusals of this moment alone
 RAISED: dict[str, type[FederationError]] = {
     kind.code: kind
@@ -48,6 +50,7 @@ RAISED: dict[str, type[FederationError]] = {
         ForbiddenError,
         NotFoundError,
         ProtocolError,
+        QuarantinedError,
         ReplayError,
         RoundClosedError,
         TooLargeError,
@@ -64,8 +67,8 @@ def _passing(error: Exception) -> bool:
 class Aggregator:
     """The aggregator as this client may call it. Every answer that is no success becomes an error of the tree."""
 
-    def __init__(self, http: httpx.AsyncClient, boundary: Boundary, timeout_seconds: float, traffic: Traffic) -> None:
-        self._http, self._timeout, self.traffic = http, timeout_seconds, traffic
+    def __init__(self, http: httpx.AsyncClient, boundary: Boundary, limits: CallLimits, traffic: Traffic) -> None:
+        self._http, self._limits, self.traffic = http, limits, traffic
         self._client, self._declaration = boundary.client, boundary.declaration
 
     async def join(self, declaration: Declaration, counts: Counts | None) -> JoinOut:
@@ -98,10 +101,22 @@ class Aggregator:
         )
         return None if answer.status_code == httpx.codes.NO_CONTENT else self._parameters(answer)
 
+    async def relay(self, call: str, message: FromClient) -> None:
+        """Pass a message of a secure round on to the others."""
+        path, body = f"{self._own(message.run, message.round)}/{call}", message.model_dump_json().encode()
+        await self._call("PUT", path, content=body, headers={"Content-Type": "application/json"})
+
+    async def relayed(self, call: str, model: type[Model], run: str, number: int, wait: float) -> Model | None:
+        """What the others have said in a secure round, or None when the wait was over first."""
+        path, query = f"{self._own(run, number)}/{call}", {"wait": f"{wait:g}"}
+        answer = await self._call("GET", path, params=query, wait=wait)
+        return None if answer.status_code == httpx.codes.NO_CONTENT else _parsed(model, answer)
+
     def _parameters(self, answer: httpx.Response) -> Parameters:
-        """What came must be what this client shares: the aggregator may overwrite nothing else in the model."""
+        """What came must be what this client shares, and in a secure federation may have rhobar beside it: the
+        aggregator may overwrite nothing else in the model."""
         specification, content = decode(answer.content)
-        check(self._declaration, specification, content)
+        check(answered(self._declaration) if self._declaration.secure else self._declaration, specification, content)
         return content
 
     def _own(self, run: str, number: int) -> str:
@@ -110,9 +125,11 @@ class Aggregator:
     async def _call(self, method: str, path: str, *, wait: float = 0.0, **what: object) -> httpx.Response:
         """One call, repeated while the connection fails. UnavailableError when it goes on failing."""
         try:
-            async for attempt in stamina.retry_context(on=_passing, attempts=ATTEMPTS, timeout=RETRY_SECONDS):
+            async for attempt in stamina.retry_context(
+                on=_passing, attempts=ATTEMPTS, timeout=RETRY_SECONDS, wait_max=RETRY_PAUSE_SECONDS
+            ):
                 with attempt:
-                    limits = httpx.Timeout(self._timeout, read=self._timeout + wait)
+                    limits = httpx.Timeout(self._limits.timeout, read=self._limits.timeout + wait)
                     return await self._once(method, path, timeout=limits, **what)
         except httpx.TransportError as error:
             raise UnavailableError(f"the aggregator cannot be reached: {reason(error)}") from None
@@ -127,14 +144,14 @@ class Aggregator:
 
 @asynccontextmanager
 async def connected(
-    boundary: Boundary, ledger: Ledger, key: PrivateKey, *, timeout_seconds: float, inner: httpx.AsyncBaseTransport
+    boundary: Boundary, ledger: Ledger, key: PrivateKey, *, limits: CallLimits, inner: httpx.AsyncBaseTransport
 ) -> AsyncIterator[Aggregator]:
     """The client's only outgoing HTTP client: it follows no redirect, heeds no proxy, and passes the gate."""
     headers = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
-    transport = GateTransport(inner, boundary, ledger, key)
+    transport = GateTransport(inner, boundary, ledger, key, call_seconds=limits.call)
     http = httpx.AsyncClient(transport=transport, base_url=boundary.aggregator, headers=headers, trust_env=False)
     async with http:
-        yield Aggregator(http, boundary, timeout_seconds, transport.traffic)
+        yield Aggregator(http, boundary, limits, transport.traffic)
 
 
 def _parsed(model: type[Model], answer: httpx.Response) -> Model:

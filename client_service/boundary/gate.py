@@ -10,7 +10,7 @@ import hashlib
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,12 @@ import httpx
 from pydantic import ValidationError
 
 from client_service.boundary.ledger import Ledger
+from client_service.boundary.masked import MESSAGES, masked, relayed
 from shared.errors import FederationError, PrivacyError, ProtocolError, TooLargeError
 from shared.schemas import Declaration, JoinIn, ReceiptOut
 from shared.signing.keys import PrivateKey
 from shared.signing.messages import NONCE_BYTES, Signatory, Target, sign
+from shared.timeouts import CALL_SECONDS
 from shared.wire import MEDIA_TYPE, check, decode, encode
 
 USER_AGENT = "lpsfed-client"
@@ -42,11 +44,12 @@ class Call:
     query: re.Pattern[str] = re.compile("")
 
 
-def declared_calls(client: str) -> tuple[Call, ...]:
-    """All that this client ever asks of the aggregator."""
+def declared_calls(client: str, *, secure: bool = False) -> tuple[Call, ...]:
+    """All that this client ever asks of the aggregator; in a secure federation its updates are masked, and what the
+    masks need is said too."""
     run, number = r"/v1/runs/(?P<run>run-[0-9]{1,9})", r"/rounds/(?P<round>[0-9]{1,9})"
     own = f"{run}{number}/clients/{re.escape(client)}"
-    return (
+    always = (
         Call("join", "POST", re.compile(r"/v1/clients")),
         Call("current", "GET", re.compile(r"/v1/runs/current"), re.compile(f"wait={NUMBER}(?:&after={NUMBER})?")),
         Call("model", "GET", re.compile(f"{run}/model")),
@@ -54,17 +57,28 @@ def declared_calls(client: str) -> tuple[Call, ...]:
         Call("update", "PUT", re.compile(f"{own}/update")),
         Call("personalized", "GET", re.compile(f"{own}/personalized"), re.compile(f"wait={NUMBER}")),
     )
+    if not secure:
+        return always
+    waiting = re.compile(f"wait={NUMBER}")
+    said = (Call(name, "PUT", re.compile(f"{own}/{name}")) for name in MESSAGES)
+    asked = (Call(name, "GET", re.compile(f"{own}/{name}"), waiting) for name in ("roster", "delivery", "request"))
+    return (*always, *said, *asked)
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """Who sends, where to, and what may be sent."""
+    """Who sends, where to, and what may be sent.
+
+    permit: with differential privacy, an update's sha256 (None: masked) -> what the ledger says of its release;
+    PrivacyError for what is none.
+    """
 
     client: str
     aggregator: httpx.URL
     declaration: Declaration
     counts: bool
     max_upload_bytes: int
+    permit: Callable[[str | None], Mapping[str, Any]] | None = None
 
 
 @dataclass
@@ -81,19 +95,27 @@ class GateTransport(httpx.AsyncBaseTransport):
     Whoever is above has no part in a signature: its time and its nonce are made here, when all the rest is fixed.
     """
 
-    def __init__(self, inner: httpx.AsyncBaseTransport, boundary: Boundary, ledger: Ledger, key: PrivateKey) -> None:
-        self._inner, self._boundary, self._ledger = inner, boundary, ledger
+    def __init__(
+        self,
+        inner: httpx.AsyncBaseTransport,
+        boundary: Boundary,
+        ledger: Ledger,
+        key: PrivateKey,
+        *,
+        call_seconds: float = CALL_SECONDS,
+    ) -> None:
+        self._inner, self._boundary, self._ledger, self._call_seconds = inner, boundary, ledger, call_seconds
         self._signatory = Signatory(boundary.client, key)
         said = {**CONSTANT, "host": boundary.aggregator.netloc.decode("ascii")}
         self._headers = {name: re.compile(re.escape(value)) for name, value in said.items()}
         self._headers |= {"content-type": CONTENT, "content-length": LENGTH}
         self.traffic = Traffic()
-        self._calls = declared_calls(boundary.client)
+        self._calls = declared_calls(boundary.client, secure=boundary.declaration.secure)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         call, place = self._declared(request)
         body = await request.aread()
-        fields = self._fields(call, request, body)
+        fields = self._fields(call, place, request, body)
         what = {"bytes": len(body), "sha256": hashlib.sha256(body).hexdigest(), **fields}
         intent = self._ledger.append("intent", call=call.name, to=str(self._boundary.aggregator), **place, **what)
         self.traffic.up += len(body)
@@ -135,12 +157,15 @@ class GateTransport(httpx.AsyncBaseTransport):
         if wrong := sorted(name for name, value in headers.items() if not self._headers[name].fullmatch(value)):
             raise PrivacyError(f"expected this client's own values of the headers {wrong}, got others")
 
-    def _fields(self, call: Call, request: httpx.Request, body: bytes) -> dict[str, Any]:
+    def _fields(self, call: Call, place: Mapping[str, str], request: httpx.Request, body: bytes) -> dict[str, Any]:
         """What the body holds, field by field, read from the very bytes that are about to leave."""
         if call.name == "join":
             return {"join": self._joined(body)}
         if call.name == "update":
-            return self._update(request.headers, body)
+            self._require_size(request.headers, body)
+            return self._masked(place, body) if self._boundary.declaration.secure else self._update(body)
+        if call.name in MESSAGES:
+            return relayed(call.name, self._boundary.client, place, body)
         if body:
             raise PrivacyError(f"expected no body for {call.name!r}, got {len(body)} bytes")
         return {}
@@ -159,9 +184,20 @@ class GateTransport(httpx.AsyncBaseTransport):
         counts = None if message.counts is None else message.counts.model_dump()
         return {"client": message.client, "strategy": message.declaration.strategy, "counts": counts}
 
-    def _update(self, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
+    def _require_size(self, headers: Mapping[str, str], body: bytes) -> None:
         if len(body) > self._boundary.max_upload_bytes or headers.get("content-type") != MEDIA_TYPE:
             raise PrivacyError(f"expected at most {self._boundary.max_upload_bytes} bytes of {MEDIA_TYPE}")
+
+    def _masked(self, place: Mapping[str, str], body: bytes) -> dict[str, Any]:
+        found = masked(self._boundary.declaration, self._boundary.client, place, body)
+        return self._released(None) | {
+            "tensors": [
+                _tensor(name, value.shape, value.tobytes(), "U64") for name, value in sorted(found.vector.items())
+            ],
+            "scalars": dict(found.header.scalars),
+        }
+
+    def _update(self, body: bytes) -> dict[str, Any]:
         try:
             specification, content = decode(body)
             check(self._boundary.declaration, specification, content)
@@ -169,10 +205,14 @@ class GateTransport(httpx.AsyncBaseTransport):
             raise PrivacyError("expected an update of the declared tensors and scalars, got another body") from None
         if body != encode(content):  # repeated names, spaces and digits could carry anything
             raise PrivacyError("expected the update as this client writes it, got another form of it")
-        return {
+        return self._released(hashlib.sha256(body).hexdigest()) | {
             "tensors": [_tensor(spec.name, spec.shape, content.arrays[spec.name].tobytes()) for spec in specification],
             "scalars": dict(content.scalars),
         }
+
+    def _released(self, digest: str | None) -> dict[str, Any]:
+        permit = self._boundary.permit
+        return {} if permit is None else {"privacy": permit(digest)}
 
     def _signed(self, request: httpx.Request, body: bytes) -> httpx.Request:
         target = Target.of(request.method, request.url.raw_path)
@@ -183,10 +223,9 @@ class GateTransport(httpx.AsyncBaseTransport):
         )
 
     async def _answer_in_time(self, request: httpx.Request) -> httpx.Response:
-        """Each step of a call has its limit; all together have the sum, else an answer could trickle in for ever."""
-        limits = [limit for limit in request.extensions.get("timeout", {}).values() if limit is not None]
+        """Each step of a call has its limit; all together have one too, else an answer could trickle in for ever."""
         try:
-            async with asyncio.timeout(sum(limits) if limits else None):
+            async with asyncio.timeout(self._call_seconds):
                 return await self._answer(request)
         except TimeoutError:
             raise httpx.ReadTimeout("the answer was not whole in time", request=request) from None
@@ -223,10 +262,10 @@ def _receipt(content: bytes) -> dict[str, Any] | None:
         return None
 
 
-def _tensor(name: str, shape: tuple[int, ...], content: bytes) -> dict[str, Any]:
+def _tensor(name: str, shape: tuple[int, ...], content: bytes, dtype: str = "F32") -> dict[str, Any]:
     return {
         "name": name,
-        "dtype": "F32",
+        "dtype": dtype,
         "shape": list(shape),
         "bytes": len(content),
         "sha256": hashlib.sha256(content).hexdigest(),

@@ -20,7 +20,14 @@ CALLS = {
     "anchor": "fetch the anchor’s kernel",
     "update": "send an update",
     "personalized": "fetch a round’s parameters",
+    "keys": "secure round: send public keys",
+    "roster": "secure round: fetch everybody’s public keys",
+    "shares": "secure round: send sealed shares of its secrets",
+    "delivery": "secure round: fetch what the others have sealed for it",
+    "request": "secure round: ask whose update is in the sum",
+    "answers": "secure round: send the shares that open the sum",
 }
+BRINGING = ("model", "anchor", "personalized")  # parameters or a kernel
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ def report(summary: Summary, declaration: Declaration, *, counts: bool) -> Repor
     """`counts`: does the silo's policy let the numbers of users, items and edges leave?"""
     newest = summary.latest[::-1]
     updates = [sent(one, declaration) for one in newest if one.call == "update"][: SHOWN + EARLIER]
-    received = [_received(one) for one in newest if one.call not in ("update", "join") and one.answer_bytes][:SHOWN]
+    received = [_received(one) for one in newest if one.call in BRINGING and one.answer_bytes][:SHOWN]
     return Report(
         verdicts=(_content(summary), _chain(summary), _answers(summary)),
         declared=declared(declaration),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from client_service.pages.record import Summary
-from client_service.schemas import QualityOut, StatusOut
+from client_service.schemas import PrivacyOut, QualityOut, StatusOut
 from shared.web.pages import Fact, Verdict, figure, size
 from shared.words import counted
 
@@ -47,7 +47,7 @@ def standing(status: StatusOut, quality: QualityOut, summary: Summary) -> Standi
         rounds=status.rounds,
         problem=status.problem,
         warnings=status.warnings,
-        facts=(_left(summary), _on_record(summary), *_learnt(quality), _answering(status)),
+        facts=(_left(summary), *_spent(status.privacy), _on_record(summary), *_learnt(quality), _answering(status)),
     )
 
 
@@ -77,6 +77,15 @@ def _left(summary: Summary) -> Fact:
     sent = sum(total.bytes_out for total in summary.totals)
     note = f"{counted(times.get('update', 0), 'update')} and {counted(times.get('join', 0), 'join')}"
     return Fact("Left this silo", size(sent), note)
+
+
+def _spent(privacy: PrivacyOut | None) -> tuple[Fact, ...]:
+    """Epsilon so far of the budget, where there is differential privacy."""
+    if privacy is None:
+        return ()
+    at = f", delta {privacy.delta:g}" if privacy.delta is not None else ""
+    note = "spent: no update leaves any more" if privacy.exhausted else f"epsilon so far of the budget{at}"
+    return (Fact("Privacy", f"{privacy.epsilon:.3g} of {privacy.budget:.3g}", note),)
 
 
 def _on_record(summary: Summary) -> Fact:

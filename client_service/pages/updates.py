@@ -8,6 +8,7 @@ from typing import Any
 
 from client_service.boundary.crossings import Attempt
 from shared.schemas import Declaration
+from shared.secure.agreement import beside, forms
 from shared.web.pages import Verdict, shape
 
 REFUSED = 400  # the least status of a refusal
@@ -60,9 +61,9 @@ def as_declared(one: Attempt, declaration: Declaration) -> bool:
     """Did it hold the declared tensors and at most the declared scalars; or, where it was no update, nothing at all?"""
     if one.call != "update":
         return not one.tensors and not one.scalars
-    ours = {(spec.name, spec.dtype, spec.shape) for spec in declaration.tensors}
+    ours = {(name, form.dtype, form.shape) for name, form in forms(declaration).items()}
     theirs = [(field.get("name"), field.get("dtype"), tuple(field.get("shape", ()))) for field in one.tensors]
-    return len(theirs) == len(ours) and set(theirs) == ours and set(one.scalars) <= set(declaration.scalars)
+    return len(theirs) == len(ours) and set(theirs) == ours and set(one.scalars) <= set(beside(declaration))
 
 
 def _outcome(one: Attempt) -> Verdict:

@@ -94,7 +94,12 @@ def accept(state: SecureRound, message: PublicKeys | SealedShares | UnmaskAnswer
 def accept_masked(state: SecureRound, update: MaskedUpdate) -> SecureRound:
     """Take the header of a masked vector in, if the vector is what it says. The vector itself stays with the caller."""
     vector.require_same(state.terms, update.vector, update.header.digest)
-    return _accept(state, "masked", update.header)
+    return accept_header(state, update.header)
+
+
+def accept_header(state: SecureRound, header: MaskedHeader) -> SecureRound:
+    """The same, where the caller has held the vector against this header before."""
+    return _accept(state, "masked", header)
 
 
 def _accept(state: SecureRound, phase: Phase, message: FromClient) -> SecureRound:

@@ -17,6 +17,7 @@ from shared.strategy import Parameters
 
 Vector = Mapping[str, Ring]
 SCALARS = "#scalars"  # no declared tensor can have this name
+LEAST_TOLD = 16  # numbers by which masked and unmasked can be told apart
 
 
 class MaskedUpdate(NamedTuple):
@@ -62,6 +63,14 @@ def require_same(terms: Terms, vector: Vector, expected: str) -> None:
             raise ProtocolError(f"expected uint64 {list(shape)}, got {got.dtype} {list(got.shape)} for {name!r}")
     if (came := digest(vector)) != expected:
         raise ProtocolError(f"expected a masked vector of digest {expected}, got {came}")
+
+
+def lies_open(values: Ring) -> bool:
+    """Are these numbers that nobody has masked? A masked one is that small once in 2,048 times, so of sixteen that
+    half are happens less than once in 2^70 times; of fewer nothing can be said."""
+    numerators = np.abs(values.view(np.int64).astype(np.float64))
+    within = np.count_nonzero(numerators <= fixed_point.LIMIT / fixed_point.STEP)
+    return bool(values.size >= LEAST_TOLD and 2 * within > values.size)
 
 
 def mean(terms: Terms, totals: Iterable[tuple[str, Ring]], count: int) -> Parameters:

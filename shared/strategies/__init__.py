@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shared.errors import SettingsError
+from shared.robust.choice import robust
 from shared.settings import MethodSettings
 from shared.strategies.f2mf import f2mf
 from shared.strategies.fedavg import fedavg
@@ -43,7 +44,7 @@ SHARES_ITEMS = frozenset({"fedmf", "f2mf", "pfedrec", "fedrap", "fedpergnn", "fe
 
 
 def build_strategy(name: str, method: MethodSettings) -> Strategy:
-    """The named algorithm with the run's settings. Raises SettingsError for an unknown name."""
+    """The named algorithm with the run's settings. SettingsError for an unknown name, or for settings not for it."""
     if name not in STRATEGIES:
         raise SettingsError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {name!r}")
-    return STRATEGIES[name](method)
+    return robust(STRATEGIES[name](method), method)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from shared.parameters import table_specification
+from shared.ranges import Range, clamped
 from shared.settings import MethodSettings
 from shared.strategies.fedmf import shorter
 from shared.strategies.tables import mean_of_moved, only_items
@@ -17,6 +18,7 @@ GROUPS = ("lighter", "heavier")  # the less and the more active half of a silo's
 STRENGTH = 0.5  # lambda
 POWER = 1.0  # rho
 NOISE = 0.01  # standard deviation of the Gaussian noise on a group's loss
+RANGES = dict.fromkeys(GROUPS, Range(0.0, 100.0))  # a mean BPR loss is never below 0; one above 100 is of no model
 
 
 def group_weights(scalars: Scalars) -> tuple[float, float]:
@@ -40,7 +42,7 @@ def fit_fair(client: LocalClient, received: Parameters) -> Parameters:
     client.train(loss="bpr", penalty=shorter, weights=group_weights(received.scalars))
     noise = client.generator("fairness").normal(0.0, NOISE, len(GROUPS))
     losses = zip(GROUPS, client.losses_by_activity(), noise, strict=True)
-    return Parameters(client.arrays(), {name: float(loss + error) for name, loss, error in losses})
+    return Parameters(client.arrays(), clamped(RANGES, {name: float(loss + error) for name, loss, error in losses}))
 
 
 def with_means(state: State, update: Update | None) -> Parameters:
@@ -56,6 +58,7 @@ def f2mf(method: MethodSettings) -> Strategy:
         "f2mf",
         shared=only_items,
         scalars=GROUPS,
+        ranges=RANGES,
         fit=fit_fair,
         aggregate=mean_of_moved,
         personalise=with_means,

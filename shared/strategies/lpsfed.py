@@ -5,9 +5,12 @@ Low-pass Personalized Subgraph Federated Recommendation. ICLR 2026. OpenReview S
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 
+from shared.divergence import greatest_divergence
+from shared.ranges import ROUNDING, Range, Ranges
 from shared.settings import MethodSettings
 from shared.strategy import LocalClient, Parameters, Scalars, State, Strategy, Update, both_mlps
 
@@ -43,7 +46,7 @@ def personalise(state: State, update: Update | None, *, floor: float) -> Paramet
     return mixed(near, Parameters(state.arrays, state.scalars), own=Parameters(update.arrays, update.scalars))
 
 
-def mixed(near: float, mean: Parameters, *, own: Parameters) -> Parameters:
+def mixed(near: float, mean: Parameters, own: Parameters) -> Parameters:
     """Eq. 14 by itself. It needs nobody else's parameters: with secure aggregation the client does it, told rhobar."""
     arrays = {name: near * value + (1.0 - near) * own.arrays[name] for name, value in mean.arrays.items()}
     margin = own.scalars.get("margin", 0.0)
@@ -55,12 +58,25 @@ def _only_margin(scalars: Scalars) -> dict[str, float]:
     return {name: value for name, value in scalars.items() if name == "margin"}
 
 
+LARGEST_WEIGHT = 1e3  # of a trained kernel, which begins at 1: one beyond is no model that has been trained
+
+
+def ranges(method: MethodSettings) -> Ranges:
+    """rho: from 0 to its greatest value (Eq. 11). M: a mean of min(gamma xi, pi - R) with xi in [0, pi] (Eq. 8, 10),
+    so from 0 to gamma pi, each end a rounding wider."""
+    largest = 1.0 if method.signal == "eigenvalues" else LARGEST_WEIGHT
+    rho = Range(0.0, greatest_divergence(method.cutoff, largest) + ROUNDING)
+    return {"margin": Range(-ROUNDING, method.margin_strength * math.pi + ROUNDING), "rho": rho}
+
+
 def lpsfed(method: MethodSettings) -> Strategy:
     """The method itself; `similarity_floor` = 1 is its "w/o per" ablation."""
     return Strategy(
         "lpsfed",
         shared=both_mlps,
         scalars=("margin", "rho"),
+        ranges=ranges(method),
         fit=fit_bias_aware,
         personalise=partial(personalise, floor=method.similarity_floor),
+        mix=mixed,
     )

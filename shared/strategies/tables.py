@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.parameters import ITEM_TABLE, Float32
+from shared.parameters import ITEM_TABLE, Float32, blocks, part
 from shared.strategy import State, Update, mean
 
 
@@ -30,18 +30,28 @@ def mean_of_moved(state: State, updates: Sequence[Update]) -> State:
     # Paper: the mean over all clients; here: over those that moved the row, because a silo that does not have an item
     sends its row back as it came, and would only hold the others' changes down. Summed in the order of client names.
     """
-    found = mean(state, updates)
+    others = {name: value for name, value in state.arrays.items() if name != ITEM_TABLE}
+    found = mean(replace(state, arrays=others), updates)
     if ITEM_TABLE not in state.arrays:
         return found
-    table = _mean_of_moved(np.asarray(state.arrays[ITEM_TABLE]), updates)
-    return replace(found, arrays={**found.arrays, ITEM_TABLE: table})
+    return replace(found, arrays={**found.arrays, ITEM_TABLE: _table(state.arrays[ITEM_TABLE], updates)})
 
 
-def _mean_of_moved(before: Float32, updates: Sequence[Update]) -> Float32:
+def _table(before: Float32, updates: Sequence[Update]) -> Float32:
+    """Rows by rows, because a table may be large."""
+    ordered, width = sorted(updates, key=lambda one: one.client), before.shape[1]
+    found = np.empty(before.shape, dtype=np.float32)
+    for begin, end in blocks(before.size, multiple=width):
+        rows = slice(begin // width, end // width)
+        after = (part(update.arrays, ITEM_TABLE, begin, end).reshape(-1, width) for update in ordered)
+        found[rows] = _mean_of_moved(before[rows], after)
+    return found
+
+
+def _mean_of_moved(before: Float32, sent: Iterable[Float32]) -> Float32:
     """Received plus the mean change of the movers is the mean of the movers' rows: in float64, as exact as a mean."""
     total, movers = np.zeros(before.shape), np.zeros(len(before), dtype=np.int64)
-    for update in sorted(updates, key=lambda one: one.client):
-        after = np.asarray(update.arrays[ITEM_TABLE])
+    for after in sent:
         moved = moved_rows(before, after)
         total[moved] += after[moved]
         movers += moved

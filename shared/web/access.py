@@ -14,13 +14,13 @@ from ipaddress import IPv4Address, IPv6Address
 
 import structlog
 from prometheus_client import Histogram
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shared.web import problems
+from shared.timeouts import LONGEST_BODY_SECONDS
+from shared.web import problems, request_ids
 
-BODY_SECONDS = 120.0  # for a body, where no setting says otherwise
 LONGEST_MESSAGE = 4 << 20  # bytes of a JSON body; a declaration of 10,000 tensors fits
 CLOSE = {"Connection": "close"}  # the rest of the body may go on coming: nothing can follow it on this connection
 UNMATCHED = "(unmatched)"
@@ -32,26 +32,41 @@ EXPECTED = "an IP address, a name without a dot, a name that ends in " + ", ".jo
 
 @dataclass(frozen=True)
 class Observed:
-    """Measures and logs what it wraps. `requests` has the labels method, route, status."""
+    """Measures and logs what it wraps, under an id of its own for each request.
+
+    `requests` has the labels method, route, status. `callers_ids`: may a caller say which id?
+    """
 
     app: ASGIApp
     requests: Histogram
     logger: structlog.stdlib.BoundLogger
+    callers_ids: bool = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        status, began = 500, time.perf_counter()
+        identity = request_ids.chosen(scope, callers_own=self.callers_ids)
+        with request_ids.during(identity):
+            await self._observed(scope, receive, send, identity)
+
+    async def _observed(self, scope: Scope, receive: Receive, send: Send, identity: str) -> None:
+        status, began, answered = 500, time.perf_counter(), False
 
         async def watch(message: Message) -> None:
-            nonlocal status
+            nonlocal status, answered
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, answered = message["status"], True
+                MutableHeaders(scope=message)[request_ids.HEADER] = identity
             await send(message)
 
         try:
             await self.app(scope, receive, watch)
+        except Exception:  # our own mistake; the server's words about it could hold anything, so it is told here
+            self.logger.exception("request_failed")
+            if answered:
+                raise
+            await problems.mistake()(scope, receive, watch)
         finally:
             self._record(scope, status, time.perf_counter() - began)
 
@@ -98,7 +113,7 @@ class Timed:
     """Ends the reading of a body that is not whole in time, however its bytes trickle in."""
 
     app: ASGIApp
-    seconds: float = BODY_SECONDS
+    seconds: float = LONGEST_BODY_SECONDS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

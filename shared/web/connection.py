@@ -11,8 +11,8 @@ import asyncio
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEAD_SECONDS = 20.0  # for the first line and the headers of a request, and for the first of them after connecting
-ANSWER_SECONDS = 600.0  # for taking an answer, from when all of it has been given to the system
+from shared.timeouts import ANSWER_SECONDS, HEAD_SECONDS
+
 SILENT = 2  # times as many connections as are answered may be open; beyond them nobody is even told so
 
 

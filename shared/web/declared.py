@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from shared.schemas import Declaration
+from shared.secure.agreement import beside, forms
 from shared.web.pages import shape, size
 from shared.words import counted
-
-FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -30,14 +28,14 @@ class Declared:
 
 
 def declared(declaration: Declaration) -> Declared:
-    """What may leave: tensors of 4-byte numbers, and scalars as decimal text in the body's header."""
-    sizes = [FLOAT_BYTES * math.prod(spec.shape) for spec in declaration.tensors]
-    tensors = [
-        DeclaredField(spec.name, "float32 tensor", shape(spec.shape), f"{count:,}")
-        for spec, count in zip(declaration.tensors, sizes, strict=True)
-    ]
-    scalars = [DeclaredField(name, "scalar", "one number", "in the header") for name in declaration.scalars]
-    much = f"{counted(len(tensors), 'tensor')} of {size(sum(sizes))} and {counted(len(scalars), 'scalar')}"
+    """What may leave: tensors of 4-byte numbers, or masked in a secure federation of 8-byte ones with the hidden
+    scalars among them; and scalars as decimal text in the body's header."""
+    kind, sizes = "masked tensor" if declaration.secure else "float32 tensor", forms(declaration)
+    tensors = [DeclaredField(name, kind, shape(one.shape), f"{one.bytes:,}") for name, one in sizes.items()]
+    scalars = [DeclaredField(name, "scalar", "one number", "in the header") for name in beside(declaration)]
+    total = size(sum(one.bytes for one in sizes.values()))
+    much = f"{counted(len(tensors), 'tensor')} of {total} and {counted(len(scalars), 'scalar')}"
+    much += ", masked so that only the sum of all clients’ can be read" if declaration.secure else ""
     none = "Nothing: this strategy exchanges no parameters."
     return Declared(
         caption=f"All that an update may hold under strategy {declaration.strategy}",

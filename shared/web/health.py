@@ -15,14 +15,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 
-SECONDS = 3.0
+from shared.timeouts import HEALTH_SECONDS
 
 
 def ask(url: str, context: ssl.SSLContext) -> str | None:
     """None where the service says that all is well, else what was wrong."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     try:
-        with opener.open(url, timeout=SECONDS):
+        with opener.open(url, timeout=HEALTH_SECONDS):
             return None
     except (OSError, urllib.error.URLError) as error:
         return str(error)

@@ -1,10 +1,32 @@
-"""Events with fields -> one JSON line each. Silent below warnings until `configure` is called."""
+"""Events with fields -> one JSON line each. Silent below warnings until `configure` is called.
+
+What goes wrong is told by its kind and by where it went wrong. The words of an error that is not of the project's own
+tree are left out: whatever was at hand where it was raised may stand in them, a user's id for one.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
+import sys
+import traceback
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
 
 import structlog
+from structlog.typing import EventDict, ExcInfo, WrappedLogger
+
+from shared.errors import FederationError
+
+WARNINGS = "py.warnings"  # the logger of Python's own warnings
+DEEPEST = 20  # frames of a traceback, the innermost
+
+
+class _Bound(structlog.stdlib.BoundLogger):
+    def exception(self, event: str | None = None, *args: Any, **fields: Any) -> Any:
+        """The standard logger's own `exception` would add the error's words to the line."""
+        return self.error(event, *args, exc_info=True, **fields)
 
 
 def logger(package: str) -> structlog.stdlib.BoundLogger:
@@ -13,18 +35,73 @@ def logger(package: str) -> structlog.stdlib.BoundLogger:
         logging.getLogger(package),
         processors=[
             structlog.stdlib.filter_by_level,
+            structlog.contextvars.merge_contextvars,
             structlog.stdlib.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
+            _told_without_words,
             structlog.processors.JSONRenderer(),
         ],
-        wrapper_class=structlog.stdlib.BoundLogger,
+        wrapper_class=_Bound,
         cache_logger_on_first_use=False,
     )
     return bound
 
 
 def configure(package: str, level: str) -> None:
-    """For a process of its own: lines to stderr, this package's from `level` on."""
-    logging.basicConfig(format="%(message)s")
+    """For a process of its own: lines to stderr, this package's from `level` on, and what libraries warn of."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(Lines(package))
+    logging.basicConfig(handlers=[handler], force=True)
+    logging.captureWarnings(True)
     logging.getLogger(package).setLevel(level.upper())
+
+
+class Lines(logging.Formatter):
+    """The service's own lines as they are; those of a library in the same form."""
+
+    def __init__(self, package: str) -> None:
+        super().__init__()
+        self._package = package
+
+    def format(self, record: logging.LogRecord) -> str:
+        if record.name == self._package:
+            return record.getMessage()
+        at = datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z")
+        line = {"event": _own_words(record), "logger": record.name, "level": record.levelname.lower(), "timestamp": at}
+        return json.dumps(line | ({"exception": told(record.exc_info)} if record.exc_info else {}))
+
+
+def _own_words(record: logging.LogRecord) -> str:
+    """A library's words before it fills in what was at hand; of a warning, where it is and of which kind."""
+    if record.name == WARNINGS:
+        return ": ".join(record.getMessage().split(": ")[:2])
+    return str(record.msg)
+
+
+def _told_without_words(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    given = event.pop("exc_info", None)
+    if given:
+        event["exception"] = told(given)
+    return event
+
+
+def told(given: ExcInfo | BaseException | bool | tuple[None, None, None]) -> list[str]:
+    """The chain of errors, the first one last: each with its kind, the words of our own, and where it was raised."""
+    error, lines, seen = _error(given), [], set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        words = f": {error}" if isinstance(error, FederationError) else ""
+        lines += [f"{type(error).__name__}{words}", *_places(error.__traceback__)]
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return lines
+
+
+def _error(given: object) -> BaseException | None:
+    if isinstance(given, BaseException):
+        return given
+    return given[1] if isinstance(given, tuple) else sys.exc_info()[1]
+
+
+def _places(trace: TracebackType | None) -> list[str]:
+    frames = traceback.extract_tb(trace)[-DEEPEST:]
+    return [f"  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -26,8 +28,10 @@ from shared.errors import (
     UnavailableError,
 )
 from shared.schemas import ProblemOut
+from shared.timeouts import RETRY_AFTER_SECONDS
+from shared.web import request_ids
 
-MEDIA_TYPE = "application/problem+json"
+MEDIA_TYPE, JSON = "application/problem+json", "application/json"
 INTERNAL = "internal"  # the code of our own mistakes
 LONGEST_DETAIL = 500  # characters; a refusal may quote what came, and what came may be long
 STATUS: dict[type[FederationError], int] = {
@@ -45,7 +49,8 @@ STATUS: dict[type[FederationError], int] = {
     StorageFullError: 507,
     FederationError: 500,
 }
-HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}, 507: {"Retry-After": "1"}}
+SOON = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: SOON, 507: SOON}
 CODES = {
     400: "bad-request",
     401: "authentication",
@@ -73,7 +78,8 @@ TITLES = {
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error of this app with a problem document."""
+    """Answer every error of this app with a problem document, and describe it so."""
+    app.openapi = partial(_described, app.openapi)  # type: ignore[method-assign]
     app.add_exception_handler(FederationError, _federation)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
@@ -81,12 +87,24 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
+def _described(describe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The app's OpenAPI document. The framework writes problems down as plain JSON, which they are not answered as."""
+    document = describe()
+    operations = [said for path in document["paths"].values() for said in path.values()]
+    for answered in (one for said in operations for one in said["responses"].values()):
+        content = answered.get("content", {})
+        if str(content.get(JSON, {}).get("schema", {}).get("$ref", "")).endswith(f"/{ProblemOut.__name__}"):
+            content[MEDIA_TYPE] = content.pop(JSON)
+    return document
+
+
 def problem(status: int, *, code: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
     """One problem document."""
     title = TITLES.get(status, "Error")
     # What came may hold lone surrogates, which no UTF-8 document can.
     plain = detail[:LONGEST_DETAIL].encode("utf-8", "replace").decode()
-    content = ProblemOut(title=title, status=status, detail=plain, code=code).model_dump_json()
+    found = ProblemOut(title=title, status=status, detail=plain, code=code, request_id=request_ids.current())
+    content = found.model_dump_json(exclude_none=True)
     return Response(content, status, headers={"Cache-Control": "no-store"} | dict(headers or {}), media_type=MEDIA_TYPE)
 
 
@@ -139,4 +157,8 @@ async def _cut_off(request: Request, error: Exception) -> Response:
 async def _unexpected(request: Request, error: Exception) -> Response:
     """Our own mistake. The log has the reason; the caller learns nothing of the inside."""
     del request, error
+    return mistake()
+
+
+def mistake() -> Response:
     return problem(500, code=INTERNAL, detail="the service has made a mistake; its log says which")

@@ -10,9 +10,9 @@ import asyncio
 import signal
 import sys
 
+from shared.timeouts import CONNECT_SECONDS, IDLE_SECONDS
+
 CHUNK = 64 << 10  # bytes read at a time; a side that reads slowly slows the other down
-CONNECT_SECONDS = 5.0
-IDLE_SECONDS = 300.0  # without a byte in this direction; the longest poll and its answer take less
 MOST_CONNECTIONS = 256
 
 

@@ -14,12 +14,10 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
+from shared.timeouts import GRACE_SECONDS, KEEP_ALIVE_SECONDS
 from shared.web.connection import Connection
 from shared.web.listening import Listening
 from shared.web.tls import PORT, Identity, keep_renewed
-
-GRACE_SECONDS = 5  # for requests under way; long polls are woken and need none
-KEEP_ALIVE_SECONDS = 5  # for the next request on the same connection
 
 
 class _Server(uvicorn.Server):

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from audit.cli import privacy_report, probe
 from shared.errors import FederationError, SettingsError
-from simulation.cli import experiments, keys, services, tuning
+from simulation.cli import experiments, keys, quarantine, services, tuning
 from simulation.console import ERR
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ for command in (
     services.aggregator,
     services.client,
     services.run,
+    services.status,
     services.secret,
     services.certificates,
     services.doctor,
@@ -32,6 +33,7 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(keys.app, name="keys")
+app.add_typer(quarantine.app, name="quarantine")
 
 
 def main() -> None:

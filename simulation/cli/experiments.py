@@ -21,6 +21,8 @@ from simulation.cli.options import (
     Method,
     Number,
     PresetName,
+    Privacy,
+    Secure,
     SplitSeed,
     StrategyName,
     pairs,
@@ -30,6 +32,7 @@ from simulation.console import ERR, OUT, answer_table, crossing_table, field_tab
 from simulation.demo import Shown, demonstrate, stop_kept
 from simulation.experiment import Experiment
 from simulation.plots import draw_curves, markdown_table, read_report
+from simulation.privacy import privacy_of
 from simulation.run import simulate as run_in_process
 from simulation.source import SYNTHETIC, Cut, cut_shards, find_shards
 from simulation.study import study
@@ -42,6 +45,7 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="leave the services running; --stop ends them")] = False,
     stop: Annotated[bool, typer.Option("--stop", help="only end the services of an earlier demo")] = False,
     folder: Annotated[Path, typer.Option(help="for shards, states and logs")] = Path("demo"),
+    secure: Secure = False,
     as_json: AsJson = False,
 ) -> None:
     """Partition, start aggregator and clients as processes, train, report, and answer a request."""
@@ -51,7 +55,7 @@ def demo(
         return
     fresh = _next_folder(folder)
     shards = cut_shards(data, Cut(clients), fresh / "shards")
-    experiment = Experiment(shards.paths, fresh, method_settings(), rounds=rounds)
+    experiment = Experiment(shards.paths, fresh, method_settings(), rounds=rounds, secure=secure)
     if not as_json:
         OUT.print(partition_table(shards.summary))
     seen = demonstrate(experiment, edges_kept=shards.edges_kept, shown=not as_json, keep_in=folder if keep else None)
@@ -96,11 +100,13 @@ def simulate(
     preset: PresetName = PresetName.default,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     changes: Changes = None,
+    privacy: Privacy = None,
     method: How = Method.spectral,
     number: Number = 0,
     split_seed: SplitSeed = 0,
     device: Device = Device.auto,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads a client")] = 1,
+    secure: Secure = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a federation in one process, over the very same services, and hold it against the floors."""
@@ -118,6 +124,8 @@ def simulate(
         seed=seed,
         device=device.value,
         threads=threads,
+        secure=secure,
+        privacy=privacy_of(pairs(privacy or [], "--privacy")),
     )
     report = study(experiment, run_in_process, edges_kept=shards.edges_kept, shown=not as_json)
     if as_json:

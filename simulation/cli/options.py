@@ -40,12 +40,14 @@ class Device(StrEnum):
 
 Data = Annotated[str, typer.Argument(help=f"data set, folder of shards, or '{SYNTHETIC}'")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON alone")]
+Secure = Annotated[bool, typer.Option("--secure", help="masked updates: nobody sees more than their sum")]
 Clients = Annotated[int, typer.Option(min=1, help="number of clients")]
 Number = Annotated[int, typer.Option("--partition", min=0, help="p: 0 is deterministic, others draw anew")]
 How = Annotated[Method, typer.Option("--method", help="how to divide users and items")]
 SplitSeed = Annotated[int, typer.Option(min=0, help="of the 8:1:1 split, where the data bring none")]
 SettingsFile = Annotated[Path | None, typer.Option(help="TOML; environment and flags win over it")]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="a setting of the method, key=value")]
+Privacy = Annotated[list[str] | None, typer.Option(help="differential privacy at every client, key=value")]
 
 
 Authority = Annotated[Path | None, typer.Option("--ca", help="PEM; whose certificates are believed, and no others'")]
@@ -59,11 +61,11 @@ def given(flags: dict[str, Any]) -> dict[str, Any]:
     return {name: flag for name, flag in plain.items() if flag is not None}
 
 
-def pairs(changes: list[str]) -> dict[str, str]:
+def pairs(changes: list[str], flag: str = "--set") -> dict[str, str]:
     """['a=1', ...] -> {'a': '1', ...}. SettingsError for anything else."""
     split = [change.partition("=") for change in changes]
     if wrong := [change for change, (key, mark, _) in zip(changes, split, strict=True) if not key or not mark]:
-        raise SettingsError(f"--set: expected key=value, got {wrong[0]!r}")
+        raise SettingsError(f"{flag}: expected key=value, got {wrong[0]!r}")
     return {key: value for key, _, value in split}
 
 

@@ -12,6 +12,7 @@ from aggregator_service.__main__ import serve as serve_aggregator
 from aggregator_service.settings import aggregator_settings
 from client_service.__main__ import serve as serve_client
 from client_service.settings import client_settings
+from shared.errors import FederationError
 from shared.new_files import create_secret
 from shared.schemas import RunIn
 from shared.settings import PRESET_ROUNDS, method_settings
@@ -34,7 +35,7 @@ from simulation.cli.options import (
 )
 from simulation.console import ERR, OUT, round_lines
 from simulation.doctor import examine, reach
-from simulation.operate import follow, latest, operating, start
+from simulation.operate import follow, latest, look, operating, standing, start
 
 PortCertificate = Annotated[Path | None, typer.Option(help="PEM; with it the port speaks TLS")]
 PortKey = Annotated[Path | None, typer.Option(help="PEM, the certificate's")]
@@ -161,3 +162,23 @@ def run(
             history = follow(http, found.run, observe)
     if as_json:
         print_json(history.model_dump(mode="json"))
+
+
+def status(
+    operator_token_file: Annotated[Path, typer.Option(help="file with the operator's secret")],
+    aggregator_url: Annotated[str, typer.Option()] = "http://127.0.0.1:8800",
+    run: Annotated[str | None, typer.Option(help="such as run-3; by default the newest")] = None,
+    ca: Authority = None,
+    certificate: Certificate = None,
+    certificate_key: CertificateKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say where a run stands: who is missing and until when, or why it failed. Exit code 1 for one that failed."""
+    with operating(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as http:
+        found = look(http, run)
+    if as_json:
+        print_json(None if found is None else found.model_dump(mode="json"))
+    elif found is None or found.phase != "failed":
+        OUT.print("no run yet" if found is None else standing(found), highlight=False, soft_wrap=True)
+    if found is not None and found.phase == "failed":
+        raise FederationError(standing(found))

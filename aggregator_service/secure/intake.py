@@ -1,0 +1,166 @@
+"""The messages of a secure round -> checked, durable, taken in; and what each client may have of the others'."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from aggregator_service import rounds
+from aggregator_service.conductor import Clock, Conductor
+from aggregator_service.rounds import Receipt, Run
+from aggregator_service.storage import records, store
+from aggregator_service.storage.blobs import Blob
+from aggregator_service.storage.records import HeldUpdate
+from aggregator_service.threads import off_loop
+from aggregator_service.uploads import Address
+from shared.errors import ConflictError, ForbiddenError, NotFoundError, ProtocolError, RoundClosedError
+from shared.masked_wire import open_masked
+from shared.ranges import require_within
+from shared.schemas import Declaration
+from shared.secure import agreement, server
+from shared.secure.messages import (
+    Delivery,
+    FromClient,
+    MaskedHeader,
+    PublicKeys,
+    Roster,
+    SealedShares,
+    UnmaskAnswer,
+    UnmaskRequest,
+)
+from shared.secure.server import PHASES, Phase, SecureRound
+
+T = TypeVar("T")
+Relayed = PublicKeys | SealedShares | UnmaskAnswer
+PHASE_OF: dict[type[Relayed], Phase] = {PublicKeys: "keys", SealedShares: "shares", UnmaskAnswer: "answers"}
+
+
+class Intake:
+    """Takes the messages of the conductor's run in."""
+
+    def __init__(self, conductor: Conductor, declaration: Declaration, *, clock: Clock) -> None:
+        self._conductor, self._declaration, self._clock = conductor, declaration, clock
+        self._archive = conductor.archive
+
+    async def relay(self, address: Address, message: Relayed) -> None:
+        """Keep a message for the others. The same one again changes nothing."""
+        require_own(address, message)
+        async with self._conductor.lock:
+            run = await self._conductor.find(address.run)
+            after = rounds.take(run, message, now=self._clock())
+            write = partial(store.add_message, phase=PHASE_OF[type(message)], message=message)
+            await self._conductor.commit(after, write)
+
+    async def receive(self, address: Address, body: AsyncIterator[bytes]) -> tuple[Receipt, bool]:
+        """The receipt of a masked vector, and whether it is new."""
+        await self._require_place(address)
+        blobs = self._archive.blobs
+        blob = await blobs.receive(body, limit=self._archive.settings.max_upload_bytes)
+        header = await self._inspected(address, blob)
+        try:
+            receipt, new = await self._take(address, blob, header)
+        except Exception:  # not where a shutdown cancels this: its commit may still be on the way
+            blobs.remove([blob.name])
+            raise
+        if not new:
+            blobs.remove([blob.name])
+        return receipt, new
+
+    async def _require_place(self, address: Address) -> None:
+        """Refuse before the body is read what could not be accepted after it."""
+        run = await self._conductor.find(address.run)
+        rounds.require_taken(run, address.client)
+        if await self._held(address) is None:
+            rounds.require_open(run, address.round, now=self._clock())
+            if run.exchange is None or run.exchange.phase != "masked":
+                raise RoundClosedError(f"round {run.round}: expected to be in phase masked, it is not")
+            if address.client not in run.exchange.missing:
+                raise NotFoundError(f"client {address.client!r} has not shared in round {run.round}")
+
+    async def _held(self, address: Address) -> Receipt | None:
+        find = partial(records.update, number=address.round, client=address.client)
+        held = await off_loop(find, self._archive.database, address.run)
+        return None if held is None else held.receipt
+
+    async def _inspected(self, address: Address, blob: Blob) -> MaskedHeader:
+        """Its header; the file of a body that is refused is gone, and that of one which a shutdown cut off here."""
+        try:
+            with self._archive.database.disk.asked("the body to be read again"):
+                path = self._archive.blobs.path(blob.name)
+                return await self._archive.tensors.off_loop(inspect, self._declaration, address, path)
+        except BaseException:
+            self._archive.blobs.remove([blob.name])
+            raise
+
+    async def _take(self, address: Address, blob: Blob, header: MaskedHeader) -> tuple[Receipt, bool]:
+        async with self._conductor.lock:
+            run = await self._conductor.find(address.run)
+            held = await self._held(address)
+            receipt = Receipt(address.run, address.round, address.client, blob.digest, blob.size, self._clock())
+            after = rounds.accept(run, receipt, earlier=held, header=header)
+            if held is not None:
+                return held, False
+            require_within(self._archive.strategy(run).ranges, header.scalars)
+            update = HeldUpdate(receipt, header.scalars, blob.name)
+            await self._conductor.commit(after, partial(store.add_masked, held=update, header=header))
+            return receipt, True
+
+    async def roster(self, address: Address, *, wait: float) -> Roster | None:
+        """Everybody's public keys, once no more of them are taken."""
+        return await self._after("keys", address, wait, server.roster)
+
+    async def delivery(self, address: Address, *, wait: float) -> Delivery | None:
+        """What the others have sealed for this client."""
+        return await self._after("shares", address, wait, lambda state: server.delivery(state, address.client))
+
+    async def request(self, address: Address, *, wait: float) -> UnmaskRequest | None:
+        """Who is in the sum, and who is not."""
+        return await self._after("masked", address, wait, server.request)
+
+    async def _after(self, phase: Phase, address: Address, wait: float, made: Callable[[SecureRound], T]) -> T | None:
+        """What a phase has led to, for one who took part in it; None if it is not closed within the wait.
+
+        RoundClosedError where the round is over, NotFoundError for whoever did not take part.
+        """
+        await self._conductor.wait(lambda: self._closed(phase, address), wait)
+        state = _exchange(await self._conductor.find(address.run), address)
+        if address.client not in state.collected(phase):
+            raise NotFoundError(f"client {address.client!r} has no part in round {address.round} since phase {phase}")
+        return made(state) if _is_closed(state, phase) else None
+
+    def _closed(self, phase: Phase, address: Address) -> bool:
+        """Is there nothing more to wait for?"""
+        run = self._conductor.run
+        if run is None or (run.name, run.round) != (address.run, address.round) or run.phase != "open":
+            return True
+        return run.exchange is None or _is_closed(run.exchange, phase)
+
+
+def _is_closed(state: SecureRound, phase: Phase) -> bool:
+    return PHASES.index(state.phase) > PHASES.index(phase)
+
+
+def _exchange(run: Run, address: Address) -> SecureRound:
+    if run.phase == "failed":
+        raise ConflictError(f"{run.name} has failed: {run.reason}")
+    if run.exchange is None or run.round != address.round or run.phase not in ("open", "aggregated"):
+        raise RoundClosedError(f"expected round {run.round} ({run.phase}) of {run.name}, got round {address.round}")
+    return run.exchange
+
+
+def require_own(address: Address, message: FromClient) -> None:
+    """ForbiddenError for a message in somebody else's name, ProtocolError for one of another round than its path's."""
+    if message.client != address.client:
+        raise ForbiddenError(f"expected your own name, {address.client!r}, got {message.client!r}")
+    if (message.run, message.round) != (address.run, address.round):
+        raise ProtocolError(f"expected a message of round {address.round} of {address.run}, got one of another")
+
+
+def inspect(declaration: Declaration, address: Address, path: Path) -> MaskedHeader:
+    """The header of a spooled body that is exactly what this client may send in this round."""
+    terms = agreement.terms(declaration, address.run, address.round)
+    header = open_masked(terms, path).header
+    require_own(address, header)
+    return header

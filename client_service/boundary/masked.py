@@ -1,0 +1,56 @@
+"""A body of a secure round -> what is in it, if it is what this client sends in that phase; else a PrivacyError."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from shared.errors import PrivacyError, ProtocolError
+from shared.masked_wire import decode_masked
+from shared.schemas import Declaration
+from shared.secure import agreement
+from shared.secure.messages import FromClient, PublicKeys, SealedShares, UnmaskAnswer
+from shared.secure.vector import MaskedUpdate
+
+MESSAGES: Mapping[str, type[FromClient]] = {"keys": PublicKeys, "shares": SealedShares, "answers": UnmaskAnswer}
+
+
+def relayed(call: str, client: str, place: Mapping[str, str], body: bytes) -> dict[str, Any]:
+    """What the ledger says of a message for the others: whom it concerns. The message itself is in its hash."""
+    try:
+        message = MESSAGES[call].model_validate_json(body)
+    except ValidationError:
+        raise PrivacyError(f"expected the {call} of a secure round, got another body") from None
+    if body != message.model_dump_json().encode():  # repeated fields and spaces could carry anything
+        raise PrivacyError(f"expected the {call} as this client writes them, got another form of them")
+    _require_own(message, client, place)
+    return {"concerns": _concerned(message)}
+
+
+def masked(declaration: Declaration, client: str, place: Mapping[str, str], body: bytes) -> MaskedUpdate:
+    """The masked vector in a body, which an unmasked one is not taken for."""
+    terms = agreement.terms(declaration, place["run"], int(place["round"]))
+    try:
+        found = decode_masked(terms, body)
+    except ProtocolError:  # its words may quote names that nobody declared
+        raise PrivacyError("expected a masked vector of the declared tensors and rho, got another body") from None
+    _require_own(found.header, client, place)
+    return found
+
+
+def _require_own(message: FromClient, client: str, place: Mapping[str, str]) -> None:
+    if (message.client, message.run, str(message.round)) != (client, place["run"], place["round"]):
+        raise PrivacyError("expected this client's own name and the round of the path in a message, got others")
+
+
+def _concerned(message: FromClient) -> dict[str, list[str]]:
+    """Of whom it holds shares: for each client of the roster, or of its seed or its mask key."""
+    match message:
+        case SealedShares():
+            return {"sealed for": sorted(message.sealed)}
+        case UnmaskAnswer():
+            return {"seeds of": sorted(message.seeds), "mask keys of": sorted(message.keys)}
+        case _:
+            return {}

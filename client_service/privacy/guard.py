@@ -1,0 +1,158 @@
+"""The silo's differential privacy while its service runs: one account, one secret, and what may leave at the moment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from client_service.privacy.account import Account, silo_secret
+from client_service.privacy.accountant import Charge
+from client_service.privacy.kept_release import keep_release, kept_release
+from client_service.privacy.mechanism import Release, privatised
+from client_service.privacy.noise import Noise
+from client_service.privacy.settings import TENSORS, PrivacySettings
+from client_service.schemas import PrivacyOut
+from shared.errors import PrivacyError, SettingsError
+from shared.graph import Float64
+from shared.parameters import digest
+from shared.ranges import clamped
+from shared.schemas import Declaration
+from shared.settings import MethodSettings
+from shared.strategies import build_strategy
+from shared.strategy import Parameters
+from shared.wire import encode
+
+FOLDER = "privacy"  # in the state directory
+
+
+@dataclass(frozen=True)
+class Occasion:
+    """A round, as far as the aggregator decides it: all that it may repeat or change is part of the name.
+
+    anchor: K^R, where the strategy compares spectra. signal: see `MethodSettings.signal`.
+    """
+
+    run: str
+    seed: int
+    method: MethodSettings
+    round: int
+    rounds: int
+    received: Parameters
+    anchor: Float64 | None = None
+
+    def name(self, shard: str) -> str:
+        received = [digest(self.received.arrays), sorted(self.received.scalars.items())]
+        place = [self.run, self.seed, self.method.model_dump_json(), self.round, self.rounds]
+        return _named("round", shard, *place, *received, self._compared())
+
+    def steady(self, shard: str) -> str | None:
+        """What rho follows from, where it is the same in every round of every run; else None."""
+        if self.anchor is None or self.method.signal != "eigenvalues":
+            return None
+        return _named("rho", shard, self._compared(), self.method.cutoff)
+
+    def _compared(self) -> str:
+        return "" if self.anchor is None else hashlib.sha256(np.ascontiguousarray(self.anchor, "<f8").data).hexdigest()
+
+
+class Guard:
+    """Lets of each update only its release through. `standing` may be read at any time."""
+
+    def __init__(self, settings: PrivacySettings, state_directory: Path, shard: str, declaration: Declaration) -> None:
+        """shard: its digest. declaration: the silo's own.
+
+        DataError for a damaged account, SettingsError where what was spent cannot be told under these settings.
+        """
+        folder = self._folder = state_directory / FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        self._settings, self._shard, self._declaration = settings, shard, declaration
+        self._account, self._secret = Account(folder, shard), silo_secret(folder)
+        if math.isinf(self._account.epsilon(settings.delta)):
+            raise SettingsError(
+                "privacy.mechanism: expected gaussian, because this shard has spent on it before: that needs a delta"
+            )
+        self._leaving, self._refused = "", False
+        self.standing = self._stand()
+
+    def release(self, update: Parameters, occasion: Occasion) -> Parameters | None:
+        """What may leave in this round; None, and nothing may, where the budget does not allow it.
+
+        The release is on the disk first, then its charge, and only then is it given out: a crash in between is followed
+        by the same release, charged once.
+        """
+        name = occasion.name(self._shard)
+        release = kept_release(self._folder, name)
+        if release is None or name not in self._account.spent.occasions:
+            release = release or self._drawn(update, occasion, name)
+            if not self._charged(release, occasion, name):
+                return None
+        self._leaving = hashlib.sha256(encode(release.parameters)).hexdigest()
+        return release.parameters
+
+    def permit(self, body_digest: str | None) -> dict[str, Any]:
+        """What the ledger says beside an update that is about to leave. PrivacyError for one that is no release.
+
+        None: it is masked, so that nobody can look into it; at least there must have been a release.
+        """
+        if body_digest != self._leaving if body_digest else not self._leaving:
+            raise PrivacyError("expected the release of this round's update, clipped and noised, got another body")
+        return self.standing.model_dump(exclude={"exhausted"}, exclude_none=True)
+
+    def _drawn(self, update: Parameters, occasion: Occasion, name: str) -> Release:
+        steady = occasion.steady(self._shard)
+        known = self._account.spent.kept
+        kept = {} if steady is None or steady not in known else {"rho": known[steady]}
+        again = self._account.spent.occasions[name]  # a release that is gone is drawn and charged anew
+        noise = Noise(self._secret, f"{name}/{again}")
+        received, declared = occasion.received.arrays, self._declaration.scalars
+        drawn = privatised(received, update, declared, self._settings, noise, kept)
+        ranges = build_strategy(self._declaration.strategy, occasion.method).ranges  # beyond it nobody takes a scalar
+        scalars = clamped(ranges, drawn.parameters.scalars)
+        return Release(Parameters(drawn.parameters.arrays, scalars), drawn.charges)
+
+    def _charged(self, release: Release, occasion: Occasion, name: str) -> bool:
+        """Put it on the account, if the budget allows it."""
+        charges, steady = release.charges, occasion.steady(self._shard)
+        after = self._account.epsilon(self._settings.delta, charges.values())
+        self._refused = after > self.standing.budget
+        if not self._refused:
+            kept = {} if steady is None or "rho" not in charges else {steady: release.parameters.scalars["rho"]}
+            keep_release(self._folder, name, release)
+            self._account.charge(name, charges, kept, run=occasion.run, round=occasion.round, epsilon=after)
+        self.standing = self._stand()
+        return not self._refused
+
+    def _stand(self) -> PrivacyOut:
+        """As it is now. The budget is spent where not even another round with a known rho fits into it."""
+        settings, account = self._settings, self._account
+        assert settings.mechanism != "off" and settings.budget is not None
+        parts = [TENSORS, *(name for name in self._declaration.scalars if name != "rho")]
+        following = account.epsilon(settings.delta, [Charge(*settings.noise(part)) for part in parts])
+        return PrivacyOut(
+            mechanism=settings.mechanism,
+            epsilon=account.epsilon(settings.delta),
+            delta=settings.delta,
+            budget=settings.budget,
+            exhausted=self._refused or following > settings.budget,
+        )
+
+
+def notices(standing: PrivacyOut | None) -> tuple[str, ...]:
+    """What whoever looks at the silo must know of its budget."""
+    if standing is None or not standing.exhausted:
+        return ()
+    return (
+        f"the privacy budget of this shard is spent: epsilon {standing.epsilon:.3g} of {standing.budget:.3g}; no update"
+        " leaves any more, while parameters are still received and recommendations answered; a larger budget, chosen by"
+        " the silo, would let it send again",
+    )
+
+
+def _named(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

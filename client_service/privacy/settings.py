@@ -1,0 +1,107 @@
+"""What the silo has chosen: how updates are clipped and noised before they leave, and how much may be spent."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from shared.strategies import SHARES_ITEMS
+from shared.strategy import Strategy
+
+Mechanism = Literal["gaussian", "laplace"]
+TENSORS = "tensors"
+SCALARS = ("margin", "rho")  # those whose range, and whose dependence on the shard, are known here
+NEEDED: dict[str, tuple[str, ...]] = {
+    "gaussian": ("clip_norm", "noise_multiplier", "delta", "budget"),
+    "laplace": ("clip_norm", "round_epsilon", "budget"),
+}
+FOREIGN: dict[str, tuple[str, ...]] = {
+    "gaussian": ("round_epsilon", "scalar_epsilon"),
+    "laplace": ("noise_multiplier", "scalar_noise_multiplier", "delta"),
+}
+Positive = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class PrivacySettings(BaseModel):
+    """Off unless the silo says otherwise; the federation has no say in it.
+
+    Two shards are neighbours where one may be any other in its place. A part that is clipped to norm C then changes by
+    2 C at most: that is its sensitivity, and each noise is told as its scale over the sensitivity.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    mechanism: Literal["off", "gaussian", "laplace"] = "off"
+    clip_norm: Positive | None = Field(
+        None, description="C of all tensors' change since they came: L2 with gaussian, L1 with laplace"
+    )
+    noise_multiplier: Positive | None = Field(None, description="gaussian: deviation over sensitivity, of the tensors")
+    scalar_noise_multiplier: Positive | None = Field(None, description="of M and of rho; by default the tensors'")
+    round_epsilon: Positive | None = Field(None, description="laplace: epsilon of the tensors of one round")
+    scalar_epsilon: Positive | None = Field(None, description="of one M and of one rho; by default the tensors'")
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = Field(None, description="gaussian: at which epsilon is told")
+    margin_range: tuple[Finite, Finite] = Field((0.0, 0.32), description="M is clipped into it, before its noise")
+    rho_range: tuple[Finite, Finite] = Field((0.0, 0.02), description="rho is clipped into it, before its noise")
+    budget: Positive | None = Field(None, description="epsilon that a shard may spend, over all runs")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if not self.on:
+            if given := sorted(self.model_fields_set - {"mechanism"}):
+                raise ValueError(f"mechanism: expected gaussian or laplace with {given[0]}, got off: nothing is noised")
+            return self
+        if missing := [name for name in NEEDED[self.mechanism] if getattr(self, name) is None]:
+            raise ValueError(f"{missing[0]}: expected one with mechanism = {self.mechanism}, got none")
+        if foreign := [name for name in FOREIGN[self.mechanism] if getattr(self, name) is not None]:
+            raise ValueError(f"{foreign[0]}: expected none with mechanism = {self.mechanism}, got one")
+        for name in ("margin_range", "rho_range"):
+            least, most = getattr(self, name)
+            if not least < most:
+                raise ValueError(f"{name}: expected its least before its most, got {least:g}, {most:g}")
+        return self
+
+    @property
+    def on(self) -> bool:
+        return self.mechanism != "off"
+
+    def noise(self, part: str) -> tuple[Mechanism, float]:
+        """The mechanism and the noise's scale over the sensitivity of one part: TENSORS, or a scalar's name.
+
+        Laplace noise of scale b hides a change of b epsilon, so that its multiplier is 1 / epsilon.
+        """
+        if self.mechanism == "laplace":
+            assert self.round_epsilon is not None
+            return "laplace", 1.0 / (
+                self.round_epsilon if part == TENSORS else self.scalar_epsilon or self.round_epsilon
+            )
+        assert self.mechanism == "gaussian" and self.noise_multiplier is not None
+        scalar = self.scalar_noise_multiplier or self.noise_multiplier
+        return "gaussian", self.noise_multiplier if part == TENSORS else scalar
+
+    def ball(self, part: str) -> tuple[float, float]:
+        """Centre and radius of what a part is clipped into: 0 and C of the tensors, a range's middle and half width."""
+        if part == TENSORS:
+            assert self.clip_norm is not None
+            return 0.0, self.clip_norm
+        least, most = self.margin_range if part == "margin" else self.rho_range
+        return math.fsum((least, most)) / 2, (most - least) / 2
+
+    def limits(self, scalar: str) -> tuple[float, float]:
+        return self.margin_range if scalar == "margin" else self.rho_range
+
+
+def require_accountable(name: str, strategy: Strategy | None, *, counts: bool) -> None:
+    """ValueError where something would leave that no noise hides. `strategy`: None for one that shares items."""
+    if counts:
+        raise ValueError("privacy: expected policy.counts = false, because counts leave without noise, got true")
+    if name in SHARES_ITEMS or strategy is None:
+        raise ValueError(
+            f"privacy: expected a strategy without item tables, which no account covers here, got {name!r}"
+        )
+    if unknown := sorted(set(strategy.scalars) - set(SCALARS)):
+        raise ValueError(f"privacy: expected no other scalars than {list(SCALARS)}, got {unknown} of {name!r}")
+    if name == "local":
+        raise ValueError("privacy: expected a strategy that sends something, got 'local': there is nothing to noise")

@@ -1,0 +1,51 @@
+"""The secrets of one secure round <-> one file for its owner alone, durable before anything made of them leaves."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from client_service.logs import LOGGER
+from client_service.shard.files import settle
+from shared.errors import DataError
+from shared.new_files import PRIVATE
+from shared.secure.messages import Terms
+from shared.secure.state import Begun, State, read, written
+
+NAME = "secure_round.json"
+
+
+class Vault:
+    """What this client knows of the round at hand, and nothing of any round before."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+
+    def keep(self, state: State) -> None:
+        """Replace what is kept. Durable when this returns."""
+        partial = self._path.with_name(f"{NAME}.partial")
+        partial.unlink(missing_ok=True)  # one that a crash left may have other permissions
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(written(state))
+        settle(partial, self._path)
+
+    def kept(self, terms: Terms) -> State | None:
+        """Where an earlier process was in this very round; None where there is nothing fit of it."""
+        try:
+            state = read(self._path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (DataError, UnicodeDecodeError):
+            LOGGER.warning("secure_round_refused", reason="expected a whole state of a secure round, got another file")
+            return None
+        return state if terms_of(state) == terms else None
+
+    def forget(self) -> None:
+        """The round is over, for this client at least."""
+        for path in (self._path, self._path.with_name(f"{NAME}.partial")):
+            path.unlink(missing_ok=True)
+
+
+def terms_of(state: State) -> Terms:
+    return state.terms if isinstance(state, Begun) else state.roster.terms

@@ -1,0 +1,77 @@
+"""Parameters -> the very bytes that `shared.wire.encode` writes, piece by piece: a body never lies in memory whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from shared.errors import ProtocolError
+from shared.parameters import Float32
+from shared.strategy import Parameters, Scalars
+
+Shape = tuple[int, ...]
+PIECE = 1 << 18  # values; a megabyte
+LENGTH_BYTES = 8  # before the header: its length, little-endian
+ALIGNED = 8  # the header is filled up with spaces to a multiple of so many bytes
+VALUE_BYTES = 4
+
+
+def scalars_text(scalars: Scalars) -> str:
+    """Scalars as exact decimal text, in the order of their names. ValueError for one that is not finite."""
+    return json.dumps({name: float(value) for name, value in sorted(scalars.items())}, allow_nan=False)
+
+
+def head(shapes: Mapping[str, Shape], scalars: Scalars) -> bytes:
+    """All of a body before its values: the header's length and the header, as safetensors writes both."""
+    entries: dict[str, object] = {"__metadata__": {"scalars": scalars_text(scalars)}}
+    begin = 0
+    for name, shape in sorted(shapes.items()):
+        end = begin + VALUE_BYTES * int(np.prod(shape, dtype=np.int64))
+        entries[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % ALIGNED)
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text
+
+
+def body_size(shapes: Mapping[str, Shape], scalars: Scalars) -> int:
+    """Bytes of the whole body."""
+    values = sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes.values())
+    return len(head(shapes, scalars)) + VALUE_BYTES * values
+
+
+def pieces(parameters: Parameters) -> Iterator[bytes]:
+    """The body in pieces of at most a megabyte. Lazy arrays are read twice: for their shapes, then for their values."""
+    names = sorted(parameters.arrays)
+    yield head({name: np.shape(parameters.arrays[name]) for name in names}, parameters.scalars)
+    for name in names:
+        yield from _values(parameters.arrays[name])
+
+
+def _values(array: Float32) -> Iterable[bytes]:
+    flat = np.asarray(array, dtype="<f4", order="C").ravel()
+    return (flat[begin : begin + PIECE].tobytes() for begin in range(0, flat.size, PIECE))
+
+
+def places(path: Path) -> dict[str, tuple[int, Shape]]:
+    """Where each array of a stored body begins, in bytes from the file's start, and its shape."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        entries = json.loads(file.read(length))
+    start = LENGTH_BYTES + length
+    found = {name: entry for name, entry in entries.items() if name != "__metadata__"}
+    return {name: (start + entry["data_offsets"][0], tuple(entry["shape"])) for name, entry in found.items()}
+
+
+def stored(path: Path, begin: int, shape: Shape) -> Float32:
+    """One array of a stored body, read and not mapped: where the disk fails, this raises and does not end the process.
+
+    ProtocolError where the file ends before.
+    """
+    count = int(np.prod(shape, dtype=np.int64))
+    if begin + VALUE_BYTES * count > path.stat().st_size:
+        raise ProtocolError(f"expected {count} values from byte {begin} on, got a file that ends before")
+    return np.fromfile(path, dtype="<f4", count=count, offset=begin).reshape(shape)

@@ -1,0 +1,104 @@
+"""Masked vectors <-> safetensors bodies: U64 tensors, and beside them one header in the metadata.
+
+A body has one form alone: whoever reads it holds it, to the byte, against what `encode_masked` would have written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load, save
+
+from shared.errors import ProtocolError
+from shared.secure import vector
+from shared.secure.fixed_point import Ring
+from shared.secure.messages import MaskedHeader, Terms
+from shared.secure.vector import MaskedUpdate
+
+DTYPE = "U64"
+FIELD = "masked"  # the one field of the metadata
+
+
+def encode_masked(update: MaskedUpdate) -> bytes:
+    """One safetensors body: the masked tensors by name, and the header as the JSON that pydantic writes."""
+    arrays = {name: np.asarray(value, dtype="<u8", order="C") for name, value in sorted(update.vector.items())}
+    return save(arrays, metadata={FIELD: update.header.model_dump_json()})
+
+
+def decode_masked(terms: Terms, body: bytes) -> MaskedUpdate:
+    """What a body in memory holds, if it is this round's and in the one form; else ProtocolError."""
+    try:
+        arrays = load(body)
+        fields = json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")]).get("__metadata__") or {}
+    except (SafetensorError, ValueError, KeyError, RecursionError):
+        raise ProtocolError("expected a safetensors body, got another") from None
+    found = MaskedUpdate(_header(fields), arrays)
+    _require(terms, found)
+    if encode_masked(found) != body:
+        raise ProtocolError("expected the masked vector in the one form that a client writes, got another form of it")
+    return found
+
+
+def open_masked(terms: Terms, path: Path) -> MaskedUpdate:
+    """The same of a spooled body, whose tensors stay on the disk until they are asked for."""
+    try:
+        with safe_open(path, framework="numpy") as body:
+            names, fields = tuple(sorted(body.keys())), body.metadata() or {}
+    except SafetensorError:
+        raise ProtocolError("expected a safetensors body, got another") from None
+    header = _header(fields)
+    blank = encode_masked(MaskedUpdate(header, {n: np.zeros(shape, "u8") for n, shape in vector.layout(terms).items()}))
+    front = blank[: 8 + int.from_bytes(blank[:8], "little")]
+    with path.open("rb") as file:
+        same = file.read(len(front)) == front
+    if not same or path.stat().st_size != len(blank):
+        raise ProtocolError("expected the masked vector in the one form that a client writes, got another form of it")
+    found = MaskedUpdate(header, StoredVector(path, names))
+    _require(terms, found)
+    return found
+
+
+def size(terms: Terms, header: MaskedHeader) -> int:
+    """Bytes of a body with such a header."""
+    blank = {name: np.zeros(shape, dtype=np.uint64) for name, shape in vector.layout(terms).items()}
+    return len(encode_masked(MaskedUpdate(header, blank)))
+
+
+class StoredVector(Mapping[str, Ring]):
+    """The tensors of a masked body on the disk, each read when asked for."""
+
+    def __init__(self, path: Path, names: tuple[str, ...]) -> None:
+        self._path, self._names = path, names
+
+    def __getitem__(self, name: str) -> Ring:
+        with safe_open(self._path, framework="numpy") as body:
+            value: Ring = body.get_tensor(name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _header(fields: Mapping[str, str]) -> MaskedHeader:
+    try:
+        return MaskedHeader.model_validate_json(fields[FIELD] if set(fields) == {FIELD} else "")
+    except ValidationError:
+        raise ProtocolError(f"expected the metadata field {FIELD!r} alone with a masked vector's header") from None
+
+
+def _require(terms: Terms, found: MaskedUpdate) -> None:
+    """Of this round, with no other open scalars than agreed, of the declared pieces, and truly masked."""
+    header = found.header
+    if (header.run, header.round) != (terms.run, terms.round) or not set(header.scalars) <= terms.visible:
+        raise ProtocolError(f"expected a masked vector of round {terms.round} of {terms.run} with rho at most")
+    vector.require_same(terms, found.vector, header.digest)
+    if open_to_view := [name for name, value in found.vector.items() if vector.lies_open(value)]:
+        raise ProtocolError(f"expected masked numbers, {len(open_to_view)} tensors are not masked")

@@ -1,0 +1,1 @@
+"""What a few bad updates cannot carry away: cut changes, and centres that stand in for the mean."""

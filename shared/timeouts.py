@@ -1,0 +1,99 @@
+"""Every limit of time of both services: six that an operator may set, what follows from them, and what is fixed.
+
+The table with their meanings is in docs/reliability.md. Two that exclude each other are refused where both are known:
+at a service's start, at the start of a run, or, where only the other side knows one of them, when a client joins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# A client's settings
+TIMEOUT_SECONDS = 30.0  # silence in one step of a call
+WAIT_SECONDS = 20.0  # one long poll
+CALL_SECONDS = 150.0  # one whole call
+# The aggregator's
+LONGEST_BODY_SECONDS = 120.0  # a body that comes; at a client's own API this is fixed
+SIGNATURE_SECONDS = 60  # by which clocks may differ, and a signed request be late
+# A run's
+DEADLINE_SECONDS = 3600.0  # one phase of a round
+
+# Both services, for whoever calls
+HEAD_SECONDS = 20.0  # for the first line and the headers of a request, and for the first of them after connecting
+ANSWER_SECONDS = 600.0  # for taking an answer, from when all of it has been given to the system
+KEEP_ALIVE_SECONDS = 5  # for the next request on the same connection
+GRACE_SECONDS = 5  # for requests under way at a shutdown; long polls are woken and need none
+LONGEST_WAIT_SECONDS = 30.0  # of one long poll, whatever was asked for: proxies hang up on what is silent for a minute
+RETRY_AFTER_SECONDS = 1  # what a refusal of this moment asks for
+
+# A client's calls
+ATTEMPTS = 4  # of one call, all of them safe to repeat; the agent comes back later anyway
+RETRY_SECONDS = 15.0  # after which no further attempt begins
+RETRY_PAUSE_SECONDS = 5.0  # most between two attempts
+PAUSE_SECONDS = 1.0  # after a call that could not be made, before the next
+LONG_PAUSE_SECONDS = 10.0  # after a refusal: somebody has to change something first
+
+# The aggregator's own work
+LOOK_SECONDS = 1.0  # the wall's clock, which deadlines are on, may leap, and the disk may refuse: no change tells
+DISK_RETRY_SECONDS = 1.0  # after the disk refused, before the next attempt
+DATABASE_SECONDS = 5.0  # for another transaction to end
+NONCE_SECONDS = 0.2  # the same for the nonces, which every call of a client waits for
+
+# What stands around the services
+HEALTH_SECONDS = 3.0  # for the answer of a service that is asked whether it is ready
+CONNECT_SECONDS = 5.0  # a relay's, to the service behind it
+IDLE_SECONDS = 300.0  # a relay's, without a byte in one direction
+
+
+@dataclass(frozen=True)
+class CallLimits:
+    """Of one client's calls: silence in a step, a long poll, and all of one call with its body, wait and answer."""
+
+    timeout: float = TIMEOUT_SECONDS
+    wait: float = WAIT_SECONDS
+    call: float = CALL_SECONDS
+
+    @property
+    def longest(self) -> float:
+        """All of a call with its repetitions: the last one begins within `RETRY_SECONDS` and a pause."""
+        return RETRY_SECONDS + RETRY_PAUSE_SECONDS + self.call
+
+    def require_possible(self) -> None:
+        """ValueError naming two limits that exclude each other."""
+        if self.wait > LONGEST_WAIT_SECONDS:
+            raise ValueError(
+                f"wait_seconds: expected at most {LONGEST_WAIT_SECONDS:g}, the longest that an aggregator waits, "
+                f"got {self.wait:g}"
+            )
+        if self.call <= self.wait + self.timeout:
+            raise ValueError(
+                f"call_seconds: expected more than wait_seconds + timeout_seconds = {self.wait + self.timeout:g}, "
+                f"because a long poll and the step after it are one call, got {self.call:g}"
+            )
+
+    def shortcomings(self, *, signature: float | None, deadline: float | None) -> tuple[str, ...]:
+        """What will not do with what the aggregator has said: one sentence each, for log and status.
+
+        `signature`: its signature_seconds; `deadline`: the run's deadline_seconds; None where it has not said.
+        """
+        found = []
+        if signature is not None and self.timeout >= signature:
+            found.append(
+                f"timeout_seconds: expected less than the aggregator's signature_seconds = {signature:g}, because a "
+                f"request is signed before it connects, got {self.timeout:g}"
+            )
+        if deadline is not None and self.longest >= deadline:
+            found.append(
+                f"call_seconds: expected a call with its repetitions ({self.longest:g} s) to take less than the run's "
+                f"deadline_seconds = {deadline:g}: one that fails slowly costs this client the round"
+            )
+        return tuple(found)
+
+
+def require_time_for_a_body(deadline: float, body: float) -> None:
+    """ValueError for a phase of a run that may end before an update that is allowed to take so long."""
+    if deadline <= body:
+        raise ValueError(
+            f"deadline_seconds: expected more than longest_body_seconds = {body:g}, because an update may take that "
+            f"long to come, got {deadline:g}"
+        )

@@ -1,0 +1,38 @@
+"""A request -> an id of its own: in each of its log lines, in its answer, and in the problem document where it has one.
+
+An id that comes is taken over only where the service says so and where it is a UUID: any other text could be somebody's
+name, and would stand in the log.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from contextlib import AbstractContextManager
+
+import structlog
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+HEADER = "X-Request-ID"
+FIELD = "request_id"
+WELL_FORMED = re.compile("[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def chosen(scope: Scope, *, callers_own: bool) -> str:
+    """The caller's, where it gave one UUID and that counts; else a new one. 32 hexadecimal digits."""
+    given = Headers(scope=scope).getlist(HEADER) if callers_own else []
+    if len(given) == 1 and WELL_FORMED.fullmatch(given[0]):
+        return uuid.UUID(given[0]).hex
+    return uuid.uuid4().hex
+
+
+def during(identity: str) -> AbstractContextManager[object]:
+    """While this lasts, every log line of this task and of the threads that it asks has the id."""
+    return structlog.contextvars.bound_contextvars(**{FIELD: identity})
+
+
+def current() -> str | None:
+    """The id of the request that is being answered; None outside of any."""
+    found = structlog.contextvars.get_contextvars().get(FIELD)
+    return None if found is None else str(found)

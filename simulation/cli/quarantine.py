@@ -1,0 +1,81 @@
+"""`lpsfed quarantine`: which clients an aggregator takes nothing of, and the operator's decisions about that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from shared.schemas import MemberOut
+from shared.web.tls import Calling
+from simulation import operate
+from simulation.cli.options import AsJson, Authority, Certificate, CertificateKey, print_json
+from simulation.console import OUT
+
+app = typer.Typer(no_args_is_help=True, help="Clients that are shut out: see them, shut one out, let one in again.")
+
+Token = Annotated[Path, typer.Option("--operator-token-file", help="file with the operator's secret")]
+Url = Annotated[str, typer.Option("--aggregator-url")]
+Name = Annotated[str, typer.Argument(help="the client's")]
+DEFAULT_URL = "http://127.0.0.1:8800"
+
+
+@app.command("list")
+def show(
+    operator_token_file: Token,
+    aggregator_url: Url = DEFAULT_URL,
+    ca: Authority = None,
+    certificate: Certificate = None,
+    certificate_key: CertificateKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Every client of the federation, how often it was refused in the newest run, and why it is shut out if it is."""
+    with operate.operating(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as http:
+        found = operate.members(http)
+    if as_json:
+        return print_json([one.model_dump(mode="json") for one in found])
+    table = Table("client", "refused", "quarantined since", "cause", "reason")
+    for one in found:
+        held = one.quarantine
+        table.add_row(one.client, f"{one.refused}", *((held.since, held.cause, escape(held.reason)) if held else ()))
+    OUT.print(table)
+
+
+@app.command("set")
+def impose(
+    name: Name,
+    operator_token_file: Token,
+    reason: Annotated[str, typer.Option(help="for operators; the client is not told it")],
+    aggregator_url: Url = DEFAULT_URL,
+    ca: Authority = None,
+    certificate: Certificate = None,
+    certificate_key: CertificateKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Shut a client out: nothing of it is taken, and no round waits for it."""
+    with operate.operating(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as http:
+        _tell(operate.shut_out(http, name, reason), "quarantined", as_json=as_json)
+
+
+@app.command()
+def lift(
+    name: Name,
+    operator_token_file: Token,
+    aggregator_url: Url = DEFAULT_URL,
+    ca: Authority = None,
+    certificate: Certificate = None,
+    certificate_key: CertificateKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a client in again, from the round at hand on."""
+    with operate.operating(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as http:
+        _tell(operate.let_in(http, name), "not quarantined", as_json=as_json)
+
+
+def _tell(found: MemberOut, standing: str, *, as_json: bool) -> None:
+    if as_json:
+        return print_json(found.model_dump(mode="json"))
+    OUT.print(f"{found.client}: {standing}")
