@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo stop check format test benchmark e2e-compose clean
+.PHONY: help install demo stop check format test faults soak benchmark e2e-compose clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 14
@@ -36,6 +36,12 @@ format: install ## rewrite the code in the house's format
 
 test: install ## run the tests
 	$(BIN)/pytest -n 2
+
+faults: install ## kill, cut off and misuse the services in every way that is known, about ten minutes
+	$(BIN)/pytest -n 2 -m 'slow or not slow' tests/faults tests/web/test_described.py tests/aggregator_service/test_federation_machine.py
+
+soak: install ## fifty clients for two hundred rounds, and updates of 64 MB; prints the figures
+	$(BIN)/pytest -m slow -s tests/soak
 
 benchmark: install ## measure NAME=table1 [QUICK=1] [DATA=folder] [ONLY=row]; NAME=report writes docs/results.md
 	$(BIN)/python -m benchmarks $(or $(NAME),--all --quick) $(if $(QUICK),--quick) $(if $(DATA),--data '$(DATA)') $(if $(ONLY),--only '$(ONLY)')

@@ -36,7 +36,10 @@ from shared.strategy import Parameters
 from shared.wire import MEDIA_TYPE, encode
 
 TOKEN = "operator-token-of-the-tests"
-METHOD = MethodSettings(width=4, layers=1, cutoff=12, anchor=AnchorSettings(users=40, items=30, edges=200))
+# gamma = 1: M may be anything from 0 to pi.
+METHOD = MethodSettings(
+    width=4, layers=1, cutoff=12, margin_strength=1.0, anchor=AnchorSettings(users=40, items=30, edges=200)
+)
 
 
 KEYS: defaultdict[str, PrivateKey] = defaultdict(new_key)  # of the same name the same one, after a restart too
@@ -181,6 +184,7 @@ def running(tmp_path: Path, clock: Any) -> Running:
     @asynccontextmanager
     async def run(**overrides: Any) -> AsyncIterator[Federation]:
         defaults = {"state_directory": tmp_path / "state", "operator_token": TOKEN, "method": METHOD}
+        defaults |= {"longest_body_seconds": 2.0}  # a run's deadline may not be shorter
         settings = aggregator_settings(**(defaults | overrides))
         app = create_app(settings, clock=clock)
         transport = httpx.ASGITransport(app)

@@ -125,8 +125,9 @@ async def test_a_long_poll_wakes_up_when_the_run_starts(running: Running) -> Non
         assert seen[0]["sequence"] > idle["sequence"]
 
 
-async def test_a_wait_is_cut_to_what_the_aggregator_allows(running: Running) -> None:
-    async with running(longest_wait_seconds=0.05) as federation:
+async def test_a_wait_is_cut_to_what_the_aggregator_allows(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aggregator_service.coordinator.LONGEST_WAIT_SECONDS", 0.05)
+    async with running() as federation:
         (north,) = await begin(federation, "north")
         sequence = (await north.get("/v1/runs/current")).json()["sequence"]
         with anyio.fail_after(1):

@@ -184,7 +184,7 @@ async def test_of_each_client_only_so_many_refusals_are_on_record(
     running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(stored, "MOST_REFUSED", 3)
-    async with running() as federation:
+    async with running(quarantine_refusals=0) as federation:
         north, south = await federation.opened()
         async with anyio.create_task_group() as tasks:
             for _ in range(8):
@@ -207,7 +207,8 @@ async def test_a_state_directory_from_before_the_record_is_opened_and_gets_one(r
     async with running() as federation:
         await federation.opened()
     connection = sqlite3.connect(federation.settings.state_directory / "aggregator.sqlite")
-    for table in ("arrivals", "losses", "alembic_version"):
+    later = ("losses", "quarantines", "refusals", "secure_messages", "secure_rounds", "alembic_version")
+    for table in ("arrivals", *later):
         connection.execute(f"drop table {table}")
     connection.commit()
     connection.close()

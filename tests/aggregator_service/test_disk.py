@@ -30,7 +30,7 @@ Fault = Callable[[pytest.MonkeyPatch, "Federation"], None]
 @pytest.fixture(autouse=True)
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """The service looks again at once whether the disk takes."""
-    monkeypatch.setattr(conductor, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(conductor, "DISK_RETRY_SECONDS", 0.02)
     monkeypatch.setattr(conductor, "LOOK_SECONDS", 0.02)
 
 

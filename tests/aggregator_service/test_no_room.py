@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from conftest import FakeClient, Federation, Served, Until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
-WIDE = MethodSettings(width=256, layers=2, cutoff=12, anchor=AnchorSettings(users=40, items=30, edges=200))
+WIDE = MethodSettings(
+    width=256, layers=2, cutoff=12, margin_strength=1.0, anchor=AnchorSettings(users=40, items=30, edges=200)
+)
 UNLIMITED = resource.RLIM_INFINITY
 
 

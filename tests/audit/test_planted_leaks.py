@@ -79,7 +79,7 @@ def passes_everything(declaration: Declaration, update: Parameters) -> bytes:
 
 @pytest.fixture
 def without_gate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client_service.agent.pass_gate", passes_everything)
+    monkeypatch.setattr("client_service.sending.pass_gate", passes_everything)
     monkeypatch.setattr("client_service.boundary.gate.check", checks_nothing)
 
 
@@ -118,7 +118,7 @@ async def test_the_gate_lets_nothing_of_it_leave(planted: Planted, federation: R
 async def test_the_transport_lets_nothing_of_it_leave_though_the_agent_hands_it_over(
     planted: Planted, federation: Running, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client_service.agent.pass_gate", passes_everything)
+    monkeypatch.setattr("client_service.sending.pass_gate", passes_everything)
     async with federation() as running:
         await running.start()
 

@@ -556,3 +556,35 @@ async def test_recommendations_go_on_from_the_last_complete_model_while_a_round_
         after = await read(http, "quality")
         best = max(after["rounds"], key=lambda entry: entry["ndcg"])["round"]  # the first of the best
         assert (after["best_round"], (await read(http, "status"))["model"]) == (best, f"run-1.{best}")
+
+
+async def test_a_quarantined_client_sends_nothing_reads_on_and_says_so_until_it_is_let_in(
+    federation: Any, opened: Opened, until: Until, held: Callable[[str, int], Held]
+) -> None:
+    stop, place = held("client-1", 2), "/v1/clients/client-2/quarantine"
+    async with (
+        federation(2) as running,
+        opened(running.clients[0], running.line()) as one,
+        opened(running.clients[1], running.line()) as two,
+    ):
+
+        async def shut_out() -> bool:
+            answer = await running.operator.post(place, json={"reason": "its shard is being repaired"})
+            return bool(answer.status_code == 201)  # 404 until it has joined
+
+        async def warned() -> bool:
+            return any("has quarantined this client" in one for one in (await read(two, "status"))["warnings"])
+
+        await until(shut_out)
+        await running.start(clients=1)
+        await until(at_event(stop.reached))
+        await until(warned)
+        stop.released.set()
+        await until(finished(one, two))
+        assert uploads(running.clients[1]) == []
+        assert [entry["round"] for entry in (await read(two, "quality"))["rounds"]][-1] == 2
+        assert (await running.operator.delete(place)).status_code == 200
+        await running.start(rounds=1)
+        await until(finished(one, two, run="run-2"))
+        assert not await warned()
+    assert [entry["round"] for entry in uploads(running.clients[1])] == ["1"]

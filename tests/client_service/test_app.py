@@ -327,15 +327,40 @@ async def test_metrics_count_calls_by_route_template_and_nothing_of_the_silo(
         text = (await http.get("/metrics")).text
     families = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
     assert {name.removesuffix("_total").removesuffix("_created") for name in families} == {
-        "lpsfed_client_rounds",
-        "lpsfed_client_upload_bytes",
-        "lpsfed_client_request_seconds",
+        f"lpsfed_client_{name}"
+        for name in (
+            "disk_free_bytes",
+            "held_up",
+            "hindered",
+            "phase",
+            "request_seconds",
+            "rounds",
+            "seconds_since_round",
+            "serving",
+            "upload_bytes",
+            "uploads_refused",
+        )
     }
     labels = re.findall(r"\{([^}]*(?:\{[^}]*\}[^}]*)*)\} ", text)
-    assert {name for label in labels for name in re.findall(r'(\w+)="', label)} == {"method", "route", "status", "le"}
+    assert {name for label in labels for name in re.findall(r'(\w+)="', label)} <= {
+        "method",
+        "route",
+        "status",
+        "le",
+        "phase",
+        "code",
+    }
     routes = set(re.findall(r'route="([^"]*)"', text))
     assert "/v1/users/{user:path}/recommendations" in routes and "(unmatched)" in routes
     assert "user-01" not in text and "item-01" not in text and "nothing" not in text
+
+
+@pytest.mark.parametrize("after", [1 << 53, 1 << 63, 10**30])
+async def test_a_place_beyond_every_ledger_is_refused(settings: ClientSettings, opened: Opened, after: int) -> None:
+    """No reader of files can count so far."""
+    async with opened(settings) as http:
+        assert (await http.get("/v1/ledger", params={"after": after})).status_code == 422
+        assert (await http.get("/v1/ledger", params={"after": (1 << 53) - 1})).json()["entries"] == []
 
 
 async def test_the_ledger_is_paged_and_says_whether_it_holds(

@@ -26,6 +26,7 @@ from shared.schemas import Counts, Declaration, JoinIn, ReceiptOut, TensorSpec
 from shared.signing.keys import new_key
 from shared.signing.messages import HEADERS, Target, body_digest, holds, read
 from shared.strategy import Parameters
+from shared.timeouts import CallLimits
 from shared.wire import MEDIA_TYPE, encode
 
 pytestmark = pytest.mark.anyio
@@ -422,7 +423,7 @@ async def test_the_client_s_own_connection_heeds_no_redirect_and_no_proxy_of_the
         wire = Wire(302, {"Location": "http://elsewhere/"})
         boundary = Boundary("east", httpx.URL(HOME), DECLARATION, counts=False, max_upload_bytes=1000)
         ledger, inner = Ledger(tmp_path / "ledger.jsonl"), httpx.MockTransport(wire)
-        async with connected(boundary, ledger, KEY, timeout_seconds=5.0, inner=inner) as aggregator:
+        async with connected(boundary, ledger, KEY, limits=CallLimits(timeout=5.0), inner=inner) as aggregator:
             with pytest.raises(ProtocolError):
                 await aggregator.model("run-1")
         assert [request.url.host for request in wire.reached] == ["aggregator"]
@@ -478,7 +479,7 @@ async def test_parameters_that_are_not_the_declared_ones_are_not_taken_in_either
 ) -> None:
     boundary = Boundary("east", httpx.URL(HOME), DECLARATION, counts=False, max_upload_bytes=1000)
     ledger, inner = Ledger(tmp_path / "ledger.jsonl"), httpx.MockTransport(Wire(content=content))
-    async with connected(boundary, ledger, KEY, timeout_seconds=5.0, inner=inner) as aggregator:
+    async with connected(boundary, ledger, KEY, limits=CallLimits(timeout=5.0), inner=inner) as aggregator:
         with pytest.raises(ProtocolError):
             await aggregator.model("run-1")
         with pytest.raises(ProtocolError):

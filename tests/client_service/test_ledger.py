@@ -19,6 +19,7 @@ from shared.errors import DataError
 from shared.schemas import Declaration, ReceiptOut, TensorSpec
 from shared.signing.keys import new_key
 from shared.strategy import Parameters
+from shared.timeouts import CallLimits
 from shared.wire import encode
 
 LINES = 5
@@ -166,7 +167,7 @@ async def test_an_update_is_on_record_by_name_shape_and_hash_before_it_leaves(tm
     body = encode(Parameters(arrays, {"rho": 0.5}))
     boundary = Boundary("east", httpx.URL("http://aggregator"), DECLARED, counts=False, max_upload_bytes=10_000)
     ledger, inner, key = Ledger(path), httpx.MockTransport(answer), new_key()
-    async with connected(boundary, ledger, key, timeout_seconds=5.0, inner=inner) as aggregator:
+    async with connected(boundary, ledger, key, limits=CallLimits(timeout=5.0), inner=inner) as aggregator:
         await aggregator.upload("run-1", 7, body)
     [[intent]] = seen  # at the moment when the request arrived
     assert (intent["kind"], intent["call"], intent["run"], intent["round"]) == ("intent", "update", "run-1", "7")
@@ -195,7 +196,7 @@ async def test_a_question_is_on_record_as_well(tmp_path: Path) -> None:
     inner = httpx.MockTransport(lambda _: httpx.Response(200, stream=httpx.ByteStream(content)))
     boundary = Boundary("east", httpx.URL("http://aggregator"), DECLARED, counts=False, max_upload_bytes=10_000)
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    async with connected(boundary, ledger, new_key(), timeout_seconds=5.0, inner=inner) as aggregator:
+    async with connected(boundary, ledger, new_key(), limits=CallLimits(timeout=5.0), inner=inner) as aggregator:
         await aggregator.personalised("run-1", 7, wait=0.5)
     intent, outcome = ledger.entries()
     assert (intent["call"], intent["round"], intent["bytes"]) == ("personalized", "7", 0)

@@ -18,6 +18,7 @@ from shared.settings import MethodSettings
 from simulation.experiment import Experiment
 from simulation.run import simulate
 from tests.faults.federation import Disturbed, Ending, disturbed
+from tests.faults.points import RECOVERED
 
 if TYPE_CHECKING:
     from conftest import Silos
@@ -58,3 +59,13 @@ async def undisturbed(endings: list[dict[str, Ending]], three: Experiment, tmp_p
         said = {name: (found.statuses[name], found.qualities[name], found.history) for name in apart.names}
         endings.append({name: Ending.of(*what) for name, what in said.items()})
     return endings[0]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How long each cell of the kill matrix took to recover, as a table."""
+    passed = [report for report in terminalreporter.getreports("passed") if report.when == "call"]
+    cells = [value for report in passed for name, value in report.user_properties if name == RECOVERED]
+    if cells:
+        terminalreporter.section("recovered after a kill, seconds")
+        for moment, victim, seconds in sorted(cells):
+            terminalreporter.line(f"{moment:<30}{victim:<14}{seconds:6.2f}")

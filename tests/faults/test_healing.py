@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -44,9 +44,14 @@ BOTH = {  # of calls with a body and without
 WITH_BODY = {"in half": (HALF_REQUEST, VANISHED_REQUEST, CUT_REQUEST), "twice": TWICE}
 CASES = {f"{call}, {kind}": (call, BOTH[kind]) for call in CALLS for kind in BOTH}
 CASES |= {f"{call}, {kind}": (call, WITH_BODY[kind]) for call in ("join", "update") for kind in WITH_BODY}
+ALWAYS = {"join, twice", "update, silent", "update, in half", "personalised, reset"}  # the others are for `make faults`
 
 
-@pytest.mark.parametrize(("call", "faults"), CASES.values(), ids=CASES)
+def chosen(name: str) -> Any:
+    return pytest.param(*CASES[name], id=name, marks=() if name in ALWAYS else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("call", "faults"), [chosen(name) for name in CASES])
 async def test_a_fault_that_heals_changes_nothing(
     federation: Federation,
     undisturbed: dict[str, Ending],
@@ -64,6 +69,7 @@ async def test_a_fault_that_heals_changes_nothing(
             await require_nothing_undeclared(running)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS)
 async def test_a_call_that_fails_as_often_as_it_is_tried_is_made_again_later(
     federation: Federation, undisturbed: dict[str, Ending], call: str
@@ -80,6 +86,7 @@ async def test_a_call_that_fails_as_often_as_it_is_tried_is_made_again_later(
             await require_nothing_undeclared(running)
 
 
+@pytest.mark.slow
 async def test_a_line_that_is_slow_all_the_time_changes_nothing(
     federation: Federation, undisturbed: dict[str, Ending]
 ) -> None:

@@ -82,6 +82,7 @@ async def test_a_round_closes_at_the_deadline_with_its_quorum(federation: Federa
             assert len(running.proxies[LOST].spoilt) > 1
 
 
+@pytest.mark.slow
 async def test_without_a_quorum_the_run_fails_at_the_deadline_and_says_who_is_missing(federation: Federation) -> None:
     with anyio.fail_after(LONGEST_SECONDS):
         async with federation() as running:
@@ -97,6 +98,7 @@ async def test_without_a_quorum_the_run_fails_at_the_deadline_and_says_who_is_mi
             assert ends == ["the aggregator ended the run as failed"] * 3
 
 
+@pytest.mark.slow
 async def test_a_run_that_a_client_never_reaches_fails_before_its_first_round(
     federation: Federation, clock: LeapingClock
 ) -> None:
@@ -116,6 +118,7 @@ async def test_a_run_that_a_client_never_reaches_fails_before_its_first_round(
             assert LOST not in {one.client for one in await running.arrivals()}
 
 
+@pytest.mark.slow
 async def test_clients_that_nothing_reaches_for_a_while_end_as_if_nothing_had_been(
     federation: Federation, undisturbed: dict[str, Ending]
 ) -> None:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 K8S = ROOT / "k8s"
 VERSIONS = ("1.31", "1.37")  # the oldest that docs/kubernetes.md names, and the newest that there are schemas of
-CUSTOM = {"Certificate", "ServiceMonitor"}  # kinds that an operator brings; Kubernetes itself has no schema of them
+# Kinds that an operator brings; Kubernetes itself has no schema of them.
+CUSTOM = {"Certificate", "PrometheusRule", "ServiceMonitor"}
 CLUSTER_WIDE = {"Namespace"}
 FROM_OUTSIDE = {
     "operator-token",

@@ -11,11 +11,12 @@ import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
-from shared.schemas import RoundOut, RunHistoryOut, RunIn
+from shared.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn
 from simulation import operate as subject
 from simulation.cli import app
 
 Answer = Callable[[httpx.Request], httpx.Response]
+CLIENT = httpx.Client
 
 
 def history(phase: str = "open", closed: int = 0, **fields: Any) -> RunHistoryOut:
@@ -130,3 +131,52 @@ def test_secrets_are_made_once_for_their_owner_alone(tmp_path: Path) -> None:
     )
     again = CliRunner().invoke(app, ["secret", *map(str, paths)])
     assert "there already" in again.stderr and [path.read_text() for path in paths] == made
+
+
+def status(monkeypatch: pytest.MonkeyPatch, token: Path, answer: Answer, *arguments: str) -> Result:
+    monkeypatch.setattr(httpx, "Client", lambda **options: CLIENT(transport=httpx.MockTransport(answer), **options))
+    return CliRunner().invoke(app, ["status", "--operator-token-file", str(token), *arguments])
+
+
+def part(name: str, *, received: bool) -> ParticipantOut:
+    return ParticipantOut(client=name, received=received)
+
+
+def test_the_status_of_an_open_round_names_who_is_missing_and_until_when(
+    monkeypatch: pytest.MonkeyPatch, token: Path
+) -> None:
+    parts = (part("north", received=True), part("south", received=False), part("west", received=False))
+    now = RoundOut(number=2, phase="open", opened_at="then", missing=("south", "west"), participants=parts)
+    found = history(deadline_at="2026-01-01T10:00:00Z", missing=("south", "west"), rounds=(now,))
+    there = Aggregator(found, runs=(history(),))
+    done = status(monkeypatch, token, there)
+    assert (done.exit_code, done.stdout.strip()) == (
+        0,
+        "run-1, round 2 of 3 is open: 1 of 3 updates, 2 needed; missing: south, west; until 2026-01-01T10:00:00Z",
+    )
+    assert {request.method for request in there.requests} == {"GET"}
+
+
+def test_the_status_of_a_run_that_waits_says_who_is_registered_and_not_there(
+    monkeypatch: pytest.MonkeyPatch, token: Path
+) -> None:
+    found = history("waiting", deadline_at="soon", enrolled=("north",), missing=("south",))
+    done = status(monkeypatch, token, Aggregator(found), "--run", "run-1")
+    expected = "run-1 waits for clients: 1 of 2 clients have joined; missing: south; until soon"
+    assert (done.exit_code, done.stdout.strip()) == (0, expected)
+
+
+def test_the_status_of_a_failed_run_is_an_error_with_its_reason(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
+    there = Aggregator(history("failed", reason="round 1: 1 of 2 updates"), runs=(history(),))
+    done = status(monkeypatch, token, there)
+    assert done.exit_code == 1 and str(done.exception) == "run-1 has failed: round 1: 1 of 2 updates"
+    told = status(monkeypatch, token, there, "--json")
+    assert told.exit_code == 1 and json.loads(told.stdout)["reason"] == "round 1: 1 of 2 updates"
+
+
+def test_where_there_has_been_no_run_or_it_is_over_the_status_says_so(
+    monkeypatch: pytest.MonkeyPatch, token: Path
+) -> None:
+    assert status(monkeypatch, token, Aggregator(history())).stdout.strip() == "no run yet"
+    over = Aggregator(history("finished", closed=3), runs=(history(),))
+    assert status(monkeypatch, token, over).stdout.strip() == "run-1, round 3 of 3: finished"

@@ -64,8 +64,11 @@ def test_the_clients_keys_are_their_own_and_registered_and_the_operator_s_token_
 
 
 @pytest.mark.anyio
-async def test_a_run_that_fails_is_an_error_with_the_aggregator_s_reason(experiment: Described) -> None:
+async def test_a_run_that_fails_is_an_error_with_the_aggregator_s_reason(
+    experiment: Described, monkeypatch: pytest.MonkeyPatch
+) -> None:
     described = experiment("run")
+    monkeypatch.setattr("aggregator_service.settings.require_time_for_a_body", lambda *_: None)
     async with in_process(described) as federation:
         request = described.request().model_copy(update={"clients": 3, "deadline_seconds": 0.3})
         with pytest.raises(FederationError, match="of 3 clients had joined at the deadline"):

@@ -19,6 +19,7 @@ from aggregator_service.state_body import packed, unpacked
 from shared.errors import PrivacyError
 from shared.parameters import Arrays, Float32, digest, initial_parameters
 from shared.privacy import pass_gate
+from shared.ranges import require_within
 from shared.schemas import Declaration
 from shared.settings import MethodSettings
 from shared.strategies import STRATEGIES, build_strategy
@@ -193,6 +194,7 @@ def test_what_fit_returns_passes_the_gate(strategy: Strategy, rho: float | None,
     declared = declaration(strategy)
     sent = strategy.fit(FakeClient(strategy, rho, noisy), Parameters(start(strategy)))
     assert pass_gate(declared, sent) == encode(sent)
+    require_within(strategy.ranges, sent.scalars)
 
 
 def test_what_fit_returns_was_trained_from_what_was_received(strategy: Strategy) -> None:

@@ -1,0 +1,71 @@
+"""The rows of the table of epsilons spend what they are named for, and are cells of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.harness.cells import available, cells, settings_hash
+from benchmarks.harness.measure import Work, federation
+from benchmarks.harness.plan import Row, read_plan
+from benchmarks.harness.special import special
+from client_service.privacy.accountant import planned
+from client_service.privacy.settings import PrivacySettings
+from shared.settings import method_settings, validated
+
+PLAN = read_plan("privacy")
+NOISED = [row for row in PLAN.methods if row.privacy]
+
+
+@pytest.mark.parametrize("row", NOISED, ids=[row.label for row in NOISED])
+def test_a_run_of_a_row_spends_its_epsilon_and_not_more(row: Row) -> None:
+    spent = planned(validated(PrivacySettings, row.privacy), ("margin", "rho"), PLAN.rounds)
+    assert row.value is not None and 0.99 * row.value < spent <= row.value == row.privacy["budget"]
+    assert row.label.endswith(f"epsilon {row.value:g}") and f"C {row.privacy['clip_norm']:g}" in row.label
+
+
+def test_noise_makes_another_cell_and_no_noise_leaves_the_others_as_they_were() -> None:
+    found = {cell.row.label: cell.settings() for cell in cells(PLAN) if cell.seed == 0}
+    assert len({settings_hash(found[row.label]) for row in NOISED}) == len(NOISED)
+    plain, _ = available(Row(label="LPSFed", strategy="lpsfed"), frozenset())
+    assert plain is not None and not any(name.startswith("privacy") for name in found["LPSFed"])
+
+
+def line(spent: float) -> dict[str, Any]:
+    chosen = {f"privacy.{name}": value for name, value in NOISED[0].privacy.items()}
+    head = {"label": NOISED[0].label, "strategy": "lpsfed", "rounds": PLAN.rounds}
+    return {**head, "settings": {"width": 64, **chosen}, "spent": {"client-1": spent}}
+
+
+def test_what_was_spent_is_told_and_checked() -> None:
+    offers = special("privacy")
+    wanted = planned(validated(PrivacySettings, NOISED[0].privacy), ("margin", "rho"), PLAN.rounds)
+    plain = {"label": "LPSFed", "strategy": "lpsfed", "rounds": 5, "settings": {"width": 64}}
+    assert offers["check"]([plain, line(wanted)]) == []
+    assert "expected epsilon" in offers["check"]([line(wanted + 0.1)])[0]
+    assert f"| {NOISED[0].label} | {wanted:.4g} |" in offers["render"]([plain, line(wanted)])
+    assert offers["render"]([plain]) == ""
+
+
+def test_a_measured_cell_says_what_was_spent(silos: Callable[..., tuple[Path, ...]], tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"anchor.users": 40, "anchor.items": 30, "anchor.edges": 200}
+    work = Work(
+        table="privacy",
+        root=tmp_path,
+        shards=silos(2),
+        whole=tmp_path / "whole",
+        state=tmp_path / "state",
+        strategy="lpsfed",
+        method=method_settings(width=4, layers=1, cutoff=12, negatives=4, **sizes),
+        rounds=1,
+        seed=0,
+        groups=False,
+        extra=False,
+        device="cpu",
+        privacy=NOISED[0].privacy,
+    )
+    spent = planned(validated(PrivacySettings, NOISED[0].privacy), ("margin", "rho"), 1)
+    assert federation(work)["spent"] == {name: pytest.approx(spent) for name in ("client-1", "client-2")}

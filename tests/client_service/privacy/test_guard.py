@@ -1,0 +1,282 @@
+"""What was spent is on the disk before anything may leave: once for a round, once for a rho, never less than left."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_service.privacy import account as account_module
+from client_service.privacy.account import ACCOUNT, SECRET
+from client_service.privacy.accountant import Charge, epsilon
+from client_service.privacy.guard import FOLDER, Guard, Occasion, notices
+from client_service.privacy.kept_release import NAME
+from client_service.privacy.settings import PrivacySettings
+from shared.errors import DataError, PrivacyError, SettingsError
+from shared.settings import MethodSettings
+from shared.strategies import build_strategy
+from shared.strategy import Parameters
+from shared.wire import encode
+
+METHOD = MethodSettings(width=4, layers=1)
+DECLARATION = build_strategy("lpsfed", METHOD).declaration(METHOD)
+RECEIVED = Parameters({spec.name: np.zeros(spec.shape, np.float32) for spec in DECLARATION.tensors}, {"margin": 0.1})
+UPDATE = Parameters({name: value + 0.01 for name, value in RECEIVED.arrays.items()}, {"margin": 0.15, "rho": 0.005})
+ANCHOR = np.linspace(0.01, 0.02, 20)
+AT = Occasion("run-1", 0, METHOD, 1, 5, RECEIVED, ANCHOR)
+SHARD, OTHER_SHARD = "1" * 64, "2" * 64
+SETTINGS = PrivacySettings(
+    mechanism="gaussian", clip_norm=0.1, noise_multiplier=3.0, scalar_noise_multiplier=6.0, delta=1e-5, budget=8.0
+)
+TENSORS, SCALAR = Charge("gaussian", 3.0), Charge("gaussian", 6.0)
+
+
+def guard(folder: Path, settings: PrivacySettings = SETTINGS, shard: str = SHARD) -> Guard:
+    return Guard(settings, folder, shard, DECLARATION)
+
+
+def sent(found: Parameters | None) -> bytes:
+    assert found is not None
+    return encode(found)
+
+
+def charged(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / FOLDER / ACCOUNT).read_text().splitlines()]
+
+
+def at_round(number: int, **changes: Any) -> Occasion:
+    return replace(AT, round=number, **changes)
+
+
+def test_what_leaves_is_declared_and_is_not_the_update(tmp_path: Path) -> None:
+    found = guard(tmp_path).release(UPDATE, AT)
+    assert found is not None and set(found.scalars) == {"margin", "rho"} == set(DECLARATION.scalars)
+    assert all((found.arrays[name] != UPDATE.arrays[name]).any() for name in UPDATE.arrays)
+
+
+def test_a_round_that_is_asked_for_again_gives_the_same_and_is_charged_once(tmp_path: Path) -> None:
+    one = guard(tmp_path)
+    first = sent(one.release(UPDATE, AT))
+    assert sent(one.release(UPDATE, AT)) == first
+    assert len(charged(tmp_path)) == 1
+    assert one.standing.epsilon == pytest.approx(epsilon([TENSORS, SCALAR, SCALAR], 1e-5))
+
+
+def test_after_a_restart_too_whatever_training_gave_the_second_time(tmp_path: Path) -> None:
+    first, spent = sent(guard(tmp_path).release(UPDATE, AT)), guard(tmp_path).standing.epsilon
+    again = guard(tmp_path)
+    assert again.standing.epsilon == spent > 0.0
+    assert sent(again.release(UPDATE, AT)) == first
+    other = Parameters({name: value + 1.0 for name, value in UPDATE.arrays.items()}, {"margin": 0.3, "rho": 0.02})
+    assert sent(again.release(other, AT)) == first
+    assert len(charged(tmp_path)) == 1
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("step", ["keep_release", "charge"])
+def test_a_crash_between_drawing_and_charging_lets_nothing_leave_uncharged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def kill(*_: object, **__: object) -> None:
+        raise Killed
+
+    place = "client_service.privacy.guard.keep_release" if step == "keep_release" else None
+    with monkeypatch.context() as patched:
+        if place:
+            patched.setattr(place, kill)
+        else:
+            patched.setattr(account_module.Account, "charge", kill)
+        with pytest.raises(Killed):
+            guard(tmp_path).release(UPDATE, AT)
+    assert charged(tmp_path) == []
+    kept = (tmp_path / FOLDER / NAME).read_bytes() if place is None else None
+    again = guard(tmp_path)
+    body = sent(again.release(UPDATE, AT))
+    assert len(charged(tmp_path)) == 1 and again.permit(hashlib.sha256(body).hexdigest())
+    assert kept is None or kept == (tmp_path / FOLDER / NAME).read_bytes()
+
+
+def test_a_charge_is_on_the_disk_before_the_release_is_given_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, real = guard(tmp_path), Guard._stand
+
+    def looking(self: Guard) -> Any:
+        assert len(charged(tmp_path)) == 1
+        return real(self)
+
+    monkeypatch.setattr(Guard, "_stand", looking)
+    assert one.release(UPDATE, AT) is not None
+
+
+def test_a_release_that_is_gone_is_drawn_and_charged_anew(tmp_path: Path) -> None:
+    first = sent(guard(tmp_path).release(UPDATE, AT))
+    (tmp_path / FOLDER / NAME).unlink()
+    again = guard(tmp_path)
+    assert sent(again.release(UPDATE, AT)) != first
+    assert len(charged(tmp_path)) == 2
+    again.release(UPDATE, at_round(2))
+    assert sent(again.release(UPDATE, AT)) != first  # an earlier round that comes again is another release
+    assert len(charged(tmp_path)) == 4
+
+
+def test_a_damaged_release_is_as_none(tmp_path: Path) -> None:
+    guard(tmp_path).release(UPDATE, AT)
+    (tmp_path / FOLDER / NAME).write_bytes(b"no release")
+    assert guard(tmp_path).release(UPDATE, AT) is not None
+    assert len(charged(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seed": 1},
+        {"run": "run-2"},
+        {"rounds": 6},
+        {"method": METHOD.model_copy(update={"margin_strength": 0.2})},
+        {"received": UPDATE},
+        {"received": Parameters(RECEIVED.arrays, {"margin": 0.2})},
+        {"anchor": ANCHOR[:-1]},
+    ],
+)
+def test_whatever_the_aggregator_changes_makes_another_release(tmp_path: Path, changes: dict[str, Any]) -> None:
+    one = guard(tmp_path)
+    first = one.release(UPDATE, AT)
+    second = one.release(UPDATE, replace(AT, **changes))
+    assert first is not None and second is not None and len(charged(tmp_path)) == 2
+    name = next(iter(UPDATE.arrays))
+    before = AT.received.arrays[name] if "received" not in changes else changes["received"].arrays[name]
+    assert not np.allclose(first.arrays[name] - RECEIVED.arrays[name], second.arrays[name] - before)
+
+
+def test_averaging_rho_over_rounds_and_runs_gives_nothing_new(tmp_path: Path) -> None:
+    found = []
+    for run in ("run-1", "run-2", "run-3"):
+        one = guard(tmp_path, SETTINGS.model_copy(update={"budget": 100.0}))
+        found += [one.release(UPDATE, at_round(number, run=run)) for number in range(1, 6)]
+    rhos = {release.scalars["rho"] for release in found if release is not None}
+    margins = {release.scalars["margin"] for release in found if release is not None}
+    assert len(found) == 15 and len(rhos) == 1 < len(margins)
+    assert [("rho" in entry["charges"]) for entry in charged(tmp_path)] == [True] + [False] * 14
+
+
+def test_another_anchor_another_cutoff_or_another_shard_has_another_rho_and_pays_for_it(tmp_path: Path) -> None:
+    wide = SETTINGS.model_copy(update={"budget": 1e6, "scalar_noise_multiplier": 0.1, "rho_range": (-10.0, 10.0)})
+    one = guard(tmp_path, wide)
+    one.release(UPDATE, AT)
+    one.release(UPDATE, at_round(2, anchor=ANCHOR + 0.001))
+    one.release(UPDATE, at_round(3, method=METHOD.model_copy(update={"cutoff": 64})))
+    guard(tmp_path, wide, OTHER_SHARD).release(UPDATE, AT)
+    assert all("rho" in entry["charges"] for entry in charged(tmp_path))
+    assert len({name for entry in charged(tmp_path) for name in entry["kept"]}) == 4
+
+
+def test_a_rho_that_training_changes_is_drawn_and_charged_every_round(tmp_path: Path) -> None:
+    trained, one = METHOD.model_copy(update={"signal": "trained"}), guard(tmp_path)
+    for number in (1, 2, 3):
+        one.release(UPDATE, at_round(number, method=trained))
+    assert [("rho" in entry["charges"], entry["kept"]) for entry in charged(tmp_path)] == [(True, {})] * 3
+
+
+def test_nothing_leaves_once_the_budget_is_spent_and_a_larger_one_goes_on(tmp_path: Path) -> None:
+    one, given = guard(tmp_path), []
+    for number in range(1, 40):
+        given.append(one.release(UPDATE, at_round(number)) is not None)
+    left = given.index(False)
+    assert 5 < left < 39 and not any(given[left:]) and len(charged(tmp_path)) == left
+    assert one.standing.epsilon <= SETTINGS.budget < epsilon([TENSORS, SCALAR] * (left + 1) + [SCALAR], 1e-5)  # type: ignore[operator]
+    assert one.standing.exhausted and "no update leaves any more" in notices(one.standing)[0]
+    assert guard(tmp_path).standing.exhausted  # and after a restart
+    larger = guard(tmp_path, SETTINGS.model_copy(update={"budget": 20.0}))
+    assert not larger.standing.exhausted and larger.release(UPDATE, at_round(99)) is not None
+    assert notices(larger.standing) == notices(None) == ()
+
+
+def test_each_shard_has_an_account_of_its_own(tmp_path: Path) -> None:
+    one = guard(tmp_path)
+    one.release(UPDATE, AT)
+    other = guard(tmp_path, shard=OTHER_SHARD)
+    assert other.standing.epsilon == 0.0 < one.standing.epsilon
+    other.release(UPDATE, AT)
+    assert guard(tmp_path).standing.epsilon == one.standing.epsilon
+
+
+def test_the_gate_is_told_of_the_release_alone(tmp_path: Path) -> None:
+    one = guard(tmp_path)
+    with pytest.raises(PrivacyError):
+        one.permit(hashlib.sha256(b"").hexdigest())
+    with pytest.raises(PrivacyError):
+        one.permit(None)
+    body = sent(one.release(UPDATE, AT))
+    said = one.permit(hashlib.sha256(body).hexdigest())
+    assert said == {"mechanism": "gaussian", "epsilon": one.standing.epsilon, "delta": 1e-5, "budget": 8.0}
+    assert one.permit(None) == said
+    with pytest.raises(PrivacyError, match="expected the release of this round's update"):
+        one.permit(hashlib.sha256(encode(UPDATE)).hexdigest())
+
+
+def test_the_secret_is_the_silo_s_and_nobody_else_may_read_it(tmp_path: Path) -> None:
+    guard(tmp_path)
+    path = tmp_path / FOLDER / SECRET
+    content = path.read_bytes()
+    assert len(content) == 32 and path.stat().st_mode & 0o777 == 0o600
+    guard(tmp_path)
+    assert path.read_bytes() == content
+    path.chmod(0o644)
+    with pytest.raises(SettingsError, match="chmod 600"):
+        guard(tmp_path)
+
+
+def test_without_its_account_or_with_a_damaged_one_nothing_begins(tmp_path: Path) -> None:
+    guard(tmp_path).release(UPDATE, AT)
+    path = tmp_path / FOLDER / ACCOUNT
+    content = path.read_text()
+    path.write_text(content.replace("3.0", "9.0"))
+    with pytest.raises(DataError, match="expected the chain to hold"):
+        guard(tmp_path)
+    path.unlink()
+    with pytest.raises(DataError, match="what was spent is unknown"):
+        guard(tmp_path)
+
+
+def test_a_line_that_a_crash_cut_off_was_never_acted_upon(tmp_path: Path) -> None:
+    first = guard(tmp_path)
+    first.release(UPDATE, AT)
+    path = tmp_path / FOLDER / ACCOUNT
+    path.write_text(path.read_text() + '{"sequence":2,"kind":"cha')
+    assert guard(tmp_path).standing.epsilon == first.standing.epsilon
+
+
+def test_two_silos_with_the_same_data_send_different_noise(tmp_path: Path) -> None:
+    east, west = (guard(tmp_path / name) for name in ("east", "west"))
+    assert sent(east.release(UPDATE, AT)) != sent(west.release(UPDATE, AT))
+
+
+def test_after_gaussian_noise_pure_epsilon_is_refused_and_the_other_way_round_is_counted(tmp_path: Path) -> None:
+    pure = PrivacySettings(mechanism="laplace", clip_norm=0.1, round_epsilon=1.0, scalar_epsilon=0.1, budget=8.0)
+    first = guard(tmp_path / "one", pure)
+    first.release(UPDATE, AT)
+    assert first.standing.epsilon == pytest.approx(1.2) and first.standing.delta is None
+    later = guard(tmp_path / "one")
+    later.release(UPDATE, at_round(2))
+    assert later.standing.epsilon == pytest.approx(1.2 + epsilon([TENSORS, SCALAR], 1e-5))
+    guard(tmp_path / "two").release(UPDATE, AT)
+    with pytest.raises(SettingsError, match="needs a delta"):
+        guard(tmp_path / "two", pure)
+
+
+def test_the_account_says_nothing_of_what_was_hidden(tmp_path: Path) -> None:
+    """Beside the noise it holds digests of public things and the released rho; no M, no clipped value, no norm."""
+    guard(tmp_path).release(UPDATE, AT)
+    [entry] = charged(tmp_path)
+    chain = {"sequence", "time", "kind", "previous", "hash"}
+    assert set(entry) - chain == {"shard", "occasion", "charges", "kept", "run", "round", "epsilon"}
+    assert "0.15" not in json.dumps(entry) and "0.005" not in json.dumps(entry)

@@ -1,0 +1,76 @@
+"""A silo that demands secure aggregation, and an aggregator that offers none: nothing of an update leaves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from aggregator_service.app import create_app
+from client_service.settings import client_settings
+from shared.errors import SettingsError
+from shared.settings import MethodSettings
+from simulation.experiment import Experiment
+
+if TYPE_CHECKING:
+    from conftest import Opened, Silos, Until
+
+URL = "http://aggregator"
+
+
+def believed(*declarations: object) -> None:
+    """An aggregator that lies when a client joins."""
+    del declarations
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("lies", "problem"), [(False, "secure: expected False, got True"), (True, "expected a secure round")]
+)
+async def test_an_open_aggregator_gets_nothing_of_a_silo_that_demands_secure_rounds(
+    silos: Silos,
+    small: MethodSettings,
+    opened: Opened,
+    until: Until,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lies: bool,
+    problem: str,
+) -> None:
+    if lies:
+        monkeypatch.setattr("aggregator_service.coordinator.require_same", believed)
+    one = Experiment(silos(1), tmp_path / "run", small, rounds=1, device="cpu")
+    app, token = create_app(one.aggregator()), {"Authorization": f"Bearer {one.token}"}
+    settings = replace(one, secure=True).client(one.shards[0], aggregator_url=URL)
+    operator = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=URL, headers=token)
+    async with app.router.lifespan_context(app), operator, opened(settings, httpx.ASGITransport(app)) as http:
+        http.headers["Authorization"] = f"Bearer {one.operator_key}"
+        assert (await operator.post("/v1/runs", json=one.request().model_dump(mode="json"))).status_code == 201
+
+        async def shown() -> bool:
+            return problem in ((await http.get("/v1/status")).json().get("problem") or "")
+
+        await until(shown)
+    lines = map(json.loads, (settings.state_directory / "ledger.jsonl").read_text().splitlines())
+    assert {entry["call"] for entry in lines if entry["kind"] == "intent"} <= {"join", "current", "model", "anchor"}
+
+
+@pytest.mark.parametrize(
+    ("method", "strategy", "told"),
+    [
+        (MethodSettings(), "fedpub", "a strategy that needs the mean alone"),
+        (MethodSettings(), "local", "a strategy that needs the mean alone"),
+        (MethodSettings(clip_factor=2.0), "lpsfed", "secure"),
+        (MethodSettings(aggregate="median"), "lpsfed", "secure"),
+    ],
+)
+def test_a_client_does_not_start_with_what_excludes_it(
+    tmp_path: Path, method: MethodSettings, strategy: str, told: str
+) -> None:
+    place = {"name": "east", "shard": tmp_path, "state_directory": tmp_path}
+    with pytest.raises(SettingsError, match=told):
+        client_settings(**place, secure=True, method=method, strategy=strategy)

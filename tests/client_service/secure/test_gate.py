@@ -1,0 +1,196 @@
+"""The gate in a secure federation: masked vectors and the messages of a round pass, and nothing that lies open."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from client_service.boundary.aggregator import connected
+from client_service.boundary.gate import Boundary, declared_calls
+from client_service.boundary.ledger import Ledger
+from shared.errors import PrivacyError
+from shared.masked_wire import encode_masked
+from shared.schemas import Declaration, TensorSpec
+from shared.secure import agreement, client, server, vector
+from shared.secure.messages import MaskedHeader
+from shared.secure.server import SecureRound
+from shared.secure.vector import MaskedUpdate
+from shared.signing.keys import new_key
+from shared.strategy import Parameters
+from shared.timeouts import CallLimits
+from shared.wire import MEDIA_TYPE, encode
+
+pytestmark = pytest.mark.anyio
+
+HOME = "http://aggregator:8800"
+DECLARATION = Declaration(
+    strategy="lpsfed",
+    tensors=(TensorSpec(name="pooling.b", shape=(1,)), TensorSpec(name="pooling.w", shape=(6, 6))),
+    scalars=("margin", "rho"),
+    secure=True,
+)
+OWN = "/v1/runs/run-1/rounds/1/clients/east"
+TERMS = agreement.terms(DECLARATION, "run-1", 1)
+JSON = "application/json"
+
+
+def update() -> Parameters:
+    rng = np.random.default_rng(1)
+    arrays = {spec.name: rng.normal(size=spec.shape).astype(np.float32) for spec in DECLARATION.tensors}
+    return Parameters(arrays, {"margin": 0.25, "rho": 0.5})
+
+
+def said() -> dict[str, bytes]:
+    """What east says in a round with north and west."""
+    state, begun = SecureRound(terms=TERMS), {}
+    for name in ("east", "north", "west"):
+        begun[name], message = client.begin(TERMS, name)
+        state = server.accept(state, message)
+    state, sharing = server.close(state), {}
+    for name, one in begun.items():
+        sharing[name], sealed = client.share(one, server.roster(state))
+        state = server.accept(state, sealed)
+    state, ready, masked = server.close(state), {}, {}
+    for name, shared in sharing.items():
+        ready[name], masked[name] = client.mask(client.take(shared, server.delivery(state, name)), update())
+        state = server.accept_masked(state, masked[name])
+    state = server.close(state)
+    _, answer = client.unmask(ready["east"], server.request(state))
+    messages = {"keys": state.keys["east"], "shares": state.shares["east"], "answers": answer}
+    told = {call: message.model_dump_json().encode() for call, message in messages.items()}
+    return told | {"update": encode_masked(masked["east"])}
+
+
+SAID = said()
+
+
+def opened(values: Parameters, **header: Any) -> bytes:
+    """A vector in fixed point that nobody has masked."""
+    pieces = vector.encode(TERMS, values)
+    named = {"run": "run-1", "round": 1, "client": "east", "digest": vector.digest(pieces), "scalars": {"rho": 0.5}}
+    return encode_masked(MaskedUpdate(MaskedHeader(**(named | header)), pieces))
+
+
+def partly_masked() -> bytes:
+    """Masked but for one tensor."""
+    pieces = {**vector.encode(TERMS, update()), "pooling.b": np.array([2**63], dtype=np.uint64)}
+    header = MaskedHeader(run="run-1", round=1, client="east", digest=vector.digest(pieces), scalars={})
+    return encode_masked(MaskedUpdate(header, pieces))
+
+
+def rewritten(**header: Any) -> bytes:
+    """The masked vector under another header."""
+    rng = np.random.default_rng(2)
+    pieces = {n: rng.integers(0, 2**64, size=s, dtype=np.uint64) for n, s in vector.layout(TERMS).items()}
+    named = {"run": "run-1", "round": 1, "client": "east", "digest": vector.digest(pieces), "scalars": {"rho": 0.5}}
+    return encode_masked(MaskedUpdate(MaskedHeader(**(named | header)), pieces))
+
+
+def respaced(body: bytes) -> bytes:
+    """The very content, with a space in its header that its client does not write."""
+    length = int.from_bytes(body[:8], "little")
+    header = json.loads(body[8 : 8 + length])
+    header["__metadata__"]["masked"] = header["__metadata__"]["masked"].replace(":", ": ", 1)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + body[8 + length :]
+
+
+@dataclass
+class Gated:
+    http: httpx.AsyncClient
+    ledger: Ledger
+    reached: list[httpx.Request] = field(default_factory=list)
+
+    async def put(self, call: str, body: bytes, path: str = "") -> httpx.Response:
+        kind = MEDIA_TYPE if call == "update" else JSON
+        return await self.http.put(path or f"{OWN}/{call}", content=body, headers={"Content-Type": kind})
+
+    async def refused(self, call: str, body: bytes, path: str = "") -> None:
+        with pytest.raises(PrivacyError):
+            await self.put(call, body, path)
+        assert self.reached == [] and len(self.ledger) == 0
+
+
+@pytest.fixture
+async def gated(tmp_path: Path) -> AsyncIterator[Gated]:
+    reached: list[httpx.Request] = []
+
+    def answered(request: httpx.Request) -> httpx.Response:
+        reached.append(request)
+        return httpx.Response(204, stream=httpx.ByteStream(b""))
+
+    boundary = Boundary("east", httpx.URL(HOME), DECLARATION, False, 100_000)
+    ledger, inner = Ledger(tmp_path / "ledger.jsonl"), httpx.MockTransport(answered)
+    async with connected(boundary, ledger, new_key(), limits=CallLimits(1, 1, 5), inner=inner) as link:
+        yield Gated(link._http, ledger, reached)
+
+
+@pytest.mark.parametrize("call", sorted(SAID))
+async def test_what_a_round_needs_passes_and_is_on_record(gated: Gated, call: str) -> None:
+    await gated.put(call, SAID[call])
+    assert gated.reached[0].content == SAID[call]
+    intent, _ = gated.ledger.entries()
+    assert (intent["call"], intent["run"], intent["round"], intent["bytes"]) == (call, "run-1", "1", len(SAID[call]))
+
+
+async def test_the_ledger_tells_a_masked_vector_by_its_fields_and_whose_shares_left(gated: Gated) -> None:
+    for call in ("update", "shares", "answers"):
+        await gated.put(call, SAID[call])
+    update, shares, answers = (entry for entry in gated.ledger.entries() if entry["kind"] == "intent")
+    assert [(one["name"], one["dtype"], one["shape"]) for one in update["tensors"]] == [
+        ("#scalars", "U64", [1]),
+        ("pooling.b", "U64", [1]),
+        ("pooling.w", "U64", [6, 6]),
+    ]
+    assert update["scalars"] == {"rho": 0.5}
+    assert shares["concerns"] == {"sealed for": ["north", "west"]}
+    assert answers["concerns"] == {"seeds of": ["east", "north", "west"], "mask keys of": []}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        encode(update()),
+        opened(update()),
+        partly_masked(),
+        rewritten(client="north"),
+        rewritten(run="run-2"),
+        rewritten(round=2),
+        rewritten(scalars={"rho": 0.5, "margin": 0.25}),
+        rewritten(digest="0" * 64),
+        SAID["update"] + b" ",
+        respaced(SAID["update"]),
+        SAID["keys"],
+    ],
+)
+async def test_an_unmasked_or_other_body_does_not_leave_as_an_update(gated: Gated, body: bytes) -> None:
+    await gated.refused("update", body)
+
+
+def other(call: str, **changed: Any) -> bytes:
+    message: Mapping[str, Any] = json.loads(SAID[call]) | changed
+    return json.dumps(message, separators=(",", ":")).encode()
+
+
+@pytest.mark.parametrize("call", ["keys", "shares", "answers"])
+async def test_a_message_of_a_round_has_one_form_and_one_sender_and_one_round(gated: Gated, call: str) -> None:
+    for changed in ({"client": "north"}, {"run": "run-2"}, {"round": 2}, {"also": "this"}):
+        await gated.refused(call, other(call, **changed))
+    await gated.refused(call, json.dumps(json.loads(SAID[call])).encode())
+    await gated.refused(call, SAID[call], f"/v1/runs/run-1/rounds/1/clients/north/{call}")
+    await gated.refused("shares" if call == "keys" else "keys", SAID[call])
+
+
+def test_an_open_federation_declares_no_call_of_a_secure_round() -> None:
+    open_calls, secure_calls = declared_calls("east"), declared_calls("east", secure=True)
+    assert {call.name for call in secure_calls} - {call.name for call in open_calls} == {
+        "keys", "roster", "shares", "delivery", "request", "answers",
+    }  # fmt: skip

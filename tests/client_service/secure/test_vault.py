@@ -1,0 +1,70 @@
+"""A secure round's secrets on the client's disk: whole, for their owner alone, and of one round only."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from client_service.secure.mixing import mixture
+from client_service.secure.vault import NAME, Vault
+from shared.errors import ProtocolError, SettingsError
+from shared.schemas import Declaration, TensorSpec
+from shared.secure import agreement, client
+from shared.settings import MethodSettings
+from shared.strategies import build_strategy
+from shared.strategy import Parameters
+
+DECLARATION = Declaration(
+    strategy="lpsfed", tensors=(TensorSpec(name="w", shape=(2,)),), scalars=("margin", "rho"), secure=True
+)
+TERMS = agreement.terms(DECLARATION, "run-1", 1)
+
+
+def test_what_was_kept_is_there_after_a_restart_and_nobody_else_may_read_it(tmp_path: Path) -> None:
+    state, _ = client.begin(TERMS, "east")
+    Vault(tmp_path).keep(state)
+    assert Vault(tmp_path).kept(TERMS) == state
+    assert [(one.name, stat.S_IMODE(one.stat().st_mode)) for one in tmp_path.iterdir()] == [(NAME, 0o600)]
+
+
+def test_a_crash_in_the_middle_of_writing_leaves_what_was_before(tmp_path: Path) -> None:
+    state, _ = client.begin(TERMS, "east")
+    Vault(tmp_path).keep(state)
+    partial = tmp_path / f"{NAME}.partial"
+    partial.write_text("half")
+    partial.chmod(0o644)
+    assert Vault(tmp_path).kept(TERMS) == state
+    Vault(tmp_path).keep(state)
+    assert stat.S_IMODE((tmp_path / NAME).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"phase": "begun"}'])
+def test_a_damaged_file_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / NAME).write_bytes(content)
+    assert Vault(tmp_path).kept(TERMS) is None
+
+
+def test_another_round_s_secrets_are_of_no_use_and_go_with_the_round(tmp_path: Path) -> None:
+    vault = Vault(tmp_path)
+    vault.keep(client.begin(TERMS, "east")[0])
+    assert vault.kept(agreement.terms(DECLARATION, "run-1", 2)) is None
+    assert vault.kept(agreement.terms(DECLARATION, "run-1", 1, 4)) is None
+    vault.forget()
+    vault.forget()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("rhobar", [{}, {"rhobar": -0.1}, {"rhobar": 1.1}])
+def test_a_rhobar_that_is_none_is_refused(rhobar: dict[str, float]) -> None:
+    given = Parameters({}, {"margin": 0.5} | rhobar)
+    with pytest.raises(ProtocolError, match="rhobar from 0 to 1"):
+        mixture(build_strategy("lpsfed", MethodSettings()), given, None)
+
+
+def test_only_what_needs_no_single_update_can_be_declared_secure() -> None:
+    for name, method in (("fedpub", MethodSettings()), ("local", MethodSettings())):
+        strategy = build_strategy(name, method)
+        with pytest.raises(SettingsError, match="the mean alone"):
+            agreement.secured(strategy.declaration(method), strategy, method)

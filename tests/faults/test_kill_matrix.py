@@ -1,0 +1,147 @@
+"""SIGKILL of either side in any moment of a round, and a supervisor's restart: the run ends as the undisturbed one.
+
+Everything is real: processes, sockets, files. What is compared are digests: of every state of the aggregator, of every
+update, of every client's parameters after each round, and of what it holds in the end. `make faults` runs every cell
+and prints how long each took to recover.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from client_service.boundary.ledger import Ledger
+from shared.settings import MethodSettings
+from shared.timeouts import RETRY_SECONDS
+from simulation.experiment import Experiment
+from tests.faults.federation import LONGEST_SECONDS, Ending
+from tests.faults.points import AGGREGATOR, CLIENT, MOMENTS, RECOVERED, ROUND, Plan
+from tests.faults.supervised import Supervised, supervised
+
+if TYPE_CHECKING:
+    from conftest import Silos
+
+pytestmark = [pytest.mark.anyio, pytest.mark.processes]
+ROUNDS = 3  # one of the warm-up, the one that is hit, and one more
+ALWAYS = {  # the others are for `make faults`
+    ("after upload, before commit", AGGREGATOR),
+    ("while writing a blob", AGGREGATOR),
+    ("mid-upload", CLIENT),
+    ("while training", CLIENT),
+}
+CELLS = [
+    pytest.param(moment, victim, marks=() if (moment, victim) in ALWAYS else pytest.mark.slow)
+    for moment in MOMENTS
+    for victim in (AGGREGATOR, CLIENT)
+]
+
+
+@dataclass(frozen=True)
+class Digests:
+    """All that the run's seed fixes, wherever it lies. `personalised`: of the answers, by client and round."""
+
+    states: dict[int, str]
+    personalised: dict[str, dict[int, str]]
+    endings: dict[str, Ending]
+
+
+async def digests(running: Supervised) -> Digests:
+    experiment, history = running.experiment, await running.history()
+    assert history.phase == "finished", history.reason
+    names = experiment.names
+    return Digests(
+        dict(rows(experiment, "select round, digest from states")),
+        {shard.name: received(experiment.state_of(shard)) for shard in experiment.shards},
+        {name: Ending.of(await running.status(name), await running.quality(name), history) for name in names},
+    )
+
+
+def rows(experiment: Experiment, query: str) -> list[tuple[int, str]]:
+    file = experiment.folder / AGGREGATOR / "aggregator.sqlite"
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
+        return connection.execute(query).fetchall()
+
+
+def received(state: Path) -> dict[int, str]:
+    """The digest of what a client was answered for each round, by its ledger, which holds."""
+    ledger = Ledger(state / "ledger.jsonl")
+    assert ledger.verify() > 0
+    rounds = {one["sequence"]: int(one["round"]) for one in ledger.entries() if one.get("call") == "personalized"}
+    answers = [one for one in ledger.entries() if one.get("of") in rounds and one.get("status") == 200]
+    found = {rounds[one["of"]]: one["sha256"] for one in answers}
+    assert all(found[rounds[one["of"]]] == one["sha256"] for one in answers)  # asked again, answered the same
+    return found
+
+
+@pytest.fixture
+def described(
+    silos: Silos, small: MethodSettings, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Described:
+    """Three clients whose shards are the same in every test; a round has several batches."""
+    cache, method = tmp_path_factory.getbasetemp() / "kept-by-processes", small.model_copy(update={"batch_size": 24})
+    shards = silos(3)
+
+    def describe(name: str) -> Experiment:
+        return Experiment(shards, tmp_path / name, method, rounds=ROUNDS, seed=7, device="cpu", cache=cache)
+
+    return describe
+
+
+Described = Callable[[str], Experiment]
+
+
+@pytest.fixture(scope="session")
+def remembered() -> list[Digests]:
+    """The undisturbed run's, once there has been one."""
+    return []
+
+
+@pytest.fixture
+async def undisturbed(described: Described, remembered: list[Digests]) -> Digests:
+    if not remembered:
+        async with lived(described("undisturbed")) as running:
+            await running.finished()
+            remembered.append(await digests(running))
+            assert running.deaths == []
+    return remembered[0]
+
+
+@asynccontextmanager
+async def lived(experiment: Experiment, plan: Plan | None = None) -> AsyncIterator[Supervised]:
+    with anyio.fail_after(LONGEST_SECONDS):
+        async with supervised(experiment, plan) as running:
+            await running.begin()
+            yield running
+
+
+@pytest.mark.parametrize(("moment", "victim"), CELLS)
+async def test_whoever_is_killed_whenever_the_run_ends_as_the_undisturbed_one(
+    described: Described, undisturbed: Digests, record_property: Callable[[str, object], None], moment: str, victim: str
+) -> None:
+    experiment = described("disturbed")
+    plan = Plan(moment, victim, experiment.folder / "supervised")
+    async with lived(experiment, plan) as running:
+        seconds = await running.recovered()
+        await running.finished()
+        assert await digests(running) == undisturbed
+        assert [name for name, _ in running.deaths] == [victim]
+        require_lived_again(running, victim)
+    record_property(RECOVERED, [moment, victim, round(seconds, 2)])
+    assert seconds < 3 * RETRY_SECONDS
+
+
+def require_lived_again(running: Supervised, victim: str) -> None:
+    """A client lives the round again from the checkpoint of its beginning; nothing half-written stays anywhere."""
+    events = [json.loads(line) for line in running.log(CLIENT).splitlines() if line.startswith("{")]
+    resumed = [one["round"] for one in events if one["event"] == "training_resumed"]
+    assert resumed == ([ROUND - 1] if victim == CLIENT else [])
+    folder = running.experiment.folder
+    assert [*folder.glob(f"{AGGREGATOR}/blobs/*.part"), *folder.rglob("*.partial"), *folder.rglob("*.tmp")] == []

@@ -1,0 +1,93 @@
+"""Differential privacy at every simulated client: chosen by words, paid for by the budget, told in the report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from client_service.privacy.accountant import planned
+from client_service.privacy.settings import PrivacySettings
+from shared.errors import SettingsError
+from shared.settings import MethodSettings, validated
+from simulation.cli import app
+from simulation.experiment import Experiment
+from simulation.privacy import privacy_of, require_affordable
+from simulation.report import build_report
+from simulation.run import simulate
+
+if TYPE_CHECKING:
+    from conftest import Silos
+
+WORDS = {"mechanism": "laplace", "clip_norm": "0.5", "round_epsilon": "2", "scalar_epsilon": "0.5", "budget": "9"}
+
+
+def test_words_become_settings() -> None:
+    found = validated(PrivacySettings, privacy_of(WORDS | {"rho_range": "0,0.01"}))
+    assert (found.mechanism, found.clip_norm, found.rho_range) == ("laplace", 0.5, (0.0, 0.01))
+
+
+def test_a_run_of_noised_clients_tells_what_each_has_spent(silos: Silos, small: MethodSettings, tmp_path: Path) -> None:
+    experiment = Experiment(
+        silos(2), tmp_path / "run", small, rounds=2, device="cpu", privacy=privacy_of(WORDS | {"budget": "5.5"})
+    )
+    outcome = simulate(experiment, lambda _: None)
+    report: dict[str, Any] = build_report(experiment, outcome, {}, None)
+    settings = validated(PrivacySettings, privacy_of(WORDS))
+    assert planned(settings, ("margin", "rho"), 2) == pytest.approx(5.5)
+    assert {name: one["epsilon"] for name, one in report["privacy"].items()} == {
+        "client-1": pytest.approx(5.5),
+        "client-2": pytest.approx(5.5),
+    }
+
+
+@pytest.mark.parametrize(
+    ("strategy", "method", "rounds", "needed"),
+    [
+        ("lpsfed", {}, 4, "10.5 or more for 4 rounds of lpsfed"),
+        ("fedavg", {}, 5, "10 or more for 5 rounds of fedavg"),
+        ("lpsfed", {"signal": "trained"}, 4, "12 or more for 4 rounds of lpsfed"),
+    ],
+)
+def test_a_budget_that_does_not_last_for_the_run_is_refused_at_once(
+    strategy: str, method: dict[str, Any], rounds: int, needed: str
+) -> None:
+    privacy, agreed = privacy_of(WORDS), MethodSettings(**method)
+    with pytest.raises(SettingsError, match=f"privacy.budget: expected {needed}, got 9"):
+        require_affordable(privacy, strategy, agreed, rounds)
+    require_affordable(privacy, strategy, agreed, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("budget=1",), "mechanism: expected gaussian or laplace with budget, got off"),
+        (("mechanism",), "--privacy: expected key=value, got 'mechanism'"),
+        (tuple(f"{name}={value}" for name, value in WORDS.items()), "expected 25.5 or more for 10 rounds"),
+    ],
+)
+def test_the_command_refuses_what_cannot_be(silos: Silos, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    shards, options = silos(1)[0].parent, [part for word in words for part in ("--privacy", word)]
+    with pytest.raises(SettingsError, match=said):
+        command = ["simulate", str(shards), "--out", str(tmp_path / "run"), *options]
+        CliRunner().invoke(app, command, catch_exceptions=False)
+
+
+def test_under_secure_aggregation_what_is_masked_is_the_release(
+    silos: Silos, small: MethodSettings, tmp_path: Path
+) -> None:
+    experiment = Experiment(
+        silos(3), tmp_path / "run", small, rounds=1, device="cpu", secure=True, privacy=privacy_of(WORDS)
+    )
+    outcome = simulate(experiment, lambda _: None)
+    for name in experiment.names:
+        privacy = outcome.statuses[name].privacy
+        assert privacy is not None and privacy.epsilon == pytest.approx(3.0)
+        lines = (experiment.folder / name / "ledger.jsonl").read_text().splitlines()
+        [sent] = [entry for entry in map(json.loads, lines) if entry.get("call") == "update"]
+        [charge] = map(json.loads, (experiment.folder / name / "privacy/account.jsonl").read_text().splitlines())
+        assert sent["privacy"]["epsilon"] == pytest.approx(3.0)
+        assert sent["scalars"] == {"rho": pytest.approx(next(iter(charge["kept"].values())))}

@@ -1,0 +1,161 @@
+"""The same federation in open and in secure mode: the same parameters, and an aggregator that saw no single update."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from client_service.boundary.ledger import Ledger
+from client_service.secure.vault import NAME
+from client_service.sending import Sending
+from shared.parameters import Float32
+from shared.secure import fixed_point
+from shared.secure.fixed_point import STEP
+from shared.settings import MethodSettings
+from shared.strategy import Parameters
+from shared.wire import encode
+from simulation.experiment import Experiment
+from simulation.federation import Outcome, Progress
+from simulation.run import simulate
+
+if TYPE_CHECKING:
+    from conftest import Silos
+
+ROUNDS = 2
+LOOKS = 40  # files that are searched while the run goes on, beside those at its end
+Described = Callable[..., Experiment]
+Sent = dict[tuple[str, int], Parameters]
+
+
+@pytest.fixture
+def described(silos: Silos, small: MethodSettings, tmp_path: Path) -> Described:
+    def describe(count: int, *, secure: bool, strategy: str = "lpsfed") -> Experiment:
+        folder, method = tmp_path / f"secure-{secure}", moving(small)
+        one = Experiment(silos(count), folder, method, strategy=strategy, rounds=ROUNDS, seed=3, device="cpu")
+        return replace(one, secure=secure)
+
+    return describe
+
+
+def moving(small: MethodSettings) -> MethodSettings:
+    """Rates at which the MLPs move in two rounds, so that there is something to average."""
+    return small.model_copy(update={"start": "random", "mlp_learning_rate": 0.01})
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
+    """Every client's real update of every round, whatever became of it on its way."""
+    found, send = {}, Sending.send
+
+    async def noted(sending: Sending, part: Any, update: Parameters, threshold: int | None) -> None:
+        found[part.place.client, part.moment.round] = update
+        await send(sending, part, update, threshold)
+
+    monkeypatch.setattr(Sending, "send", noted)
+    return found
+
+
+def ignore(progress: Progress) -> None:
+    del progress
+
+
+def means(one: Experiment) -> dict[int, dict[str, Float32]]:
+    """The aggregator's state after each round."""
+    folder = one.folder / "aggregator"
+    with closing(sqlite3.connect(folder / "aggregator.sqlite")) as database:
+        rows = database.execute("select round, blob from states order by round").fetchall()
+    return {number: load_file(folder / "blobs" / blob) for number, blob in rows}
+
+
+def figures(outcome: Outcome) -> list[list[tuple[str, float | None, float | None]]]:
+    return [[(who.client, who.rho, who.rhobar) for who in one.participants] for one in outcome.history.rounds]
+
+
+@pytest.mark.parametrize("count", [pytest.param(3, marks=pytest.mark.slow), 4])
+def test_both_modes_end_with_the_same_parameters(described: Described, sent: Sent, count: int) -> None:
+    opened, secured = described(count, secure=False), described(count, secure=True)
+    first, updates = simulate(opened, ignore), dict(sent)
+    again = simulate(secured, ignore)
+    for name, value in means(opened)[1].items():
+        difference = np.abs(means(secured)[1][name].astype(np.float64) - value)
+        assert (difference <= STEP + 2.0**-23 * np.abs(value)).all()
+    for place, update in updates.items():  # the second round began with what the first one gave
+        for name, value in update.arrays.items():
+            np.testing.assert_allclose(sent[place].arrays[name], value, rtol=1e-4, atol=1e-6)
+    for name, value in means(opened)[ROUNDS].items():
+        np.testing.assert_allclose(means(secured)[ROUNDS][name], value, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(*[[who[1] or 0.0 for one in figures(of) for who in one] for of in (first, again)])
+    assert [who[2] for who in figures(first)[0]] == [who[2] for who in figures(again)[0]]
+    assert min(abs(v).max() for v in means(opened)[ROUNDS].values()) > 0.0
+
+
+def rows(updates: Sent) -> Iterator[bytes]:
+    """Every row of every tensor of every update, in each form in which it could lie somewhere; and each M."""
+    for update in updates.values():
+        for value in update.arrays.values():
+            for row in np.atleast_2d(value):
+                if np.count_nonzero(row) > 1:
+                    forms = (row.astype("<f4"), row.astype("<f8"), fixed_point.encode(row, "sought").astype("<u8"))
+                    yield from (form.tobytes() for form in forms)
+        margin = np.float64(update.scalars["margin"])
+        if margin:
+            yield from (margin.tobytes(), repr(float(margin)).encode())
+
+
+def contents(folder: Path) -> Iterator[bytes]:
+    """Of all files that are there, each as it is at that moment."""
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError, IsADirectoryError):
+            yield path.read_bytes()
+
+
+def test_the_aggregator_has_no_single_update_at_any_time(
+    described: Described, sent: Sent, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    one, seen = described(3, secure=True), set()
+    folder = one.folder / "aggregator"
+
+    def look(progress: Progress) -> None:
+        del progress
+        if len(seen) < LOOKS:
+            seen.update(contents(folder))
+
+    simulate(one, look)
+    kept = list(contents(folder))
+    wanted = set(rows(sent))
+    assert len(sent) == 3 * ROUNDS and len(wanted) > 100
+    assert [part for part in wanted for content in (*seen, *kept, caplog.text.encode()) if part in content] == []
+    opened = [encode(update) for update in sent.values()]  # as they would lie there in the open mode
+    assert all(any(part in body for part in wanted) for body in opened)
+    for shard in one.shards:
+        ledger_of(one.state_of(shard))
+
+
+def ledger_of(state: Path) -> None:
+    """A client's ledger tells of masked vectors, and its secrets have gone with the run."""
+    assert not list(state.glob(f"{NAME}*"))
+    intents = [entry for entry in Ledger(state / "ledger.jsonl").entries() if entry["kind"] == "intent"]
+    calls = [entry["call"] for entry in intents if entry["call"] in ("keys", "shares", "update", "answers")]
+    assert calls == ["keys", "shares", "update", "answers"] * ROUNDS
+    updates = [entry for entry in intents if entry["call"] == "update"]
+    assert {field["dtype"] for entry in updates for field in entry["tensors"]} == {"U64"}
+    assert all(set(entry["scalars"]) <= {"rho"} for entry in updates)
+
+
+@pytest.mark.slow
+def test_fedavg_is_the_same_in_both_modes_too(described: Described) -> None:
+    opened, secured = (described(3, secure=secure, strategy="fedavg") for secure in (False, True))
+    simulate(opened, ignore), simulate(secured, ignore)
+    for name, value in means(opened)[1].items():
+        difference = np.abs(means(secured)[1][name].astype(np.float64) - value)
+        assert (difference <= STEP + 2.0**-23 * np.abs(value)).all()

@@ -1,0 +1,183 @@
+"""Calls made from both services' own OpenAPI documents: whoever calls, no mistake of ours, and answers as described."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+import requests
+import schemathesis
+from fastapi import FastAPI
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from requests.auth import AuthBase
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.failures import FailureGroup
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from aggregator_service.app import create_app as create_aggregator
+from client_service.app import create_app as create_client
+from shared.schemas import JoinIn
+from shared.signing.enrolment import enrol
+from shared.signing.keys import read_private
+from shared.signing.messages import NONCE_BYTES, Signatory, Target, sign
+from shared.wire import MEDIA_TYPE
+from simulation.experiment import Experiment
+
+if TYPE_CHECKING:
+    from conftest import Served
+
+schemathesis.serializer.alias(MEDIA_TYPE, "application/octet-stream")
+# schemathesis, while it makes wrong calls
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
+)
+Described = Callable[..., Experiment]
+FEW, MANY = 5, 60  # calls of one operation by one caller
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+REAL = {"run": "run-1", "number": 1, "client": "client-1", "user": "user-01", "item": "item-01"}  # in a path
+EXAMPLES = pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
+
+
+class Bearer(AuthBase):
+    """A secret, as the operator's calls and the applications' carry it."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self._secret}"
+        return request
+
+
+class Signing(AuthBase):
+    """A registered client's signature of whatever is about to leave."""
+
+    def __init__(self, signatory: Signatory) -> None:
+        self._signatory = signatory
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        body = request.body or b""
+        target = Target.of(str(request.method), request.path_url.encode("ascii"))
+        content = body.encode() if isinstance(body, str) else body
+        nonce = secrets.token_hex(NONCE_BYTES)
+        request.headers.update(sign(target, content, self._signatory, created=int(time.time()), nonce=nonce))
+        return request
+
+
+@dataclass
+class Calls:
+    """Those of one caller: the statuses that were answered, and what was wrong with answers."""
+
+    url: str
+    auth: AuthBase | None
+    examples: int
+    statuses: set[int] = field(default_factory=set)
+    faults: list[str] = field(default_factory=list)
+
+    def of(self, app: FastAPI) -> Calls:
+        """Call every operation of the app's document, as it says and otherwise."""
+        with requests.Session() as session:
+            session.trust_env = False
+            for result in schemathesis.openapi.from_dict(app.openapi()).get_all_operations():
+                for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+                    with suppress(Unsatisfiable):  # nothing is declared of it that a call could say otherwise
+                        self._try(result.ok(), mode, session)
+        return self
+
+    def _try(self, operation: Any, mode: GenerationMode, session: requests.Session) -> None:
+        phases, checks = [Phase.generate], list(HealthCheck)
+
+        @settings(
+            max_examples=self.examples, deadline=None, derandomize=True, phases=phases, suppress_health_check=checks
+        )
+        @given(case=operation.as_strategy(generation_mode=mode), real=st.booleans())
+        def call(case: Case, real: bool) -> None:
+            if real:
+                case.path_parameters |= {name: REAL[name] for name in case.path_parameters}
+            if isinstance(case.query.get("wait"), int | float):
+                case.query["wait"] = 0  # of a long poll the answer, and not the time, is at stake
+            case.headers = {}  # what is generated there is no part of what is described
+            answer = case.call(base_url=self.url, session=session, auth=self.auth, timeout=30)
+            self.statuses.add(answer.status_code)
+            try:
+                case.validate_response(answer, checks=CHECKS)
+            except FailureGroup as group:  # not raised: what was answered once need not be answered again
+                self.faults += [f"{operation.label}, {answer.status_code}: {fault}" for fault in group.exceptions]
+
+        call()
+
+
+@pytest.fixture
+def aggregator(experiment: Described, served: Served) -> Iterator[tuple[str, FastAPI, dict[str, AuthBase | None]]]:
+    """It has one client, whose run is open; its address, itself, and those who call."""
+    described = experiment("described")
+    app = create_aggregator(described.aggregator().model_copy(update={"quarantine_refusals": 0}))  # it refuses many
+    folder = described.folder / "client-1"
+    pair = enrol("client-1", folder, described.registry)
+    signing = Signing(Signatory("client-1", read_private(pair.private)))
+    operator = Bearer(described.token)
+    with served(app, None, app.state.coordinator.wind_down) as url:
+        join = JoinIn(client="client-1", declaration=described.aggregator().declaration())
+        headers = {"Content-Type": "application/json"}
+        done = requests.post(
+            f"{url}/v1/clients", data=join.model_dump_json(), headers=headers, auth=signing, timeout=30
+        )
+        assert done.status_code == 200, done.text
+        request = described.request().model_copy(update={"clients": 1})
+        run = requests.post(
+            f"{url}/v1/runs", data=request.model_dump_json(), headers=headers, auth=operator, timeout=30
+        )
+        assert run.status_code == 201, run.text
+        yield url, app, {"nobody": None, "client": signing, "operator": operator}
+
+
+@EXAMPLES
+@pytest.mark.parametrize(
+    ("who", "statuses"), [("nobody", {200, 401}), ("client", {200, 403, 404, 422}), ("operator", {200, 401, 422})]
+)
+def test_the_aggregator_answers_as_it_says(aggregator: Any, who: str, statuses: set[int], examples: int) -> None:
+    url, app, callers = aggregator
+    found = Calls(url, callers[who], examples).of(app)
+    assert found.faults == []
+    assert found.statuses >= statuses
+
+
+@EXAMPLES
+@pytest.mark.parametrize(
+    ("who", "statuses"), [("nobody", {200, 401}), ("application", {200, 403, 422}), ("operator", {200, 403, 422})]
+)
+def test_a_client_answers_as_it_says(
+    experiment: Described, served: Served, who: str, statuses: set[int], examples: int
+) -> None:
+    described = experiment("described")
+    app = create_client(described.client(described.shards[0], aggregator_url="http://127.0.0.1:9"))
+    keys = {
+        "nobody": None,
+        "application": Bearer(described.application_key),
+        "operator": Bearer(described.operator_key),
+    }
+    with served(app) as url:
+        assert httpx.get(f"{url}/health/ready", trust_env=False).status_code == 200
+        found = Calls(url, keys[who], examples).of(app)
+    assert found.faults == []
+    assert found.statuses >= statuses
