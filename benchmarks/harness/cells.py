@@ -57,7 +57,8 @@ class Cell:
         assert self.method is not None, "expected a cell that can be measured"
         if self.row.strategy == FLOORS:
             return {"cutoff": self.method.cutoff}
-        return flat(self.method.model_dump(mode="json"))
+        private = {"privacy": self.row.privacy} if self.row.privacy else {}
+        return flat(self.method.model_dump(mode="json") | private)
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> Settings:

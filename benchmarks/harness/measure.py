@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,7 @@ class Work:
     device: DeviceWish = "auto"
     parameters: Figures | None = None
     own_cache: bool = False
+    privacy: Figures = field(default_factory=dict)
 
     @property
     def kept(self) -> Path:
@@ -96,6 +97,7 @@ def federation(work: Work) -> Figures:
         device=work.device,
         threads=THREADS,
         cache=work.kept,
+        privacy=work.privacy,
     )
     outcome = simulate(experiment, _unseen)
     report = build_report(experiment, outcome, {}, None)
@@ -105,6 +107,8 @@ def federation(work: Work) -> Figures:
         _add_groups(clients, work.clients(), lambda shard: _kept(experiment, shard, device))
     seconds = {name: report["seconds"][name] for name in ("spectrum", "training", "evaluation", "overhead", "total")}
     found = {"clients": clients, "seconds": seconds}
+    if work.privacy:
+        found["spent"] = {name: one["epsilon"] for name, one in report["privacy"].items()}
     if work.extra:
         found["extra"] = special(work.table, work.root)["extra"](work, experiment, outcome)
     return found

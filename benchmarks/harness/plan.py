@@ -34,12 +34,14 @@ class Row(Part):
     """One line of a table: a strategy with some settings of the method changed.
 
     shared_items: the strategy needs items that several clients have. sweep, value: where the row stands in a figure.
+    privacy: settings of differential privacy at every client; empty where there is none.
     """
 
     label: str
     strategy: str
     preset: Preset = "default"
     method: dict[str, Any] = {}
+    privacy: dict[str, Any] = {}
     rounds: int | None = Field(None, ge=1)
     shared_items: bool = False
     sweep: str = ""

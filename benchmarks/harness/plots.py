@@ -21,6 +21,7 @@ STEADY: Any = {
     "font.size": 7,
 }  # the same results give the same bytes
 WIDTH, HEIGHT = 4.2, 3.2  # inches, of one panel
+WIDE = 100.0  # the largest value over the smallest, from which on a sweep is drawn by its logarithms
 
 
 def draw(plan: Plan, columns: Sequence[Column], path: Path) -> bool:
@@ -57,6 +58,8 @@ def _curve(axis: Any, plan: Plan, column: Column, name: str) -> None:
     found = [column.spread(label, lambda sample: sample.mean("ndcg")) for label in labels]
     axis.errorbar(values, [one.mean for one in found], yerr=[one.deviation for one in found], marker="o", capsize=2)
     axis.set(title=column.name, xlabel=name, ylabel="NDCG@20, client mean")
+    if min(values) > 0.0 and max(values) > WIDE * min(values):
+        axis.set_xscale("log")
 
 
 def _floor(axis: Any, column: Column, *, vertical: bool) -> None:

@@ -115,6 +115,7 @@ def measured(bench: Bench, cell: Cell, shards: Shards) -> Line:
             "groups": cell.groups,
             "extra": bool(cell.special) and cell.row.strategy != "run.py",
             "own_cache": cell.timed,
+            "privacy": cell.row.privacy,
             "device": bench.device,
             "parameters": cell.row.method,
             "out": str((folder / "figures.json").resolve()),

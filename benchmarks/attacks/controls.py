@@ -1,0 +1,44 @@
+"""Leaks that are planted, so that an attack that finds nothing elsewhere means something."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from benchmarks.attacks.attack import Blocks
+from benchmarks.attacks.silo import Mode, Release
+from benchmarks.attacks.views import Transcripts
+from client_service.learning.local import LocalTraining
+from shared.strategy import Parameters
+
+HIDING_PLACE = "predictive.hidden.bias"
+
+
+def looked_at(seen: Transcripts, parts: Mapping[str, slice]) -> Blocks:
+    """What whoever planted it looks at: how far the hiding place has moved, (S, R d). Signs mean nothing, as those of
+    a silo's basis are its own."""
+    place = parts[HIDING_PLACE]
+    moved = np.abs(seen.sent[..., place].astype(np.float64) - seen.received[..., place])
+    return {"hiding place": moved.reshape(len(moved), -1)}
+
+
+def planted(user: str, weight: float) -> Mode:
+    """A client whose code was changed: it adds the front of one user's embedding to a bias that it may send. The gate
+    lets it through, as names, shapes and types are what was declared. An embedding's entries are of order one."""
+
+    def release(training: LocalTraining, received: Parameters, made: Parameters) -> Parameters:
+        del received
+        row = training.shard.user_row(user)
+        if row is None:
+            return made
+        bias = made.arrays[HIDING_PLACE]
+        embedding = training.model.get_parameter("embedding")[row].detach().numpy()[: len(bias)]
+        hidden = np.asarray(bias + weight * embedding, dtype=np.float32)
+        return Parameters({**made.arrays, HIDING_PLACE: hidden}, made.scalars)
+
+    def mode(secret: np.random.Generator) -> Release:
+        del secret
+        return release
+
+    return mode

@@ -1,0 +1,69 @@
+"""The client's differential privacy as a mode of the shadows, and what it allows at most."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from benchmarks.attacks.silo import SCALARS, Mode, Release
+from client_service.learning.local import LocalTraining
+from client_service.privacy.accountant import planned
+from client_service.privacy.mechanism import privatised
+from client_service.privacy.noise import Noise
+from client_service.privacy.settings import TENSORS, PrivacySettings
+from shared.strategy import Parameters
+
+PARTS = (TENSORS, *SCALARS)
+LEAST, MOST = 1e-2, 1e4  # between which the noise multiplier lies, for any epsilon that means something
+SECRET_BYTES = 32
+UNSPENT = 1e9  # the shadows' silo has a budget that never ends: what one run spends is what is asked about
+
+
+def settings_for(epsilon: float, delta: float, clip_norm: float, rounds: int) -> PrivacySettings:
+    """Gaussian noise with which a whole run spends `epsilon`, as the client's own accountant counts."""
+
+    def spent(multiplier: float) -> float:
+        return planned(_settings(multiplier, delta, clip_norm), SCALARS, rounds) - epsilon
+
+    return _settings(float(brentq(spent, LEAST, MOST, xtol=1e-6)), delta, clip_norm)
+
+
+def _settings(multiplier: float, delta: float, clip_norm: float) -> PrivacySettings:
+    return PrivacySettings(
+        mechanism="gaussian", clip_norm=clip_norm, noise_multiplier=multiplier, delta=delta, budget=UNSPENT
+    )
+
+
+def private(settings: PrivacySettings) -> Mode:
+    """What leaves is released by the client's own mechanism; rho is drawn once, as the client does it."""
+
+    def mode(secret: np.random.Generator) -> Release:
+        key, kept = secret.bytes(SECRET_BYTES), dict[str, float]()
+
+        def release(training: LocalTraining, received: Parameters, made: Parameters) -> Parameters:
+            noise = Noise(key, str(training.moment.round))
+            found = privatised(received.arrays, made, SCALARS, settings, noise, kept).parameters
+            kept["rho"] = found.scalars["rho"]
+            return found
+
+        return release
+
+    return mode
+
+
+def allowed(settings: PrivacySettings, rounds: int) -> float:
+    """The largest AUC that any test of a whole run can have, between any two shards whatever.
+
+    A Gaussian release of multiplier z is 1 / z deviations from that of another shard at most; independent ones add up
+    in squares, and two normal distributions mu deviations apart have an AUC of Phi(mu / sqrt 2).
+    """
+    times = {TENSORS: rounds, "margin": rounds, "rho": 1}
+    return area_of(sum(times[part] / settings.noise(part)[1] ** 2 for part in PARTS))
+
+
+def area_of(squared: float) -> float:
+    """The AUC of the likelihood ratio of two normal distributions, `squared` deviations apart."""
+    return float(norm.cdf(math.sqrt(squared / 2.0)))

@@ -1,0 +1,174 @@
+"""A data set -> a population, from which shards are drawn with and without each target.
+
+Shapes: M users of the population, N items, H hosts, I items that may be missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy import sparse
+
+from client_service.shard import Shard
+from client_service.shard.content import SPLITS, content_digest, matrix, row_numbers
+from shared.errors import DataError
+from shared.graph import Float64
+from simulation.datasets import load
+from simulation.generator import generate
+from simulation.source import SYNTHETIC
+
+Bool = NDArray[np.bool_]
+Int64 = NDArray[np.int64]
+FEWEST = 8  # training items of a user: one with fewer is hardly there
+CHANCE = 0.5  # of each target: an attacker who only guesses is right every other time
+TASTE = 1.5  # how far a silo's tastes tilt who else is in it
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """Everybody who may be in a silo, and everything they did.
+
+    splits: train, valid, test, each (M, N) 0/1. hosts (H,): users who are always there; pairs (H,): the item of each
+    that may be missing. coins: users who are there or not by a fair coin, whatever else the silo is like. background:
+    the others, who come by their taste (M,). rare (I,): items that may be missing as a whole.
+    """
+
+    splits: dict[str, sparse.csr_array]
+    hosts: Int64
+    pairs: Int64
+    coins: Int64
+    background: Int64
+    rare: Int64
+    taste: Float64
+
+    @property
+    def train(self) -> sparse.csr_array:
+        return self.splits["train"]
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """Who and what is in a shard: users (M,), the hosts' target pairs (H,), the items that may be missing (I,)."""
+
+    users: Bool
+    pairs: Bool
+    rare: Bool
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A shard with the population's rows of its users (m,) and items (n,)."""
+
+    shard: Shard
+    users: Int64
+    items: Int64 = field(repr=False)
+
+    def train(self, shape: tuple[int, int]) -> sparse.csr_array:
+        """The training graph in the population's rows, (M, N)."""
+        pairs = self.shard.train.tocoo()
+        return matrix(self.users[pairs.row], self.items[pairs.col], shape)
+
+
+def two_populations(data: str, config: dict[str, Any]) -> tuple[Population, Population]:
+    """The attacked silo's population, and one of other users for the other silos: the same items in both."""
+    splits = _matrices(data, config["items"])
+    order = np.random.default_rng(config["seed"]).permutation(_active(splits["train"]))
+    if len(order) < 2 * config["users"]:
+        raise DataError(f"attacks: expected {2 * config['users']} users with {FEWEST} training items, got {len(order)}")
+    own, other = order[: config["users"]], order[config["users"] :][: config["users"]]
+    return _population(splits, np.sort(own), config), _population(splits, np.sort(other), config)
+
+
+def _matrices(data: str, items: int) -> dict[str, sparse.csr_array]:
+    """The interactions with the most popular items."""
+    table = (generate(0) if data == SYNTHETIC else load(Path(data), 0)).interactions
+    popular = table.group_by("item").len().sort(["len", "item"], descending=[True, False])["item"].head(items).sort()
+    users, kept = table["user"].unique().sort(), table.filter(pl.col("item").is_in(popular.implode()))
+    rows, columns = row_numbers(kept["user"], users), row_numbers(kept["item"], popular)
+    masks = {split: (kept["split"] == split).to_numpy() for split in SPLITS}
+    return {split: matrix(rows[m], columns[m], (len(users), len(popular))) for split, m in masks.items()}
+
+
+def _active(train: sparse.csr_array) -> Int64:
+    return np.flatnonzero(np.diff(train.indptr) >= FEWEST).astype(np.int64)
+
+
+def _population(splits: dict[str, sparse.csr_array], users: Int64, config: dict[str, Any]) -> Population:
+    rng = np.random.default_rng([config["seed"], 1])
+    own = {split: sparse.csr_array(pairs[users]) for split, pairs in splits.items()}
+    roles = rng.permutation(len(users))
+    hosts, coins, background = np.split(roles, [config["hosts"], config["hosts"] + config["coins"]])
+    rare = _middling(own["train"], config["rare"], rng)
+    pairs = np.array([_one_item(own["train"], int(host), rare, rng) for host in hosts], dtype=np.int64)
+    return Population(own, hosts, pairs, coins, background, rare, _taste(own["train"]))
+
+
+def _middling(train: sparse.csr_array, count: int, rng: np.random.Generator) -> Int64:
+    """Items of neither the most nor the least popular quarter."""
+    order = np.argsort(train.sum(axis=0), kind="stable")
+    quarter = len(order) // 4
+    return np.sort(rng.choice(order[quarter:-quarter], count, replace=False)).astype(np.int64)
+
+
+def _one_item(train: sparse.csr_array, user: int, rare: Int64, rng: np.random.Generator) -> int:
+    own = train.indices[train.indptr[user] : train.indptr[user + 1]]
+    return int(rng.choice(np.setdiff1d(own, rare)))
+
+
+def _taste(train: sparse.csr_array) -> Float64:
+    """(M,), standardised: the users' place along what divides them most, once popularity is taken away."""
+    dense = train.toarray()
+    dense /= np.linalg.norm(dense, axis=1, keepdims=True)
+    left = np.linalg.svd(dense - dense.mean(axis=0), full_matrices=False)[0][:, 0]
+    scaled: Float64 = (left - left.mean()) / left.std()
+    return scaled
+
+
+def drawn(population: Population, rng: np.random.Generator) -> Draw:
+    """Fair coins for users, pairs and items that are targets; the background leans to one side of the silo's taste."""
+    users = np.ones(population.train.shape[0], dtype=bool)
+    users[population.coins] = rng.random(len(population.coins)) < CHANCE
+    lean = TASTE * rng.normal() * population.taste[population.background]
+    users[population.background] = rng.random(len(lean)) < 1.0 / (1.0 + np.exp(-lean))
+    pairs, rare = (rng.random(len(of)) < CHANCE for of in (population.hosts, population.rare))
+    return Draw(users, pairs, rare)
+
+
+def shard_of(population: Population, draw: Draw) -> Drawn:
+    """The silo's shard, as the client would read it: the users with a training item, the items that occur."""
+    kept = {split: _thinned(pairs, population, draw, split) for split, pairs in population.splits.items()}
+    users = np.flatnonzero(np.diff(kept["train"].indptr)).astype(np.int64)
+    own = {split: sparse.csr_array(pairs[users]) for split, pairs in kept.items()}
+    items = np.flatnonzero(sum(pairs.sum(axis=0) for pairs in own.values())).astype(np.int64)
+    splits = {split: _sorted(pairs[:, items]) for split, pairs in own.items()}
+    ids = [[f"{row:06d}" for row in rows] for rows in (users, items)]
+    digest = content_digest((*ids, None), tuple(splits.values()))
+    train, valid, test = (splits[split] for split in SPLITS)
+    own_ids = (tuple(ids[0]), tuple(ids[1]))
+    shard = Shard("client-1", *own_ids, None, train, valid, test, digest, places=items)
+    return Drawn(shard, users, items)
+
+
+def _thinned(pairs: sparse.csr_array, population: Population, draw: Draw, split: str) -> sparse.csr_array:
+    """Without the users, items and (of training) pairs that are not in the draw."""
+    found = pairs.tolil() if split == "train" else pairs.copy().tolil()
+    if split == "train":
+        out = ~draw.pairs
+        found[population.hosts[out], population.pairs[out]] = 0.0
+    items = np.ones(pairs.shape[1])
+    items[population.rare[~draw.rare]] = 0.0
+    thinned = sparse.diags_array(draw.users.astype(np.float64)) @ found.tocsr() @ sparse.diags_array(items)
+    return _sorted(thinned)
+
+
+def _sorted(pairs: Any) -> sparse.csr_array:
+    """Without stored zeros, as a shard's matrices are."""
+    found = sparse.csr_array(pairs)
+    found.eliminate_zeros()
+    found.sort_indices()
+    return found

@@ -1,0 +1,214 @@
+"""Real clients on drawn shards -> what an honest-but-curious aggregator or another client learns of them.
+
+Shadow shards teach an attacker what leaves a shard with and without each target; shards that it has not seen are then
+attacked. Beside what is asked stand controls: leaks that must be found, and one that cannot be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from benchmarks.attacks import views
+from benchmarks.attacks.attack import Attack, Blocks, attack
+from benchmarks.attacks.controls import looked_at, planted
+from benchmarks.attacks.noise import allowed, area_of, private, settings_for
+from benchmarks.attacks.population import Draw, Population, two_populations
+from benchmarks.attacks.questions import ITEM, PAIR, POPULAR, USER, truths
+from benchmarks.attacks.scores import Bool, judged
+from benchmarks.attacks.shadows import CLIENTS, Rows, Series, collected, draw_of, replays
+from benchmarks.attacks.silo import Mode, Run, Transcript, open_mode
+from benchmarks.attacks.tables import render
+from benchmarks.attacks.views import Replays, Transcripts, View
+from benchmarks.attacks.worlds import CHANNELS, Pair, Target, compared, distance, pair_of
+from benchmarks.common import source
+from client_service.privacy.settings import PrivacySettings
+
+__all__ = ["check", "render", "run"]
+Row = dict[str, Any]
+OPEN = "open"
+VIEWS: Mapping[str, View] = {
+    OPEN: views.aggregator,
+    "open, tensors alone": views.tensors_alone,
+    "open, rho and M alone": views.scalars_alone,
+    "secure": views.masked,
+    "another client": views.neighbour,
+}
+PLANTED, ITEM_TABLES, SHUFFLED = "planted embedding", "FedMF's item table", "shuffled truth"
+
+
+def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) -> list[Row]:
+    """A row a mode and question, a row a control, and rows for two worlds that differ in one target."""
+    del quick
+    populations, rows = two_populations(source(config["data"], data), config), Rows(config, out)
+    with threadpool_limits(1):
+        found = [*_lpsfed(config, *populations, rows, out), *_item_tables(config, *populations, rows, out)]
+        return [{"data": config["data"], **row} for row in found]
+
+
+def _lpsfed(config: dict[str, Any], own: Population, elsewhere: Population, rows: Rows, out: Path) -> Iterator[Row]:
+    """LPSFed in each mode, the two controls that need nothing else, and two worlds."""
+    run, noises = Run.of(config), _noises(config)
+    opened = Series(
+        "open", run, {OPEN: (open_mode, config["shadows"]), **_planted(config, own)}, _key(config, "planted")
+    )
+    noised = {name: (private(settings), config["noised"]) for name, settings in noises.items()}
+    others = replays(opened, elsewhere, config["federations"], out)
+    seen = collected(opened, own, others, out)
+    seen |= collected(Series("noised", run, noised, _key(config, "privacy")), own, others, out)
+    parts, truth = views.parts_of(run.specification), _truth(config, own, "shadows")
+    for mode, view in VIEWS.items():
+        yield from _asked(rows, "shadows", mode, view(seen[OPEN], others, parts), truth)
+    truth = _truth(config, own, "noised")
+    for mode in noises:
+        yield from _asked(rows, "shadows", mode, views.aggregator(seen[mode], others, parts), truth)
+    yield from _controlled(config, own, rows, seen, others)
+    yield from _told(config, own, rows)
+    yield from _best(config, own, rows, others, noises)
+
+
+def _noises(config: dict[str, Any]) -> dict[str, PrivacySettings]:
+    how = config["privacy"]
+    return {
+        f"DP, epsilon {epsilon:g}": settings_for(epsilon, how["delta"], how["clip_norm"], config["rounds"])
+        for epsilon in how["epsilons"]
+    }
+
+
+def _planted(config: dict[str, Any], own: Population) -> dict[str, tuple[Mode, int]]:
+    return {PLANTED: (planted(f"{own.coins[0]:06d}", config["planted"]), config["controls"])}
+
+
+def _controlled(
+    config: dict[str, Any], own: Population, rows: Rows, seen: dict[str, Transcripts], others: Replays
+) -> Iterator[Row]:
+    """The open mode with truth that was shuffled, and with a planted leak."""
+    parts = views.parts_of(Run.of(config).specification)
+    truth = _truth(config, own, "shadows")[USER]
+    shuffled = np.random.default_rng(config["seed"]).permutation(truth)
+    yield from _asked(rows, "control", SHUFFLED, views.aggregator(seen[OPEN], others, parts), {USER: shuffled})
+    first = {USER: _truth(config, own, "controls")[USER][:, :1]}
+    names = [spec.name for spec in Run.of(config).specification]
+    yield from _asked(rows, "control", PLANTED, looked_at(seen[PLANTED], dict(zip(names, parts, strict=True))), first)
+
+
+def _item_tables(
+    config: dict[str, Any], own: Population, elsewhere: Population, rows: Rows, out: Path
+) -> Iterator[Row]:
+    """FedMF, whose item table tells which items a silo has."""
+    run = Run.of(config, "fedmf", catalogue=config["items"])
+    series = Series("fedmf", run, {OPEN: (open_mode, config["controls"])}, _key(config))
+    others = replays(series, elsewhere, 1, out)
+    seen, parts = collected(series, own, others, out)[OPEN], views.parts_of(run.specification)
+    truth = _truth(config, own, "controls")
+    asked = {one: truth[one] for one in (USER, PAIR, POPULAR)}
+    yield from _asked(rows, "control", ITEM_TABLES, views.aggregator(seen, others, parts), asked)
+    moved = views.moved_rows(seen, parts)[:, own.rare]
+    head = {"part": "control", "mode": ITEM_TABLES, "question": ITEM}
+    yield rows.row(lambda: {"attacked": len(moved), **vars(judged(moved, truth[ITEM]))}, **head)
+
+
+def _told(config: dict[str, Any], own: Population, rows: Rows) -> Iterator[Row]:
+    """Which targets one who knows all the rest tells for certain, in the open mode."""
+    run, draw = Run.of(config), draw_of(own, config["seed"], 0)
+    for question, targets in _targets(config["told"], own).items():
+        found = rows.row(partial(_compared, own, run, draw, targets), part="told", question=question)
+        yield from ({"part": "worlds", "question": question, "mode": OPEN, **found[channel]} for channel in CHANNELS)
+
+
+def _compared(own: Population, run: Run, draw: Draw, targets: Sequence[Target]) -> Row:
+    return {one.channel: vars(one) for one in compared(own, run, draw, targets)}
+
+
+def _best(
+    config: dict[str, Any], own: Population, rows: Rows, others: Replays, noises: Mapping[str, PrivacySettings]
+) -> Iterator[Row]:
+    """How well the best possible test tells a few targets apart, with noise."""
+    run, draw = Run.of(config), draw_of(own, config["seed"], 0)
+    beside = [Transcript(others.sent[k], others.sent[k], others.scalars[k]) for k in range(CLIENTS - 1)]
+    for question, targets in _targets(config["worlds"], own).items():
+        pairs = cache(partial(_pairs, own, run, draw, targets))
+        for mode, settings in noises.items():
+            made = partial(_areas, run, pairs, beside, settings)
+            yield rows.row(made, part="best", mode=mode, question=question)
+
+
+def _targets(count: int, own: Population) -> dict[str, list[Target]]:
+    among = {USER: own.coins, PAIR: own.hosts}
+    return {
+        question: [Target(question, place) for place in range(min(count, len(of)))] for question, of in among.items()
+    }
+
+
+def _pairs(own: Population, run: Run, draw: Draw, targets: Sequence[Target]) -> list[Pair]:
+    return [pair_of(own, run, draw, target) for target in targets]
+
+
+def _areas(
+    run: Run, pairs: Callable[[], Sequence[Pair]], beside: Sequence[Transcript], settings: PrivacySettings
+) -> Row:
+    """The AUC of each, and what the noise allows at most."""
+    secret = np.random.default_rng(run.seed)
+    areas = [area_of(distance(run, pair, beside, settings, secret)) for pair in pairs()]
+    limit = allowed(settings, run.rounds)
+    return {"targets": len(areas), "mean": float(np.mean(areas)), "most": max(areas), "allowed": limit}
+
+
+def _key(config: dict[str, Any], *more: str) -> Row:
+    """What decides what leaves a shadow. How many shadows there are does not; what `more` names does for some."""
+    names = ("data", "seed", "users", "items", "hosts", "coins", "rare", "rounds", "federations", "method", *more)
+    return {name: config[name] for name in names}
+
+
+def _truth(config: dict[str, Any], own: Population, count: str) -> dict[str, Bool]:
+    return truths(own, config["seed"], _attacked(config[count]), config[count])
+
+
+def _attacked(shadows: int) -> slice:
+    """The second half."""
+    return slice(shadows // 2, shadows)
+
+
+def _asked(rows: Rows, part: str, mode: str, seen: Blocks, truth: Mapping[str, Bool]) -> Iterator[Row]:
+    """A row a question."""
+    for question, of in truth.items():
+        yield rows.row(partial(_found, seen, of), part=part, mode=mode, question=question)
+
+
+def _found(seen: Blocks, truth: Bool) -> Row:
+    return {"attacked": len(truth) - len(truth) // 2, **_row(attack(seen, truth, _attacked(len(truth))))}
+
+
+def _row(found: Attack) -> Row:
+    exposed = {f"exposed_{name}": getattr(found.exposed, name) for name in ("auc", "low", "high")}
+    return {"features": found.features, **vars(found.every), **exposed}
+
+
+def check(rows: list[Row]) -> list[str]:
+    """What must come out: leaks that are there are found, one that is not is not, and noise keeps its promise."""
+    found = {(row["mode"], row["question"]): row for row in rows if row["part"] == "control"}
+    complaints = []
+    if not (known := found[ITEM_TABLES, ITEM]["auc"]) > 0.9:
+        complaints.append(f"{ITEM_TABLES}: expected the attack to find the items, AUC above .9, got {known:.3f}")
+    if not (least := found[PLANTED, USER]["low"]) > 0.5:
+        complaints.append(f"{PLANTED}: expected the whole interval above .5, got it from {least:.3f}")
+    low, high = (found[SHUFFLED, USER][end] for end in ("low", "high"))
+    if not low <= 0.5 <= high:
+        complaints.append(f"{SHUFFLED}: expected .5 within the interval, got {low:.3f} to {high:.3f}")
+    return complaints + _of_worlds(rows)
+
+
+def _of_worlds(rows: list[Row]) -> list[str]:
+    blind = [
+        row for row in rows if row["part"] == "worlds" and row["channel"] == "tensors" and row["told"] < row["targets"]
+    ]
+    loud = [row for row in rows if row["part"] == "best" and row["most"] > row["allowed"]]
+    return [
+        *(f"{row['question']}: expected tensors to tell all worlds apart, got {row['told']}" for row in blind),
+        *(f"{row['mode']}: expected an AUC of at most {row['allowed']:.3f}, got {row['most']:.3f}" for row in loud),
+    ]

@@ -1,0 +1,147 @@
+"""Drawn shards -> what left each of them, kept on the disk in blocks, so that a run that was stopped goes on.
+
+Shapes: S shadows, K replays, R rounds, P shared parameters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from benchmarks.attacks.population import Draw, Drawn, Int64, Population, drawn, shard_of
+from benchmarks.attacks.silo import Mode, Run, Transcript, begun, federation, play
+from benchmarks.attacks.views import Replays, Transcripts
+from benchmarks.harness.store import append, read_lines
+
+REVISION = 1  # raised by hand when what leaves a shadow changes though its configuration does not
+BLOCK = 10  # shadows that an interruption can lose
+CLIENTS = 3
+WHAT = tuple(Transcripts.__annotations__)
+Arrays = dict[str, Any]
+Played = tuple[Transcript, Int64]
+"""What left, and which replays were there."""
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """Shadows of one run: each mode by name, with how many shadows are played in it.
+
+    key: all that decides what leaves them.
+    """
+
+    name: str
+    run: Run
+    modes: Mapping[str, tuple[Mode, int]]
+    key: Mapping[str, Any]
+
+    @property
+    def shadows(self) -> int:
+        return max(count for _, count in self.modes.values())
+
+
+class Rows:
+    """Rows of results, each on the disk before the next is made, for one configuration."""
+
+    def __init__(self, config: Mapping[str, Any], out: Path) -> None:
+        self._path = out / f"rows-{_digest(config)}.jsonl"
+        self._known = {line["name"]: line["row"] for line in read_lines(self._path)}
+
+    def row(self, make: Callable[[], dict[str, Any]], **head: Any) -> dict[str, Any]:
+        """`head` with what `make` gives, or gave before an interruption."""
+        name = "/".join(str(value) for value in head.values())
+        if name not in self._known:
+            self._known[name] = make()
+            append(self._path, {"name": name, "row": self._known[name]})
+        return {**head, **self._known[name]}
+
+
+def draw_of(population: Population, seed: int, number: int) -> Draw:
+    """The draw of one shadow."""
+    return drawn(population, np.random.default_rng([seed, number]))
+
+
+def replays(series: Series, elsewhere: Population, federations: int, out: Path) -> Replays:
+    """Clients of federations of their own, on shards of another population."""
+
+    def made() -> Arrays:
+        found = [one for number in range(federations) for one in _federation(series.run, elsewhere, number)]
+        return {"sent": np.stack([one.sent for one in found]), "scalars": np.stack([one.scalars for one in found])}
+
+    arrays = _once(out / f"{_stem(series)}-replays.safetensors", made)
+    return Replays(arrays["sent"], arrays["scalars"])
+
+
+def _federation(run: Run, elsewhere: Population, number: int) -> list[Transcript]:
+    draws = [draw_of(elsewhere, run.seed, CLIENTS * number + client) for client in range(CLIENTS)]
+    shards = [shard_of(elsewhere, draw).shard for draw in draws]
+    return federation(run, [replace(shard, name=f"client-{n}") for n, shard in enumerate(shards, start=1)])
+
+
+def collected(series: Series, population: Population, others: Replays, out: Path) -> dict[str, Transcripts]:
+    """What left every shadow, by mode."""
+    blocks = []
+    for first in range(0, series.shadows, BLOCK):
+        numbers = range(first, min(first + BLOCK, series.shadows))
+        played = "-".join(str(min(max(count - first, 0), BLOCK)) for _, count in series.modes.values())
+        path = (
+            out / f"{_stem(series)}-{first:05d}-{played}.safetensors"
+        )  # a block that was played otherwise is another one
+        blocks.append(_once(path, partial(_block, series, population, others, numbers)))
+    return {mode: _joined(mode, blocks) for mode in series.modes}
+
+
+def _block(series: Series, population: Population, others: Replays, numbers: range) -> Arrays:
+    """{"<mode>/<what>": stacked over those shadows that are played in the mode}."""
+    parts: defaultdict[str, list[Any]] = defaultdict(list)
+    for number in numbers:
+        for mode, (seen, who) in _shadow(series, population, others, number).items():
+            for what, value in {**vars(seen), "others": who}.items():
+                parts[f"{mode}/{what}"].append(value)
+    return {name: np.stack(values) for name, values in parts.items()}
+
+
+def _shadow(series: Series, population: Population, others: Replays, number: int) -> dict[str, Played]:
+    """One shadow in each mode that wants it. Its first round is trained once: nothing has been released before."""
+    run, rng = series.run, np.random.default_rng([series.run.seed, number, 1])
+    who = rng.choice(len(others.sent), CLIENTS - 1, replace=False)
+    beside = [Transcript(others.sent[k], others.sent[k], others.scalars[k]) for k in who]
+    silo = begun(_shard(population, run, number).shard, run)
+    wanted = {name: mode for name, (mode, count) in series.modes.items() if number < count}
+    return {name: (play(run, silo, beside, mode(rng)), who) for name, mode in wanted.items()}
+
+
+def _shard(population: Population, run: Run, number: int) -> Drawn:
+    return shard_of(population, draw_of(population, run.seed, number))
+
+
+def _joined(mode: str, blocks: list[Arrays]) -> Transcripts:
+    found = {what: [one[f"{mode}/{what}"] for one in blocks if f"{mode}/{what}" in one] for what in WHAT}
+    return Transcripts(**{what: np.concatenate(values) for what, values in found.items()})
+
+
+def _stem(series: Series) -> str:
+    return f"{series.name}-{_digest(series.name, series.key)}"
+
+
+def _digest(*of: object) -> str:
+    return hashlib.sha256(json.dumps([REVISION, *of], sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _once(path: Path, made: Callable[[], Arrays]) -> Arrays:
+    """The arrays in the file, made and written where it is not there yet: whole or not at all."""
+    if path.exists():
+        return load_file(path)
+    arrays = {name: np.ascontiguousarray(value) for name, value in made().items()}
+    fresh = path.with_suffix(".partial")
+    save_file(arrays, fresh)
+    fresh.replace(path)
+    return arrays

@@ -1,0 +1,183 @@
+"""A shard in a small federation, with the real client and the real strategy -> all that leaves it over a run's rounds.
+
+The other clients are replayed: they send what they sent in a federation of their own. Given what the aggregator
+handed out, their answers tell nothing more of the attacked shard, so that this takes nothing from an attacker.
+Shapes: R rounds, P shared parameters, K replays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from aggregator_service.anchor import anchor
+from client_service.learning.local import LocalTraining, Moment
+from client_service.learning.state import TrainingState
+from client_service.shard import Shard
+from shared.graph import Float64
+from shared.parameters import Arrays, Float32, initial_parameters
+from shared.schemas import TensorSpec
+from shared.settings import MethodSettings, method_settings
+from shared.spectrum import low_spectrum
+from shared.strategies import build_strategy
+from shared.strategy import Parameters, Scalars, State, Strategy, Update
+
+Release = Callable[[LocalTraining, Parameters, Parameters], Parameters]
+"""(the client, what it received, what it made) -> what leaves. It may remember what left before in the same run."""
+Mode = Callable[[np.random.Generator], Release]
+"""Randomness that nobody else has -> the release of one run."""
+SCALARS = ("margin", "rho")
+ABSENT = np.nan  # a scalar that is not sent
+SILO = "client-1"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run's clients and its aggregator agree on."""
+
+    method: MethodSettings
+    strategy: Strategy
+    rounds: int
+    seed: int
+
+    @classmethod
+    def of(cls, config: dict[str, Any], strategy: str = "lpsfed", **overrides: Any) -> Run:
+        method = method_settings(**{**config["method"], **overrides})
+        return cls(method, build_strategy(strategy, method), config["rounds"], config["seed"])
+
+    @property
+    def specification(self) -> tuple[TensorSpec, ...]:
+        return self.strategy.declaration(self.method).tensors
+
+    def start(self, training: LocalTraining) -> Parameters:
+        return Parameters(initial_parameters(self.specification, self.seed, exact=training.exact))
+
+    def moment(self, number: int) -> Moment:
+        kernel = np.array(anchor(self.method, (), seed=self.seed, number=number).kernel)
+        return Moment(number, self.rounds, self.seed, kernel)
+
+
+@dataclass(frozen=True, eq=False)
+class Transcript:
+    """What was handed to a client and what it sent: received and sent (R, P), scalars (R, 2) as SCALARS names them."""
+
+    received: Float32
+    sent: Float32
+    scalars: Float64
+
+
+@dataclass(frozen=True, eq=False)
+class Begun:
+    """A client after its first round, from which it can go on in more than one way."""
+
+    training: LocalTraining
+    start: Parameters
+    update: Parameters
+    state: TrainingState
+
+
+def joined(shard: Shard, run: Run) -> LocalTraining:
+    """A client of this shard, as it is when its run begins."""
+    spectrum = low_spectrum(shard.train, run.method.cutoff)
+    torch.manual_seed(run.seed)
+    training = LocalTraining(shard, spectrum, run.method, torch.device("cpu"), kind=run.strategy.model)
+    training.initialise(run.seed)
+    return training
+
+
+def fitted(training: LocalTraining, run: Run, number: int, received: Parameters) -> Parameters:
+    """The client's half of a round, copied: what comes after must not change it."""
+    training.moment = run.moment(number)
+    made = run.strategy.fit(training, received)
+    return Parameters({name: np.array(value) for name, value in made.arrays.items()}, dict(made.scalars))
+
+
+def begun(shard: Shard, run: Run) -> Begun:
+    """The first round. What it makes depends on the shard and the run alone, not on the mode."""
+    training = joined(shard, run)
+    start = run.start(training)
+    return Begun(training, start, fitted(training, run, 1, start), kept(training))
+
+
+def kept(training: LocalTraining) -> TrainingState:
+    """Its state, copied."""
+    state = training.state()
+    return TrainingState({name: np.array(value) for name, value in state.arrays.items()}, state.scalars, state.fitted)
+
+
+def play(run: Run, silo: Begun, others: Sequence[Transcript], release: Release) -> Transcript:
+    """One client's run: each round it trains, releases, and gets its mixture with what the others sent."""
+    silo.training.restore(silo.state)
+    state, received, rounds = State(silo.start.arrays), silo.start, []
+    for number in range(1, run.rounds + 1):
+        made = silo.update if number == 1 else fitted(silo.training, run, number, received)
+        sent = release(silo.training, received, made)
+        rounds.append((received, sent))
+        state, received = answered(run, state, sent, [replayed(run, other, number) for other in others])
+    return transcript(rounds)
+
+
+def answered(run: Run, state: State, sent: Parameters, others: Sequence[Parameters]) -> tuple[State, Parameters]:
+    """The aggregator's half: the new state, and what the client gets."""
+    updates = [Update(f"client-{n}", one.arrays, one.scalars) for n, one in enumerate((sent, *others), start=1)]
+    after = run.strategy.aggregate(state, updates)
+    return after, run.strategy.personalise(after, updates[0])
+
+
+def replayed(run: Run, other: Transcript, number: int) -> Parameters:
+    """What another client sent in that round."""
+    scalars = {name: float(v) for name, v in zip(SCALARS, other.scalars[number - 1], strict=True) if not np.isnan(v)}
+    return Parameters(arrays_of(other.sent[number - 1], run.specification), scalars)
+
+
+def federation(run: Run, shards: Sequence[Shard]) -> list[Transcript]:
+    """All clients of one federation, in the open mode: where replays come from."""
+    clients = [joined(shard, run) for shard in shards]
+    received = [run.start(one) for one in clients]
+    state, rounds = State(received[0].arrays), [[] for _ in clients]  # type: tuple[State, list[list[Any]]]
+    for number in range(1, run.rounds + 1):
+        made = [fitted(one, run, number, got) for one, got in zip(clients, received, strict=True)]
+        for own, pair in zip(rounds, zip(received, made, strict=True), strict=True):
+            own.append(pair)
+        updates = [Update(f"client-{n}", one.arrays, one.scalars) for n, one in enumerate(made, start=1)]
+        state = run.strategy.aggregate(state, updates)
+        received = [run.strategy.personalise(state, update) for update in updates]
+    return [transcript(own) for own in rounds]
+
+
+def transcript(rounds: Sequence[tuple[Parameters, Parameters]]) -> Transcript:
+    """(received, sent) of each round as vectors."""
+    received, sent = (np.stack([vector(pair[side].arrays) for pair in rounds]) for side in (0, 1))
+    return Transcript(received, sent, np.stack([_scalars(pair[1].scalars) for pair in rounds]))
+
+
+def _scalars(scalars: Scalars) -> Float64:
+    return np.array([scalars.get(name, ABSENT) for name in SCALARS], dtype=np.float64)
+
+
+def vector(arrays: Arrays) -> Float32:
+    """All tensors in the order of their names, (P,)."""
+    return np.concatenate([np.asarray(arrays[name]).ravel() for name in sorted(arrays)])
+
+
+def arrays_of(values: NDArray[np.float32], specification: Sequence[TensorSpec]) -> dict[str, Float32]:
+    """The way back."""
+    ends = np.cumsum([int(np.prod(spec.shape)) for spec in specification])
+    parts = np.split(values, ends[:-1])
+    return {spec.name: part.reshape(spec.shape) for spec, part in zip(specification, parts, strict=True)}
+
+
+def as_made(training: LocalTraining, received: Parameters, made: Parameters) -> Parameters:
+    del training, received
+    return made
+
+
+def open_mode(secret: np.random.Generator) -> Release:
+    """Everything leaves as it was made."""
+    del secret
+    return as_made

@@ -1,0 +1,142 @@
+"""Transcripts of shadow runs -> what each attacker sees of them, as features.
+
+Shapes: S shadows, R rounds, P shared parameters, K replays, C clients of a federation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.attacks.attack import Blocks
+from benchmarks.attacks.silo import SCALARS
+from shared.graph import Float64
+from shared.parameters import ITEM_TABLE, Float32
+from shared.schemas import TensorSpec
+from shared.strategies.lpsfed import similarities
+
+MARGIN, RHO = (SCALARS.index(name) for name in ("margin", "rho"))
+Parts = Sequence[slice]
+
+
+@dataclass(frozen=True, eq=False)
+class Transcripts:
+    """Many runs of the attacked client, received and sent (S, R, P), scalars (S, R, 2); who else was there (S, 2)."""
+
+    received: Float32
+    sent: Float32
+    scalars: Float64
+    others: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Replays:
+    """What other clients sent: sent (K, R, P), scalars (K, R, 2)."""
+
+    sent: Float32
+    scalars: Float64
+
+
+View = Callable[[Transcripts, Replays, Parts], Blocks]
+
+
+def parts_of(specification: Sequence[TensorSpec]) -> list[slice]:
+    """The places of each tensor in a vector of all; of an item table, those of each row."""
+    sizes: list[int] = []
+    for spec in specification:
+        rows = spec.shape[0] if spec.name == ITEM_TABLE else 1
+        sizes += [int(np.prod(spec.shape)) // rows] * rows
+    ends = np.cumsum([0, *sizes])
+    return [slice(int(first), int(last)) for first, last in pairwise(ends)]
+
+
+def aggregator(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
+    """Every client's own update, M and rho. What the others sent tells nothing of this client that these do not."""
+    del replays
+    moved = seen.sent.astype(np.float64) - seen.received
+    return _blocks(moved, seen.scalars, parts)
+
+
+def scalars_alone(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
+    """M and rho of each round, and nothing else."""
+    del replays, parts
+    return {"scalars": _flat(np.nan_to_num(seen.scalars))}
+
+
+def tensors_alone(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
+    """The tensors without M and rho."""
+    return {name: block for name, block in aggregator(seen, replays, parts).items() if name != "scalars"}
+
+
+def masked(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
+    """The aggregator under secure aggregation: the mean of all updates and of all M, and every client's rho."""
+    rho = np.stack([seen.scalars[..., RHO], *(replays.scalars[k][..., RHO] for k in seen.others.T)], axis=-1)
+    scalars = np.concatenate([_mean_margin(seen, replays)[..., None], rho], axis=-1)
+    return _blocks(_mean_moved(seen, replays), scalars, parts)
+
+
+def neighbour(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
+    """Another client, who is told the mean and its own rhobar, and takes its own update out of the mean.
+
+    In the open mode it gets a mixture of the two, so that this is the most that it can make of it.
+    """
+    own = seen.others[:, 0]
+    clients = len(seen.others.T) + 1
+    sums = _mean_moved(seen, replays) * clients - replays.sent[own]
+    margins = _mean_margin(seen, replays) * clients - replays.scalars[own][..., MARGIN]
+    return _blocks(sums, np.stack([margins, _rhobar(seen, replays)], axis=-1), parts)
+
+
+def moved_rows(seen: Transcripts, parts: Parts) -> Float64:
+    """How far each part came in the first round, (S, parts): of an item table, each row. No shadow is needed to see
+    which rows stayed as they were."""
+    moved = seen.sent[:, 0].astype(np.float64) - seen.received[:, 0]
+    return np.stack([np.linalg.norm(moved[:, part], axis=-1) for part in parts], axis=-1)
+
+
+def _mean_moved(seen: Transcripts, replays: Replays) -> Float64:
+    """(S, R, P): the mean of what was sent, less the mean that all begin with.
+
+    What each has received lies between its own last update and the last mean; nobody but the client knows it all.
+    """
+    sums = seen.sent.astype(np.float64)
+    for others in seen.others.T:
+        sums = sums + replays.sent[others]
+    mean = sums / (len(seen.others.T) + 1)
+    before = np.concatenate([seen.received[:, :1].astype(np.float64), mean[:, :-1]], axis=1)
+    moved: Float64 = mean - before
+    return moved
+
+
+def _mean_margin(seen: Transcripts, replays: Replays) -> Float64:
+    """(S, R)."""
+    margins = [seen.scalars[..., MARGIN], *(replays.scalars[k][..., MARGIN] for k in seen.others.T)]
+    mean: Float64 = np.mean(margins, axis=0)
+    return mean
+
+
+def _rhobar(seen: Transcripts, replays: Replays) -> Float64:
+    """(S, R): what the other client is told of its own likeness to the anchor (Eq. 12)."""
+    rho = np.stack([seen.scalars[..., RHO], *(replays.scalars[k][..., RHO] for k in seen.others.T)], axis=-1)
+    found = np.array([_near(row) for row in rho.reshape(-1, rho.shape[-1])])
+    return found.reshape(rho.shape[:-1])
+
+
+def _near(rho: Float64) -> float:
+    """rhobar of the second client of a round."""
+    latest = {str(client): {} if np.isnan(value) else {"rho": float(value)} for client, value in enumerate(rho)}
+    return similarities(latest)["1"]
+
+
+def _blocks(moved: Float64, scalars: Float64, parts: Parts) -> Blocks:
+    norms = np.stack([np.linalg.norm(moved[..., part], axis=-1) for part in parts], axis=-1)
+    return {"tensors": _flat(moved), "norms": _flat(norms), "scalars": _flat(np.nan_to_num(scalars))}
+
+
+def _flat(values: Float64) -> Float64:
+    flat: Float64 = values.reshape(len(values), -1)
+    return flat

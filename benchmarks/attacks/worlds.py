@@ -1,0 +1,127 @@
+"""Two shards that differ in one target -> can they be told apart by one who knows all the rest?
+
+This attacker knows the shard but for the target, the run's settings and its seed, and trains both worlds itself.
+Without noise what leaves is a function of these, so that it compares. With Gaussian noise no test beats the likelihood
+ratio (Neyman and Pearson), whose AUC follows from how far apart the two worlds are in deviations of the noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from benchmarks.attacks.noise import PARTS, private
+from benchmarks.attacks.population import Draw, Population, shard_of
+from benchmarks.attacks.silo import Begun, Run, Transcript, answered, begun, fitted, replayed, vector
+from client_service.privacy.mechanism import clipped
+from client_service.privacy.settings import TENSORS, PrivacySettings
+from shared.strategy import Parameters, State
+
+CHANNELS = ("tensors", "margin", "rho")
+
+
+@dataclass(frozen=True)
+class Target:
+    """One user, or one host's pair: its place among the population's coins or hosts."""
+
+    question: str
+    place: int
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """The same silo without and with the target, after the first round."""
+
+    without: Begun
+    with_it: Begun
+
+
+@dataclass(frozen=True)
+class Told:
+    """How many of the targets this part of what leaves tells apart for certain."""
+
+    channel: str
+    told: int
+    targets: int
+
+
+def whole(population: Population, draw: Draw) -> Draw:
+    """The draw with every target in."""
+    users = draw.users.copy()
+    users[population.coins] = True
+    return Draw(users, np.ones_like(draw.pairs), np.ones_like(draw.rare))
+
+
+def without(population: Population, draw: Draw, target: Target) -> Draw:
+    """The draw less one target."""
+    users, pairs = draw.users.copy(), draw.pairs.copy()
+    if target.question == "user":
+        users[population.coins[target.place]] = False
+    else:
+        pairs[target.place] = False
+    return replace(draw, users=users, pairs=pairs)
+
+
+def compared(population: Population, run: Run, draw: Draw, targets: Sequence[Target]) -> list[Told]:
+    """The attacker trains the first round of both worlds, and looks whether they send the same. A channel that is not
+    the same every time the same world is trained tells nothing for certain, and counts as telling none."""
+    everything = whole(population, draw)
+    present, again = (begun(shard_of(population, everything).shard, run).update for _ in range(2))
+    absent = [begun(shard_of(population, without(population, everything, one)).shard, run).update for one in targets]
+    found = []
+    for channel in CHANNELS:
+        certain = _same(channel, present, again)
+        told = sum(certain and not _same(channel, present, one) for one in absent)
+        found.append(Told(channel, told, len(targets)))
+    return found
+
+
+def _same(channel: str, first: Parameters, second: Parameters) -> bool:
+    """To the bit."""
+    if channel == "tensors":
+        return bool(np.array_equal(vector(first.arrays), vector(second.arrays)))
+    return first.scalars.get(channel) == second.scalars.get(channel)
+
+
+def pair_of(population: Population, run: Run, draw: Draw, target: Target) -> Pair:
+    everything = whole(population, draw)
+    absent, present = without(population, everything, target), everything
+    return Pair(begun(shard_of(population, absent).shard, run), begun(shard_of(population, present).shard, run))
+
+
+def distance(
+    run: Run, pair: Pair, others: Sequence[Transcript], settings: PrivacySettings, secret: np.random.Generator
+) -> float:
+    """How far apart the two worlds are in one run with the target in, in squared deviations of the noise.
+
+    In each round both worlds are trained from what was handed out; what the noise then hides is the difference of
+    what they would release without it. Scalars are put back into their range afterwards, which can only hide more.
+    """
+    for one in (pair.with_it, pair.without):
+        one.training.restore(one.state)
+    release = private(settings)(secret)
+    state, received, total = State(pair.with_it.start.arrays), pair.with_it.start, 0.0
+    for number in range(1, run.rounds + 1):
+        present, absent = (_made(run, one, number, received) for one in (pair.with_it, pair.without))
+        parts = PARTS if number == 1 else PARTS[:-1]  # rho is drawn once
+        total += sum(_apart(part, received, (present, absent), settings) ** 2 for part in parts)
+        sent = release(pair.with_it.training, received, present)
+        state, received = answered(run, state, sent, [replayed(run, other, number) for other in others])
+    return total
+
+
+def _apart(part: str, received: Parameters, worlds: tuple[Parameters, Parameters], settings: PrivacySettings) -> float:
+    """The difference of one part, clipped as the client does it, over the deviation of its noise."""
+    deviation = settings.noise(part)[1] * 2.0 * settings.ball(part)[1]
+    if part == TENSORS:
+        before = vector(received.arrays).astype(np.float64)
+        changes = [clipped(vector(one.arrays) - before, settings.ball(part)[1], "gaussian") for one in worlds]
+        return float(np.linalg.norm(changes[0] - changes[1])) / deviation
+    values = [float(np.clip(one.scalars[part], *settings.limits(part))) for one in worlds]
+    return abs(values[0] - values[1]) / deviation
+
+
+def _made(run: Run, one: Begun, number: int, received: Parameters) -> Parameters:
+    return one.update if number == 1 else fitted(one.training, run, number, received)
