@@ -50,6 +50,10 @@ def append(path: Path, line: Line) -> None:
         os.fsync(file.fileno())
 
 
+NOTHING = (0, 0.0, False, None, "", "off", "none")  # what most settings do nothing at
+BEFORE = {"aggregate": "mean", "krum_kept": 1}  # and what the others were, before there was another choice
+
+
 class Known:
     """Lines of several tables, found again by what was measured: tables share the cells that they have in common."""
 
@@ -78,13 +82,13 @@ def _fits(line: Line, cell: Cell) -> bool:
 
 
 def _same(line: Line, settings: Settings) -> bool:
-    """Were these the settings? One that is younger than the line did nothing then, and may only be off now."""
+    """Were these the settings? One that is younger than the line may only be now what all were before it was there."""
     names = line["settings"]
     if not names.keys() <= settings.keys():
         return False
-    younger = [value for name, value in settings.items() if name not in names]
+    younger = {name: value for name, value in settings.items() if name not in names}
     same: bool = line["hash"] == settings_hash({name: settings[name] for name in names})
-    return same and not any(value and value not in ("off", "none") for value in younger)
+    return same and all(value in (*NOTHING, BEFORE.get(name)) for name, value in younger.items())
 
 
 def _grouped(line: Line) -> bool:

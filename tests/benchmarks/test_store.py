@@ -85,13 +85,13 @@ def test_a_cell_is_known_by_what_was_measured_and_not_by_its_label(plan: Plan, a
         assert known.find(dataclasses.replace(cell, **other)) is None, other
 
 
-def test_a_setting_younger_than_the_line_may_only_be_off(plan: Plan, answer: Answer) -> None:
+def test_a_setting_younger_than_the_line_may_only_be_what_all_were_before(plan: Plan, answer: Answer) -> None:
     cell = next(cell for cell in cells(plan) if cell.row.label == "LPSFed")
     line = answer(cell)
-    for name, value in (("decay", 0.0), ("width", 64)):
+    for name, neutral in (("decay", True), ("aggregate", True), ("krum_kept", True), ("width", False)):
         older = {key: setting for key, setting in line["settings"].items() if key != name}
         known = Known([{**line, "settings": older, "hash": settings_hash(older)}])
-        assert (known.find(cell) is not None) == (not value), name
+        assert (known.find(cell) is not None) == neutral, name
 
 
 def test_another_revision_or_other_shards_are_measured_again(
