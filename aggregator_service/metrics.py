@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -21,46 +22,44 @@ class Metrics:
     """Series named lpsfed_aggregator_*; no label ever holds a client's name."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        registry = self._registry = CollectorRegistry()
+        self._registry = CollectorRegistry()
         self._clock = clock
         self._run: Run | None = None
-        self.uploads = Counter(f"{PREFIX}_uploads", "Uploads by outcome", ["outcome"], registry=registry)
-        self.upload_bytes = Counter(f"{PREFIX}_upload_bytes", "Bytes of accepted updates", registry=registry)
-        self.strangers = Counter(
-            f"{PREFIX}_strangers", "Calls that no client has signed who has joined", registry=registry
-        )
-        self.unrecorded = Counter(
-            f"{PREFIX}_unrecorded_refusals", "Refusals beyond what is recorded of one client", registry=registry
-        )
-        self.damaged = Counter(
-            f"{PREFIX}_damaged_blobs", "Stored updates and states that the disk has damaged", registry=registry
-        )
-        self.rounds = Counter(f"{PREFIX}_rounds", "Rounds that ended, by outcome", ["outcome"], registry=registry)
-        self.round_seconds = Histogram(f"{PREFIX}_round_seconds", "From opened to closed", registry=registry)
-        self.aggregation_seconds = Histogram(f"{PREFIX}_aggregation_seconds", "Closed to durable", registry=registry)
-        self.requests = Histogram(
-            f"{PREFIX}_request_seconds", "Latency by route", ["method", "route", "status"], registry=registry
-        )
-        self._phase = Gauge(f"{PREFIX}_phase", "1 for the current run's phase", ["phase"], registry=registry)
-        self._round = Gauge(f"{PREFIX}_round", "Number of the current round", registry=registry)
-        self.refused = Counter(
-            f"{PREFIX}_refused_messages", "Joins and uploads refused, by reason", ["call", "code"], registry=registry
-        )
-        self._since = Gauge(
-            f"{PREFIX}_seconds_since_round", "Since a round of the newest run opened or closed", registry=registry
-        )
+        self._count()
+        self._time()
+        self._gauge()
+
+    def _count(self) -> None:
+        counter = partial(Counter, registry=self._registry)
+        self.uploads = counter(f"{PREFIX}_uploads", "Uploads by outcome", ["outcome"])
+        self.upload_bytes = counter(f"{PREFIX}_upload_bytes", "Bytes of accepted updates")
+        self.refused = counter(f"{PREFIX}_refused_messages", "Joins and uploads refused, by reason", ["call", "code"])
+        self.strangers = counter(f"{PREFIX}_strangers", "Calls that no client has signed who has joined")
+        self.unrecorded = counter(f"{PREFIX}_unrecorded_refusals", "Refusals beyond what is recorded of one client")
+        self.damaged = counter(f"{PREFIX}_damaged_blobs", "Stored updates and states that the disk has damaged")
+        self.rounds = counter(f"{PREFIX}_rounds", "Rounds that ended, by outcome", ["outcome"])
+
+    def _time(self) -> None:
+        histogram = partial(Histogram, registry=self._registry)
+        self.round_seconds = histogram(f"{PREFIX}_round_seconds", "From opened to closed")
+        self.aggregation_seconds = histogram(f"{PREFIX}_aggregation_seconds", "Closed to durable")
+        self.requests = histogram(f"{PREFIX}_request_seconds", "Latency by route", ["method", "route", "status"])
+
+    def _gauge(self) -> None:
+        gauge = partial(Gauge, registry=self._registry)
+        self._phase = gauge(f"{PREFIX}_phase", "1 for the current run's phase", ["phase"])
+        self._round = gauge(f"{PREFIX}_round", "Number of the current round")
+        self._since = gauge(f"{PREFIX}_seconds_since_round", "Since a round of the newest run opened or closed")
         self._since.set_function(self._seconds_since_moved)
-        self._left = Gauge(f"{PREFIX}_seconds_left", "Until the deadline of a phase that waits", registry=registry)
+        self._left = gauge(f"{PREFIX}_seconds_left", "Until the deadline of a phase that waits")
         self._left.set_function(self._seconds_left)
-        self._missing = Gauge(f"{PREFIX}_missing_clients", "Whose update the open round waits for", registry=registry)
-        self._to_quorum = Gauge(f"{PREFIX}_updates_to_quorum", "That the open round still needs", registry=registry)
-        self._ready = Gauge(f"{PREFIX}_ready", "1 while clients may call", registry=registry)
-        self._refusing = Gauge(f"{PREFIX}_disk_refuses", "1 while the disk refuses what is stored", registry=registry)
-        self._free = Gauge(f"{PREFIX}_disk_free_bytes", "Where the state lies", registry=registry)
-        self.clients = Gauge(f"{PREFIX}_clients", "Clients enrolled in the federation", registry=registry)
-        self.quarantined = Gauge(
-            f"{PREFIX}_quarantined_clients", "Clients that the newest run takes nothing of", registry=registry
-        )
+        self._missing = gauge(f"{PREFIX}_missing_clients", "Whose update the open round waits for")
+        self._to_quorum = gauge(f"{PREFIX}_updates_to_quorum", "That the open round still needs")
+        self._ready = gauge(f"{PREFIX}_ready", "1 while clients may call")
+        self._refusing = gauge(f"{PREFIX}_disk_refuses", "1 while the disk refuses what is stored")
+        self._free = gauge(f"{PREFIX}_disk_free_bytes", "Where the state lies")
+        self.clients = gauge(f"{PREFIX}_clients", "Clients enrolled in the federation")
+        self.quarantined = gauge(f"{PREFIX}_quarantined_clients", "Clients that the newest run takes nothing of")
 
     def stand(self, run: Run) -> None:
         """Where the current run stands."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from aggregator_service import rounds
 from aggregator_service.conductor import Clock, Conductor
 from aggregator_service.rounds import Receipt, Run
+from aggregator_service.spooled import taken_in
 from aggregator_service.storage import records, store
 from aggregator_service.storage.blobs import Blob
 from aggregator_service.storage.records import HeldUpdate
@@ -42,16 +43,8 @@ class Uploads:
     async def receive(self, address: Address, body: AsyncIterator[bytes]) -> tuple[Receipt, bool]:
         """The receipt of an update, and whether it is new."""
         await self._require_place(address)
-        blob = await self._archive.blobs.receive(body, limit=self._archive.settings.max_upload_bytes)
-        scalars = await self._inspected(blob)
-        try:
-            receipt, new = await self._take(address, blob, scalars)
-        except Exception:  # not where a shutdown cancels this: its commit may still be on the way
-            self._archive.blobs.remove([blob.name])
-            raise
-        if not new:
-            self._archive.blobs.remove([blob.name])
-        return receipt, new
+        look = partial(inspect, self._declaration)
+        return await taken_in(self._archive, body, look, partial(self._take, address))
 
     async def _require_place(self, address: Address) -> None:
         """Refuse before the body is read what could not be accepted after it."""
@@ -66,17 +59,6 @@ class Uploads:
         find = partial(records.update, number=address.round, client=address.client)
         held = await off_loop(find, self._archive.database, address.run)
         return None if held is None else held.receipt
-
-    async def _inspected(self, blob: Blob) -> Scalars:
-        """Its scalars; the file of a body that is refused is gone, and that of one which a shutdown cut off here."""
-        try:
-            with self._archive.database.disk.asked("the body to be read again"):
-                return await self._archive.tensors.off_loop(
-                    inspect, self._declaration, self._archive.blobs.path(blob.name)
-                )
-        except BaseException:
-            self._archive.blobs.remove([blob.name])
-            raise
 
     async def _take(self, address: Address, blob: Blob, scalars: Scalars) -> tuple[Receipt, bool]:
         async with self._conductor.lock:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.harness.cells import Cell, settings_hash
+from benchmarks.harness.measure import Work
 from benchmarks.harness.plan import REVISION, UNTRAINED, Plan, read_plan
 from benchmarks.harness.store import Line
+from shared.settings import method_settings
 
 Answer = Callable[[Cell], Line]
 CONFIG = """
@@ -81,3 +84,28 @@ def answer() -> Answer:
         return {**head, **said, **cost, **how, "date": "2026-01-02", **figures}
 
     return line
+
+
+@pytest.fixture
+def small(silos: Callable[..., tuple[Path, ...]], tmp_path: Path) -> Callable[..., Work]:
+    """One round of a small model on two silos; what a test says replaces what is here."""
+
+    def work(**said: Any) -> Work:
+        sizes: dict[str, Any] = {"anchor.users": 40, "anchor.items": 30, "anchor.edges": 200}
+        usual = Work(
+            table="table0",
+            root=tmp_path,
+            shards=silos(2),
+            whole=tmp_path / "whole",
+            state=tmp_path / "state",
+            strategy="lpsfed",
+            method=method_settings(width=4, layers=1, cutoff=6, negatives=4, **sizes),
+            rounds=1,
+            seed=0,
+            groups=False,
+            extra=False,
+            device="cpu",
+        )
+        return replace(usual, **said)
+
+    return work

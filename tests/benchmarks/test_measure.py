@@ -4,33 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from benchmarks.harness.measure import Work, federation
-from shared.settings import method_settings
 
 Silos = Callable[..., tuple[Path, ...]]
 
 
 @pytest.fixture
-def work(silos: Silos, tmp_path: Path) -> Work:
-    sizes: dict[str, Any] = {"anchor.users": 40, "anchor.items": 30, "anchor.edges": 200}
-    return Work(
-        table="table0",
-        root=tmp_path,
-        shards=silos(2),
-        whole=tmp_path / "whole",
-        state=tmp_path / "state",
-        strategy="fedmf",
-        method=method_settings(width=4, layers=1, cutoff=6, negatives=4, **sizes),
-        rounds=1,
-        seed=0,
-        groups=True,
-        extra=False,
-        device="cpu",
-    )
+def work(small: Callable[..., Work]) -> Work:
+    return small(strategy="fedmf", groups=True)
 
 
 def test_a_strategy_with_a_table_of_items_is_looked_at_by_groups(work: Work) -> None:

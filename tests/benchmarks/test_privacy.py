@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from benchmarks.harness.plan import Row, read_plan
 from benchmarks.harness.special import special
 from client_service.privacy.accountant import planned
 from client_service.privacy.settings import PrivacySettings
-from shared.settings import method_settings, validated
+from shared.settings import validated
 
 PLAN = read_plan("privacy")
 NOISED = [row for row in PLAN.methods if row.privacy]
@@ -50,22 +49,7 @@ def test_what_was_spent_is_told_and_checked() -> None:
     assert offers["render"]([plain]) == ""
 
 
-def test_a_measured_cell_says_what_was_spent(silos: Callable[..., tuple[Path, ...]], tmp_path: Path) -> None:
-    sizes: dict[str, Any] = {"anchor.users": 40, "anchor.items": 30, "anchor.edges": 200}
-    work = Work(
-        table="privacy",
-        root=tmp_path,
-        shards=silos(2),
-        whole=tmp_path / "whole",
-        state=tmp_path / "state",
-        strategy="lpsfed",
-        method=method_settings(width=4, layers=1, cutoff=12, negatives=4, **sizes),
-        rounds=1,
-        seed=0,
-        groups=False,
-        extra=False,
-        device="cpu",
-        privacy=NOISED[0].privacy,
-    )
+def test_a_measured_cell_says_what_was_spent(small: Callable[..., Work]) -> None:
+    work = small(table="privacy", privacy=NOISED[0].privacy)
     spent = planned(validated(PrivacySettings, NOISED[0].privacy), ("margin", "rho"), 1)
     assert federation(work)["spent"] == {name: pytest.approx(spent) for name in ("client-1", "client-2")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import socket
@@ -28,6 +27,7 @@ from client_service.settings import ClientSettings, client_settings
 from shared.schemas import JoinOut, RunOut
 from shared.settings import MethodSettings
 from shared.signing.enrolment import Pair, register, remove
+from tests.client_service.asking import finished, read, uploads
 
 if TYPE_CHECKING:
     from conftest import LeapingClock, Opened, Silos, Until
@@ -137,20 +137,6 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Held]:
     return hold
 
 
-async def read(http: httpx.AsyncClient, what: str) -> dict[str, Any]:
-    found: dict[str, Any] = (await http.get(f"/v1/{what}")).json()
-    return found
-
-
-def finished(*clients: httpx.AsyncClient, run: str = "run-1") -> Callable[[], Any]:
-    async def look() -> bool:
-        found = [(await read(http, "quality"), await read(http, "status")) for http in clients]
-        over = [quality["run"] == run and quality["finished"] for quality, _ in found]
-        return all(over) and all(status["phase"] in ("finished", "failed") for _, status in found)
-
-    return look
-
-
 def problem(http: httpx.AsyncClient, words: str) -> Callable[[], Any]:
     async def look() -> bool:
         return words in (await read(http, "status")).get("problem", "")
@@ -170,11 +156,6 @@ def waiting_for_the_round(http: httpx.AsyncClient) -> Callable[[], Any]:
         return bool((await read(http, "status"))["phase"] == "waiting for the round")
 
     return look
-
-
-def uploads(settings: ClientSettings) -> list[dict[str, Any]]:
-    lines = (settings.state_directory / "ledger.jsonl").read_text().splitlines()
-    return [entry for entry in map(json.loads, lines) if entry.get("call") == "update"]
 
 
 @pytest.mark.parametrize(("strategy", "scalars"), [("lpsfed", {"margin", "rho"}), ("fedavg", set()), ("local", set())])

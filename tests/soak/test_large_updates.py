@@ -43,7 +43,7 @@ async def test_the_peak_of_memory_is_a_few_updates(tmp_path: Path, strategy: str
 
     def body(number: int) -> bytes:
         arrays = {spec.name: np.full(spec.shape, number / 7, dtype=np.float32) for spec in declaration.tensors}
-        return encode(Parameters(arrays, {"margin": 0.5, "rho": 0.1} if declaration.scalars else {}))
+        return encode(Parameters(arrays, {"margin": 0.1, "rho": 0.1} if declaration.scalars else {}))
 
     settings = {"STRATEGY": strategy, "METHOD": method.model_dump_json(), "LONGEST_BODY_SECONDS": "500"}
     async with federation(tmp_path / "state", declaration, CLIENTS, **settings) as running:

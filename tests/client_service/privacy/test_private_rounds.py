@@ -28,6 +28,7 @@ from shared.parameters import Arrays
 from shared.settings import MethodSettings
 from shared.strategy import Parameters
 from shared.wire import decode
+from tests.client_service.asking import finished, read, uploads
 
 if TYPE_CHECKING:
     from conftest import LeapingClock, Opened, Silos, Until
@@ -97,25 +98,6 @@ def federation(
             yield Federation(app, http, clock, clients)
 
     return run
-
-
-async def read(http: httpx.AsyncClient, what: str) -> dict[str, Any]:
-    found: dict[str, Any] = (await http.get(f"/v1/{what}")).json()
-    return found
-
-
-def finished(*clients: httpx.AsyncClient, run: str = "run-1") -> Callable[[], Any]:
-    async def look() -> bool:
-        found = [(await read(http, "quality"), await read(http, "status")) for http in clients]
-        over = [quality["run"] == run and quality["finished"] for quality, _ in found]
-        return all(over) and all(status["phase"] in ("finished", "failed") for _, status in found)
-
-    return look
-
-
-def uploads(settings: ClientSettings) -> list[dict[str, Any]]:
-    lines = (settings.state_directory / "ledger.jsonl").read_text().splitlines()
-    return [entry for entry in map(json.loads, lines) if entry.get("call") == "update"]
 
 
 def charges(settings: ClientSettings) -> list[dict[str, Any]]:
