@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+import weakref
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,17 @@ CHUNK = 1 << 18  # bytes read from the file at a time
 
 @dataclass(frozen=True)
 class Body:
-    """A body that is ready to be sent, once. `digest`: sha256 in hex."""
+    """A body that is ready to be sent, once. `digest`: sha256 in hex.
+
+    Its file closes with it: a caller who has gone, or whose request was cancelled while a thread wrote, takes nothing.
+    """
 
     file: IO[bytes]
     size: int
     digest: str
+
+    def __post_init__(self) -> None:
+        weakref.finalize(self, self.file.close)
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Its pieces; after the last one, or when nobody takes the next, nothing of it is left."""

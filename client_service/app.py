@@ -16,6 +16,7 @@ from client_service.service import ClientService
 from client_service.settings import ClientSettings
 from shared.web import problems, reference
 from shared.web.access import Addressed, Limited, Observed, Timed
+from shared.web.built import build
 from shared.web.pace import Buckets, Paced
 from shared.web.tls import Calling, Identity
 
@@ -35,6 +36,7 @@ def create_app(settings: ClientSettings, outside: httpx.AsyncBaseTransport | Non
     pages.install(app, service)
     reference.install(app)
     problems.install(app)
+    build(app)
     app.add_middleware(Limited)
     app.add_middleware(Timed)
     app.add_middleware(Paced, buckets=Buckets(settings.pace), who=keys.who)
