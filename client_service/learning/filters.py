@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
-from scipy import linalg, sparse
+from scipy import sparse
 
+from client_service.learning.ease import ease_scores
 from client_service.learning.evaluate import Quality, Rows, TopItems, on_validation, ranked_by, validation_users
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.models.start import Filter, start_at
@@ -27,8 +28,8 @@ CUTOFFS = (8, 16, 32, 64, 128, 256)
 EXPONENTS = (0.1, 0.3, 0.5)
 USUAL_EXPONENT = 0.3
 LOW_PASS = tuple(Filter(cutoff, ridge=0.0, exponent=0.5) for cutoff in (16, 32, 64))
-EASE_RIDGES = (100.0, 300.0, 1000.0)
-EASE_ITEMS = 10_000  # its N x N inverse takes 16 N^2 bytes and N^3 operations: beyond this, minutes a shard
+EASE_RIDGES = (30.0, 100.0, 300.0, 1000.0, 3000.0)
+EASE_SIDE = 25_000  # three matrices of 2.5 GB at once; on one core about 3 minutes a ridge
 
 
 @dataclass(frozen=True)
@@ -78,25 +79,10 @@ def popularity_top(shard: Shard) -> TopItems:
 
 
 def best_ease(shard: Shard) -> Chosen[float] | None:
-    """EASE, the closed-form linear autoencoder (Steck, WWW 2019), with the best ridge; None where N is too large."""
-    if shard.train.shape[1] > EASE_ITEMS:
+    """EASE with the best ridge; None where the smaller side of the graph is too large."""
+    if min(shard.train.shape) > EASE_SIDE:
         return None
-    gram = (shard.train.T @ shard.train).toarray()
-    return _best(shard, ((ridge, _ease_top(shard.train, gram, ridge)) for ridge in EASE_RIDGES))
-
-
-def _ease_top(train: sparse.csr_array, gram: np.ndarray, ridge: float) -> TopItems:
-    weights = ease_weights(gram, ridge)
-    return ranked_by(lambda rows: train[rows] @ weights)
-
-
-def ease_weights(gram: np.ndarray, ridge: float) -> Float32:
-    """B = I - P diag(P)^-1 with P = (X^T X + ridge I)^-1 and a zero diagonal, (N, N)."""
-    inverse = linalg.inv(gram + ridge * np.eye(len(gram)), overwrite_a=True, check_finite=False)
-    weights = -inverse / np.diag(inverse)
-    np.fill_diagonal(weights, 0.0)
-    found: Float32 = weights.astype(np.float32)
-    return found
+    return _best(shard, ((ridge, ranked_by(ease_scores(shard.train, ridge))) for ridge in EASE_RIDGES))
 
 
 def _best_of(shard: Shard, spectrum: Spectrum, filters: Iterable[Filter], interrupt: Interrupt) -> Chosen[Filter]:
@@ -106,5 +92,5 @@ def _best_of(shard: Shard, spectrum: Spectrum, filters: Iterable[Filter], interr
 
 def _best(shard: Shard, candidates: Iterable[tuple[Choice, TopItems]]) -> Chosen[Choice]:
     users = validation_users(shard.train.shape[0], seed=0)
-    judged = [Chosen(choice, top, on_validation(shard, top, users)) for choice, top in candidates]
+    judged = (Chosen(choice, top, on_validation(shard, top, users)) for choice, top in candidates)
     return max(judged, key=lambda chosen: chosen.validation.ndcg)

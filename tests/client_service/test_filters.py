@@ -9,13 +9,14 @@ import pytest
 from scipy import sparse
 
 import client_service.learning.filters
-from client_service.learning.evaluate import Rows, on_validation
+from client_service.learning.ease import ease_scores
+from client_service.learning.evaluate import Rows, on_validation, ranked_by, validation_users
 from client_service.learning.filters import (
+    EASE_RIDGES,
     LOW_PASS,
     best_ease,
     best_filter,
     best_low_pass,
-    ease_weights,
     filter_top,
     popularity_top,
 )
@@ -67,46 +68,21 @@ def test_popularity_gives_everybody_the_items_with_most_training_edges(shard_of:
     assert popularity_top(shard)(everybody(shard)[:1], shard.train[:1], 4).tolist() == [[2, 3, -1, -1]]
 
 
-def test_ease_solves_its_ridge_regression_with_a_zero_diagonal() -> None:
-    x = np.array([[1.0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 1, 1], [1, 1, 0, 1], [0, 0, 1, 1]])
-    weights = ease_weights(x.T @ x, 2.0)
-    # Column j is the ridge regression of item j on the other three items, solved for each j by itself.
-    expected = np.zeros((4, 4))
-    for j in range(4):
-        others = [i for i in range(4) if i != j]
-        a = x[:, others]
-        expected[others, j] = np.linalg.solve(a.T @ a + 2.0 * np.eye(3), a.T @ x[:, j])
-    np.testing.assert_allclose(weights, expected, atol=1e-6)
-    assert np.diag(weights).tolist() == [0.0] * 4
-
-
-def test_no_change_of_an_ease_weight_off_the_diagonal_lowers_its_objective() -> None:
-    x = np.array([[1.0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 1, 1], [1, 1, 0, 1], [0, 0, 1, 1]])
-    weights = ease_weights(x.T @ x, 2.0).astype(np.float64)
-
-    def objective(b: np.ndarray) -> float:
-        return float(((x - x @ b) ** 2).sum() + 2.0 * (b**2).sum())
-
-    best = objective(weights)
-    for i, j in zip(*np.nonzero(1 - np.eye(4)), strict=True):
-        for change in (-0.01, 0.01):
-            moved = weights.copy()
-            moved[i, j] += change
-            assert objective(moved) > best
-
-
-def test_ease_ranks_by_the_weights_of_the_users_items(planted: Shard) -> None:
-    rows = planted.train.toarray()
+def test_ease_has_the_ridge_that_validation_prefers(planted: Shard) -> None:
     found = best_ease(planted)
     assert found is not None
-    expected = rows @ ease_weights(rows.T @ rows, found.choice)
-    assert found.top(everybody(planted), planted.train, 4).tolist() == ranking(expected, rows, 4)
+    users = validation_users(planted.train.shape[0], seed=0)
+    judged = {
+        ridge: on_validation(planted, ranked_by(ease_scores(planted.train, ridge)), users).ndcg for ridge in EASE_RIDGES
+    }
+    assert judged[found.choice] == max(judged.values()) == found.validation.ndcg
 
 
 def test_ease_is_left_out_where_its_matrix_would_not_fit(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_service.learning.filters, "EASE_ITEMS", 39)
+    side = min(planted.train.shape)
+    monkeypatch.setattr(client_service.learning.filters, "EASE_SIDE", side - 1)
     assert best_ease(planted) is None
-    monkeypatch.setattr(client_service.learning.filters, "EASE_ITEMS", 40)
+    monkeypatch.setattr(client_service.learning.filters, "EASE_SIDE", side)
     assert best_ease(planted) is not None
 
 
