@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from aggregator_service.answers import Body, prepared
-from aggregator_service.rounds import Run
+from aggregator_service.runs import Run
 from aggregator_service.secure.mean import state_after, told
 from aggregator_service.settings import AggregatorSettings
 from aggregator_service.state_body import packed, unpacked

@@ -17,7 +17,7 @@ from aggregator_service.changes import Changes
 from aggregator_service.logs import LOGGER
 from aggregator_service.metrics import Metrics
 from aggregator_service.quarantine.transitions import shut_out
-from aggregator_service.rounds import Run
+from aggregator_service.runs import Run
 from aggregator_service.storage import quarantines, records, store
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.quarantines import Quarantine, for_distance

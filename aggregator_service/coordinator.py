@@ -5,54 +5,34 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 
 import anyio
 
 from aggregator_service import aggregation, rounds
-from aggregator_service.aggregation import Archive
 from aggregator_service.anchor import Anchor, anchor
 from aggregator_service.answers import Body
-from aggregator_service.arrivals import Arrivals
 from aggregator_service.conductor import Clock, Conductor
-from aggregator_service.keys import Keys
+from aggregator_service.federation import Federation, opened
 from aggregator_service.logs import LOGGER
-from aggregator_service.membership import Members, require_same
+from aggregator_service.membership import require_same
 from aggregator_service.metrics import Metrics
 from aggregator_service.quarantine.keeping import Quarantines
-from aggregator_service.rounds import Receipt, Run
+from aggregator_service.runs import Receipt, Run
 from aggregator_service.secure.intake import Intake
 from aggregator_service.settings import AggregatorSettings
-from aggregator_service.signatures import REMEMBERED_WINDOWS, Signatures
 from aggregator_service.storage import records, store
 from aggregator_service.storage.arrivals import Arrival
-from aggregator_service.storage.blobs import Blobs
-from aggregator_service.storage.database import Database
 from aggregator_service.storage.history import run_histories, run_history
-from aggregator_service.storage.nonces import Nonces
 from aggregator_service.threads import off_loop
-from aggregator_service.uploads import Address, Uploads
+from aggregator_service.uploads import Address
+from aggregator_service.views import view
 from shared.errors import ConflictError, DamagedError, NotFoundError, ProtocolError, UnavailableError
 from shared.schemas import ArrivalsOut, JoinIn, JoinOut, RunHistoryOut, RunIn, RunOut
 from shared.signing.enrolment import registered
 from shared.signing.messages import Claim, Target
 from shared.strategies import build_strategy
 from shared.timeouts import LONGEST_WAIT_SECONDS
-
-
-@dataclass(frozen=True)
-class Federation:
-    """What exists only while the coordinator is running."""
-
-    archive: Archive
-    members: Members
-    conductor: Conductor
-    uploads: Uploads
-    intake: Intake
-    quarantines: Quarantines
-    arrivals: Arrivals
-    signatures: Signatures
 
 
 class Coordinator:
@@ -70,7 +50,9 @@ class Coordinator:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Resume from the state directory and conduct the rounds meanwhile."""
-        federation = self._federation = await off_loop(self._open)
+        federation = self._federation = await off_loop(opened, self.settings, self.metrics, clock=self._clock)
+        disk = federation.archive.database.disk
+        self.metrics.watch_state(self.settings.state_directory, lambda: self.hindrance, lambda: disk.refusal)
         conducting = asyncio.create_task(federation.conductor.conduct())
         try:
             yield
@@ -78,35 +60,7 @@ class Coordinator:
             self.wind_down()
             await conducting  # it ends by itself, after the step that it is in
             self._federation = None
-            federation.signatures.close()
-            federation.archive.database.close()
-
-    def _open(self) -> Federation:
-        database = Database(self.settings.state_directory, self.declaration)
-        try:
-            return self._resumed(database)
-        except BaseException:
-            database.close()
-            raise
-
-    def _resumed(self, database: Database) -> Federation:
-        """All that the directory holds, once what a crash has left in it is cleared away."""
-        blobs = Blobs(self.settings.state_directory / "blobs", database.disk)
-        blobs.keep_only(records.blobs(database))
-        archive, members = Archive(database, blobs, self.settings), Members(records.clients(database))
-        conductor = Conductor(archive, self.metrics, clock=self._clock)
-        self.metrics.clients.set(len(members))
-        self.metrics.watch_state(self.settings.state_directory, lambda: self.hindrance, lambda: database.disk.refusal)
-        uploads = Uploads(conductor, self.declaration, clock=self._clock)
-        intake = Intake(conductor, self.declaration, clock=self._clock)
-        shut_out = Quarantines(conductor, members, limit=self.settings.quarantine_refusals, clock=self._clock)
-        arrivals = Arrivals(database, self.metrics, clock=self._clock)
-        return Federation(archive, members, conductor, uploads, intake, shut_out, arrivals, self._signatures(database))
-
-    def _signatures(self, database: Database) -> Signatures:
-        seconds, directory = self.settings.signature_seconds, self.settings.state_directory
-        nonces = Nonces(directory, database.disk, seconds=REMEMBERED_WINDOWS * seconds)
-        return Signatures(Keys(self.settings.registry), nonces, seconds=seconds)
+            federation.close()
 
     @property
     def _running(self) -> Federation:
@@ -209,7 +163,7 @@ class Coordinator:
         run, sequence = here.conductor.run, here.conductor.sequence
         if run is None:
             return RunOut(sequence=sequence, joined=len(here.members))
-        return rounds.view(run, client, sequence=sequence, now=self._clock())
+        return view(run, client, sequence=sequence, now=self._clock())
 
     async def anchor(self, name: str, number: int) -> Anchor:
         """K^R of a round that has opened: drawn when first asked for, then the same for everybody and for good."""

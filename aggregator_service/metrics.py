@@ -10,7 +10,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from aggregator_service.rounds import Run
+from aggregator_service.runs import Run
 from shared.schemas import Phase
 from shared.web.tls import Identity, measure
 

@@ -9,92 +9,17 @@ Times are seconds since the epoch, given by the caller.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from aggregator_service.quarantine.words import SAID
-from aggregator_service.requests import needed_updates, require_quorum
+from aggregator_service.requests import require_quorum
+from aggregator_service.runs import Receipt, Run
 from aggregator_service.secure import phases
 from shared.errors import ConflictError, NotFoundError, QuarantinedError, RoundClosedError
-from shared.schemas import Cause, Declaration, Phase, RunIn, RunOut, Standing
+from shared.schemas import Cause, Declaration, RunIn
 from shared.secure import server
 from shared.secure.messages import MaskedHeader, PublicKeys, SealedShares, UnmaskAnswer
 from shared.secure.server import SecureRound
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """One accepted update."""
-
-    run: str
-    round: int
-    client: str
-    digest: str
-    size: int
-    received_at: float
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run as it stands in its current round; `receipts` are that round's, by client.
-
-    `lost`: whose update of that round was accepted, and then damaged before it was aggregated.
-    `quarantined`: who of the federation is shut out, and why; `readmitted`: let in again since this round was opened.
-    `secure`: what is summed in secret, None in an open run; `exchange`: that round's messages of it so far.
-    """
-
-    name: str
-    request: RunIn
-    started_at: float
-    deadline: float
-    clients: frozenset[str]
-    phase: Phase = "waiting"
-    round: int = 0
-    opened_at: float = 0.0
-    closed_at: float | None = None
-    reason: str | None = None
-    receipts: Mapping[str, Receipt] = field(default_factory=dict)
-    lost: frozenset[str] = frozenset()
-    quarantined: Mapping[str, Cause] = field(default_factory=dict)
-    readmitted: frozenset[str] = frozenset()
-    secure: Declaration | None = None
-    exchange: SecureRound | None = None
-
-    @property
-    def active(self) -> bool:
-        return self.phase not in ("finished", "failed")
-
-    @property
-    def awaited(self) -> frozenset[str]:
-        """The enrolled clients that are not quarantined: those that count."""
-        return self.clients - self.quarantined.keys()
-
-    @property
-    def quorum(self) -> int:
-        return needed_updates(self.request, len(self.awaited))
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """Awaited clients whose update of the current round is not in, sorted."""
-        return tuple(sorted(self.awaited - self.receipts.keys()))
-
-    @property
-    def gone(self) -> frozenset[str]:
-        """Who has to send once more what was accepted before."""
-        return ((self.lost | self.readmitted) & self.awaited) - self.receipts.keys()
-
-    @property
-    def moved_at(self) -> float:
-        """When it last went from one phase to the next; of a round that is open, when it opened."""
-        if self.phase == "waiting":
-            return self.started_at
-        return self.opened_at if self.closed_at is None else self.closed_at
-
-    def asks_again(self, client: str) -> bool:
-        return self.phase == "open" and client in self.gone
-
-    def aggregated(self, number: int) -> bool:
-        """Is the state after round `number` there?"""
-        return number < self.round or (number == self.round and self.phase == "finished")
 
 
 def next_name(run: Run | None) -> str:
@@ -266,34 +191,3 @@ def _open(run: Run, number: int, now: float) -> Run:
         deadline = now + phases.PARTS["keys"] * run.request.deadline_seconds
     opened = replace(run, phase="open", round=number, opened_at=now, deadline=deadline, closed_at=None)
     return replace(opened, receipts={}, lost=frozenset(), readmitted=frozenset(), exchange=exchange)
-
-
-def view(run: Run, client: str, *, sequence: int, now: float) -> RunOut:
-    """The run as one client may see it: its own standing, and of the others only how many."""
-    return RunOut(
-        sequence=sequence,
-        run=run.name,
-        phase=run.phase,
-        round=run.round,
-        rounds=run.request.rounds,
-        seed=run.request.seed,
-        seconds_left=max(0.0, run.deadline - now) if run.phase in ("waiting", "open") else None,
-        deadline_seconds=run.request.deadline_seconds,
-        standing=_standing(run, client),
-        joined=len(run.clients),
-        received=len(run.receipts),
-        threshold=run.exchange.terms.threshold if run.exchange else None,
-        method=run.request.method,
-    )
-
-
-def _standing(run: Run, client: str) -> Standing:
-    if client in run.quarantined:
-        return "quarantined"
-    if run.exchange is not None and run.phase == "open":
-        if client in run.exchange.answers:
-            return "received"
-        return "expected" if phases.acts(run.exchange, client, run.awaited) else "absent"
-    if client in run.receipts:
-        return "received"
-    return "expected" if run.active and client in run.clients else "absent"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from aggregator_service.aggregation import Archive
-from aggregator_service.rounds import Receipt
+from aggregator_service.runs import Receipt
 from aggregator_service.storage.blobs import Blob
 
 T = TypeVar("T")

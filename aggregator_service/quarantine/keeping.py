@@ -7,7 +7,7 @@ from functools import partial
 from aggregator_service.conductor import Clock, Conductor
 from aggregator_service.membership import Members
 from aggregator_service.quarantine.transitions import let_in
-from aggregator_service.rounds import Run
+from aggregator_service.runs import Run
 from aggregator_service.storage import quarantines
 from aggregator_service.storage.history import instant
 from aggregator_service.storage.quarantines import Quarantine

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from aggregator_service import rounds
-from aggregator_service.rounds import Run
+from aggregator_service.runs import Run
 from shared.schemas import Cause
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from aggregator_service import rounds
 from aggregator_service.conductor import Clock, Conductor
-from aggregator_service.rounds import Receipt, Run
+from aggregator_service.runs import Receipt, Run
 from aggregator_service.spooled import taken_in
 from aggregator_service.storage import records, store
 from aggregator_service.storage.blobs import Blob

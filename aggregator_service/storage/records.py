@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, select
 
 from aggregator_service.anchor import Anchor
-from aggregator_service.rounds import Receipt, Run
+from aggregator_service.runs import Receipt, Run
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.tables import (
     ANCHORS,

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, u
 from sqlalchemy.dialects.sqlite import insert
 
 from aggregator_service.anchor import Anchor
-from aggregator_service.rounds import Run
+from aggregator_service.runs import Run
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.records import Client, HeldState, HeldUpdate
 from aggregator_service.storage.tables import (

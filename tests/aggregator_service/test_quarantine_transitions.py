@@ -7,8 +7,9 @@ import pytest
 from aggregator_service import rounds
 from aggregator_service.quarantine.transitions import let_in, shut_out
 from aggregator_service.requests import needed_updates, require_quorum
-from aggregator_service.rounds import Receipt, Run
+from aggregator_service.runs import Receipt, Run
 from aggregator_service.secure import phases
+from aggregator_service.views import view
 from shared.errors import ProtocolError, QuarantinedError
 from shared.schemas import Cause, Declaration, RunIn, TensorSpec
 from shared.secure.messages import PublicKeys
@@ -38,7 +39,7 @@ def test_of_whom_is_shut_out_nothing_is_taken_and_nothing_awaited() -> None:
     )
     with pytest.raises(QuarantinedError, match="you are quarantined: an operator has decided so"):
         sent(run, "west")
-    assert rounds.view(run, "west", sequence=0, now=1.0).standing == "quarantined"
+    assert view(run, "west", sequence=0, now=1.0).standing == "quarantined"
     assert sent(run, "north", "south").phase == "aggregated"
 
 
@@ -123,8 +124,8 @@ def test_a_secure_round_asks_it_for_no_keys_and_takes_none_of_it() -> None:
     run = shut_out(secure(THREE | {"east"}), WEST, now=1.0)
     assert run.exchange is not None and run.phase == "open"
     assert phases.expected(run.exchange, run.awaited) == ("east", "north", "south")
-    assert rounds.view(run, "west", sequence=0, now=1.0).standing == "quarantined"
-    assert rounds.view(run, "east", sequence=0, now=1.0).standing == "expected"
+    assert view(run, "west", sequence=0, now=1.0).standing == "quarantined"
+    assert view(run, "east", sequence=0, now=1.0).standing == "expected"
     keys = PublicKeys(run="run-1", round=1, client="west", cipher="a" * 64, mask="b" * 64, commitment="c" * 64)
     with pytest.raises(QuarantinedError):
         rounds.take(run, keys, now=2.0)

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggregator_service import rounds
-from aggregator_service.rounds import Receipt, Run
+from aggregator_service.runs import Receipt, Run
+from aggregator_service.views import view
 from shared.errors import ConflictError, NotFoundError, ProtocolError, RoundClosedError
 from shared.schemas import RunIn
 
@@ -145,7 +146,7 @@ def test_nobody_enrols_in_a_run_that_has_ended() -> None:
 
 def test_a_client_sees_its_own_standing_and_only_counts_of_the_others() -> None:
     run = rounds.accept(begin(), receipt("north"))
-    north, south = (rounds.view(run, name, sequence=4, now=40.0) for name in ("north", "south"))
+    north, south = (view(run, name, sequence=4, now=40.0) for name in ("north", "south"))
     assert (north.standing, south.standing) == ("received", "expected")
     assert (north.joined, north.received, north.seconds_left) == (2, 1, 60.0)
     assert "south" not in north.model_dump_json()

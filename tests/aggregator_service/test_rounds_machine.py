@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from aggregator_service import rounds
-from aggregator_service.rounds import Receipt, Run
+from aggregator_service.runs import Receipt, Run
+from aggregator_service.views import view
 from shared.schemas import RunIn
 from shared.settings import MethodSettings
 from shared.strategies import build_strategy
@@ -169,7 +170,7 @@ class Rounds(RuleBasedStateMachine):
     @invariant()
     def tells_each_client_its_own_standing(self) -> None:
         for client in NAMES:
-            told = rounds.view(self.run, client, sequence=1, now=self.model.now)
+            told = view(self.run, client, sequence=1, now=self.model.now)
             expected = "expected" if self.run.active and client in self.model.enrolled else "absent"
             assert told.standing == ("received" if client in self.model.here else expected)
             assert (told.received, told.joined) == (len(self.model.here), len(self.model.enrolled))

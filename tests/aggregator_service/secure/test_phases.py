@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from aggregator_service import rounds
-from aggregator_service.rounds import Receipt, Run
+from aggregator_service.runs import Receipt, Run
 from aggregator_service.secure.phases import PARTS
+from aggregator_service.views import view
 from shared.errors import NotFoundError, RoundClosedError
 from shared.schemas import Declaration, RunIn, TensorSpec
 from shared.secure import client
@@ -52,7 +53,7 @@ def test_each_phase_has_its_part_from_its_own_beginning() -> None:
 def test_the_threshold_is_more_than_two_thirds_of_those_who_are_enrolled(count: int, threshold: int) -> None:
     run = begun(count)
     assert run.exchange is not None and run.exchange.terms.threshold == threshold
-    assert rounds.view(run, "ada", sequence=1, now=1.0).threshold == threshold
+    assert view(run, "ada", sequence=1, now=1.0).threshold == threshold
 
 
 def test_whoever_joins_in_the_first_phase_takes_part_as_long_as_the_threshold_has_room() -> None:
@@ -64,7 +65,7 @@ def test_whoever_joins_in_the_first_phase_takes_part_as_long_as_the_threshold_ha
     assert run.exchange is not None and run.exchange.phase == "shares"  # for eve there is no room
     with pytest.raises(RoundClosedError):
         rounds.take(run, keys(run, "eve"), now=1.0)
-    assert rounds.view(run, "eve", sequence=1, now=1.0).standing == "absent"
+    assert view(run, "eve", sequence=1, now=1.0).standing == "absent"
 
 
 def test_a_phase_with_enough_closes_at_its_deadline_and_with_too_few_the_run_fails() -> None:
@@ -95,7 +96,7 @@ def test_messages_of_strangers_and_of_other_rounds_are_refused() -> None:
 
 def test_a_round_of_an_open_run_has_no_phases() -> None:
     run = rounds.start("run-1", RunIn(clients=3), clients=frozenset(NAMES[:3]), now=0.0)
-    assert run.exchange is None and rounds.view(run, "ada", sequence=1, now=1.0).threshold is None
+    assert run.exchange is None and view(run, "ada", sequence=1, now=1.0).threshold is None
     for name in NAMES[:3]:
         run = rounds.accept(run, Receipt("run-1", 1, name, "d" * 64, 1, 1.0))
     assert run.phase == "aggregated"

@@ -1,0 +1,73 @@
+"""A state directory -> all that exists while the coordinator runs, resumed as it was left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aggregator_service.aggregation import Archive
+from aggregator_service.arrivals import Arrivals
+from aggregator_service.conductor import Clock, Conductor
+from aggregator_service.keys import Keys
+from aggregator_service.membership import Members
+from aggregator_service.metrics import Metrics
+from aggregator_service.quarantine.keeping import Quarantines
+from aggregator_service.secure.intake import Intake
+from aggregator_service.settings import AggregatorSettings
+from aggregator_service.signatures import REMEMBERED_WINDOWS, Signatures
+from aggregator_service.storage import records
+from aggregator_service.storage.blobs import Blobs
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.nonces import Nonces
+from aggregator_service.uploads import Uploads
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What exists only while the coordinator is running."""
+
+    archive: Archive
+    members: Members
+    conductor: Conductor
+    uploads: Uploads
+    intake: Intake
+    quarantines: Quarantines
+    arrivals: Arrivals
+    signatures: Signatures
+
+    def close(self) -> None:
+        self.signatures.close()
+        self.archive.database.close()
+
+
+def opened(settings: AggregatorSettings, metrics: Metrics, *, clock: Clock) -> Federation:
+    """All that the directory holds, once what a crash has left in it is cleared away."""
+    database = Database(settings.state_directory, settings.declaration())
+    try:
+        return _resumed(database, settings, metrics, clock)
+    except BaseException:
+        database.close()
+        raise
+
+
+def _resumed(database: Database, settings: AggregatorSettings, metrics: Metrics, clock: Clock) -> Federation:
+    blobs = Blobs(settings.state_directory / "blobs", database.disk)
+    blobs.keep_only(records.blobs(database))
+    archive, members = Archive(database, blobs, settings), Members(records.clients(database))
+    metrics.clients.set(len(members))
+    conductor, declaration = Conductor(archive, metrics, clock=clock), settings.declaration()
+    return Federation(
+        archive=archive,
+        members=members,
+        conductor=conductor,
+        uploads=Uploads(conductor, declaration, clock=clock),
+        intake=Intake(conductor, declaration, clock=clock),
+        quarantines=Quarantines(conductor, members, limit=settings.quarantine_refusals, clock=clock),
+        arrivals=Arrivals(database, metrics, clock=clock),
+        signatures=_signatures(database, settings),
+    )
+
+
+def _signatures(database: Database, settings: AggregatorSettings) -> Signatures:
+    seconds = settings.signature_seconds
+    nonces = Nonces(settings.state_directory, database.disk, seconds=REMEMBERED_WINDOWS * seconds)
+    return Signatures(Keys(settings.registry), nonces, seconds=seconds)
