@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from audit import console, evidence, flags
 from audit.case import open_case
+from audit.entry import enter
 from audit.evidence import Evidence
 from audit.flags import RoleName
 from audit.inquiry import Inquiry, Mounts, Services, inquire, nobody_to_tell, nothing_to_wait_for
 from audit.live import Places, read_services
 from audit.probes.meeting import leave, meet, others_left, peer
 from audit.report import report
-from shared.errors import FederationError, SettingsError
+from shared.errors import SettingsError
 from shared.web.tls import Calling
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON alone")]
@@ -69,7 +69,7 @@ def probe(
         own=part,
         parts=parts,
         outside=flags.outside(outside, outside_udp, outside_name),
-        published=tuple(published or flags.likely_ports((part, *parts.values()))),
+        published=flags.ports(published or ()) or flags.likely_ports((part, *parts.values())),
         mounts=Mounts(root, tuple(own or ())),
         services=Services(
             aggregator_url,
@@ -143,9 +143,5 @@ for command in (probe, privacy_report):
 
 
 def main() -> None:
-    """Entry point: an error of the tree is one line on stderr and exit code 1 or, for settings, 2."""
-    try:
-        app()
-    except FederationError as error:
-        console.ERR.print("[red]error:[/]", escape(str(error)), highlight=False, soft_wrap=True)
-        sys.exit(2 if isinstance(error, SettingsError) else 1)
+    """Entry point."""
+    enter(app)

@@ -13,6 +13,7 @@ from audit.probes import addresses
 from audit.probes.meeting import PORTS, Part, part_behind
 from audit.probes.network import Outside
 from shared.errors import SettingsError
+from shared.web.address import require_port
 
 PLACE = re.compile(r"(?P<host>[^\s/]+):(?P<port>[0-9]{1,5})")
 CLIENT = re.compile(r"(?P<name>[a-z0-9][a-z0-9_-]{0,62})=(?P<url>https?://[^/?#\s]+)/?")
@@ -75,6 +76,11 @@ def files(option: str, texts: Iterable[str]) -> dict[str, Path]:
             raise SettingsError(f"{option}: expected NAME=FILE, each name once, got {text!r}")
         found[name] = Path(file)
     return found
+
+
+def ports(published: Iterable[int]) -> tuple[int, ...]:
+    """On the machine's loopback."""
+    return tuple(require_port("--published", port) for port in published)
 
 
 def likely_ports(parts: Iterable[Part]) -> tuple[int, ...]:

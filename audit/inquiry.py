@@ -16,6 +16,7 @@ from audit.probes.network import Outside, Surroundings
 from client_service.boundary.signing_key import own_key
 from shared.errors import SettingsError
 from shared.signing.messages import Signatory
+from shared.web.address import require_url
 from shared.web.tls import Calling
 
 CALL_SECONDS = 20.0
@@ -139,7 +140,7 @@ def opened(url: str, bearer: str | None = None, *, calling: Calling) -> httpx.As
     """A way to ask a service, past the gate and past every proxy of the environment."""
     headers = {} if bearer is None else {"Authorization": f"Bearer {bearer}"}
     return httpx.AsyncClient(
-        base_url=url, headers=headers, timeout=CALL_SECONDS, trust_env=False, verify=calling.context
+        base_url=require_url(url), headers=headers, timeout=CALL_SECONDS, trust_env=False, verify=calling.context
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from audit.entry import enter
 from benchmarks.harness.command import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    enter(lambda: sys.exit(main()))

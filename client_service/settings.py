@@ -22,6 +22,7 @@ from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
 from shared.strategy import Strategy
 from shared.timeouts import ANSWER_SECONDS, CALL_SECONDS, TIMEOUT_SECONDS, WAIT_SECONDS, CallLimits
 from shared.web.access import HOST_NAME
+from shared.web.address import require_url
 from shared.web.credentials import chosen_secret, require_own
 from shared.web.environment import read_settings
 from shared.web.listening import Listening, is_loopback
@@ -80,6 +81,14 @@ class ClientSettings(Listening):
     tls_client_key: Path | None = Field(None, description="PEM, its private key, without a passphrase")
     port: int = Field(8801, ge=0, le=65535)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("aggregator_url")
+    @classmethod
+    def _callable(cls, url: str) -> str:
+        try:
+            return require_url(url)
+        except SettingsError as error:
+            raise ValueError(str(error)) from None
 
     @field_validator("strategy")
     @classmethod

@@ -14,13 +14,13 @@ import httpx
 
 from client_service.shard import read_shard
 from shared.new_files import PRIVATE, write_new
+from shared.timeouts import TIMEOUT_SECONDS
 from simulation.experiment import Experiment
 from simulation.federation import Observe, Outcome, conduct
 from simulation.processes import Addresses, Children, addresses, connected, processes
 from simulation.study import study
 
 KEPT = "processes.json"
-CALL_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ async def _conducted(experiment: Experiment, places: Addresses, children: Childr
 
 def _got(url: str, key: str, **query: int) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {key}"}
-    answer = httpx.get(url, params=query or None, headers=headers, timeout=CALL_SECONDS).raise_for_status()
+    answer = httpx.get(url, params=query or None, headers=headers, timeout=TIMEOUT_SECONDS).raise_for_status()
     found: dict[str, Any] = answer.json()
     return found
 
@@ -113,7 +113,7 @@ def stop_kept(folder: Path) -> list[str]:
 
 def _stopped(pid: int, url: str) -> bool:
     try:
-        httpx.get(f"{url}/health/live", timeout=CALL_SECONDS)
+        httpx.get(f"{url}/health/live", timeout=TIMEOUT_SECONDS)
         os.kill(pid, signal.SIGTERM)
     except (httpx.TransportError, ProcessLookupError):
         return False

@@ -18,6 +18,7 @@ from client_service.device import choose_device
 from client_service.settings import client_settings
 from client_service.shard import read_shard
 from shared.errors import DataError, FederationError, UnavailableError
+from shared.web.address import require_url
 from shared.web.tls import Calling, reason
 
 LEAST_PYTHON = (3, 11)
@@ -97,9 +98,10 @@ def _settings(file: Path) -> str:
 
 
 def _answer(url: str, calling: Calling) -> str:
+    url = require_url(url)
     try:
         answer = httpx.get(f"{url}/health/live", timeout=CALL_SECONDS, trust_env=False, verify=calling.context)
-    except (httpx.TransportError, httpx.InvalidURL) as error:
+    except httpx.TransportError as error:
         raise UnavailableError(f"{url}: expected an aggregator that answers, got {reason(error)}") from None
     return f"answers with {answer.status_code} {'by TLS' if answer.url.scheme == 'https' else 'without TLS'}"
 

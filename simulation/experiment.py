@@ -13,7 +13,7 @@ from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from client_service.device import DeviceWish
 from client_service.settings import ClientSettings, Policy, client_settings
 from shared.schemas import RunIn
-from shared.settings import MethodSettings
+from shared.settings import MethodSettings, validated
 from shared.signing.enrolment import enrol
 from shared.strategies import build_strategy
 from simulation.catalogue import write_catalogue
@@ -75,13 +75,8 @@ class Experiment:
         return build_strategy(self.strategy, sized).shares_items
 
     def request(self) -> RunIn:
-        return RunIn(
-            rounds=self.rounds,
-            seed=self.seed,
-            clients=len(self.shards),
-            deadline_seconds=DEADLINE_SECONDS,
-            method=self.agreed,
-        )
+        asked = {"rounds": self.rounds, "seed": self.seed, "clients": len(self.shards), "method": self.agreed}
+        return validated(RunIn, {**asked, "deadline_seconds": DEADLINE_SECONDS})
 
     def aggregator(self, port: int = 0) -> AggregatorSettings:
         return aggregator_settings(

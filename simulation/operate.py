@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from shared.errors import FederationError, ProtocolError, SettingsError, UnavailableError
 from shared.schemas import MemberOut, QuarantineIn, RoundOut, RunHistoryOut, RunIn
 from shared.settings import validated
+from shared.web.address import require_url
 from shared.web.tls import Calling, failure, reason
 
 POLL_SECONDS = 1.0
@@ -31,8 +32,9 @@ def operating(url: str, token_file: Path, calling: Calling | None = None) -> Ite
         token = token_file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"operator token: expected a readable text file ({type(error).__name__})") from None
-    if not token or not url.startswith(("http://", "https://")):
-        raise SettingsError(f"expected a token that is not empty, and http://HOST:PORT, got {url!r}")
+    if not token:
+        raise SettingsError("operator token: expected one in the file, got nothing")
+    url = require_url(url)
     headers = {"Authorization": f"Bearer {token}"}
     verify = (calling or Calling()).context
     with httpx.Client(base_url=url, headers=headers, timeout=CALL_SECONDS, trust_env=False, verify=verify) as http:

@@ -24,6 +24,8 @@ def read_report(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         return report, [json.loads(line) for line in lines]
     except FileNotFoundError as error:
         raise DataError(f"{error.filename}: expected a finished simulation, got no such file") from None
+    except OSError as error:
+        raise DataError(f"{error.filename}: expected a finished simulation's ({error.strerror})") from None
     except ValueError as error:
         raise DataError(f"{folder}: expected JSON written by a simulation ({error})") from None
 

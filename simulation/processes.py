@@ -18,6 +18,7 @@ import httpx
 from pydantic import BaseModel, SecretStr
 
 from shared.errors import UnavailableError
+from shared.timeouts import TIMEOUT_SECONDS
 from simulation.experiment import Experiment
 from simulation.federation import Federation
 
@@ -111,7 +112,9 @@ async def _reached(
     stack: AsyncExitStack, url: str, token: str, process: subprocess.Popen[bytes] | None
 ) -> httpx.AsyncClient:
     headers = {"Authorization": f"Bearer {token}"}
-    http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, headers=headers, trust_env=False))
+    # They train on all cores of this machine: an answer may well take longer than the five seconds that httpx waits.
+    calling = httpx.AsyncClient(base_url=url, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False)
+    http = await stack.enter_async_context(calling)
     await _ready(http, process)
     return http
 

@@ -101,7 +101,7 @@ def test_of_a_client_the_audit_knows_the_boundary_alone() -> None:
 
 def test_only_the_audit_s_commands_know_the_terminal() -> None:
     knowing = {path.name for path in files("audit") if tops(path) & TERMINAL}
-    assert knowing == {"cli.py", "console.py"}
+    assert knowing == {"cli.py", "console.py", "entry.py"}
     assert [str(path) for path in files("audit") if tops(path) & (HEAVY | {"matplotlib"})] == []
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -16,6 +17,15 @@ from shared.errors import DataError
 GENESIS = "0" * 64
 STRIDE = 256  # entries between two places that are remembered, so that reading may begin anywhere
 Entry = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Held:
+    """The first entries, whose chain was seen to hold, and by then how many changes of the file were not ours."""
+
+    count: int = 0
+    last: str = GENESIS
+    changes: int = 0
 
 
 class Ledger:
@@ -29,6 +39,7 @@ class Ledger:
         self._path = path
         self._places = [0]  # the byte at which every STRIDE-th entry begins
         self._count, self._last = self._recover()
+        self._held, self._changes, self._stamp = _Held(), 0, self._look()
 
     def __len__(self) -> int:
         """Entries that have been written."""
@@ -39,11 +50,14 @@ class Ledger:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         entry = {"sequence": self._count + 1, "time": now, "kind": kind, **fields, "previous": self._last}
         entry["hash"] = _hash(entry)
+        if self._look() != self._stamp:  # not by us
+            self._changes += 1
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry, separators=(",", ":")) + "\n")
             file.flush()
             os.fsync(file.fileno())
             end = file.tell()
+        self._stamp = self._look()
         self._count, self._last = self._count + 1, entry["hash"]
         self._remember(self._count, end)
         return self._count
@@ -55,13 +69,23 @@ class Ledger:
         return islice(self._read(after), limit)
 
     def verify(self) -> int:
-        """The number of entries, if every hash and the chain hold; DataError naming the first line that does not."""
-        written = self._count
-        count, broken = follow_chain(self.entries())
-        if broken is not None:
-            raise DataError(f"{self._path}, line {broken}: expected the chain to hold, got another hash")
+        """The number of entries, if every hash and the chain hold; DataError naming the first line that does not.
+
+        Entries that held before are not read again while the file is as our own last entry left it. After any other
+        change, one that left its size as it was too, all are.
+        """
+        written, changes = self._count, self._changes
+        untouched = self._look() == self._stamp
+        held = self._held if untouched and self._held.changes == changes else _Held()
+        count, last = held.count, held.last
+        for entry in self.entries(count):
+            if not _follows(entry, last):
+                raise DataError(f"{self._path}, line {count + 1}: expected the chain to hold, got another hash")
+            count, last = count + 1, entry["hash"]
         if count < written:
             raise DataError(f"{self._path}, line {count + 1}: expected {written} entries, the file ends before")
+        if untouched and self._look() == self._stamp:
+            self._held = _Held(count, last, changes)
         return count
 
     def _read(self, after: int) -> Iterator[Entry]:
@@ -81,6 +105,14 @@ class Ledger:
             number = 0
             file.seek(0)
         return after - number * STRIDE
+
+    def _look(self) -> tuple[int, ...] | None:
+        """What another change of the file is seen by: which file it is, its size, and when the system saw it change."""
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_size, found.st_ctime_ns
 
     def _remember(self, count: int, end: int) -> None:
         if count % STRIDE == 0:
@@ -109,10 +141,14 @@ def follow_chain(entries: Iterable[Entry], previous: str = GENESIS) -> tuple[int
     """
     count = 0
     for count, entry in enumerate(entries, start=1):
-        if entry.get("previous") != previous or entry.get("hash") != _hash(entry):
+        if not _follows(entry, previous):
             return count, count
         previous = entry["hash"]
     return count, None
+
+
+def _follows(entry: Entry, previous: str) -> bool:
+    return entry.get("previous") == previous and bool(entry.get("hash") == _hash(entry))
 
 
 def _entry(line: bytes) -> Entry:

@@ -88,7 +88,7 @@ def remove(name: str, folder: Path) -> None:
     """From now on the client of this name is nobody. NotFoundError where it was nobody before."""
     try:
         public_file(_named(name), folder).unlink()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(f"expected a registered name, got {name!r}") from None
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import os
+import re
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -11,10 +15,18 @@ from pydantic_settings import SettingsError as SourceError
 from shared.errors import SettingsError
 
 Settings = TypeVar("Settings", bound=BaseSettings)
+# What Kubernetes tells every pod of each service in its namespace: of one called lpsfed-client all would begin with
+# the prefix of a client's settings.
+SERVICE_LINK = re.compile(r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
+LIKENESS = 0.85  # of two names; the common prefix makes all of them alike
+LINK_ADDRESS = re.compile(r"(tcp|udp|sctp)://.*")
 
 
 def read_settings(model: type[Settings], values: dict[str, Any]) -> Settings:
-    """`values` over the environment. SettingsError names each bad field, but not what came: it may be a secret."""
+    """`values` over the environment. SettingsError names each bad field, but not what came: it may be a secret; and
+    each variable that begins as the settings' do and is none of them, with the one that it is likely meant to be."""
+    if unknown := _unknown(model):
+        raise SettingsError("; ".join(unknown))
     try:
         return model(**values)
     except ValidationError as error:
@@ -22,3 +34,22 @@ def read_settings(model: type[Settings], values: dict[str, Any]) -> Settings:
         raise SettingsError("; ".join(lines).replace("Value error, ", "")) from None
     except SourceError as error:
         raise SettingsError(str(error)) from None
+
+
+def _unknown(model: type[BaseSettings]) -> list[str]:
+    """A line for each variable that would be ignored."""
+    prefix, mark = str(model.model_config["env_prefix"]), str(model.model_config["env_nested_delimiter"])
+    known = [prefix + name.upper() for name in model.model_fields]
+    given = [name for name in os.environ if name.upper().startswith(prefix) and not _is_link(name, prefix)]
+    return [_likely(name, known) for name in sorted(given) if name.upper().partition(mark)[0] not in known]
+
+
+def _is_link(name: str, prefix: str) -> bool:
+    rest = name.removeprefix(prefix)
+    address = rest.endswith("_PORT") and LINK_ADDRESS.fullmatch(os.environ[name])
+    return bool(address or SERVICE_LINK.fullmatch(rest))
+
+
+def _likely(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=LIKENESS)
+    return f"{name}: expected the name of a setting, got an unknown one" + "".join(f"; likely {one}" for one in near)

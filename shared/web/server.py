@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import socket
 import ssl
@@ -14,6 +15,7 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
+from shared.errors import SettingsError
 from shared.timeouts import GRACE_SECONDS, KEEP_ALIVE_SECONDS
 from shared.web.connection import Connection
 from shared.web.listening import Listening
@@ -21,7 +23,8 @@ from shared.web.tls import PORT, Identity, keep_renewed
 
 
 class _Server(uvicorn.Server):
-    """Calls `wind_down` before it waits for open connections, so that long polls end by themselves."""
+    """Calls `wind_down` before it waits for open connections, so that long polls end by themselves. SettingsError for
+    an address that cannot be listened on: taken, of another machine, or not allowed."""
 
     def __init__(self, config: uvicorn.Config, wind_down: Callable[[], None]) -> None:
         super().__init__(config)
@@ -33,9 +36,24 @@ class _Server(uvicorn.Server):
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().startup(sockets)
+        except SystemExit as end:  # uvicorn's own way to say so
+            if not isinstance(end.__context__, OSError):
+                raise
+            raise SettingsError(_unusable(self.config.host, self.config.port, end.__context__)) from None
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._wind_down()
         await super().shutdown(sockets)
+
+
+def _unusable(host: str, port: int, error: OSError) -> str:
+    """What is wrong with an address, and what to do."""
+    if error.errno == errno.EADDRINUSE:
+        return f"port: expected a free one, got {host}:{port}, which is taken: end what listens there, or set another"
+    return f"host, port: expected an address of this machine to listen on, got {host}:{port} ({error.strerror})"
 
 
 def build_server(

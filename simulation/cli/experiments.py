@@ -25,6 +25,7 @@ from simulation.cli.options import (
     Secure,
     SplitSeed,
     StrategyName,
+    made,
     pairs,
     print_json,
 )
@@ -53,7 +54,7 @@ def demo(
         ERR.print(f"ended the {name} of an earlier demo")
     if stop:
         return
-    fresh = _next_folder(folder)
+    fresh = _next_folder(folder, "--folder")
     shards = cut_shards(data, Cut(clients), fresh / "shards")
     experiment = Experiment(shards.paths, fresh, method_settings(), rounds=rounds, secure=secure)
     if not as_json:
@@ -83,7 +84,7 @@ def partition(
     as_json: AsJson = False,
 ) -> None:
     """Divide a data set into shards, one folder a client."""
-    shards = cut_shards(data, Cut(clients, method.value, number, split_seed), out)
+    shards = cut_shards(data, Cut(clients, method.value, number, split_seed), made(out))
     if as_json:
         return print_json(shards.summary)
     OUT.print(partition_table(shards.summary))
@@ -111,7 +112,7 @@ def simulate(
 ) -> None:
     """Train a federation in one process, over the very same services, and hold it against the floors."""
     agreed = method_settings(preset.value, **pairs(changes or []))
-    folder = _next_folder(Path("runs")) if out is None else _empty_folder(out)
+    folder = _next_folder(Path("runs"), "runs") if out is None else _empty_folder(out)
     shards = find_shards(Path(data)) or cut_shards(
         data, Cut(clients, method.value, number, split_seed), folder / "shards"
     )
@@ -143,19 +144,16 @@ def report(folder: Annotated[Path, typer.Argument(help="folder of a simulation")
     OUT.print(quality_table(found), f"written: {folder / 'curves.png'}, {folder / 'report.md'}", sep="\n")
 
 
-def _next_folder(root: Path) -> Path:
+def _next_folder(root: Path, flag: str) -> Path:
     """root/1, root/2, ...: the first number that is not taken."""
-    taken = [int(path.name) for path in root.glob("*") if path.name.isdigit()]
-    folder = root / str(max(taken, default=0) + 1)
-    folder.mkdir(parents=True)
-    return folder
+    taken = [int(path.name) for path in made(root, flag).glob("*") if path.name.isdigit()]
+    return made(root / str(max(taken, default=0) + 1), flag)
 
 
 def _empty_folder(folder: Path) -> Path:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SettingsError(f"--out: expected a new or an empty folder, got {folder}")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return made(folder)
 
 
 def _print_request(seen: Shown, *, keep: bool) -> None:

@@ -69,5 +69,14 @@ def pairs(changes: list[str], flag: str = "--set") -> dict[str, str]:
     return {key: value for key, _, value in split}
 
 
+def made(folder: Path, flag: str = "--out") -> Path:
+    """The folder, which is there from now on. SettingsError where it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"{flag}: expected a folder, or a place for one, got {folder} ({error.strerror})") from None
+    return folder
+
+
 def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=1) + "\n")

@@ -15,7 +15,8 @@ from client_service.settings import client_settings
 from shared.errors import FederationError
 from shared.new_files import create_secret
 from shared.schemas import RunIn
-from shared.settings import PRESET_ROUNDS, method_settings
+from shared.settings import PRESET_ROUNDS, method_settings, validated
+from shared.web.address import require_port
 from shared.web.tls import Calling
 from simulation.certificates import AUTHORITY, DAYS, development, write
 from simulation.cli.options import (
@@ -93,7 +94,8 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check Python, packages, device, disk, ports, shard, settings with their certificates, and the aggregator."""
-    checks = examine(shard=shard, folder=folder, ports=tuple(ports or (8800, 8801)), settings=settings)
+    wanted = tuple(require_port("--port", port) for port in ports or (8800, 8801))
+    checks = examine(shard=shard, folder=folder, ports=wanted, settings=settings)
     if aggregator_url is not None:
         checks.append(reach(aggregator_url, ca, certificate, certificate_key))
     if as_json:
@@ -148,14 +150,15 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Start a run at an aggregator, as its operator, and follow it to its end."""
-    request = RunIn(
-        rounds=rounds or PRESET_ROUNDS[preset.value],
-        seed=seed,
-        clients=clients,
-        quorum=quorum,
-        deadline_seconds=deadline_seconds,
-        method=method_settings(preset.value, **pairs(changes or [])),
-    )
+    asked = {
+        "rounds": rounds or PRESET_ROUNDS[preset.value],
+        "seed": seed,
+        "clients": clients,
+        "quorum": quorum,
+        "deadline_seconds": deadline_seconds,
+        "method": method_settings(preset.value, **pairs(changes or [])),
+    }
+    request = validated(RunIn, asked)
     with operating(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as http:
         found = (latest(http) if if_none else None) or start(http, request)
         with round_lines(shown=not as_json) as observe:

@@ -26,6 +26,7 @@ from simulation.cli.options import (
     PresetName,
     SplitSeed,
     StrategyName,
+    made,
     pairs,
     print_json,
 )
@@ -56,6 +57,7 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Search a strategy's settings by validation alone. A setting given with --set stays as it is."""
+    made(out)
     fixed = pairs(changes or [])
     base = method_settings(preset.value, **fixed)
     space = space_of(strategy.value, base, fixed)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -145,6 +147,55 @@ def test_pages_follow_one_another(path: Path) -> None:
 def test_a_new_ledger_is_empty_and_holds(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
     assert (list(ledger.entries()), ledger.verify()) == ([], 0)
+
+
+def counting(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Where each reading of the ledger began."""
+    begun, entries = [], ledger.entries
+
+    def reading(after: int = 0, limit: int | None = None) -> Iterator[dict[str, Any]]:
+        begun.append(after)
+        return entries(after, limit)
+
+    monkeypatch.setattr(ledger, "entries", reading)
+    return begun
+
+
+def test_only_what_has_been_appended_since_is_verified(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(path)
+    begun = counting(ledger, monkeypatch)
+    assert [ledger.verify(), ledger.verify()] == [LINES, LINES]
+    ledger.append("outcome", of=5)
+    assert [ledger.verify(), ledger.verify()] == [LINES + 1, LINES + 1]
+    assert begun == [0, LINES, LINES, LINES + 1]
+
+
+@pytest.mark.parametrize("change", [altered, exchanged, scribbled, emptied, removed])
+@pytest.mark.parametrize("then", ["verify", "append"])
+def test_a_change_of_what_was_verified_before_is_found(
+    path: Path, change: Callable[[list[str]], list[str]], then: str
+) -> None:
+    ledger = Ledger(path)
+    ledger.verify()
+    damage(path, change)
+    if then == "append":
+        ledger.append("outcome", of=5)
+    for _ in range(2):
+        with pytest.raises(DataError, match="line 3"):
+            ledger.verify()
+
+
+def test_a_file_that_is_another_one_by_now_is_verified_anew(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(path)
+    ledger.verify()
+    begun = counting(ledger, monkeypatch)
+    copy = path.with_suffix(".copy")
+    shutil.copy2(path, copy)
+    copy.replace(path)
+    assert [ledger.verify(), ledger.verify()] == [LINES, LINES]
+    ledger.append("outcome", of=5)
+    assert [ledger.verify(), ledger.verify()] == [LINES + 1, LINES + 1]
+    assert begun == [0, 0, 0, LINES + 1]
 
 
 SHAPES = {"pooling.w": (2, 3), "predictive.b": (1,)}

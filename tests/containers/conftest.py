@@ -6,7 +6,8 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,17 +107,34 @@ def _recommended(url: str) -> bool:
     return status.get("model") is not None
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # the ports are the same in each, so one is taken down before the next comes up
 def stack(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Plain `up`, in the foreground, until the report has been printed."""
-    environment = os.environ | {"COMPOSE_PROJECT_NAME": PROJECT, "DOCKER_BUILDKIT": "0"}
-    log = tmp_path_factory.mktemp("compose") / "up.log"
-    command = [*(compose_command() or ()), "up", "--build"]  # an image of an earlier day would be taken as it is
+    with brought_up(engine, tmp_path_factory.mktemp("compose")) as up:
+        yield up
+
+
+@pytest.fixture(scope="module")
+def secure_stack(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The same with secure aggregation, as its user turns it on, until its run is over: without probes and report."""
+    folder, chosen = tmp_path_factory.mktemp("secure"), {"LPSFED_SECURE": "true", "LPSFED_ROUNDS": "2"}
+    with brought_up(engine, folder, ["run", "gateway", *(f"gateway-{n}" for n in range(1, 5))], **chosen) as up:
+        yield up
+
+
+@contextmanager
+def brought_up(
+    engine: docker.DockerClient, folder: Path, services: Sequence[str] = (), **chosen: str
+) -> Iterator[Stack]:
+    """Plain `up`, in the foreground, until the report has been printed; or `up` of these services, and of what they
+    need, until the first of them has ended. `chosen`: variables of its user."""
+    environment = os.environ | {"COMPOSE_PROJECT_NAME": PROJECT, "DOCKER_BUILDKIT": "0"} | chosen
+    log = folder / "up.log"
+    command = [*(compose_command() or ()), "up", "--build", *services]  # an earlier day's image would be taken as it is
     with log.open("wb") as file:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT)
     stack = Stack(engine, environment, log, process, time.monotonic())
     try:
-        _until_reported(stack)
+        _until_ended(stack, services[0] if services else "report")
         yield stack
     finally:
         process.terminate()
@@ -124,15 +142,15 @@ def stack(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory)
         stack.compose("down", "--volumes", "--remove-orphans", "--timeout", "20", check=False)
 
 
-def _until_reported(stack: Stack) -> None:
+def _until_ended(stack: Stack, service: str) -> None:
     until = time.monotonic() + LONGEST_SECONDS
     while time.monotonic() < until:
         if not stack.first_answer and _recommended("http://127.0.0.1:8801"):
             stack.first_answer = time.monotonic() - stack.began
-        report = stack.containers().get("report")
-        if report is not None and report.status == "exited":
+        last = stack.containers().get(service)
+        if last is not None and last.status == "exited":
             return
         if stack.process.poll() is not None:
             raise AssertionError(f"`up` ended by itself:\n{stack.log.read_text()[-3000:]}")
         time.sleep(0.5)
-    raise AssertionError(f"no report within {LONGEST_SECONDS:g} s:\n{stack.log.read_text()[-3000:]}")
+    raise AssertionError(f"no end of {service} within {LONGEST_SECONDS:g} s:\n{stack.log.read_text()[-3000:]}")

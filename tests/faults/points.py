@@ -20,9 +20,12 @@ import httpx
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tests.faults.commits import after_first_commit
+
 ROUND, CLIENT, AGGREGATOR = 2, "client-1", "aggregator"
 RECOVERED = "recovered"  # the property under which a cell of the matrix reports its moment, victim, and seconds
 GONE_SECONDS = 30.0  # for a killed process to be gone; a bound alone
+EARLY_SECONDS = 0.5  # in which an answer that does not wait for its commit would be there
 
 
 @dataclass(frozen=True)
@@ -125,17 +128,28 @@ def mid_upload(plan: Plan) -> None:
 
 
 def before_commit(plan: Plan) -> None:
-    """The update is whole on the disk, and no row speaks of it."""
+    """The update is whole on the disk, and no row speaks of it. Whoever is answered too early is answered by now."""
     from aggregator_service.storage import store
 
     real = store.add_update
 
     def add_update(database: Any, run: Any, *, held: Any, sequence: int) -> None:
         if (held.receipt.round, held.receipt.client) == (ROUND, CLIENT):
+            time.sleep(EARLY_SECONDS)
             plan.strike()
         real(database, run, held=held, sequence=sequence)
 
     store.add_update = add_update
+
+
+def update_committed(plan: Plan) -> None:
+    """The round's last update, whosever it is, and that it closes the round are durable, and nobody has heard of it."""
+    after_first_commit("add_update", lambda run: (run.round, run.phase) == (ROUND, "aggregated"), plan.strike)
+
+
+def state_committed(plan: Plan) -> None:
+    """The new state and the round that it opens are durable, and nobody has heard of it."""
+    after_first_commit("add_state", lambda run: (run.round, run.phase) == (ROUND + 1, "open"), plan.strike)
 
 
 def aggregating(plan: Plan) -> None:
@@ -253,13 +267,15 @@ def training(plan: Plan) -> None:
     Participation.fit = fitted  # type: ignore[method-assign]
 
 
-AT_THE_AGGREGATOR = (before_commit, aggregating, writing_a_state, distributing)
+AT_THE_AGGREGATOR = (before_commit, update_committed, aggregating, writing_a_state, state_committed, distributing)
 MOMENTS: dict[str, tuple[Point, Point]] = {  # where the aggregator dies, and where the client does
     "before upload": (before_upload, before_upload),
     "mid-upload": (mid_upload, mid_upload),
     "after upload, before commit": (before_commit, before_commit),
+    "after commit, before answer": (update_committed, update_committed),
     "while aggregating": (aggregating, aggregating),
     "while writing a blob": (writing_a_state, writing_a_checkpoint),
+    "after a state's commit": (state_committed, state_committed),
     "while distributing": (distributing, distributing),
     "while training": (training, training),
 }

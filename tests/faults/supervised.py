@@ -122,7 +122,7 @@ class Supervised:
         while not self.deaths:
             await anyio.sleep(LOOK_SECONDS)
         await self._ready(self.deaths[0][0])
-        while not (quality := await patient(self.quality, CLIENT)) or quality.rounds[-1].round < ROUND:
+        while not (quality := await patient(self.quality, CLIENT)) or not _past(quality):
             await anyio.sleep(LOOK_SECONDS)
         return time.monotonic() - self.deaths[0][1]
 
@@ -154,6 +154,11 @@ class Supervised:
                 process.kill()
                 process.join()
         return {name: process.exitcode for name, process in self.running.items()}
+
+
+def _past(quality: QualityOut) -> bool:
+    """Has the client been through the round, or has its run ended before that?"""
+    return quality.finished or quality.rounds[-1].round >= ROUND
 
 
 async def patient(ask: Callable[[str], Awaitable[T]], name: str) -> T | None:

@@ -33,6 +33,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 ROUNDS = 3  # one of the warm-up, the one that is hit, and one more
 ALWAYS = {  # the others are for `make faults`
     ("after upload, before commit", AGGREGATOR),
+    ("after commit, before answer", AGGREGATOR),
     ("while writing a blob", AGGREGATOR),
     ("mid-upload", CLIENT),
     ("while training", CLIENT),
@@ -134,14 +135,21 @@ async def test_whoever_is_killed_whenever_the_run_ends_as_the_undisturbed_one(
         assert await digests(running) == undisturbed
         assert [name for name, _ in running.deaths] == [victim]
         require_lived_again(running, victim)
+    require_no_remains(experiment)
     record_property(RECOVERED, [moment, victim, round(seconds, 2)])
     assert seconds < 3 * RETRY_SECONDS
 
 
 def require_lived_again(running: Supervised, victim: str) -> None:
-    """A client lives the round again from the checkpoint of its beginning; nothing half-written stays anywhere."""
+    """A client lives the round again from the checkpoint of its beginning, and only a client that was killed."""
     events = [json.loads(line) for line in running.log(CLIENT).splitlines() if line.startswith("{")]
     resumed = [one["round"] for one in events if one["event"] == "training_resumed"]
     assert resumed == ([ROUND - 1] if victim == CLIENT else [])
-    folder = running.experiment.folder
-    assert [*folder.glob(f"{AGGREGATOR}/blobs/*.part"), *folder.rglob("*.partial"), *folder.rglob("*.tmp")] == []
+
+
+def require_no_remains(experiment: Experiment) -> None:
+    """Once all have ended: nothing half-written anywhere, and of the aggregator's files those that rows speak of."""
+    assert [*experiment.folder.rglob("*.partial"), *experiment.folder.rglob("*.tmp")] == []
+    held = rows(experiment, "select round, blob from updates union all select round, blob from states")
+    files = sorted(file.name for file in (experiment.folder / AGGREGATOR / "blobs").iterdir())
+    assert files == sorted(name for _, name in held if name is not None)

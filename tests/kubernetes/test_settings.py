@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
+import yaml
+from pydantic import TypeAdapter
 from pydantic_settings import BaseSettings
 
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
@@ -18,6 +21,10 @@ if TYPE_CHECKING:
 
 SETTINGS: dict[str, type[BaseSettings]] = {"aggregator": AggregatorSettings, "client": ClientSettings}
 WRITABLE = {"/state", "/tmp"}
+SAID = ("demo", "production")  # between them, all that the bases say
+OF_A_POD = {"name", "aggregator_url", "device"}
+COMPOSE = Path(__file__).parents[2] / "docker-compose.yml"
+CHOICE = re.compile(r"\$\{LPSFED_\w+:-(.*)\}")  # of whoever types `docker compose up`, and what it is without one
 
 
 def services(documents: list[Document], pods: Pods) -> list[Document]:
@@ -34,6 +41,52 @@ def test_every_key_is_a_setting_of_its_service(documents: list[Document], pods: 
         known = {prefix(pod) + name.upper() for name in SETTINGS[pod["metadata"]["name"]].model_fields}
         given = set(environment(pod, documents))
         assert given and given - known == set()
+
+
+def composed() -> dict[str, dict[str, str]]:
+    """By service, what docker-compose.yml gives it; all its clients are given the same settings."""
+    described = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
+    clients = [one["environment"] for name, one in described.items() if re.fullmatch(r"client-\d", name)]
+    assert len(clients) > 1 and len({frozenset(one) for one in clients}) == 1
+    return {"aggregator": described["aggregator"]["environment"], "client": clients[0]}
+
+
+def chosen(given: dict[str, str]) -> dict[str, str]:
+    """Of what compose gives a service, the settings that its user can choose, with their defaults."""
+    found = {name: CHOICE.fullmatch(value) for name, value in given.items()}
+    return {name: choice[1] for name, choice in found.items() if choice}
+
+
+def test_what_compose_lets_its_user_choose_stands_in_every_config_map_with_the_same_default(
+    documents: list[Document], pods: Pods, environment: Environment
+) -> None:
+    choices = {name: chosen(given) for name, given in composed().items()}
+    assert all(choices.values())
+    for pod in services(documents, pods):
+        given = environment(pod, documents)
+        there = {name: given.get(name) for name in choices[pod["metadata"]["name"]]}
+        assert there == choices[pod["metadata"]["name"]]
+
+
+def test_whatever_compose_gives_a_service_the_demo_or_production_gives_it(
+    render: Render, pods: Pods, environment: Environment
+) -> None:
+    for name, given in composed().items():
+        made = [(pod, documents) for documents in map(render, SAID) for pod in services(documents, pods)]
+        found = [environment(pod, documents) for pod, documents in made if pod["metadata"]["name"] == name]
+        assert set(given) <= set().union(*found)
+
+
+def test_what_a_config_map_spells_out_is_the_setting_s_default(render: Render) -> None:
+    """But for what says where a pod is. Who reads the base reads what an overlay may change, and from what."""
+    for one in (one for one in render("demo") if one["kind"] == "ConfigMap"):
+        name = one["metadata"]["name"].partition("-")[0]
+        fields, start = SETTINGS[name].model_fields, f"LPSFED_{name.upper()}_"
+        for key, value in one["data"].items():
+            field = key.removeprefix(start).lower()
+            kind: TypeAdapter[object] = TypeAdapter(fields[field].annotation)
+            read = kind.validate_json(value) if value.startswith("{") else kind.validate_python(value)
+            assert field in OF_A_POD or read == fields[field].default, key
 
 
 def test_every_config_map_is_read_by_its_service(documents: list[Document], pods: Pods) -> None:

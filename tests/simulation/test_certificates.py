@@ -121,10 +121,10 @@ def client_file(tmp_path: Path, **more: str) -> Path:
 
 def test_the_doctor_reads_the_certificates_that_the_settings_name(folder: Path, tmp_path: Path) -> None:
     port = {"tls_certificate": str(folder / "client-1.crt"), "tls_key": str(folder / "client-1.key")}
-    good = run("doctor", "--settings", str(client_file(tmp_path, **port)), "--port", "0", "--json")
+    good = run("doctor", "--settings", str(client_file(tmp_path, **port)), "--json")
     (found,) = (one for one in json.loads(good.stdout) if one["name"] == "client settings")
     assert found["good"] and found["found"] == "client 'client-1', certificate (port) for 365 days"
     (folder / "client-1.key").unlink()
-    bad = run("doctor", "--settings", str(client_file(tmp_path, **port)), "--port", "0", "--json")
+    bad = run("doctor", "--settings", str(client_file(tmp_path, **port)), "--json")
     (found,) = (one for one in json.loads(bad.stdout) if one["name"] == "client settings")
     assert bad.exit_code == 1 and not found["good"] and "client-1.key: expected a readable file" in found["found"]

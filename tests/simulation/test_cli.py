@@ -12,6 +12,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
+from shared.errors import FederationError
 from simulation.cli import app
 from simulation.generator import generate
 
@@ -93,9 +94,10 @@ def test_a_report_draws_curves_and_a_table(finished: Path) -> None:
     assert "| popularity |" in table and "| **lpsfed** |" in table and "best floor" in table
 
 
-def test_the_doctor_names_what_is_wrong(shards: Path, tmp_path: Path) -> None:
-    assert run("doctor", "--shard", str(shards / "client-1"), "--port", "0").exit_code == 0
-    found = run("doctor", "--shard", str(tmp_path), "--port", "0", "--json")
+def test_the_doctor_names_what_is_wrong(shards: Path, tmp_path: Path, free_tcp_port: int) -> None:
+    port = ("--port", str(free_tcp_port))
+    assert run("doctor", "--shard", str(shards / "client-1"), *port).exit_code == 0
+    found = run("doctor", "--shard", str(tmp_path), *port, "--json")
     bad = [check for check in json.loads(found.stdout) if not check["good"]]
     assert found.exit_code == 1 and [check["name"] for check in bad] == ["shard"]
     assert "interactions.parquet" in bad[0]["found"]
@@ -121,6 +123,34 @@ def test_a_mistake_is_one_line_that_names_it(
     returned, said = failing(*arguments)
     assert returned == code and "Traceback" not in said
     assert words in " ".join(said.split()) and "error:" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("partition", "synthetic", "--out", "file"), "--out: expected a folder, or a place for one, got file"),
+        (("partition", "synthetic", "--out", "file/in"), "--out: expected a folder, or a place for one, got file/in"),
+        (("tune", "synthetic", "--out", "file"), "--out: expected a folder"),
+        (("simulate", "synthetic", "--out", "file/in"), "--out: expected a folder"),
+        (("demo", "--folder", "file"), "--folder: expected a folder"),
+        (("report", "file"), "file/report.json: expected a finished simulation"),
+        (("doctor", "--port", "70000"), "--port: expected 1..65535, got 70000"),
+        (("probe", "client", "--name", "c", "--published", "70000"), "--published: expected 1..65535, got 70000"),
+        (("status", "--operator-token-file", "file", "--aggregator-url", "http://h:x"), "got 'http://h:x'"),
+        (("status", "--operator-token-file", "empty"), "operator token: expected one in the file"),
+        (("run", "--operator-token-file", "file", "--clients", "20000"), "clients: Input should be less than"),
+        (("keys", "remove", "east", "--keys", "file"), "expected a registered name, got 'east'"),
+    ],
+)
+def test_a_place_an_address_or_a_port_of_no_use_is_told_before_the_work_begins(
+    arguments: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("some words")
+    Path("empty").touch()
+    with pytest.raises(FederationError) as raised:
+        run(*arguments)
+    assert words in str(raised.value)
 
 
 @pytest.mark.processes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
+from shared.errors import SettingsError
 from shared.web import tls
 from shared.web.listening import Listening
 from shared.web.server import run_server
@@ -68,3 +70,20 @@ async def test_certificates_are_looked_after_while_it_serves(papers: Papers, mon
 
     told = await started(Listening(**papers.port()), monkeypatch, until_renewed)
     assert [event for _, event, _ in told.lines] == ["certificate_ends", "certificate_renewed", "stopped"]
+
+
+async def test_an_address_that_cannot_be_listened_on_is_named_with_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for host, expected in (
+            ("127.0.0.1", f"port: expected a free one, got 127.0.0.1:{port}, which is taken: end what listens there"),
+            ("203.0.113.7", f"host, port: expected an address of this machine to listen on, got 203.0.113.7:{port}"),
+        ):
+            with pytest.raises(SettingsError, match=expected):
+                await run_server(
+                    FastAPI(),
+                    Listening(host=host, port=port),
+                    identities={},
+                    wind_down=lambda: None,
+                    logger=Journal(),  # type: ignore[arg-type]
+                )
