@@ -10,6 +10,7 @@ from aggregator_service.app import create_app
 from aggregator_service.logs import LOGGER
 from aggregator_service.memory import give_back_large_blocks
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
+from aggregator_service.threads import multiply_alone
 from shared.errors import FederationError, SettingsError
 from shared.web.logs import configure
 from shared.web.server import run_server
@@ -21,6 +22,7 @@ def serve(settings: AggregatorSettings) -> None:
     """Run until SIGINT or SIGTERM. SettingsError if the state directory is of no use."""
     configure("aggregator_service", settings.log_level)
     give_back_large_blocks()
+    multiply_alone()
     anyio.run(_serve, settings)
 
 

@@ -8,9 +8,16 @@ from typing import ParamSpec, TypeVar
 
 import anyio
 from anyio import to_thread
+from threadpoolctl import threadpool_limits
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def multiply_alone() -> None:
+    """One thread of linear algebra from now on. What is multiplied here is small, and threads that wait for each other
+    on a busy machine spin meanwhile: an anchor then takes ten times as long, and nobody is answered."""
+    threadpool_limits(1)
 
 
 class OneAtATime:
