@@ -147,7 +147,9 @@ def report(folder: Annotated[Path, typer.Argument(help="folder of a simulation")
 def _next_folder(root: Path, flag: str) -> Path:
     """root/1, root/2, ...: the first number that is not taken."""
     taken = [int(path.name) for path in made(root, flag).glob("*") if path.name.isdigit()]
-    return made(root / str(max(taken, default=0) + 1), flag)
+    folder = root / str(max(taken, default=0) + 1)
+    folder.mkdir()  # another command that has just taken the number is not joined
+    return folder
 
 
 def _empty_folder(folder: Path) -> Path:

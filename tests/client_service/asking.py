@@ -1,14 +1,43 @@
-"""What a test asks a client, or finds in its ledger."""
+"""What a test asks a federation or a client, or finds in its ledger."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import httpx
+from fastapi import FastAPI
 
 from client_service.settings import ClientSettings
+
+if TYPE_CHECKING:
+    from conftest import LeapingClock
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The running aggregator, and the settings of clients who could take part."""
+
+    app: FastAPI
+    operator: httpx.AsyncClient
+    clock: LeapingClock
+    clients: tuple[ClientSettings, ...]
+
+    def line(self) -> httpx.AsyncBaseTransport:
+        """A way to the aggregator."""
+        return httpx.ASGITransport(self.app)
+
+    async def start(self, **request: Any) -> None:
+        method = self.clients[0].method.model_dump(mode="json")
+        asked = {"rounds": 2, "clients": len(self.clients), "method": method} | request
+        answer = await self.operator.post("/v1/runs", json=asked)
+        assert answer.status_code == 201, answer.text
+
+    async def history(self, run: str = "run-1") -> dict[str, Any]:
+        found: dict[str, Any] = (await self.operator.get(f"/v1/runs/{run}")).json()
+        return found
 
 
 async def read(http: httpx.AsyncClient, what: str) -> dict[str, Any]:

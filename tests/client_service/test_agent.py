@@ -23,10 +23,11 @@ from aggregator_service.settings import aggregator_settings
 from client_service.boundary.ledger import Ledger
 from client_service.learning.interrupt import Interrupted
 from client_service.participation import Participation
-from client_service.settings import ClientSettings, client_settings
+from client_service.settings import client_settings
 from shared.schemas import JoinOut, RunOut
 from shared.settings import MethodSettings
 from shared.signing.enrolment import Pair, register, remove
+from tests.client_service import asking
 from tests.client_service.asking import finished, read, uploads
 
 if TYPE_CHECKING:
@@ -48,26 +49,11 @@ class Line(httpx.AsyncBaseTransport):
         return await httpx.ASGITransport(self.app).handle_async_request(request)
 
 
-@dataclass(frozen=True)
-class Federation:
-    """The running aggregator, and the settings of clients who could take part."""
-
-    app: FastAPI
-    operator: httpx.AsyncClient
-    clock: LeapingClock
-    clients: tuple[ClientSettings, ...]
+class Federation(asking.Federation):
+    """One whose clients' lines can be cut."""
 
     def line(self) -> Line:
         return Line(self.app)
-
-    async def start(self, **request: Any) -> None:
-        defaults = {"rounds": 2, "clients": len(self.clients), "method": self.clients[0].method.model_dump(mode="json")}
-        answer = await self.operator.post("/v1/runs", json=defaults | request)
-        assert answer.status_code == 201, answer.text
-
-    async def history(self, run: str = "run-1") -> dict[str, Any]:
-        found: dict[str, Any] = (await self.operator.get(f"/v1/runs/{run}")).json()
-        return found
 
 
 @pytest.fixture

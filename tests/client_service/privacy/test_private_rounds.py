@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ import anyio
 import httpx
 import numpy as np
 import pytest
-from fastapi import FastAPI
 
 from aggregator_service.app import create_app
 from aggregator_service.settings import aggregator_settings
@@ -28,7 +26,7 @@ from shared.parameters import Arrays
 from shared.settings import MethodSettings
 from shared.strategy import Parameters
 from shared.wire import decode
-from tests.client_service.asking import finished, read, uploads
+from tests.client_service.asking import Federation, finished, read, uploads
 
 if TYPE_CHECKING:
     from conftest import LeapingClock, Opened, Silos, Until
@@ -44,28 +42,6 @@ CHOSEN: dict[str, Any] = {
     "budget": 30.0,
 }
 ROUND, RHO = [Charge("gaussian", 2.0), Charge("gaussian", 4.0)], Charge("gaussian", 4.0)
-
-
-@dataclass(frozen=True)
-class Federation:
-    """The running aggregator, and the settings of two clients, of whom the first may have differential privacy."""
-
-    app: FastAPI
-    operator: httpx.AsyncClient
-    clock: LeapingClock
-    clients: tuple[ClientSettings, ...]
-
-    def line(self) -> httpx.ASGITransport:
-        return httpx.ASGITransport(self.app)
-
-    async def start(self, **request: Any) -> None:
-        method = self.clients[0].method.model_dump(mode="json")
-        answer = await self.operator.post("/v1/runs", json={"rounds": 2, "clients": 2, "method": method} | request)
-        assert answer.status_code == 201, answer.text
-
-    async def history(self, run: str = "run-1") -> dict[str, Any]:
-        found: dict[str, Any] = (await self.operator.get(f"/v1/runs/{run}")).json()
-        return found
 
 
 @pytest.fixture
