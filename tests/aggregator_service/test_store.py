@@ -53,7 +53,7 @@ async def test_an_upload_that_a_shutdown_cuts_off_in_its_commit_is_whole_after_t
 
     def slow(*positional: Any, **named: Any) -> None:
         committing.set()
-        go_on.wait(10)
+        go_on.wait(60)
         commit(*positional, **named)
         through.set()
 
@@ -63,12 +63,12 @@ async def test_an_upload_that_a_shutdown_cuts_off_in_its_commit_is_whole_after_t
         with monkeypatch.context() as patch:
             patch.setattr(store, "add_update", slow)
             upload = asyncio.create_task(north.put(1, north.update(1.0, rho=0.1, margin=0.5)))
-            await asyncio.to_thread(committing.wait, 10)
+            assert await asyncio.to_thread(committing.wait, 60)
             upload.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await upload
             go_on.set()
-            assert await asyncio.to_thread(through.wait, 10)
+            assert await asyncio.to_thread(through.wait, 60)
     async with running() as federation:
         north, south = federation.client("north"), federation.client("south")
         assert (await north.get("/v1/runs/current")).json()["standing"] == "received"
