@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.cells import Cell, cells
+from benchmarks.harness.claims import Finding, findings, written
 from benchmarks.harness.paper import Paper, read_paper
 from benchmarks.harness.plan import ROOT, UNTRAINED, Plan, read_plan, tables
 from benchmarks.harness.plots import draw
@@ -74,7 +75,7 @@ def write_document(docs: Path, root: Path = ROOT) -> Path:
     known = known_in(root)
     own = {name: read_lines(root / name / FILE) for name in tables(root) if alone(name, root)}
     found = [table_of(read_plan(name, root=root), known, root) for name in tables(root) if name not in own]
-    parts = [INTRODUCTION, *_contents(found, own, root)]
+    parts = [INTRODUCTION, *_contents(found, own, root), *written(_findings(found, own, root))]
     for table in found:
         picture = docs / FIGURES / f"{table.plan.name}.svg"
         drawn = draw(table.plan, table.columns, picture)
@@ -87,6 +88,14 @@ def write_document(docs: Path, root: Path = ROOT) -> Path:
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(parts)).rstrip() + "\n"
     (docs / DOCUMENT).write_text(text, encoding="utf-8")
     return docs / DOCUMENT
+
+
+def _findings(found: Sequence[Table], own: Mapping[str, Sequence[Line]], root: Path) -> list[Finding]:
+    every = [one for table in found for one in findings(table.plan.name, table.paper.claims, table.columns)]
+    for name, lines in own.items():
+        judge = special(name, root).get("claims")
+        every += [Finding(name, *judged) for judged in judge(list(lines))] if judge is not None and lines else []
+    return every
 
 
 def _alone(name: str, lines: Sequence[Line], root: Path) -> list[str]:

@@ -1,22 +1,45 @@
-"""paper.toml of a table -> the paper's own figures, by column and row."""
+"""paper.toml of a table -> the paper's figures, by column and row, and the claims that the table is held against."""
 
 from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
-from benchmarks.harness.plan import ROOT, Part
+from benchmarks.harness.plan import FLOORS, ROOT, Part
 from shared.errors import SettingsError
 from shared.settings import validated
+
+
+class Claim(Part):
+    """`row` is ahead of every row of `over` in `metric`; "floors" stands for all floors.
+
+    part: in these clients alone (large, medium, small), or in a group of users or items ("users/tail"). least: what the
+    row's mean should be at the least, in both metrics, as a multiple of the best floor; then `over` is "floors".
+    """
+
+    says: str
+    row: str = "LPSFed"
+    over: tuple[str, ...] = Field(min_length=1)
+    metric: Literal["recall", "ndcg"] = "ndcg"
+    part: str = Field("", pattern="^(large|medium|small|(users|items)/(tail|mid|head))?$")
+    least: float | None = Field(None, gt=0)
+
+    @field_validator("least")
+    @classmethod
+    def _of_the_floors(cls, least: float | None, info: ValidationInfo) -> float | None:
+        if least is not None and info.data.get("over") != (FLOORS,):
+            raise ValueError(f'expected over = ["{FLOORS}"] beside it')
+        return least
 
 
 class Paper(Part):
     """columns: column -> row -> figures by name (recall, ndcg, tail, epoch, ...). notes: what differs, in words."""
 
     source: str
+    claims: tuple[Claim, ...] = ()
     columns: dict[str, dict[str, dict[str, Any]]] = Field({})
     notes: tuple[str, ...] = ()
 

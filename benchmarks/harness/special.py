@@ -10,7 +10,8 @@ Where config.toml has blocks, run.py may define, each on its own:
 - check(lines) -> list of complaints: what a quick run is held against besides the harness's own checks.
 
 Where config.toml has none, the table is run.py's alone: run(config, quick=, data=, out=) -> rows, render(rows) and
-check(rows). `config` is config.toml, with `quick` its [quick] section laid over the rest.
+check(rows); and where the paper claims something, claims(rows) -> [(claim, data, what was found, verdict)]. `config` is
+config.toml, with `quick` its [quick] section laid over the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 from benchmarks.harness.plan import ROOT
 from shared.errors import SettingsError
 
-OFFERS = ("run", "measure", "extra", "render", "check")
+OFFERS = ("run", "measure", "extra", "render", "check", "claims")
 Function = Callable[..., Any]
 
 

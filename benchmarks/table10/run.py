@@ -18,6 +18,7 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from benchmarks.common import markdown, paper_figures, source
+from benchmarks.harness.claims import FAILS, HOLDS, UNSEEN
 from benchmarks.table10.behaviour import Rows, Users, accepted, jaccard, users_of
 from client_service.learning.evaluate import CHUNK, K, TopItems, ranked_by
 from client_service.learning.filters import best_filter, popularity_top
@@ -149,6 +150,18 @@ def _paper(data: str) -> list[str]:
     lines = [[name, *(f"{row[step]:.4f}" for step in row)] for name, row in theirs.items()]
     head = ["paper", *next(iter(theirs.values()), {})]
     return [markdown(head, lines)] if lines else []
+
+
+def claims(rows: list[Row]) -> list[tuple[str, str, str, str]]:
+    """Are users less alike at the end with the strongest margin than with none, by more than seeds differ?"""
+    names = [name for name in dict.fromkeys(row["recommender"] for row in rows) if name not in CONTROLS]
+    last = max(row["iteration"] for row in rows)
+    ends = {n: [r["jaccard"] for r in rows if (r["recommender"], r["iteration"]) == (n, last)] for n in names}
+    weak, strong = ends[names[0]], ends[names[-1]]
+    difference, between = float(np.mean(strong) - np.mean(weak)), max(np.ptp(weak), np.ptp(strong))
+    found = f"{names[-1]} against {names[0]}: {difference:+.4f}; seeds differ by up to {between:.4f}"
+    verdict = UNSEEN if abs(difference) <= between else HOLDS if difference < 0 else FAILS
+    return [("The margin keeps users' graphs from growing alike", rows[0]["data"], found, verdict)]
 
 
 def check(rows: list[Row]) -> list[str]:

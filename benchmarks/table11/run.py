@@ -14,6 +14,8 @@ from scipy import stats
 from threadpoolctl import threadpool_limits
 
 from benchmarks.common import markdown, paper_figures, source
+from benchmarks.harness.claims import FAILS, HOLDS, UNSEEN
+from benchmarks.harness.statistics import LEVEL
 from client_service.learning.evaluate import on_test
 from client_service.learning.filters import filter_top
 from client_service.models.start import Filter
@@ -120,6 +122,16 @@ def _cell(row: Row) -> str:
 
 def _told(value: dict[str, float] | None) -> str:
     return "-" if value is None else f"{value['r']:.3f} (p {value['p']:.2f}, {value['pairs']:.0f} pairs)"
+
+
+def claims(rows: list[Row]) -> list[tuple[str, str, str, str]]:
+    """Does Recall rise with the eigengap, over all cut-offs and clients' means?"""
+    own = next(row["all"] for row in rows if row["part"] == "correlation" and row["client"] == MEAN)
+    if own is None:
+        return []
+    seen = own["p"] < LEVEL
+    verdict = UNSEEN if not seen else HOLDS if own["r"] > 0 else FAILS
+    return [("A larger eigengap comes with a higher Recall", rows[0]["data"], f"Pearson's r {_told(own)}", verdict)]
 
 
 def check(rows: list[Row]) -> list[str]:
