@@ -6,7 +6,7 @@ A claim is a row that should be above others, as paper.toml says beside the pape
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,10 @@ from benchmarks.harness.summary import METRICS, Column, Sample
 from benchmarks.harness.tables import markdown, number
 
 HOLDS, FAILS = "**holds**", "**does not hold**"
-UNPROVEN, UNSEEN, TOO_FEW = "points that way, unproven", "not seen", "too few clients to tell"
+SO_FAR, UNPROVEN, AGAINST = "holds so far", "points that way, unproven", "points the other way, unproven"
+UNSEEN, TOO_FEW = "not seen", "too few clients to tell"
 TITLES = {"recall": "Recall@20", "ndcg": "NDCG@20"}
-LARGE_GROUPS = frozenset(name for name, _ in STRUCTURE)
+SIZES = frozenset(name for name, _ in STRUCTURE)
 HEAD = ("claim", "of", "data", "what was found", "verdict")
 ORDER: tuple[Verdict, ...] = (
     "ahead",
@@ -33,11 +34,11 @@ ORDER: tuple[Verdict, ...] = (
 INTRODUCTION = f"""## What holds and what does not
 
 Each claim is a comparison that the table's paper.toml names, made anew from what is measured; the tables have the rest.
-*{HOLDS.strip("*")}*: ahead of every row that it names, by the rule for verdicts above, with Holm's correction over
-these rows alone. *{UNPROVEN}*: ahead of all of them, but not of all with a p below .05. *{UNSEEN}*: level with one of
-them at least. *{FAILS.strip("*")}*: behind one of them by the same rule, proven or not, or below the ratio that is
-asked for. Differences are client means with their 95 % interval. A verdict is on the rows that are measured; what is
-not measured stands last, and is evidence of nothing.
+A claim over several rows is that of being ahead of each of them, so that each has to show it by itself, and no p is
+corrected here: *{HOLDS.strip("*")}* where all do, by the rule for verdicts above; *{SO_FAR}* where all do that are
+measured; *{UNPROVEN}* where all are behind it but not all by a p below .05; *{UNSEEN}* where one is level with it;
+*{AGAINST}* and *{FAILS.strip("*")}* where one is ahead of it. A ratio holds where both metrics reach it; it is no test.
+Differences are client means, with their 95 % interval. What is not measured stands last, and is evidence of nothing.
 """
 
 
@@ -88,32 +89,24 @@ def judged(claim: Claim, column: Column) -> tuple[str, str]:
     if claim.least is not None:
         return _by_ratio(claim.row, claim.least, column)
     wanted = sorted(column.floors) if claim.over == (FLOORS,) else list(claim.over)
-    others = {label: units(column.rows[label], claim) for label in wanted if label in column.rows}
-    if claim.row not in column.rows:
-        return "", ""
-    found = compare(units(column.rows[claim.row], claim), others)
+    known = [label for label in wanted if {label, claim.row} <= column.rows.keys()]
+    pairs = {label: column.pair(claim.row, label, lambda sample: _figures(sample, claim)) for label in known}
+    found = {label: one for label, pair in pairs.items() for one in compare({label: pair}).values()}
     if not found:
         return "", ""
-    return _told(found, [label for label in wanted if label not in found]), verdict_of(found.values())
+    missing = [label for label in wanted if label not in found]
+    told = _told(found, missing)
+    return f"{told}; {len(column.rows[claim.row])} runs", verdict_of(found.values(), whole=not missing)
 
 
-def units(samples: Sequence[Sample], claim: Claim) -> dict[Hashable, float]:
-    """Figures by (partition, client), each the mean over seeds; a client without the part is left out."""
-    values: dict[Hashable, list[float]] = {}
-    for sample in samples:
-        for client in _members(sample, claim.part):
-            value = _figure(client, claim)
-            if not math.isnan(value):
-                values.setdefault((sample.partition, client["client"]), []).append(value)
-    return {unit: math.fsum(of) / len(of) for unit, of in values.items()}
-
-
-def _members(sample: Sample, part: str) -> list[dict[str, Any]]:
-    return by_structure(sample.clients)[part] if part in LARGE_GROUPS else sample.clients
+def _figures(sample: Sample, claim: Claim) -> dict[str, float]:
+    """Of the clients that the claim is on; NaN for one with nobody in the group."""
+    members = by_structure(sample.clients)[claim.part] if claim.part in SIZES else sample.clients
+    return {client["client"]: _figure(client, claim) for client in members}
 
 
 def _figure(client: Mapping[str, Any], claim: Claim) -> float:
-    if not claim.part or claim.part in LARGE_GROUPS:
+    if not claim.part or claim.part in SIZES:
         return float(client[claim.metric])
     kind, group = claim.part.split("/")
     recall, ndcg, users = client.get("groups", {}).get(kind, {}).get(group, (0.0, 0.0, 0))
@@ -122,24 +115,24 @@ def _figure(client: Mapping[str, Any], claim: Claim) -> float:
 
 def _by_ratio(row: str, least: float, column: Column) -> tuple[str, str]:
     """To the best floor of each partition, both metrics: as measured, not as rounded."""
-    found = {metric: column.ratio(row, metric, column.best_floors(metric)) for metric in METRICS}
-    ratios = {metric: value for metric, value in found.items() if value is not None}
+    every = {metric: column.ratio(row, metric, column.best_floors(metric)) for metric in METRICS}
+    ratios = {metric: value for metric, value in every.items() if value is not None}
     if len(ratios) < len(METRICS):
         return "", ""
     told = ", ".join(f"{TITLES[metric]} {value:.4f} x" for metric, value in ratios.items())
-    return told, HOLDS if min(ratios.values()) >= least else FAILS
+    partitions = len(column.by_partition(row, METRICS[0]))
+    found = f"{told}; {partitions} partitions, {len(column.rows[row])} runs"
+    return found, HOLDS if min(ratios.values()) >= least else FAILS
 
 
-def verdict_of(found: Iterable[Comparison]) -> str:
-    """Of several comparisons, all of which should be ahead: the worst of them decides."""
+def verdict_of(found: Iterable[Comparison], *, whole: bool) -> str:
+    """Of several comparisons, all of which should be ahead: the worst of them decides. whole: is none missing?"""
     verdicts = {one.verdict for one in found}
-    if any(one.startswith("behind") for one in verdicts):
-        return FAILS
-    if "no difference seen" in verdicts:
-        return UNSEEN
-    if "too few pairs" in verdicts:
-        return TOO_FEW
-    return HOLDS if verdicts == {"ahead"} else UNPROVEN
+    worst = {"behind": FAILS, "behind, unproven": AGAINST, "no difference seen": UNSEEN, "too few pairs": TOO_FEW}
+    for verdict, said in worst.items():
+        if verdict in verdicts:
+            return said
+    return UNPROVEN if "ahead, unproven" in verdicts else HOLDS if whole else SO_FAR
 
 
 def _told(found: Mapping[str, Comparison], missing: Sequence[str]) -> str:
@@ -150,10 +143,10 @@ def _told(found: Mapping[str, Comparison], missing: Sequence[str]) -> str:
         parts += [f"{verdict}: {', '.join(rows)}"] if rows else []
     if missing:
         parts.append(f"not measured: {', '.join(missing)}")
-    return "; ".join(parts) + f" ({max(one.units for one in found.values())} units)"
+    return "; ".join([*parts, f"{max(one.units for one in found.values())} units"])
 
 
 def _difference(one: Comparison) -> str:
     sign = "+" if one.difference >= 0 else ""
-    span = "" if math.isnan(one.low) else f" [{number(one.low)}, {number(one.high)}]"
+    span = f" on {one.units} units" if math.isnan(one.low) else f" [{number(one.low)}, {number(one.high)}]"
     return f"{sign}{number(one.difference)}{span}"

@@ -149,7 +149,7 @@ def _coverage(column: Column) -> str:
         return said
     kept = sorted({100 * line["edges_kept"] for line in lines if line.get("edges_kept") is not None})
     edges = f" Training edges kept by the cut: {', '.join(f'{share:.1f} %' for share in kept)}." if kept else ""
-    rounds = sorted({f"{line['rounds']} ({line['epochs']} epochs)" for line in lines if line["rounds"]})
+    rounds = sorted({str(line["rounds"]) for line in lines if line["rounds"]})
     devices = sorted({line["device"] for line in lines})
     return f"{said}{edges} Rounds: {', '.join(rounds) or 'none'}; device: {', '.join(devices)}; {_versions(lines)}."
 

@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 Float64 = NDArray[np.float64]
+Figures = Mapping[Hashable, float]
+"""By unit."""
+Pair = tuple[Figures, Figures]
 Verdict = Literal["ahead", "behind", "ahead, unproven", "behind, unproven", "no difference seen", "too few pairs"]
 FEWEST_UNITS = 6  # below it the least possible p of a two-sided signed-rank test is above 0.05
 LEVEL = 0.05
@@ -56,7 +59,7 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(float(found.mean()), float(found.std(ddof=1)) if len(found) > 1 else 0.0, len(found))
 
 
-def differences(own: Mapping[Hashable, float], other: Mapping[Hashable, float]) -> Float64:
+def differences(own: Figures, other: Figures) -> Float64:
     """own - other over the keys that both have, in the order of `own`; equal up to rounding is equal, as tests rank."""
     return np.round([own[key] - other[key] for key in own if key in other], DECIMALS).astype(np.float64)
 
@@ -107,9 +110,10 @@ def interval(difference: Float64, seed: int = SEED) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def compare(own: Mapping[Hashable, float], others: Mapping[str, Mapping[Hashable, float]]) -> dict[str, Comparison]:
-    """`own` against each of the others by unit; Wilcoxon's p is corrected over those that have enough units to test."""
-    found = {name: differences(own, other) for name, other in others.items()}
+def compare(pairs: Mapping[str, Pair]) -> dict[str, Comparison]:
+    """Of each pair the first against the second, by the units that both have; those that have none in common are left
+    out. Wilcoxon's p is corrected over those that have enough units to test."""
+    found = {name: differences(own, other) for name, (own, other) in pairs.items()}
     found = {name: difference for name, difference in found.items() if len(difference)}
     tests = {name: _tests(difference) for name, difference in found.items()}
     corrected = holm([wilcoxon_p for wilcoxon_p, _ in tests.values()])

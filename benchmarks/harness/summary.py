@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.harness.cells import Cell
 from benchmarks.harness.plan import FLOORS, UNTRAINED, Plan
-from benchmarks.harness.statistics import Comparison, Spread, compare, spread
+from benchmarks.harness.statistics import Comparison, Pair, Spread, compare, spread
 from benchmarks.harness.store import Known, Line
 
 METRICS = ("recall", "ndcg")
@@ -28,6 +28,9 @@ class Sample:
     def mean(self, metric: str) -> float:
         """Every client counts once."""
         return math.fsum(client[metric] for client in self.clients) / len(self.clients)
+
+    def by_client(self, metric: str) -> dict[str, float]:
+        return {client["client"]: client[metric] for client in self.clients}
 
     def user_mean(self, metric: str) -> float:
         """Every test user counts once."""
@@ -76,20 +79,33 @@ class Column:
         base = math.fsum(to[partition] for partition in shared)
         return math.fsum(own[partition] for partition in shared) / base if base else None
 
+    def pair(self, own: str, other: str, figures: Callable[[Sample], Mapping[str, float]]) -> Pair:
+        """Two rows by unit, each the mean over the seeds that both have; a floor has none, and stands beside all."""
+        both = self.rows[own], self.rows[other]
+        if any(sample.seed is None for samples in both for sample in samples):
+            return by_unit(both[0], figures), by_unit(both[1], figures)
+        draws = [{(sample.partition, sample.seed) for sample in samples} for samples in both]
+        common = [[one for one in of if (one.partition, one.seed) in draws[0] & draws[1]] for of in both]
+        return by_unit(common[0], figures), by_unit(common[1], figures)
+
     def against(self, reference: str, metric: str) -> dict[str, Comparison]:
-        """The reference row against each other row."""
+        """The reference row against each other row; one that stands for the same runs is no other."""
         if reference not in self.rows:
             return {}
-        own = by_unit(self.rows[reference], metric)
-        return compare(own, {label: by_unit(of, metric) for label, of in self.rows.items() if label != reference})
+        own = {id(sample.line) for sample in self.rows[reference]}
+        others = [label for label, of in self.rows.items() if {id(sample.line) for sample in of} != own]
+        return compare(
+            {label: self.pair(reference, label, lambda sample: sample.by_client(metric)) for label in others}
+        )
 
 
-def by_unit(samples: Sequence[Sample], metric: str) -> dict[Hashable, float]:
-    """Figures by (partition, client), each averaged over the seeds; a floor, which has none, has one figure anyway."""
+def by_unit(samples: Sequence[Sample], figures: Callable[[Sample], Mapping[str, float]]) -> dict[Hashable, float]:
+    """Figures by (partition, client), each averaged over the seeds. A figure that is NaN is none."""
     found: dict[Hashable, list[float]] = {}
     for sample in samples:
-        for client in sample.clients:
-            found.setdefault((sample.partition, client["client"]), []).append(client[metric])
+        for client, value in figures(sample).items():
+            if not math.isnan(value):
+                found.setdefault((sample.partition, client), []).append(value)
     return {unit: _mean(values) for unit, values in found.items()}
 
 

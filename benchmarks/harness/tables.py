@@ -34,14 +34,16 @@ def label_of(plan: Plan, label: str) -> str:
 def overall(plan: Plan, column: Column, paper: Paper) -> list[str]:
     """Client mean with its deviation over partitions and seeds, user mean, the paper's; ratios to the best floor and to
     the score that training starts at, on the partitions that the row itself has."""
-    head = ["", "cells"]
+    head = ["", "cells", "epochs"]
     for name in ("Recall@20", "NDCG@20"):
         head += [name, "user mean", "paper", "to best floor", "to untrained"]
     return markdown(head, (_overall_row(plan, column, paper, label) for label in column.rows))
 
 
 def _overall_row(plan: Plan, column: Column, paper: Paper, label: str) -> list[str]:
-    cells = [label_of(plan, label), str(len(column.rows[label]))]
+    samples = column.rows[label]
+    epochs = sorted({sample.line["epochs"] for sample in samples if sample.seed is not None})
+    cells = [label_of(plan, label), str(len(samples)), ", ".join(map(str, epochs)) or "-"]
     for metric in METRICS:
         own = column.spread(label, lambda sample, m=metric: sample.mean(m))  # type: ignore[misc]
         users = column.spread(label, lambda sample, m=metric: sample.user_mean(m))  # type: ignore[misc]

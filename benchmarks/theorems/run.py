@@ -19,6 +19,7 @@ from shared.spectrum import low_spectrum
 
 Row = dict[str, Any]
 Pair = tuple[Model, Model]
+PROMISED = -0.5  # slope of the error on log-log axes, at the most
 RATED = ("error", "spread")
 MEANS = ("gap", "lemma", "lemma_bound", "left", "bound", "dropped", "trivial", "lambda_k")
 
@@ -179,19 +180,20 @@ def _sides(rows: list[Row]) -> str:
 
 def claims(rows: list[Row]) -> list[tuple[str, str, str, str]]:
     """The promised rate, where degrees grow with the graph and where they do not; and the bound of Theorem 4.2."""
-    found = []
-    for regime in dict.fromkeys(row["regime"] for row in _of(rows, "rate")):
-        own = [row for row in _of(rows, "rate") if row["regime"] == regime]
-        told = ", ".join(f"{row['error_slope']:.2f} (Phi {row['cutoff']})" for row in own)
-        verdict = HOLDS if all(row["error_slope"] <= -0.5 for row in own) else FAILS
-        found.append(
-            ("Theorem 4.1: the KL's error falls as n^-0.5", f"{regime} block graphs", f"slopes {told}", verdict)
-        )
+    regimes = dict.fromkeys(row["regime"] for row in _of(rows, "rate"))
+    rates = [_rate_claim([row for row in _of(rows, "rate") if row["regime"] == one], one) for one in regimes]
     sides = _of(rows, "smoothness")
+    held = all(row["held"] for row in sides)
     looser = min(row["bound"] / row["trivial"] for row in sides)
-    told = f"on every graph; at the tightest {looser:.3g} times the trivial bound"
-    held = HOLDS if all(row["held"] for row in sides) else FAILS
-    return [*found, ("Theorem 4.2: the variance is bounded", "block graphs", told, held)]
+    told = f"the bound {'holds' if held else 'breaks'}; it is {looser:.3g} times the trivial one, or more"
+    verdict = FAILS if not held else f"{HOLDS}, and says nothing" if looser >= 1 else HOLDS
+    return [*rates, ("Theorem 4.2: the eigengap bounds the variance", "block graphs", told, verdict)]
+
+
+def _rate_claim(rows: list[Row], regime: str) -> tuple[str, str, str, str]:
+    told = ", ".join(f"{row['error_slope']:.2f} (Phi {row['cutoff']})" for row in rows)
+    verdict = HOLDS if all(row["error_slope"] <= PROMISED for row in rows) else FAILS
+    return "Theorem 4.1: the KL's error falls as n^-0.5", f"{regime} block graphs", f"slopes {told}", verdict
 
 
 def check(rows: list[Row]) -> list[str]:

@@ -18,6 +18,7 @@ from simulation.tuning.blind import without_test
 from simulation.tuning.search import Task, done, opened, result, search
 from simulation.tuning.spaces import space_of
 
+TABLE = "table1"  # whose rows are searched
 KEPT = ("strategy", "values", "validation", "default", "trials", "pruned", "failed", "epochs", "rounds")
 
 
@@ -27,7 +28,7 @@ def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) ->
     with tempfile.TemporaryDirectory(dir=out) as folder:
         whole = cut_shards(source(config["data"], data), Cut(config["clients"], "spectral"), Path(folder))
         paths = without_test(whole.paths, out / "blind")
-    rows = [row for row in read_plan(config["methods"]).methods if row.label in config.get("only", [row.label])]
+    rows = [row for row in read_plan(TABLE).methods if row.label in config.get("only", [row.label])]
     return [{"data": config["data"], "label": row.label, **_searched(row, paths, config, out)} for row in rows]
 
 
@@ -54,7 +55,9 @@ def render(rows: list[dict[str, Any]]) -> str:
     budget = f"{first['data']}, partition 0, seed 0: {first['trials']} trials a method, {first['rounds']} rounds each."
     lines = [[row["label"], str(row["epochs"]), str(row["pruned"]), *_figures(row), *_values(row)] for row in rows]
     head = ["", "epochs", "ended early", "validation NDCG@20, as it was", "best", "best values", "chosen"]
-    return budget + "\n\n" + markdown(head, lines)
+    left = [row.label for row in read_plan(TABLE).methods if row.label not in {one["label"] for one in rows}]
+    missing = f"\n\nNot searched, at the defaults: {', '.join(left)}." if left else ""
+    return budget + "\n\n" + markdown(head, lines) + missing
 
 
 def _figures(row: dict[str, Any]) -> list[str]:

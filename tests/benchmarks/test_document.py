@@ -32,10 +32,10 @@ def test_a_table_shows_ours_the_paper_s_the_floors_and_the_ratio(plan: Plan, lin
     text = "\n".join(section(table_of(plan, Known(lines), root), root))
     # LPSFed: clients at .42 + .01 seed and .44 + .01 seed, so that the means are .43 .44 .45
     assert rows(text, "LPSFed")[0] == [
-        "LPSFed", "3", ".4400 ± .0100", ".4433", ".1234", "2.933", "2.200",
+        "LPSFed", "3", "3", ".4400 ± .0100", ".4433", ".1234", "2.933", "2.200",
         ".2200 ± .0050", ".2217", ".0567", "2.933", "2.200",
     ]  # fmt: skip
-    assert rows(text, "popularity")[0][:4] == ["popularity", "1", ".1500", ".1667"]
+    assert rows(text, "popularity")[0][:5] == ["popularity", "1", "-", ".1500", ".1667"]
     assert "13 of 13 cells measured. Training edges kept by the cut: 50.0 %." in text
     assert "- Paper: other data." in text and "Measured: 2026-01-02." in text
 

@@ -86,7 +86,7 @@ def test_verdicts() -> None:
         "same": figures(*np.linspace(0.3, 0.4, 12)),
         "few": figures(0.1, 0.1, 0.1, 0.1, 0.1),
     }
-    found = compare(own, others)
+    found = compare({label: (own, other) for label, other in others.items()})
     assert {label: one.verdict for label, one in found.items()} == {
         "worse": "ahead",
         "better": "behind",
@@ -102,7 +102,7 @@ def test_one_large_difference_against_the_ranks_is_no_verdict() -> None:
     # eleven small losses and one large win: W+ = 12, and 70 of the 2^12 sets of ranks sum to at most that
     difference = np.array([*(-0.01 * np.arange(1, 12)), 5.0])
     assert signed_ranks(difference) == (12.0, 66.0) and difference.mean() > 0
-    found = compare(figures(*difference), {"other": figures(*np.zeros(12))})["other"]
+    found = compare({"other": (figures(*difference), figures(*np.zeros(12)))})["other"]
     assert found.corrected == pytest.approx(140 / 4096) and found.corrected < 0.05
     assert found.verdict == "no difference seen"
 
@@ -124,9 +124,9 @@ def test_ranks_interval_and_p_must_agree() -> None:
 def test_six_units_of_one_sign_prove_nothing_once_two_rows_are_tested() -> None:
     own = figures(1, 2, 3, 4, 5, 6)
     beaten = figures(0.9, 1.8, 2.7, 3.6, 4.5, 5.4)
-    assert compare(own, {"one": beaten})["one"].verdict == "ahead"
-    assert compare(own, {"one": beaten, "two": beaten})["one"].verdict == "ahead, unproven"
+    assert compare({"one": (own, beaten)})["one"].verdict == "ahead"
+    assert compare({"one": (own, beaten), "two": (own, beaten)})["one"].verdict == "ahead, unproven"
 
 
 def test_rows_without_a_common_unit_are_left_out() -> None:
-    assert compare({"a": 1.0}, {"other": {"b": 1.0}}) == {}
+    assert compare({"other": ({"a": 1.0}, {"b": 1.0})}) == {}

@@ -49,7 +49,17 @@ def test_ratios_are_over_the_partitions_of_the_row(column: Column) -> None:
 
 def test_a_unit_is_a_client_of_a_partition_and_seeds_are_averaged(column: Column) -> None:
     expected = {(0, "c1"): 0.4, (0, "c2"): 0.6, (1, "c1"): 0.4, (1, "c2"): 0.4}
-    assert by_unit(column.rows["LPSFed"], "ndcg") == pytest.approx(expected)
+    assert by_unit(column.rows["LPSFed"], lambda one: one.by_client("ndcg")) == pytest.approx(expected)
     found = column.against("LPSFed", "ndcg")
     assert {label: one.units for label, one in found.items()} == {"popularity": 4, "EASE": 2, UNTRAINED: 4, "half": 2}
     assert found["popularity"].difference == pytest.approx((0.3 + 0.5 + 0.1 + 0.3) / 4)
+
+
+def test_two_rows_are_held_together_on_the_seeds_that_both_have(column: Column) -> None:
+    # half has seed 0 of partition 0 alone, where LPSFed is at .5 and .7
+    assert column.against("LPSFed", "ndcg")["half"].difference == pytest.approx((0.3 + 0.5) / 2)
+
+
+def test_a_row_of_the_same_runs_is_no_opponent(column: Column) -> None:
+    column.rows["gamma 0.1"] = list(column.rows["LPSFed"])
+    assert "gamma 0.1" not in column.against("LPSFed", "ndcg")
