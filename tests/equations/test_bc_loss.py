@@ -91,3 +91,17 @@ def test_bpr_is_the_mean_log_sigmoid_of_the_score_differences_that_count() -> No
 
 def test_bpr_without_a_single_pair_is_zero() -> None:
     assert bpr(torch.ones(1), torch.ones(1, 1), torch.tensor([[True]])).item() == 0.0
+
+
+@pytest.mark.parametrize("shift", [0.05, 0.3])
+def test_a_margin_adds_most_gradient_where_the_score_is_high(shift: float) -> None:
+    """sin R sin(R + M) over sin^2 R is cos M + sin M sinh f, with R = arccos(tanh f). So popular items, whose pairs
+    score high, gain more from a margin than rare ones do, though theirs is larger."""
+    slopes = []
+    for width in (0.0, shift):
+        score = torch.linspace(-1.0, 3.0, 9, dtype=torch.float64, requires_grad=True)
+        shifted_cosine(score, torch.full_like(score, width)).sum().backward()
+        slopes.append(score.grad)
+    gained = slopes[1] / slopes[0]
+    expected = math.cos(shift) + math.sin(shift) * torch.sinh(score.detach())
+    assert torch.allclose(gained, expected, atol=1e-9) and bool((gained.diff() > 0).all())
