@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.harness.plan import read_plan
 from benchmarks.tuning.run import check, chosen, render
 
 FOUND = {"values": {"learning_rate": 0.0123}, "default": 0.3, "validation": 0.303}
@@ -24,8 +25,14 @@ def row(**changes: object) -> dict[str, object]:
 
 
 def test_a_row_says_what_was_spent_and_gained() -> None:
-    last = render([row()]).splitlines()[-1]
+    *_, last, _, missing = render([row()]).splitlines()
     assert last == "| FedMF | 14 | 2 | .3000 | .3030 | learning_rate 0.0123 | as they were |"
+    assert missing.startswith("Not searched, at the defaults: FedAvg,") and "FedMF" not in missing
+
+
+def test_nothing_is_missing_where_every_row_was_searched() -> None:
+    every = [row(label=one.label) for one in read_plan("table1").methods]
+    assert "Not searched" not in render(every)
 
 
 def test_unequal_budgets_and_losses_are_told() -> None:
