@@ -15,12 +15,11 @@ from benchmarks.harness.paper import Claim
 from benchmarks.harness.plan import FLOORS
 from benchmarks.harness.statistics import Comparison, Verdict, compare
 from benchmarks.harness.summary import METRICS, Column, Sample
-from benchmarks.harness.tables import markdown, number
+from benchmarks.harness.tables import TITLES, markdown, number
 
 HOLDS, FAILS = "**holds**", "**does not hold**"
 SO_FAR, UNPROVEN, AGAINST = "holds so far", "points that way, unproven", "points the other way, unproven"
 UNSEEN, TOO_FEW = "not seen", "too few clients to tell"
-TITLES = {"recall": "Recall@20", "ndcg": "NDCG@20"}
 SIZES = frozenset(name for name, _ in STRUCTURE)
 HEAD = ("claim", "of", "data", "what was found", "verdict")
 ORDER: tuple[Verdict, ...] = (
@@ -96,18 +95,19 @@ def judged(claim: Claim, column: Column) -> tuple[str, str]:
         return "", ""
     missing = [label for label in wanted if label not in found]
     told = _told(found, missing)
-    return f"{told}; {len(column.rows[claim.row])} runs", verdict_of(found.values(), whole=not missing)
+    return f"{told}; {_counted(len(column.rows[claim.row]), 'run')}", verdict_of(found.values(), whole=not missing)
 
 
 def _figures(sample: Sample, claim: Claim) -> dict[str, float]:
     """Of the clients that the claim is on; NaN for one with nobody in the group."""
-    members = by_structure(sample.clients)[claim.part] if claim.part in SIZES else sample.clients
-    return {client["client"]: _figure(client, claim) for client in members}
+    if not claim.part:
+        return sample.by_client(claim.metric)
+    if claim.part in SIZES:
+        return {one["client"]: one[claim.metric] for one in by_structure(sample.clients)[claim.part]}
+    return {one["client"]: _in_group(one, claim) for one in sample.clients}
 
 
-def _figure(client: Mapping[str, Any], claim: Claim) -> float:
-    if not claim.part or claim.part in SIZES:
-        return float(client[claim.metric])
+def _in_group(client: Mapping[str, Any], claim: Claim) -> float:
     kind, group = claim.part.split("/")
     recall, ndcg, users = client.get("groups", {}).get(kind, {}).get(group, (0.0, 0.0, 0))
     return {"recall": recall, "ndcg": ndcg}[claim.metric] if users else math.nan
@@ -120,8 +120,8 @@ def _by_ratio(row: str, least: float, column: Column) -> tuple[str, str]:
     if len(ratios) < len(METRICS):
         return "", ""
     told = ", ".join(f"{TITLES[metric]} {value:.4f} x" for metric, value in ratios.items())
-    partitions = len(column.by_partition(row, METRICS[0]))
-    found = f"{told}; {partitions} partitions, {len(column.rows[row])} runs"
+    partitions = _counted(len(column.by_partition(row, METRICS[0])), "partition")
+    found = f"{told}; {partitions}, {_counted(len(column.rows[row]), 'run')}"
     return found, HOLDS if min(ratios.values()) >= least else FAILS
 
 
@@ -150,3 +150,7 @@ def _difference(one: Comparison) -> str:
     sign = "+" if one.difference >= 0 else ""
     span = f" on {one.units} units" if math.isnan(one.low) else f" [{number(one.low)}, {number(one.high)}]"
     return f"{sign}{number(one.difference)}{span}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -11,6 +11,7 @@ from benchmarks.harness.statistics import FEWEST_UNITS, Comparison, Spread, leas
 from benchmarks.harness.summary import METRICS, Column
 
 DAGGER = "†"
+TITLES = {"recall": "Recall@20", "ndcg": "NDCG@20"}
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -35,8 +36,8 @@ def overall(plan: Plan, column: Column, paper: Paper) -> list[str]:
     """Client mean with its deviation over partitions and seeds, user mean, the paper's; ratios to the best floor and to
     the score that training starts at, on the partitions that the row itself has."""
     head = ["", "cells", "epochs"]
-    for name in ("Recall@20", "NDCG@20"):
-        head += [name, "user mean", "paper", "to best floor", "to untrained"]
+    for metric in METRICS:
+        head += [TITLES[metric], "user mean", "paper", "to best floor", "to untrained"]
     return markdown(head, (_overall_row(plan, column, paper, label) for label in column.rows))
 
 
@@ -90,8 +91,7 @@ def verdicts(plan: Plan, column: Column) -> list[str]:
     for metric in reversed(METRICS):
         found = column.against(plan.reference, metric)
         if found:
-            title = {"recall": "Recall@20", "ndcg": "NDCG@20"}[metric]
-            said = f"{plan.reference} against the others, {title}: {_power(found)}"
+            said = f"{plan.reference} against the others, {TITLES[metric]}: {_power(found)}"
             lines += [said, "", *_verdicts(plan, found)]
     return lines
 
