@@ -2,20 +2,34 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Empty: the ordinary index. A URL here points pip at the CPU or at a CUDA build of the pinned torch.
+# Which build of the pinned torch, and one more place where pip looks for it: requirements/install_torch.sh.
+TORCH_BUILD ?= cpu
 TORCH_INDEX ?=
+# Of `make lock` and what looks at the locks: in a place of their own, never in .venv nor in an image.
+SUPPLY := build/supply-chain
+UPGRADE ?=
+LOCK := $(SUPPLY)/bin/uv pip compile --quiet --python $(SUPPLY)/bin/python --universal --python-version 3.11 \
+	--generate-hashes --no-strip-markers --no-annotate --no-emit-package torch --custom-compile-command 'make lock' \
+	$(if $(UPGRADE),--upgrade)
+# The same packages give the same bytes. The tool's own check of its output takes ten times as long as writing it.
+PLAIN := --output-reproducible --no-validate
+SBOM := $(SUPPLY)/bin/python -W ignore -m cyclonedx_py
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo stop check format test faults soak benchmark e2e-compose clean
+.PHONY: help install demo stop check format test faults soak benchmark e2e-compose lock sbom audit base-digest clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 14
 
-install: $(VENV)/.installed ## make .venv with the pinned versions
+install: $(VENV)/.installed ## make .venv with the pinned versions, each held to its hash
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+# Torch alone comes without a hash: which build it is depends on the index. What all its builds need is in the lock, so
+# that its step adds nothing but torch and, with a CUDA build, the libraries of that build.
+$(VENV)/.installed: pyproject.toml requirements/development.txt requirements/torch.txt requirements/install_torch.sh
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --editable '.[development]'
+	$(BIN)/pip install --quiet --require-hashes --only-binary :all: --requirement requirements/development.txt
+	TORCH_BUILD=$(TORCH_BUILD) TORCH_INDEX=$(TORCH_INDEX) sh requirements/install_torch.sh $(BIN)/pip
+	$(BIN)/pip install --quiet --no-index --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: install ## train four clients over loopback and leave them answering
@@ -48,6 +62,32 @@ benchmark: install ## measure NAME=table1 [QUICK=1] [DATA=folder] [ONLY=row]; NA
 
 e2e-compose: install ## build and run docker-compose.yml for real; skipped where no Docker engine answers
 	$(BIN)/pytest -m containers -rs -s tests/containers
+
+lock: $(SUPPLY)/.installed ## write requirements/*.txt anew from pyproject.toml; UPGRADE=1 takes newer versions
+	$(LOCK) --extra development pyproject.toml --output-file requirements/development.txt
+	$(LOCK) --extra aggregator --constraint requirements/development.txt pyproject.toml --output-file requirements/aggregator.txt
+	$(LOCK) --extra client --constraint requirements/development.txt pyproject.toml --output-file requirements/client.txt
+	$(LOCK) --extra simulation --constraint requirements/development.txt pyproject.toml --output-file requirements/tools.txt
+	$(LOCK) requirements/supply-chain.in --output-file requirements/supply-chain.txt
+	grep -oE 'torch==[0-9.]+' pyproject.toml > requirements/torch.txt
+
+$(SUPPLY)/.installed: requirements/supply-chain.txt
+	$(PYTHON) -m venv $(SUPPLY)
+	$(SUPPLY)/bin/pip install --quiet --require-hashes --only-binary :all: --requirement $<
+	@touch $@
+
+sbom: install $(SUPPLY)/.installed ## write build/sbom: what is in each image and in .venv (CycloneDX)
+	@mkdir -p build/sbom
+	for image in aggregator client tools; do \
+		cat requirements/$$image.txt $$(test $$image = aggregator || echo requirements/torch.txt) | $(SBOM) requirements - $(PLAIN) \
+			--pyproject pyproject.toml --output-file build/sbom/$$image.cdx.json || exit 1; done
+	$(SBOM) environment $(BIN)/python $(PLAIN) --pyproject pyproject.toml --output-file build/sbom/development.cdx.json
+
+audit: $(SUPPLY)/.installed ## look for known vulnerabilities in all that is locked
+	$(SUPPLY)/bin/python requirements/audit.py
+
+base-digest: ## pin the images in .env to the digests that their registry gives today; needs Docker and its registry
+	$(PYTHON) requirements/pin_images.py
 
 clean: ## remove what was built, not what was measured
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -7,6 +7,7 @@ import sys
 import anyio
 
 from aggregator_service.app import create_app
+from aggregator_service.coordinator import Coordinator
 from aggregator_service.logs import LOGGER
 from aggregator_service.memory import give_back_large_blocks
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
@@ -29,8 +30,15 @@ def serve(settings: AggregatorSettings) -> None:
 async def _serve(settings: AggregatorSettings) -> None:
     app = create_app(settings)
     LOGGER.info("starting", host=settings.host, port=settings.port, state=str(settings.state_directory))
-    wind_down = app.state.coordinator.wind_down
-    await run_server(app, settings, identities=app.state.identities, wind_down=wind_down, logger=LOGGER)
+    coordinator: Coordinator = app.state.coordinator
+    await run_server(
+        app,
+        settings,
+        identities=app.state.identities,
+        wind_down=coordinator.wind_down,
+        hindrance=lambda: coordinator.hindrance,
+        logger=LOGGER,
+    )
 
 
 def main() -> int:

@@ -24,6 +24,8 @@ from shared.errors import DamagedError, NotFoundError
 from shared.masked_wire import StoredVector
 from shared.parameters import initial_parameters
 from shared.robust import clipping
+from shared.schemas import RunIn
+from shared.secure.common import digest_start
 from shared.secure.server import SecureRound
 from shared.secure.vector import layout
 from shared.strategies import build_strategy
@@ -51,11 +53,23 @@ class Archive:
         return build_strategy(self.settings.strategy, run.request.method)
 
 
-def initial(archive: Archive, run: Run) -> Parameters:
+def initial(archive: Archive, request: RunIn) -> Parameters:
     """What every client of a run starts from."""
-    specification, method = archive.settings.declaration().tensors, run.request.method
+    specification, method = archive.settings.declaration().tensors, request.method
     exact = method.start == "exact" and method.model == "lgcn"  # another encoder has no filter to begin at
-    return Parameters(initial_parameters(specification, run.request.seed, exact=exact))
+    return Parameters(initial_parameters(specification, request.seed, exact=exact))
+
+
+def digest_initial(archive: Archive, request: RunIn) -> str:
+    """Of that, as the clients of a secure run compare it."""
+    return digest_start(initial(archive, request))
+
+
+def digest_after(archive: Archive, state: HeldState) -> str:
+    """The same of the state after a round, which is on disk."""
+    what = f"{state.run}: the state after round {state.round}"
+    found = unpacked(_content(archive, state.blob, state.digest, what=what), state.latest)
+    return digest_start(Parameters(found.arrays, found.scalars))
 
 
 def damaged(archive: Archive, run: Run) -> list[HeldUpdate]:
@@ -99,7 +113,7 @@ def _before(archive: Archive, run: Run) -> State:
 
 def _summed(archive: Archive, run: Run, exchange: SecureRound) -> State:
     """The same where nobody's update but the sum of all can be read."""
-    pieces_of = tuple(layout(exchange.terms))
+    pieces_of = tuple(layout(exchange.terms.declaration))
     held = records.updates(archive.database, run.name, number=run.round)
     paths = {one.receipt.client: archive.blobs.path(str(one.blob)) for one in held}
     vectors = {client: StoredVector(path, pieces_of) for client, path in paths.items()}
@@ -108,7 +122,7 @@ def _summed(archive: Archive, run: Run, exchange: SecureRound) -> State:
 
 def started(archive: Archive, run: Run) -> Body:
     """The body that every client of the run starts from."""
-    return _prepared(archive, initial(archive, run))
+    return _prepared(archive, initial(archive, run.request))
 
 
 def personalise(archive: Archive, run: Run, *, number: int, client: str) -> Body:
@@ -122,7 +136,7 @@ def personalise(archive: Archive, run: Run, *, number: int, client: str) -> Body
 
 def _personalised(archive: Archive, run: Run, number: int, client: str) -> Body:
     state = _state(archive, run, number)
-    if run.secure is not None:
+    if archive.settings.secure:
         return _prepared(archive, _told(archive, run, state, number, client))
     held = records.last_update(archive.database, run.name, number=number, client=client)
     update = None if held is None else _update(archive, held)
@@ -140,7 +154,7 @@ def _prepared(archive: Archive, parameters: Parameters) -> Body:
 
 def _state(archive: Archive, run: Run, number: int) -> State:
     if number == 0:
-        return State(initial(archive, run).arrays)
+        return State(initial(archive, run.request).arrays)
     held = records.state(archive.database, run.name, number=number)
     what = f"{run.name}: the state after round {number}"
     return unpacked(_content(archive, held.blob, held.digest, what=what), held.latest)

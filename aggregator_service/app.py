@@ -18,6 +18,7 @@ from aggregator_service.recorded import Recorded
 from aggregator_service.secure.routes import router as secure
 from aggregator_service.settings import AggregatorSettings
 from aggregator_service.signed import Signed
+from aggregator_service.signed_answers import SignedAnswers
 from shared.web import problems, reference
 from shared.web.access import Limited, Observed, Timed
 from shared.web.built import build
@@ -42,6 +43,7 @@ def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> Fas
     app.add_middleware(Signed, coordinator=coordinator)
     app.add_middleware(Recorded, coordinator=coordinator)
     app.add_middleware(Paced, buckets=Buckets(settings.pace))
+    app.add_middleware(SignedAnswers, coordinator=coordinator)
     app.add_middleware(Observed, requests=coordinator.metrics.requests, logger=LOGGER)
     return app
 

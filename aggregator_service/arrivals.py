@@ -5,7 +5,7 @@ from __future__ import annotations
 from aggregator_service.conductor import Clock
 from aggregator_service.logs import LOGGER
 from aggregator_service.metrics import Metrics
-from aggregator_service.storage.arrivals import MOST_REFUSED, Arrival, add_arrival, arrivals
+from aggregator_service.storage.arrivals import MOST_REFUSED, Arrival, add_arrival, arrivals, last_nonce
 from aggregator_service.storage.database import Database
 from aggregator_service.threads import off_loop
 from shared.schemas import ArrivalsOut
@@ -32,3 +32,7 @@ class Arrivals:
     async def page(self, after: int, limit: int) -> ArrivalsOut:
         """At most `limit` arrivals after the one with that sequence number, oldest first."""
         return await off_loop(arrivals, self._database, after=after, limit=limit)
+
+    async def last_nonce(self, client: str) -> str | None:
+        """By which this client has signed the last update that was accepted."""
+        return await off_loop(last_nonce, self._database, client)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 
@@ -183,10 +183,21 @@ class Conductor:
         await self.commit(after, partial(store.lose_updates, lost=lost, found_at=now))
 
     async def _proceed(self, run: Run, state: HeldState) -> None:
-        after = rounds.proceed(run, self._clock())
+        after = rounds.proceed(run, self._clock(), **await self._beginning(run, state))
         await self.commit(after, partial(store.add_state, state=state))
         self._metrics.close_round(run, now=self._clock())
         LOGGER.info("round_aggregated", run=run.name, round=run.round, updates=len(run.receipts), digest=state.digest)
+
+    async def _beginning(self, run: Run, state: HeldState) -> dict[str, Any]:
+        """What the next round of a secure run begins with, and whose sum began there before."""
+        if run.pledge is None:
+            return {}
+        start = await self.archive.tensors.off_loop(aggregation.digest_after, self.archive, state)
+        return {"start": start, "earlier": await self.members_summed(run.name, start)}
+
+    async def members_summed(self, run: str, start: str) -> tuple[str, ...] | None:
+        """The members of the sum that another secure run has uncovered from this start."""
+        return await off_loop(partial(records.members_summed, start=start), self.archive.database, run)
 
     def _prune(self, run: Run) -> None:
         if run.exchange is not None:

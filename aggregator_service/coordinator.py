@@ -10,7 +10,7 @@ from functools import partial
 import anyio
 
 from aggregator_service import aggregation, rounds
-from aggregator_service.anchor import Anchor, anchor
+from aggregator_service.anchors import Anchor
 from aggregator_service.answers import Body
 from aggregator_service.conductor import Clock, Conductor
 from aggregator_service.federation import Federation, opened
@@ -20,6 +20,7 @@ from aggregator_service.metrics import Metrics
 from aggregator_service.quarantine.keeping import Quarantines
 from aggregator_service.runs import Receipt, Run
 from aggregator_service.secure.intake import Intake
+from aggregator_service.secure.pledge import Pledge
 from aggregator_service.settings import AggregatorSettings
 from aggregator_service.storage import records, store
 from aggregator_service.storage.arrivals import Arrival
@@ -27,9 +28,12 @@ from aggregator_service.storage.history import run_histories, run_history
 from aggregator_service.threads import off_loop
 from aggregator_service.uploads import Address
 from aggregator_service.views import view
+from shared.anchor import choose_size, draw_anchor
 from shared.errors import ConflictError, DamagedError, NotFoundError, ProtocolError, UnavailableError
 from shared.schemas import ArrivalsOut, JoinIn, JoinOut, RunHistoryOut, RunIn, RunOut
+from shared.secure.server import Relayed
 from shared.signing.enrolment import registered
+from shared.signing.keys import PrivateKey, raw_hex
 from shared.signing.messages import Claim, Target
 from shared.strategies import build_strategy
 from shared.timeouts import LONGEST_WAIT_SECONDS
@@ -82,6 +86,11 @@ class Coordinator:
             self._federation.conductor.changes.close()
 
     @property
+    def signing_key(self) -> PrivateKey | None:
+        """What every answer to a client is signed with; None before the service runs."""
+        return None if self._federation is None else self._federation.key
+
+    @property
     def joined(self) -> tuple[str, ...]:
         """The names of all clients of the federation, sorted."""
         return tuple(sorted(self._running.members.names))
@@ -116,6 +125,7 @@ class Coordinator:
             clients=len(here.members),
             warnings=here.members.warnings,
             signature_seconds=self.settings.signature_seconds,
+            nonce=await here.arrivals.last_nonce(client.name),
         )
 
     async def _enrol(self, conductor: Conductor, client: str) -> None:
@@ -134,11 +144,20 @@ class Coordinator:
         async with here.conductor.lock:
             name = rounds.next_name(here.conductor.run)
             known = await off_loop(registered, self.settings.registry)  # nobody waits for one whose key was removed
-            clients, secure = here.members.names & known.keys(), self.declaration if self.declaration.secure else None
+            clients, pledge = here.members.names & known.keys(), await self._pledge(here, name, request)
             shut_out = await here.quarantines.causes()
-            run = rounds.start(name, request, clients=clients, now=self._clock(), secure=secure, quarantined=shut_out)
+            run = rounds.start(name, request, clients=clients, now=self._clock(), pledge=pledge, quarantined=shut_out)
             await here.conductor.commit(run, partial(store.enrol, clients=run.clients))
         return await self.history(name)
+
+    async def _pledge(self, here: Federation, name: str, request: RunIn) -> Pledge | None:
+        """What a secure run is held on; None in an open federation."""
+        if not self.declaration.secure:
+            return None
+        start = await here.archive.tensors.off_loop(aggregation.digest_initial, here.archive, request)
+        earlier = await here.conductor.members_summed(name, start)
+        own = raw_hex(here.key.public_key())
+        return Pledge(declaration=self.declaration, aggregator=own, start=start, earlier=earlier)
 
     async def histories(self) -> list[RunHistoryOut]:
         return await off_loop(run_histories, self._running.archive.database)
@@ -198,6 +217,14 @@ class Coordinator:
         self.metrics.upload_bytes.inc(receipt.size if new else 0)
         return receipt, new
 
+    async def relay(self, address: Address, message: Relayed) -> None:
+        """Take a message of a secure round in. One that does not hold counts as a refused update of its sender."""
+        try:
+            await self.intake.relay(address, message)
+        except ProtocolError:
+            await self.quarantines.refused(address)
+            raise
+
     async def personalised(self, address: Address, *, wait: float) -> Body | None:
         """That client's parameters after the round; None if the round is not aggregated within the wait.
 
@@ -244,6 +271,8 @@ class Coordinator:
 
 def _draw(here: Federation, run: Run, key: int) -> Anchor:
     counts = [c for c in (here.members[client].counts for client in sorted(run.clients)) if c is not None]
-    drawn = anchor(run.request.method, counts, seed=run.request.seed, number=key)
+    size, source = choose_size(run.request.method.anchor, counts)
+    kernel = draw_anchor(run.request.method, size, seed=run.request.seed, number=key)
+    drawn = Anchor(tuple(kernel.tolist()), source, size)
     store.add_anchor(here.archive.database, run.name, number=key, anchor=drawn)
     return drawn

@@ -19,6 +19,11 @@ from aggregator_service.storage.blobs import Blobs
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.nonces import Nonces
 from aggregator_service.uploads import Uploads
+from shared.errors import SettingsError
+from shared.signing.enrolment import kept_pair
+from shared.signing.keys import PrivateKey, read_private
+
+OWN = "aggregator"  # the name of its key's two files
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,7 @@ class Federation:
     quarantines: Quarantines
     arrivals: Arrivals
     signatures: Signatures
+    key: PrivateKey
 
     def close(self) -> None:
         self.signatures.close()
@@ -55,19 +61,30 @@ def _resumed(database: Database, settings: AggregatorSettings, metrics: Metrics,
     archive, members = Archive(database, blobs, settings), Members(records.clients(database))
     metrics.clients.set(len(members))
     conductor, declaration = Conductor(archive, metrics, clock=clock), settings.declaration()
+    keys = Keys(settings.registry)
     return Federation(
         archive=archive,
         members=members,
         conductor=conductor,
         uploads=Uploads(conductor, declaration, clock=clock),
-        intake=Intake(conductor, declaration, clock=clock),
+        intake=Intake(conductor, declaration, keys, clock=clock),
         quarantines=Quarantines(conductor, members, limit=settings.quarantine_refusals, clock=clock),
         arrivals=Arrivals(database, metrics, clock=clock),
-        signatures=_signatures(database, settings),
+        signatures=_signatures(database, settings, keys),
+        key=_own_key(settings),
     )
 
 
-def _signatures(database: Database, settings: AggregatorSettings) -> Signatures:
+def _own_key(settings: AggregatorSettings) -> PrivateKey:
+    """The key in the given file; else the one in the state directory, made at the first start. Its public half lies
+    beside it: silos pin it."""
+    path = settings.signing_key_file or kept_pair(OWN, settings.state_directory).private
+    if not path.exists():
+        raise SettingsError(f"signing_key_file: expected a private key at {path}, got none")
+    return read_private(path)
+
+
+def _signatures(database: Database, settings: AggregatorSettings, keys: Keys) -> Signatures:
     seconds = settings.signature_seconds
     nonces = Nonces(settings.state_directory, database.disk, seconds=REMEMBERED_WINDOWS * seconds)
-    return Signatures(Keys(settings.registry), nonces, seconds=seconds)
+    return Signatures(keys, nonces, seconds=seconds)

@@ -31,6 +31,8 @@ CALLS: dict[tuple[str, str], Call] = {
     ("PUT", f"{OWN}/update"): "update",
     ("PUT", f"{OWN}/keys"): "keys",
     ("PUT", f"{OWN}/shares"): "shares",
+    ("PUT", f"{OWN}/checks"): "checks",
+    ("PUT", f"{OWN}/consents"): "consents",
     ("PUT", f"{OWN}/answers"): "answers",
 }
 WRONG_METHOD = 405
@@ -123,6 +125,7 @@ class _Exchange:
             digest=self._hash.hexdigest(),
             status=status,
             code=code if status >= LEAST_REFUSED else None,
+            nonce=self._scope["state"].get("nonce"),
         )
 
 

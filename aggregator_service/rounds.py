@@ -2,7 +2,8 @@
 
 waiting -> open -> aggregated -> open ... -> finished; each but the last may also end as failed, with a reason.
 From aggregated a round opens again where the disk has lost an update of it.
-An open round of a secure run goes through the phases of `secure.phases`: keys -> shares -> masked -> answers.
+An open round of a secure run goes through the phases of `secure.phases`: keys -> shares -> checks -> masked ->
+consents -> answers.
 Times are seconds since the epoch, given by the caller.
 """
 
@@ -15,11 +16,12 @@ from aggregator_service.quarantine.words import SAID
 from aggregator_service.requests import require_quorum
 from aggregator_service.runs import Receipt, Run
 from aggregator_service.secure import phases
+from aggregator_service.secure.pledge import Pledge, find_objection, open_exchange, record_sum, require_welcome
 from shared.errors import ConflictError, NotFoundError, QuarantinedError, RoundClosedError
-from shared.schemas import Cause, Declaration, RunIn
+from shared.schemas import Cause, RunIn
 from shared.secure import server
-from shared.secure.messages import MaskedHeader, PublicKeys, SealedShares, UnmaskAnswer
-from shared.secure.server import SecureRound
+from shared.secure.messages import MaskedHeader, PublicKeys
+from shared.secure.server import Relayed, SecureRound
 
 
 def next_name(run: Run | None) -> str:
@@ -35,12 +37,12 @@ def start(
     *,
     clients: frozenset[str],
     now: float,
-    secure: Declaration | None = None,
+    pledge: Pledge | None = None,
     quarantined: Mapping[str, Cause] | None = None,
 ) -> Run:
     """A new run with everybody who has joined so far; ProtocolError if it could never reach its quorum."""
     require_quorum(request)
-    first = Run(name, request, now, now + request.deadline_seconds, clients, secure=secure)
+    first = Run(name, request, now, now + request.deadline_seconds, clients, pledge=pledge)
     return advance(replace(first, quarantined=dict(quarantined or {})), now)
 
 
@@ -69,18 +71,20 @@ def accept(run: Run, receipt: Receipt, *, earlier: Receipt | None = None, header
     return advance(taken, receipt.received_at)
 
 
-def take(run: Run, message: PublicKeys | SealedShares | UnmaskAnswer, *, now: float) -> Run:
-    """Take a message of a secure round in. The same one again changes nothing.
+def take(run: Run, message: Relayed, *, now: float) -> Run:
+    """Take a verified message of a secure round in. The same one again changes nothing.
 
     Raises NotFoundError (not enrolled, or not of the phase before), QuarantinedError, ConflictError (another message
     came before), RoundClosedError, ProtocolError (it does not fit).
     """
     require_taken(run, message.client)
-    if run.exchange is None or run.phase != "open" or message.round != run.round:
+    if run.exchange is None or run.pledge is None or run.phase != "open" or message.round != run.round:
         raise RoundClosedError(f"expected round {run.round} ({run.phase}) of {run.name}, got round {message.round}")
     exchange = server.accept(run.exchange, message)
     if exchange is run.exchange:
         return run
+    if isinstance(message, PublicKeys):
+        require_welcome(run.pledge, message)
     require_open(run, message.round, now=now)
     return advance(replace(run, exchange=exchange), now)
 
@@ -128,8 +132,8 @@ def _leave_open(run: Run, now: float) -> Run:
     if len(run.awaited) < run.quorum:
         left = f"{len(run.awaited)} clients are left that are not quarantined, expected {run.quorum} or more"
         return fail(run, f"round {run.round}: {left}", now=now)
-    if run.exchange is not None:
-        return _leave_phase(run, run.exchange, now)
+    if run.exchange is not None and run.pledge is not None:
+        return _leave_phase(run, run.pledge, run.exchange, now)
     late = now >= run.deadline
     if len(run.receipts) >= run.quorum and (late or not run.missing):
         return replace(run, phase="aggregated", closed_at=now)
@@ -139,11 +143,13 @@ def _leave_open(run: Run, now: float) -> Run:
     return fail(run, f"{held}, missing {', '.join(run.missing)}{_damage(run)}", now=now)
 
 
-def _leave_phase(run: Run, exchange: SecureRound, now: float) -> Run:
+def _leave_phase(run: Run, pledge: Pledge, exchange: SecureRound, now: float) -> Run:
     late, missing = now >= run.deadline, phases.expected(exchange, run.awaited)
     if phases.came(exchange) >= phases.needed(exchange, run.quorum) and (late or not missing):
         if exchange.phase == "answers":
             return replace(run, phase="aggregated", closed_at=now)
+        if exchange.phase != "consents" and (objection := find_objection(pledge, exchange)) is not None:
+            return fail(run, f"round {run.round}: {objection}", now=now)
         after = phases.next_phase(exchange)
         return replace(run, exchange=after, deadline=now + phases.PARTS[after.phase] * run.request.deadline_seconds)
     if not late:
@@ -170,10 +176,16 @@ def lose(run: Run, clients: Collection[str], *, now: float) -> Run:
     return advance(replace(run, phase="open", closed_at=None, receipts=kept, lost=run.lost | {*clients}), now)
 
 
-def proceed(run: Run, now: float) -> Run:
-    """Once the state after the current round is durable: the next round opens, or the run is finished."""
+def proceed(run: Run, now: float, *, start: str | None = None, earlier: tuple[str, ...] | None = None) -> Run:
+    """Once the state after the current round is durable: the next round opens, or the run is finished.
+
+    Of a secure run: `start`, the digest of that state; `earlier`, the members of another run's sum that began there.
+    """
     if run.phase != "aggregated":
         raise RoundClosedError(f"expected an aggregated round, got round {run.round} ({run.phase})")
+    if run.pledge is not None and run.exchange is not None:
+        pledge = record_sum(run.pledge, run.exchange).model_copy(update={"start": start, "earlier": earlier})
+        run = replace(run, pledge=pledge)
     if run.round == run.request.rounds:
         return replace(run, phase="finished", exchange=None)
     return _open(run, run.round + 1, now)
@@ -185,9 +197,9 @@ def fail(run: Run, reason: str, *, now: float) -> Run:
 
 
 def _open(run: Run, number: int, now: float) -> Run:
-    deadline, exchange = now + run.request.deadline_seconds, None
-    if run.secure is not None:
-        exchange = phases.opened(run.secure, run.name, number, len(run.awaited))
+    deadline, pledge, exchange = now + run.request.deadline_seconds, run.pledge, None
+    if pledge is not None:
+        pledge, exchange = open_exchange(pledge, run.request, run.name, number, len(run.awaited))
         deadline = now + phases.PARTS["keys"] * run.request.deadline_seconds
     opened = replace(run, phase="open", round=number, opened_at=now, deadline=deadline, closed_at=None)
-    return replace(opened, receipts={}, lost=frozenset(), readmitted=frozenset(), exchange=exchange)
+    return replace(opened, receipts={}, lost=frozenset(), readmitted=frozenset(), pledge=pledge, exchange=exchange)

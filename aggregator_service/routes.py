@@ -27,6 +27,7 @@ from shared.schemas import (
     RunIn,
     RunOut,
 )
+from shared.signing.messages import DIGEST, body_digest
 from shared.timeouts import RETRY_AFTER_SECONDS
 from shared.wire import MEDIA_TYPE
 
@@ -107,7 +108,7 @@ async def read_model(run: RunPath, request: Request, service: Service) -> Respon
 )
 async def read_anchor(run: RunPath, number: RoundPath, request: Request, service: Service) -> Response:
     anchor = await service.anchor(run, number)
-    message = AnchorOut(run=run, round=number, kernel=anchor.kernel, source=anchor.source)
+    message = AnchorOut(run=run, round=number, kernel=anchor.kernel, source=anchor.source, size=anchor.size)
     return _tagged(request, message.model_dump_json().encode(), "application/json")
 
 
@@ -202,5 +203,5 @@ def _sent(body: Body, headers: dict[str, str]) -> Response:
     """Parameters: a large body is read from its file as the caller takes it."""
     if (content := body.whole()) is not None:
         return Response(content, media_type=MEDIA_TYPE, headers=headers)
-    length = {"Content-Length": str(body.size)}
-    return StreamingResponse(body.stream(), media_type=MEDIA_TYPE, headers=headers | length)
+    known = {"Content-Length": str(body.size), DIGEST: body_digest(bytes.fromhex(body.digest))}
+    return StreamingResponse(body.stream(), media_type=MEDIA_TYPE, headers=headers | known)

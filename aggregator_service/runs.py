@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from aggregator_service.requests import needed_updates
-from shared.schemas import Cause, Declaration, Phase, RunIn
+from aggregator_service.secure.pledge import Pledge, select_awaited
+from shared.schemas import Cause, Phase, RunIn
 from shared.secure.server import SecureRound
 
 
@@ -28,7 +29,7 @@ class Run:
 
     `lost`: whose update of that round was accepted, and then damaged before it was aggregated.
     `quarantined`: who of the federation is shut out, and why; `readmitted`: let in again since this round was opened.
-    `secure`: what is summed in secret, None in an open run; `exchange`: that round's messages of it so far.
+    `pledge`: what a secure run is held on, None in an open one; `exchange`: the round's messages so far.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Run:
     lost: frozenset[str] = frozenset()
     quarantined: Mapping[str, Cause] = field(default_factory=dict)
     readmitted: frozenset[str] = frozenset()
-    secure: Declaration | None = None
+    pledge: Pledge | None = None
     exchange: SecureRound | None = None
 
     @property
@@ -54,8 +55,11 @@ class Run:
 
     @property
     def awaited(self) -> frozenset[str]:
-        """The enrolled clients that are not quarantined: those that count."""
-        return self.clients - self.quarantined.keys()
+        """The enrolled clients that are not quarantined, and that may be in this round: those that count."""
+        allowed = self.clients - self.quarantined.keys()
+        if self.pledge is None:
+            return allowed
+        return select_awaited(self.pledge, allowed, changing_members=self.request.changing_members)
 
     @property
     def quorum(self) -> int:

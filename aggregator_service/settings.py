@@ -39,6 +39,7 @@ class AggregatorSettings(Listening):
     operator_token: SecretStr | None = Field(None, description="secret of the operator's calls")
     operator_token_file: Path | None = Field(None, description="a file whose content is that secret")
     keys_directory: Path | None = Field(None, description="public keys <client>.pub; else `keys` with the state")
+    signing_key_file: Path | None = Field(None, description="signs its answers; else aggregator.key with the state")
     signature_seconds: int = Field(SIGNATURE_SECONDS, ge=1, le=3600, description="by which a request may be late")
     strategy: str = "lpsfed"
     method: MethodSettings = Field(MethodSettings(), description="width and layers fix what is exchanged")
@@ -76,6 +77,14 @@ class AggregatorSettings(Listening):
                 self.declaration()
         except SettingsError as error:
             raise ValueError(str(error)) from None
+        return self
+
+    @model_validator(mode="after")
+    def _spoken_to_by_tls(self) -> Self:
+        """What is masked is still called by its name: nobody on the way may read who takes part, and with which rho."""
+        open_port = not self.on_loopback and self.tls_certificate is None and not self.trusted_proxies
+        if self.secure and open_port:
+            raise ValueError("tls_certificate: expected one, or trusted_proxies that end TLS (secure), got neither")
         return self
 
     def token(self) -> str:

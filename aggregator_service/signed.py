@@ -22,7 +22,8 @@ ANOTHER_BODY = "content-digest: expected the sha256 of the body that came, got a
 
 @dataclass(frozen=True)
 class Signed:
-    """Leaves the client's name in the request's state, as `client`. A request that claims nothing passes without."""
+    """Leaves in the request's state the client's name, as `client`, and the signature's `nonce`. A request that claims
+    nothing passes without."""
 
     app: ASGIApp
     coordinator: Coordinator
@@ -41,7 +42,7 @@ class Signed:
             state["code"] = error.code
             await problems.answer(error)(scope, receive, send)
             return
-        state["client"] = claim.name
+        state["client"], state["nonce"] = claim.name, claim.nonce
         await self.app(scope, _Digested(receive, claim.digest), send)
 
 

@@ -22,6 +22,7 @@ def view(run: Run, client: str, *, sequence: int, now: float) -> RunOut:
         joined=len(run.clients),
         received=len(run.receipts),
         threshold=run.exchange.terms.threshold if run.exchange else None,
+        changing_members=run.request.changing_members,
         method=run.request.method,
     )
 

@@ -12,6 +12,7 @@ import typer
 
 from audit import console, evidence, flags
 from audit.case import open_case
+from audit.demonstration import plant_break
 from audit.entry import enter
 from audit.evidence import Evidence
 from audit.flags import RoleName
@@ -20,7 +21,7 @@ from audit.live import Places, read_services
 from audit.probes.meeting import leave, meet, others_left, peer
 from audit.report import report
 from shared.errors import SettingsError
-from shared.web.tls import Calling
+from shared.web.calling import Calling
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON alone")]
 AggregatorUrl = Annotated[str, typer.Option(help="where the aggregator answers")]
@@ -29,6 +30,9 @@ KeyFile = Annotated[Path | None, typer.Option(help="file with the key of the cli
 Authority = Annotated[Path | None, typer.Option("--ca", help="PEM; whose certificates are believed, and no others'")]
 Certificate = Annotated[Path | None, typer.Option(help="PEM, shown to a service that asks for one")]
 CertificateKey = Annotated[Path | None, typer.Option(help="PEM, the certificate's")]
+Patience = Annotated[
+    float, typer.Option(envvar="LPSFED_PROBE_MEET_SECONDS", min=0, max=3600, help="longest silence of the others")
+]
 HOME = "http://127.0.0.1:8800"
 
 
@@ -49,7 +53,7 @@ def probe(
     root: Annotated[Path, typer.Option(help="where others' files are looked for")] = Path("/"),
     meeting: Annotated[Path | None, typer.Option("--meet", envvar="LPSFED_PROBE_MEET", help="folder of all")] = None,
     expect: Annotated[str, typer.Option(envvar="LPSFED_PROBE_EXPECT", help="names that come there: a,b,c")] = "",
-    meet_seconds: Annotated[float, typer.Option(min=0, max=3600, help="longest wait for them")] = 60.0,
+    meet_seconds: Patience = 60.0,
     peers: Annotated[list[str] | None, typer.Option("--peer", help="NAME=ROLE@HOST:PORT; repeatable")] = None,
     behind: Annotated[str | None, typer.Option(help="a gateway's own part; by default by its name")] = None,
     port: Annotated[int | None, typer.Option(help="of this part's service; by default by its role")] = None,
@@ -114,6 +118,10 @@ def privacy_report(
     certificate_key: CertificateKey = None,
     every_field: Annotated[bool, typer.Option("--every-field", help="the fields of every update")] = False,
     every_probe: Annotated[bool, typer.Option("--every-probe", help="every probe by itself")] = False,
+    brief: Annotated[bool, typer.Option("--brief", help="a screen of it, if it holds")] = False,
+    demonstrate: Annotated[
+        bool, typer.Option("--demonstrate", help="before it the same with one deliberate break, which must be named")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Hold all that left the clients against all that arrived: from evidence, or from running services.
@@ -128,8 +136,12 @@ def privacy_report(
         places = Places(aggregator_url, operator_token_file, urls, keys, Calling(ca, certificate, certificate_key))
         parts = asyncio.run(read_services(places, probed=parts))
     made = report(open_case(parts))
+    if demonstrate and made.held and not as_json:
+        console.show_break(plant_break(parts))
     if as_json:
         sys.stdout.write(made.model_dump_json(indent=1) + "\n")
+    elif brief and made.held:
+        console.show_brief(made)
     else:
         one_by_one = [(part.name, one) for part in parts for one in part.probes] if every_probe else ()
         console.show(made, every_field=every_field, every_probe=one_by_one)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from audit.evidence import Evidence, now
 from shared.errors import FederationError, ProtocolError, TooLargeError, UnavailableError
 from shared.schemas import ArrivalOut, ArrivalsOut, Declaration, RunHistoryOut
-from shared.web.tls import reason
+from shared.web.calling import reason
 
 T = TypeVar("T")
 

@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from audit.demonstration import BREAK, Demonstration
 from audit.evidence import Probe
 from audit.findings import SHOWN, Finding
 from audit.probing import Tried
@@ -34,6 +35,40 @@ def show(report: Report, *, every_field: bool = False, every_probe: Iterable[tup
         OUT.print(Text(f"Note: {plain(note)}", "yellow"))
     OUT.print(Text(report.verdict, "bold green" if report.held else "bold red"))
     OUT.print(Text("\nNot covered:"), *(Text(f"- {line}") for line in report.not_covered), sep="\n")
+
+
+def show_break(found: Demonstration) -> None:
+    """The deliberate break and the red report, in a few lines."""
+    OUT.print(Text("1. A deliberate break", "bold"))
+    OUT.print(plain(f"{found.client} tries to send {BREAK} than it has declared, as a dishonest client would."))
+    OUT.print(plain(f"- Its own gate: {found.gate}."))
+    OUT.print(plain(f"- Past its gate, signed with its key, at the aggregator: {found.aggregator}. That is on record."))
+    OUT.print(plain("- The report, as long as nobody owns up to it:"))
+    OUT.print(Text(found.red.verdict, "bold red"))
+    for fault in (fault for one in found.red.findings for fault in one.faults[:SHOWN]):
+        OUT.print(Text.assemble("  ", Text(plain(fault).plain, "red")))
+    OUT.print(plain(f"It was the probe of {found.client}, and its evidence says so. With all the evidence:"))
+    OUT.print()
+
+
+def show_brief(report: Report) -> None:
+    """A screen: how much crossed, what is in an update, what was checked, and the verdict."""
+    OUT.print(Text("2. What crossed", "bold"), _sums(report), sep="\n")
+    OUT.print(*(_fields(report, one) for one in _first_latest(report.rounds)), sep="\n")
+    OUT.print(*(Text.assemble(GOOD if one.held else BAD, f": {one.expected}") for one in report.findings), sep="\n")
+    for note in report.notes:
+        OUT.print(Text(f"Note: {plain(note)}", "yellow"))
+    OUT.print(Text(report.verdict, "bold green" if report.held else "bold red"))
+    OUT.print(f"{len(report.not_covered)} things are not covered: the whole report, without --brief, names them.")
+
+
+def _sums(report: Report) -> Table:
+    table = _table("Every call of each client", ("client",), ("calls", "bytes up", "bytes down"))
+    for name in dict.fromkeys(one.client for one in report.totals):
+        own = [one for one in report.totals if one.client == name]
+        sums = (sum(one.calls for one in own), sum(one.bytes_up for one in own), sum(one.bytes_down for one in own))
+        table.add_row(plain(name), *(f"{number:,}" for number in sums))
+    return table
 
 
 def _crossed(report: Report, *, every_field: bool) -> Iterator[RenderableType]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 
 from audit import collect
-from audit.evidence import Evidence, Probe, now
+from audit.evidence import Evidence, Probe, Role, now
 from audit.probes import addresses, bodies, files, gate, network, uploads
 from audit.probes.meeting import Part
 from audit.probes.network import Outside, Surroundings
@@ -17,9 +17,9 @@ from client_service.boundary.signing_key import own_key
 from shared.errors import SettingsError
 from shared.signing.messages import Signatory
 from shared.web.address import require_url
-from shared.web.tls import Calling
+from shared.web.calling import Calling
 
-CALL_SECONDS = 20.0
+CALL_SECONDS = 60.0  # a busy machine answers late
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,10 @@ async def inquire(inquiry: Inquiry) -> Evidence:
 
 def _surroundings(inquiry: Inquiry) -> Surroundings:
     hosts = addresses.hosts(addresses.own())
-    return Surroundings(inquiry.own, inquiry.parts, hosts, inquiry.published, inquiry.outside)
+    services = inquiry.services
+    urls: dict[Role, str] = {"aggregator": services.aggregator, "client": services.client}
+    by_tls = {role: services.calling.context for role, url in urls.items() if url.startswith("https:")}
+    return Surroundings(inquiry.own, inquiry.parts, hosts, inquiry.published, inquiry.outside, by_tls)
 
 
 async def _aggregator(inquiry: Inquiry) -> Evidence:

@@ -14,11 +14,12 @@ from audit.case import Case, Client
 from audit.findings import Finding, finding
 from client_service.boundary.crossings import Attempt
 from client_service.boundary.gate import declared_calls
+from client_service.boundary.headed_ledger import ADOPTED
 from client_service.boundary.ledger import follow_chain
 from client_service.boundary.masked import MESSAGES
 from shared.masked_wire import size
 from shared.schemas import Counts, Declaration, JoinIn
-from shared.secure.agreement import Form, beside, forms, terms
+from shared.secure.agreement import Form, beside, forms
 from shared.secure.messages import MaskedHeader
 from shared.strategy import Parameters
 from shared.wire import encode
@@ -28,11 +29,13 @@ SAID = ("update", *MESSAGES)  # the calls of a round that have a body
 
 
 def chain(case: Case) -> Finding:
-    entries = sum(len(client.evidence.entries) for client in case.clients.values())
+    entries = [entry for client in case.clients.values() for entry in client.evidence.entries]
+    adopted = sum(entry.get("kind") == ADOPTED for entry in entries)
+    told = f"; the silos adopted their records as they were {counted(adopted, 'time')}" if adopted else ""
     return finding(
         "chain",
         "every ledger an unbroken chain of hashes from its first entry",
-        f"{counted(len(case.clients), 'ledger')}, {counted(entries, 'entry', 'entries')}, unbroken",
+        f"{counted(len(case.clients), 'ledger')}, {counted(len(entries), 'entry', 'entries')}, unbroken{told}",
         (f"{name}: {fault}" for name, client in case.clients.items() for fault in _chain(client)),
     )
 
@@ -75,14 +78,14 @@ def _places(client: Client) -> set[str]:
 
 
 def _strays(client: Client) -> Iterator[str]:
-    """Entries that are neither an intent nor the one outcome of an earlier intent."""
+    """Entries that are neither an intent nor the one outcome of an earlier intent. `chain` tells of adoptions."""
     waiting: set[Any] = set()
     for number, entry in enumerate(client.evidence.entries, start=1):
         if entry.get("kind") == "intent":
             waiting.add(entry.get("sequence"))
         elif entry.get("kind") == "outcome" and entry.get("of") in waiting:
             waiting.discard(entry.get("of"))
-        else:
+        elif entry.get("kind") != ADOPTED:
             yield f"entry {number} is neither an intent nor the outcome of one"
 
 
@@ -140,7 +143,7 @@ def _length(client: Client, attempt: Attempt) -> int:
     if declaration.secure:
         place = {"run": str(attempt.run), "round": attempt.round or 1, "client": client.evidence.name}
         header = MaskedHeader.model_validate({**place, "digest": "0" * 64, "scalars": scalars})
-        return size(terms(declaration, header.run, header.round), header)
+        return size(declaration, header)
     arrays = {spec.name: np.zeros(spec.shape, dtype=np.float32) for spec in declaration.tensors}
     return len(encode(Parameters(arrays, scalars)))
 

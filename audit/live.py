@@ -9,7 +9,7 @@ from pathlib import Path
 from audit.collect import of_aggregator, of_client
 from audit.evidence import Evidence
 from audit.inquiry import opened, token
-from shared.web.tls import Calling
+from shared.web.calling import Calling
 
 
 @dataclass(frozen=True)

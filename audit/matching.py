@@ -22,7 +22,8 @@ FROM_BETWEEN = (502, 504)  # a proxy says so, of an answer that it did not get
 
 @dataclass(frozen=True)
 class Sending:
-    """One body that left, as its sender tells it. `status` is None where it heard of no answer."""
+    """One body that left, as its sender tells it. `status` is None where it heard of no answer, `nonce` where the
+    ledger does not tell it."""
 
     source: Source
     call: str
@@ -31,6 +32,7 @@ class Sending:
     bytes: int
     sha256: str
     status: int | None
+    nonce: str | None = None
 
     @property
     def accepted(self) -> bool:
@@ -56,7 +58,7 @@ def refused(arrival: ArrivalOut) -> bool:
 
 def from_ledger(attempts: Iterable[Attempt]) -> list[Sending]:
     return [
-        Sending("ledger", one.call, one.run, one.round, one.bytes, one.sha256, one.status)
+        Sending("ledger", one.call, one.run, one.round, one.bytes, one.sha256, one.status, one.nonce)
         for one in attempts
         if one.call in ("join", "update", *MESSAGES)
     ]
@@ -81,6 +83,8 @@ def match(arrivals: Sequence[ArrivalOut], sendings: Sequence[Sending]) -> Matche
     left, unsaid = list(arrivals), list(sendings)
     pairs: list[tuple[ArrivalOut, Sending]] = []
     for of_arrival, of_sending in (
+        (_request_answered, _request_and_answer),
+        (_request, _request_not_accepted),
         (_whole_answered, _whole_and_answer),
         (_whole, _whole_not_accepted),
         (_place_answered, _place_and_answer),
@@ -99,6 +103,23 @@ def _place(one: ArrivalOut | Sending) -> Hashable:
 
 def _whole(one: ArrivalOut) -> Hashable:
     return _place(one), one.size, one.digest
+
+
+def _request(one: ArrivalOut) -> Hashable:
+    return _whole(one), one.nonce
+
+
+def _request_answered(one: ArrivalOut) -> Hashable:
+    return _request(one), one.status
+
+
+def _request_and_answer(one: Sending) -> Hashable | None:
+    """The very request, where its ledger tells the nonce."""
+    return None if one.nonce is None else (((_place(one), one.bytes, one.sha256), one.nonce), one.status)
+
+
+def _request_not_accepted(one: Sending) -> Hashable | None:
+    return None if one.nonce is None or one.accepted else ((_place(one), one.bytes, one.sha256), one.nonce)
 
 
 def _whole_answered(one: ArrivalOut) -> Hashable:

@@ -132,6 +132,26 @@ def _place(one: ArrivalOut | Sending) -> str:
     return one.call if one.run is None else f"{one.call} of {one.run} round {one.round}"
 
 
+def nonces(matches: Matches) -> Finding:
+    """A ledger that was written anew, however well, has other entries than those by which its requests were signed."""
+    pairs = {name: [pair for pair in found.pairs if _tells_nonces(*pair)] for name, found in matches.items()}
+    return finding(
+        "entries",
+        "every body that arrived was signed by the nonce that its entry in the ledger makes",
+        f"{counted(sum(map(len, pairs.values())), 'body', 'bodies')} signed by their entries",
+        (
+            f"{name}, {_told(arrival)}: signed by another entry than the ledger has"
+            for name, found in pairs.items()
+            for arrival, sending in found
+            if arrival.nonce != sending.nonce
+        ),
+    )
+
+
+def _tells_nonces(arrival: ArrivalOut, sending: Sending) -> bool:
+    return sending.source == "ledger" and arrival.nonce is not None and sending.nonce is not None
+
+
 def arrived(case: Case, matches: Matches) -> Finding:
     lost = sum(len(found.lost) for found in matches.values())
     faults = [

@@ -86,6 +86,7 @@ def report(case: Case) -> Report:
         ledgers.fields(case),
         records.receipts(case),
         records.on_ledger(case, matches),
+        records.nonces(matches),
         records.arrived(case, matches),
         records.refusals(case),
         records.undeclared(matches),

@@ -10,6 +10,7 @@ import stamina
 
 from client_service.app import create_app
 from client_service.logs import LOGGER
+from client_service.service import ClientService
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import FederationError, SettingsError
 from shared.web.logs import configure
@@ -30,7 +31,15 @@ def serve(settings: ClientSettings) -> None:
 async def _serve(settings: ClientSettings) -> None:
     app = create_app(settings)
     LOGGER.info("starting", client=settings.name, host=settings.host, port=settings.port)
-    await run_server(app, settings, identities=app.state.identities, wind_down=lambda: None, logger=LOGGER)
+    service: ClientService = app.state.service
+    await run_server(
+        app,
+        settings,
+        identities=app.state.identities,
+        wind_down=lambda: None,
+        hindrance=lambda: service.hindrance,
+        logger=LOGGER,
+    )
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
+from client_service.anchors import AnchorQuestion, KnownAnchors
 from client_service.boundary.aggregator import Aggregator
 from client_service.figures import kept_quality
 from client_service.learning.interrupt import Interrupt
@@ -20,11 +21,13 @@ from client_service.metrics import Metrics
 from client_service.participation import Participation, Place
 from client_service.privacy.guard import Guard
 from client_service.schemas import QualityOut, RoundQuality
+from client_service.secure.masking import Masking
 from client_service.sending import Sending
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings, allowed
 from client_service.shard import Shard
 from shared.errors import ConflictError, FederationError, PrivacyError, UnavailableError
+from shared.graph import Float64
 from shared.privacy import few_clients
 from shared.schemas import Counts, Declaration, RunOut
 from shared.settings import MethodSettings
@@ -54,7 +57,7 @@ class Standing:
 @dataclass(frozen=True)
 class Silo:
     """What the agent works with and the network never sees. `interrupt`: what its slow work looks at. `guard`: there
-    with differential privacy."""
+    with differential privacy; `masking`: there in a secure federation; `anchors`: which ones rho was compared with."""
 
     settings: ClientSettings
     shard: Shard
@@ -62,7 +65,9 @@ class Silo:
     device: torch.device
     metrics: Metrics
     interrupt: Interrupt
+    anchors: KnownAnchors
     guard: Guard | None = None
+    masking: Masking | None = None
 
 
 class Agent:
@@ -74,7 +79,7 @@ class Agent:
         self._sequence: int | None = None
         self._joined = False
         self._signature_seconds: float | None = None
-        self._sending = Sending(silo.settings, aggregator, silo.guard, silo.metrics, worker)
+        self._sending = Sending(silo.settings, aggregator, silo.metrics, worker, guard=silo.guard, masking=silo.masking)
         self.standing = Standing(shared_digest=self._kept().shared_digest)
         self.participation: Participation | None = None
 
@@ -160,7 +165,7 @@ class Agent:
         number = _closed(state)
         if not await self._off_loop(part.resume, number):
             found = await self._personalised(run, number) if number else await self._aggregator.model(run)
-            received = await self._sending.mixed(part, None, found) if number else found
+            received = await self._sending.received(part, None, found, number)
             await self._off_loop(part.begin, received, number)
         self._note(shared_digest=part.shared_digest())
         self.participation = part
@@ -185,7 +190,8 @@ class Agent:
         if part.applied == number - 1 and part.took_part(number):
             await self._round(part, state, number)
         elif part.applied < number:
-            received = await self._sending.mixed(part, None, await self._personalised(part.place.run, number))
+            given = await self._personalised(part.place.run, number)
+            received = await self._sending.received(part, None, given, number)
             await self._off_loop(part.go_on, received, number)
             self._note(shared_digest=part.shared_digest())
 
@@ -196,8 +202,8 @@ class Agent:
         update, seconds = await self._fit(part, state, number)
         if number == state.round and state.phase == "open" and state.standing == "expected":
             self._note(phase="uploading")
-            await self._sending.send(part, update, state.threshold)
-        received = await self._sending.mixed(part, update, await self._personalised(run, number))
+            await self._sending.send(part, update, state)
+        received = await self._sending.received(part, update, await self._personalised(run, number), number)
         traffic = self._aggregator.traffic
         figures = RoundQuality(
             round=number,
@@ -217,10 +223,17 @@ class Agent:
 
     async def _fit(self, part: Participation, state: RunOut, number: int) -> tuple[Parameters, float]:
         strategy = build_strategy(self._silo.settings.strategy, part.place.method)
-        anchor = await self._aggregator.anchor(part.place.run, number) if "rho" in strategy.scalars else None
-        moment = Moment(number, state.rounds, state.seed, anchor)
+        anchor = await self._anchor(part.place, state, number) if "rho" in strategy.scalars else None
+        moment = Moment(number, state.rounds, state.seed, anchor, self._sending.draws(part.place.run))
         self._note(phase="training")
         return await self._off_loop(part.fit, strategy, moment, part.received)
+
+    async def _anchor(self, place: Place, state: RunOut, number: int) -> Float64:
+        """K^R of the round, as this client draws it. PrivacyError where the aggregator says another one, and where rho
+        would be compared with more anchors than the silo's policy allows."""
+        said = await self._aggregator.anchor(place.run, number)
+        anchors, question = self._silo.anchors, AnchorQuestion(place.method, state.seed, number)
+        return await self._off_loop(anchors.accept, question, said)
 
     async def _personalised(self, run: str, number: int) -> Parameters:
         """Wait for the round to be aggregated. The aggregator's deadline bounds the wait: a failed run is refused."""

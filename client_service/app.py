@@ -17,8 +17,9 @@ from client_service.settings import ClientSettings
 from shared.web import problems, reference
 from shared.web.access import Addressed, Limited, Observed, Timed
 from shared.web.built import build
+from shared.web.calling import Calling
 from shared.web.pace import Buckets, Paced
-from shared.web.tls import Calling, Identity
+from shared.web.tls import Identity
 
 
 def create_app(settings: ClientSettings, outside: httpx.AsyncBaseTransport | None = None) -> FastAPI:

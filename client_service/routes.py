@@ -112,6 +112,8 @@ async def live(service: Service) -> dict[str, str]:
 
 @inside.get("/health/ready")
 async def ready(service: Service) -> dict[str, str]:
+    if (hindrance := service.hindrance) is not None:
+        raise UnavailableError(hindrance)
     return {"status": "ready", "model": "none yet" if service.recommender.served is None else "serving"}
 
 

@@ -13,13 +13,12 @@ from client_service.metrics import Metrics
 from client_service.participation import Participation
 from client_service.privacy.guard import Guard, Occasion
 from client_service.secure.exchange import Exchange
-from client_service.secure.mixing import mixture, told
-from client_service.secure.vault import Vault
+from client_service.secure.masking import Masking
+from client_service.secure.mixing import mix_received, split_rhobar
 from client_service.settings import ClientSettings
 from shared.errors import ConflictError, NotFoundError, PrivacyError, RoundClosedError
 from shared.privacy import pass_gate
-from shared.schemas import ReceiptOut
-from shared.secure.agreement import terms
+from shared.schemas import ReceiptOut, RunOut
 from shared.strategies import build_strategy
 from shared.strategy import Parameters
 
@@ -27,17 +26,28 @@ T = TypeVar("T")
 
 
 class Sending:
-    """Of one client. `guard`: there with differential privacy; `worker`: the thread for what is slow."""
+    """Of one client. `guard`: there with differential privacy; `masking`: there in a secure federation; `worker`: the
+    thread for what is slow."""
 
     def __init__(
-        self, settings: ClientSettings, aggregator: Aggregator, guard: Guard | None, metrics: Metrics, worker: Executor
+        self,
+        settings: ClientSettings,
+        aggregator: Aggregator,
+        metrics: Metrics,
+        worker: Executor,
+        *,
+        guard: Guard | None,
+        masking: Masking | None,
     ) -> None:
         self._declaration, self._aggregator, self._guard = settings.declaration(), aggregator, guard
+        self._masking, self._wait = masking, settings.wait_seconds
         self._metrics, self._worker = metrics, worker
-        self._vault = Vault(settings.state_directory)
-        self._exchange = Exchange(settings.name, aggregator, self._vault, wait=settings.wait_seconds)
 
-    async def send(self, part: Participation, update: Parameters, threshold: int | None) -> None:
+    def draws(self, run: str) -> bytes:
+        """What a run's training draws from beside its seed; nothing in an open federation."""
+        return b"" if self._masking is None else self._masking.draws(run)
+
+    async def send(self, part: Participation, update: Parameters, state: RunOut) -> None:
         """The update or, with differential privacy, its release alone; nothing where the silo's budget is spent.
 
         A round that was closed without this client is no error: it goes on with what it gives. Nor is it one that the
@@ -49,7 +59,7 @@ class Sending:
             LOGGER.warning("privacy_budget_spent", run=run, round=number)
             return
         try:
-            receipt = await self._sent(run, number, leaving, threshold)
+            receipt = await self._sent(part, leaving, state)
             LOGGER.info("uploaded", run=run, round=number, bytes=receipt.size, digest=receipt.digest)
             self._metrics.upload_bytes.inc(receipt.size)
         except (ConflictError, NotFoundError) as error:
@@ -65,31 +75,40 @@ class Sending:
         at = (place.run, place.seed, place.method, moment.round, moment.rounds, part.received, moment.anchor)
         return await self._off_loop(lambda: release(update, Occasion(*at)))
 
-    async def _sent(self, run: str, number: int, update: Parameters, threshold: int | None) -> ReceiptOut:
+    async def _sent(self, part: Participation, update: Parameters, state: RunOut) -> ReceiptOut:
         """As it is, or masked where the silo demands that; never the one for the other."""
         body = pass_gate(self._declaration, update)
-        if not self._declaration.secure:
+        run, number = part.place.run, part.moment.round
+        if self._masking is None:
             return await self._aggregator.upload(run, number, body)
-        if threshold is None:
+        if state.threshold is None:
             raise PrivacyError("expected a secure round, as this silo demands, got an open one")
-        return await self._exchange.send(terms(self._declaration, run, number, threshold), update)
+        terms = self._masking.terms(self._declaration, part.place.method, run, number, state)
+        exchange = Exchange(self._masking, self._aggregator, wait=self._wait)
+        return await exchange.send(terms, update)
 
-    async def mixed(self, part: Participation, update: Parameters | None, given: Parameters) -> Parameters:
-        """What this client goes on with after a round: what it was given, or in a secure federation its own mixture
-        with what it has sent. The round's secrets are of no more use then.
+    async def received(
+        self, part: Participation, update: Parameters | None, given: Parameters, number: int
+    ) -> Parameters:
+        """What this client goes on with after round `number` (0: where the run begins): what it was given, or in a
+        secure federation its own mixture with what it has sent. The round's secrets are of no more use then.
 
         With differential privacy that is the release: the next one begins at what the aggregator might know.
         """
-        if not self._declaration.secure:
+        if self._masking is None:
             return given
-        summed = told(given)[0] < 1.0
+        self._masking.remember_start(part.place.run, number + 1, given)
+        if number == 0:
+            return given
+        summed = split_rhobar(given)[0] < 1.0
         own = await self._leaving(part, update) if summed and update is not None else None
         self.forget()
-        return mixture(build_strategy(self._declaration.strategy, part.place.method), given, own)
+        return mix_received(build_strategy(self._declaration.strategy, part.place.method), given, own)
 
     def forget(self) -> None:
         """The secrets of a round that is over."""
-        self._vault.forget()
+        if self._masking is not None:
+            self._masking.vault.forget()
 
     async def _off_loop(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function)

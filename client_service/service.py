@@ -10,18 +10,23 @@ from contextlib import asynccontextmanager, suppress
 import httpx
 
 from client_service.agent import Agent, Silo, Standing
+from client_service.anchors import KnownAnchors
 from client_service.boundary.aggregator import connected
 from client_service.boundary.gate import Boundary
-from client_service.boundary.ledger import Ledger
+from client_service.boundary.headed_ledger import HeadedLedger
 from client_service.boundary.signing_key import own_key
 from client_service.device import choose_device, pin_threads
 from client_service.figures import kept_quality, kept_spectra
 from client_service.learning.interrupt import Interrupt
 from client_service.logs import LOGGER
 from client_service.metrics import Metrics
+from client_service.open_records import OpenRecords, open_records
 from client_service.participation import kept_model
 from client_service.privacy.guard import Guard, notices
 from client_service.schemas import QualityOut, SpectrumOut, StatusOut
+from client_service.secure.masking import Masking, open_masking
+from client_service.secure.members import KnownMembers
+from client_service.secure.memory import RoundMemory
 from client_service.serving.recommender import Recommender, Served
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
@@ -29,6 +34,7 @@ from client_service.shard.catalogue import placed
 from shared.errors import DataError, UnavailableError
 from shared.ownership import owned
 from shared.schemas import Declaration
+from shared.signing.keys import PrivateKey
 
 
 class ClientService:
@@ -37,12 +43,11 @@ class ClientService:
     def __init__(self, settings: ClientSettings, outside: httpx.AsyncBaseTransport) -> None:
         self.settings, self.metrics = settings, Metrics()
         self.device, self.device_reason = choose_device(settings.device)
-        self.ledger = Ledger(settings.state_directory / "ledger.jsonl")
+        self._records: OpenRecords | None = None
         self._outside = outside
         self._models = settings.state_directory / "model"
         self._recommender: Recommender | None = None
         self._agent: Agent | None = None
-        self._guard: Guard | None = None
         self._following: asyncio.Task[None] | None = None
         self.metrics.watch_state(settings.state_directory, self.status)
 
@@ -53,13 +58,30 @@ class ClientService:
         return self._recommender
 
     @property
+    def ledger(self) -> HeadedLedger:
+        if self._records is None:
+            raise UnavailableError("the client has not opened its records yet")
+        return self._records.ledger
+
+    @property
+    def _guard(self) -> Guard | None:
+        return None if self._records is None else self._records.guard
+
+    @property
     def live(self) -> bool:
         """False when the agent has ended by a mistake of ours: then only a restart helps."""
         return self._following is None or not self._following.done()
 
+    @property
+    def hindrance(self) -> str | None:
+        """Why nobody should ask for recommendations now; None where nothing is in the way."""
+        if self._recommender is None:
+            return "the client is reading its shard"
+        return None if self.live else "the agent has ended; the log says why"
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """DataError or SettingsError when the shard or the state directory is of no use.
+        """DataError or SettingsError when the shard or the state directory is of no use, or records are damaged.
 
         At the end slow work is interrupted first: leaving the worker waits for it.
         """
@@ -68,15 +90,18 @@ class ClientService:
             owned(self.settings.state_directory),
             ThreadPoolExecutor(1, "training", initializer=pin_threads, initargs=(pinned,)) as worker,
         ):
+            key = own_key(self.settings.name, self.settings.state_directory, self.settings.signing_key_file)
             shard = await asyncio.get_running_loop().run_in_executor(worker, self._read)
             self._recommender = Recommender(shard)
             LOGGER.info("device", device=str(self.device), reason=self.device_reason, threads=pinned)
-            self._guard = await asyncio.get_running_loop().run_in_executor(worker, self._guarding, shard)
-            settings, boundary = self.settings, self._boundary()
-            key = own_key(settings.name, settings.state_directory, settings.signing_key_file)
-            limits = settings.limits()
-            async with connected(boundary, self.ledger, key, limits=limits, inner=self._outside) as link:
-                self._agent = Agent(self._silo(shard, interrupt), link, worker)
+            records = await asyncio.get_running_loop().run_in_executor(worker, self._open, key, shard)
+            boundary, limits = self._boundary(), self.settings.limits()
+            members, masking = self._peers(key, records)
+            async with (
+                _sealed_at_end(records),
+                connected(boundary, records.ledger, key, limits=limits, inner=self._outside, members=members) as link,
+            ):
+                self._agent = Agent(self._silo(shard, interrupt, records, masking), link, worker)
                 self._following = asyncio.create_task(self._follow(shard, worker))
                 try:
                     yield
@@ -108,16 +133,39 @@ class ClientService:
             LOGGER.error("kept_model_refused", reason=str(error))
             return None
 
-    def _silo(self, shard: Shard, interrupt: Interrupt) -> Silo:
-        return Silo(self.settings, shard, self.recommender, self.device, self.metrics, interrupt, self._guard)
+    def _silo(self, shard: Shard, interrupt: Interrupt, records: OpenRecords, masking: Masking | None) -> Silo:
+        settings, policy = self.settings, self.settings.policy
+        limit = None if settings.privacy.on else policy.anchors
+        anchors = KnownAnchors(records.anchors, shard.digest, limit=limit, agreed=policy.anchor_size)
+        return Silo(
+            settings,
+            shard,
+            self.recommender,
+            self.device,
+            self.metrics,
+            interrupt,
+            anchors,
+            guard=records.guard,
+            masking=masking,
+        )
 
-    def _guarding(self, shard: Shard) -> Guard | None:
+    def _peers(self, key: PrivateKey, records: OpenRecords) -> tuple[KnownMembers | None, Masking | None]:
+        """Whose answers are believed, where the silo pins that; and what secure rounds need."""
         settings = self.settings
-        if not settings.privacy.on:
-            return None
-        guard = Guard(settings.privacy, settings.state_directory, shard.digest, settings.declaration())
-        self.metrics.watch_privacy(lambda: guard.standing)
-        return guard
+        if settings.members is None and not settings.trust_on_first_use:
+            return None, None
+        memory = RoundMemory(records.rounds)
+        members = KnownMembers(settings.members, memory)
+        if not settings.secure:
+            return members, None
+        said = {"noised": settings.privacy.on, "changing_members": settings.policy.changing_members}
+        return members, open_masking(settings.name, settings.state_directory, key, members, memory, **said)
+
+    def _open(self, key: PrivateKey, shard: Shard) -> OpenRecords:
+        self._records = found = open_records(self.settings, key, shard)
+        if (guard := found.guard) is not None:
+            self.metrics.watch_privacy(lambda: guard.standing)
+        return found
 
     def _boundary(self) -> Boundary:
         settings, policy = self.settings, self.settings.policy
@@ -162,3 +210,11 @@ class ClientService:
     def declaration(self) -> Declaration:
         """All that may leave this client."""
         return self.settings.declaration()
+
+
+@asynccontextmanager
+async def _sealed_at_end(records: OpenRecords) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        records.seal()

@@ -15,7 +15,7 @@ from pydantic_settings import SettingsConfigDict
 from client_service.device import DeviceWish
 from client_service.privacy.settings import PrivacySettings, require_accountable
 from shared.errors import PrivacyError, SettingsError
-from shared.schemas import ClientName, Declaration
+from shared.schemas import ClientName, Counts, Declaration
 from shared.secure.agreement import secured
 from shared.settings import MethodSettings
 from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
@@ -44,6 +44,11 @@ class Policy(BaseModel):
     )
     scalars: tuple[str, ...] = Field(("margin", "rho"), description="scalars that may leave")
     counts: bool = Field(False, description="may the numbers of users, items and edges be given for the anchor?")
+    anchors: int = Field(32, ge=1, le=10_000, description="different anchors that rho of one shard is compared with")
+    anchor_size: Counts | None = Field(None, description="of an anchor whose size is that of counts, as agreed upon")
+    changing_members: bool = Field(
+        False, description="secure runs: may a change of this silo alone tell its update, where the operator allows it?"
+    )
     max_upload_bytes: int = Field(64 << 20, ge=1)
 
 
@@ -57,6 +62,9 @@ class ClientSettings(Listening):
     name: ClientName
     shard: Path = Field(description="folder with the silo's interactions.parquet")
     state_directory: Path = Field(description="ledger, spectrum and models")
+    records_directory: Path | None = Field(
+        None, description="where the heads of ledger and account are kept; else with them"
+    )
     cache_directory: Path | None = Field(None, description="what follows from the shard alone; else with the models")
     signing_key_file: Path | None = Field(None, description="private key, PEM; else <name>.key in the state directory")
     aggregator_url: str = Field("http://127.0.0.1:8800", pattern=r"^https?://[^/?#]+$")
@@ -64,6 +72,8 @@ class ClientSettings(Listening):
     catalogue: Path | None = Field(None, description="ids of the items that all clients share, one a line")
     method: MethodSettings = Field(MethodSettings(), description="its width and layers fix what may leave")
     secure: bool = Field(False, description="what leaves is masked; an aggregator that would see it is refused")
+    members: Path | None = Field(None, description="keys of the aggregator and of all clients: `lpsfed members`")
+    trust_on_first_use: bool = Field(False, description="without members: believe each key that is seen first")
     policy: Policy = Policy()
     privacy: PrivacySettings = Field(PrivacySettings(), description="noise on what leaves; the silo's choice alone")
     device: DeviceWish = "auto"
@@ -124,6 +134,20 @@ class ClientSettings(Listening):
                 secured(strategy.declaration(self.method), strategy, self.method)
         except SettingsError as error:
             raise ValueError(str(error)) from None
+        return self
+
+    @model_validator(mode="after")
+    def _knows_its_peers(self) -> Self:
+        """Masks hide nothing from an aggregator that invents the peers, or from somebody who plays the aggregator."""
+        if self.members is not None and self.trust_on_first_use:
+            raise ValueError("trust_on_first_use: expected it or members, got both")
+        if not self.secure:
+            return self
+        if self.members is None and not self.trust_on_first_use:
+            raise ValueError("members: expected a file of members (secure), or trust_on_first_use; got neither")
+        url = httpx.URL(self.aggregator_url)
+        if url.scheme == "http" and not is_loopback(url.host):
+            raise ValueError("aggregator_url: expected one that begins with https: (secure), or loopback; got another")
         return self
 
     @model_validator(mode="after")

@@ -9,6 +9,7 @@ import numpy as np
 from shared.graph import Float64
 
 ZERO = 1e-9  # an eigenvalue below this is a zero of the Laplacian (one a connected component), up to rounding
+SIGNIFICANT_BITS = 10  # of a rho that leaves a client: off by .05 % of itself at most
 LEAST_LENGTH = 8  # with fewer non-zero eigenvalues a comparison says nothing
 
 
@@ -35,6 +36,16 @@ def divergence(anchor: Float64, own: Float64) -> float | None:
     if len(reference) < LEAST_LENGTH:
         return None
     return max(0.0, float(np.sum(reference * np.log(reference / local))))
+
+
+def round_divergence(rho: float) -> float:
+    """rho to SIGNIFICANT_BITS binary digits, which is how it leaves a client.
+
+    Paper: rho as it is computed; here: rounded, because each exact rho is one linear equation of the spectrum's
+    logarithms to 53 binary digits: with as many anchors as eigenvalues all of them could be solved for.
+    """
+    mantissa, exponent = math.frexp(rho)
+    return math.ldexp(round(mantissa * 2**SIGNIFICANT_BITS), exponent - SIGNIFICANT_BITS)
 
 
 def greatest_divergence(cutoff: int, largest: float = 1.0) -> float:

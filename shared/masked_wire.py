@@ -15,9 +15,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
 from shared.errors import ProtocolError
+from shared.schemas import Declaration
 from shared.secure import vector
 from shared.secure.fixed_point import Ring
-from shared.secure.messages import MaskedHeader, Terms
+from shared.secure.messages import MaskedHeader, visible_scalars
 from shared.secure.vector import MaskedUpdate
 
 DTYPE = "U64"
@@ -30,21 +31,21 @@ def encode_masked(update: MaskedUpdate) -> bytes:
     return save(arrays, metadata={FIELD: update.header.model_dump_json()})
 
 
-def decode_masked(terms: Terms, body: bytes) -> MaskedUpdate:
-    """What a body in memory holds, if it is this round's and in the one form; else ProtocolError."""
+def decode_masked(declaration: Declaration, body: bytes) -> MaskedUpdate:
+    """What a body in memory holds, if it is a masked vector of this declaration in the one form; else ProtocolError."""
     try:
         arrays = load(body)
         fields = json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")]).get("__metadata__") or {}
     except (SafetensorError, ValueError, KeyError, RecursionError):
         raise ProtocolError("expected a safetensors body, got another") from None
     found = MaskedUpdate(_header(fields), arrays)
-    _require(terms, found)
+    _require(declaration, found)
     if encode_masked(found) != body:
         raise ProtocolError("expected the masked vector in the one form that a client writes, got another form of it")
     return found
 
 
-def open_masked(terms: Terms, path: Path) -> MaskedUpdate:
+def open_masked(declaration: Declaration, path: Path) -> MaskedUpdate:
     """The same of a spooled body, whose tensors stay on the disk until they are asked for."""
     try:
         with safe_open(path, framework="numpy") as body:
@@ -52,21 +53,28 @@ def open_masked(terms: Terms, path: Path) -> MaskedUpdate:
     except SafetensorError:
         raise ProtocolError("expected a safetensors body, got another") from None
     header = _header(fields)
-    blank = encode_masked(MaskedUpdate(header, {n: np.zeros(shape, "u8") for n, shape in vector.layout(terms).items()}))
+    blank = encode_masked(
+        MaskedUpdate(header, {n: np.zeros(shape, "u8") for n, shape in vector.layout(declaration).items()})
+    )
     front = blank[: 8 + int.from_bytes(blank[:8], "little")]
     with path.open("rb") as file:
         same = file.read(len(front)) == front
     if not same or path.stat().st_size != len(blank):
         raise ProtocolError("expected the masked vector in the one form that a client writes, got another form of it")
     found = MaskedUpdate(header, StoredVector(path, names))
-    _require(terms, found)
+    _require(declaration, found)
     return found
 
 
-def size(terms: Terms, header: MaskedHeader) -> int:
+def size(declaration: Declaration, header: MaskedHeader) -> int:
     """Bytes of a body with such a header."""
-    blank = {name: np.zeros(shape, dtype=np.uint64) for name, shape in vector.layout(terms).items()}
-    return len(encode_masked(MaskedUpdate(header, blank)))
+    return len(_blank(declaration, header))
+
+
+def _blank(declaration: Declaration, header: MaskedHeader) -> bytes:
+    """A body with such a header and zeros for numbers."""
+    zeros = {name: np.zeros(shape, dtype=np.uint64) for name, shape in vector.layout(declaration).items()}
+    return encode_masked(MaskedUpdate(header, zeros))
 
 
 class StoredVector(Mapping[str, Ring]):
@@ -94,11 +102,10 @@ def _header(fields: Mapping[str, str]) -> MaskedHeader:
         raise ProtocolError(f"expected the metadata field {FIELD!r} alone with a masked vector's header") from None
 
 
-def _require(terms: Terms, found: MaskedUpdate) -> None:
-    """Of this round, with no other open scalars than agreed, of the declared pieces, and truly masked."""
-    header = found.header
-    if (header.run, header.round) != (terms.run, terms.round) or not set(header.scalars) <= terms.visible:
-        raise ProtocolError(f"expected a masked vector of round {terms.round} of {terms.run} with rho at most")
-    vector.require_same(terms, found.vector, header.digest)
+def _require(declaration: Declaration, found: MaskedUpdate) -> None:
+    """With no other open scalars than agreed, of the declared pieces, and truly masked."""
+    if not set(found.header.scalars) <= visible_scalars(declaration):
+        raise ProtocolError("expected a masked vector with rho at most beside it, got other scalars")
+    vector.require_same(declaration, found.vector, found.header.digest)
     if open_to_view := [name for name, value in found.vector.items() if vector.lies_open(value)]:
         raise ProtocolError(f"expected masked numbers, {len(open_to_view)} tensors are not masked")

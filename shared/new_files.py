@@ -1,4 +1,4 @@
-"""Bytes -> a new file that is there whole or not at all, and that takes the place of none."""
+"""Bytes -> a file that is there whole or not at all: a new one, which takes the place of none, or the next version."""
 
 from __future__ import annotations
 
@@ -27,7 +27,27 @@ def write_new(path: Path, content: bytes, mode: int) -> bool:
         raise SettingsError(f"{path}: expected a place that can be written ({error.strerror})") from None
 
 
+def replace_file(path: Path, content: bytes, mode: int) -> None:
+    """Put `content` at `path` in one step, durable when this returns. A crash leaves what was there, or all of it."""
+    partial = _write_partial(path, content, mode)
+    os.replace(partial, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """The names in a folder are durable when this returns."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _written(path: Path, content: bytes, mode: int) -> bool:
+    return _take_place(_write_partial(path, content, mode), path)
+
+
+def _write_partial(path: Path, content: bytes, mode: int) -> Path:
     partial = path.with_name(f"{path.name}.partial")
     partial.unlink(missing_ok=True)  # one that a crash left may have other permissions
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -35,7 +55,7 @@ def _written(path: Path, content: bytes, mode: int) -> bool:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    return _take_place(partial, path)
+    return partial
 
 
 def _take_place(partial: Path, path: Path) -> bool:

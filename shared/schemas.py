@@ -11,6 +11,8 @@ from shared.timeouts import DEADLINE_SECONDS
 
 ClientName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="given by the operator")]
 RunName = Annotated[str, Field(pattern=r"^run-[0-9]{1,9}$")]
+Nonce = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+"""Of a request's signature: the beginning of the hash of the request's entry in its client's ledger."""
 
 
 class Message(BaseModel):
@@ -58,6 +60,7 @@ class JoinOut(Message):
     clients: int = Field(description="clients enrolled in the federation")
     warnings: tuple[str, ...] = ()
     signature_seconds: float | None = Field(None, description="by which a request may be late")
+    nonce: Nonce | None = Field(None, description="of the client's last update that was accepted")
 
 
 class RunIn(Message):
@@ -69,12 +72,16 @@ class RunIn(Message):
     quorum: int | None = Field(None, ge=1, description="updates a round needs at its deadline; default: clients")
     deadline_seconds: float = Field(DEADLINE_SECONDS, gt=0, le=30 * 86400, description="longest wait in any one phase")
     method: MethodSettings = MethodSettings()
+    changing_members: bool = Field(
+        False, description="secure runs: may a single client whose silo allows it leave or join between rounds?"
+    )
 
 
 Phase = Literal["waiting", "open", "aggregated", "finished", "failed"]
 Standing = Literal["expected", "received", "absent", "quarantined"]
-Cause = Literal["refusals", "distance", "operator"]
-"""Why a client is shut out: refused too often, further from the start of a round than a run allows, by hand."""
+Cause = Literal["refusals", "distance", "shares", "operator"]
+"""Why a client is shut out: refused too often, further from the start of a round than a run allows, for shares that are
+proven to be none, by hand."""
 
 
 class RunOut(Message):
@@ -92,6 +99,7 @@ class RunOut(Message):
     joined: int = 0
     received: int = 0
     threshold: int | None = Field(None, description="secure rounds: so many clients' shares restore a secret")
+    changing_members: bool = Field(False, description="as the operator has started the run")
     method: MethodSettings | None = None
 
 
@@ -102,6 +110,7 @@ class AnchorOut(Message):
     round: int
     kernel: tuple[float, ...]
     source: str = Field(description="where the anchor's size came from")
+    size: Counts | None = Field(None, description="of G_R, which each client draws by itself")
 
 
 class ReceiptOut(Message):
@@ -125,13 +134,14 @@ class ArrivalOut(Message):
     sequence: int
     time: str = Field(description="UTC, ISO 8601")
     client: ClientName
-    call: Literal["join", "update", "keys", "shares", "answers", "other"]
+    call: Literal["join", "update", "keys", "shares", "checks", "consents", "answers", "other"]
     run: RunName | None = None
     round: int | None = None
     size: int = Field(description="bytes of the body that came")
     digest: str = Field(description="sha256 of these bytes")
     status: int = Field(description="HTTP status that was answered")
     code: str | None = Field(None, description="stable code of the problem, where it was refused")
+    nonce: Nonce | None = Field(None, description="none: recorded before nonces were")
 
 
 class ArrivalsOut(Message):
@@ -154,7 +164,7 @@ class ParticipantOut(Message):
     rhobar: float | None = None
 
 
-Step = Literal["keys", "shares", "masked", "answers"]
+Step = Literal["keys", "shares", "checks", "masked", "consents", "answers"]
 """Where an open round of a secure federation stands."""
 
 
@@ -165,6 +175,7 @@ class SecureOut(Message):
     threshold: int = Field(description="clients without whom no phase can close")
     came: dict[Step, int]
     waiting_for: tuple[ClientName, ...] = Field((), description="in this step; who dropped out before is not in it")
+    expelled: tuple[ClientName, ...] = Field((), description="proven to have sealed shares that are none")
 
 
 class RoundOut(Message):

@@ -40,8 +40,9 @@ DATABASE_SECONDS = 5.0  # for another transaction to end
 NONCE_SECONDS = 0.2  # the same for the nonces, which every call of a client waits for
 
 # What stands around the services
-HEALTH_SECONDS = 3.0  # for the answer of a service that is asked whether it is ready
-CONNECT_SECONDS = 5.0  # a relay's, to the service behind it
+READY_BEAT_SECONDS = 2.0  # between two words of a service that it is ready
+READY_SECONDS = 30.0  # for which such a word counts: a busy machine keeps nobody silent for so long
+CONNECT_SECONDS = 20.0  # a relay's, to the service behind it
 IDLE_SECONDS = 300.0  # a relay's, without a byte in one direction
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -14,11 +15,13 @@ from rich.table import Table
 from shared.schemas import RunHistoryOut
 from simulation.federation import Observe
 from simulation.federation import Progress as RunProgress
-from simulation.operate import round_line
+from simulation.operate import round_line, standing
+from simulation.operator_calls import nobody_to_tell
 from simulation.report import METRICS, best_floor
 
 OUT = Console()
 ERR = Console(stderr=True)
+QUIET_SECONDS = 30.0  # without a word about a run that goes on
 BETWEEN = ("waiting", "finished", "evaluating")  # phases in which the round named is done
 
 
@@ -36,22 +39,49 @@ def run_bars(names: tuple[str, ...], rounds: int, *, shown: bool) -> Iterator[Ob
         yield observe
 
 
+def tell_on_stderr(line: str) -> None:
+    """A line of progress, as it is."""
+    ERR.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
 @contextmanager
 def round_lines(*, shown: bool) -> Iterator[Callable[[RunHistoryOut], None]]:
-    """A line for each round that has closed, a bar beneath them where there is a terminal."""
+    """A line for each round that has closed, and one that says who is missing: at once while a run waits for clients,
+    else after QUIET_SECONDS without another line. Beneath them a bar where there is a terminal."""
+    tell, quiet = tell_on_stderr if shown else nobody_to_tell, Quiet()
     with _progress(shown and ERR.is_terminal) as progress:
         task, told = progress.add_task("run", total=None, phase="starting"), 0
 
         def observe(history: RunHistoryOut) -> None:
             nonlocal told
             closed = [one for one in history.rounds if one.closed_at is not None]
-            for done in closed[told:] if shown else ():
-                ERR.print(f"{history.run}, {round_line(history.request, done)}", highlight=False)
+            for done in closed[told:]:
+                tell(f"{history.run}, {round_line(history.request, done)}")
+            if quiet.is_over(history, len(closed) > told):
+                tell(standing(history))
             told = len(closed)
             progress.update(task, description=history.run, completed=told, total=history.request.rounds)
             progress.update(task, phase=history.phase)
 
         yield observe
+
+
+class Quiet:
+    """When to say again where a run stands: whoever looks on should see in time that it goes on, and who is missing."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._since = clock, clock()
+        self._waited_for: tuple[str, ...] | None = None
+
+    def is_over(self, history: RunHistoryOut, spoken: bool) -> bool:
+        """Call once a look. `spoken`: has something else been said of this one?"""
+        waited_for = history.missing if history.phase == "waiting" else None
+        news = waited_for is not None and waited_for != self._waited_for
+        late = history.phase in ("waiting", "open") and self._clock() - self._since >= QUIET_SECONDS
+        self._waited_for = waited_for
+        if spoken or news or late:
+            self._since = self._clock()
+        return news or (late and not spoken)
 
 
 @contextmanager

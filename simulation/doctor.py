@@ -19,7 +19,7 @@ from client_service.settings import client_settings
 from client_service.shard import read_shard
 from shared.errors import DataError, FederationError, UnavailableError
 from shared.web.address import require_url
-from shared.web.tls import Calling, reason
+from shared.web.calling import Calling, reason
 
 LEAST_PYTHON = (3, 11)
 LEAST_FREE_BYTES = 1 << 30

@@ -11,10 +11,12 @@ from typing import Any
 
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from client_service.device import DeviceWish
+from client_service.secure.draws import write_draw_secret
 from client_service.settings import ClientSettings, Policy, client_settings
 from shared.schemas import RunIn
 from shared.settings import MethodSettings, validated
-from shared.signing.enrolment import enrol
+from shared.signing.enrolment import Pair, enrol, kept_pair
+from shared.signing.registry import write_registry
 from shared.strategies import build_strategy
 from simulation.catalogue import write_catalogue
 from simulation.privacy import require_affordable
@@ -83,6 +85,7 @@ class Experiment:
             state_directory=self.folder / "aggregator",
             operator_token=self.token,
             keys_directory=self.registry,
+            signing_key_file=self.aggregator_pair.private,
             strategy=self.strategy,
             method=self.agreed,
             secure=self.secure,
@@ -90,7 +93,9 @@ class Experiment:
         )
 
     def client(self, shard: Path, *, aggregator_url: str, port: int = 0) -> ClientSettings:
-        """Its settings. It has a key then, and the aggregator knows it."""
+        """Its settings. It has a key then, and the aggregator knows it; so do the others, in a secure federation."""
+        if self.secure:
+            write_draw_secret(self.state_of(shard), f"{self.seed}/{shard.name}")
         return client_settings(
             name=shard.name,
             shard=shard,
@@ -101,6 +106,7 @@ class Experiment:
             method=self.agreed,
             catalogue=self.catalogue,
             secure=self.secure,
+            members=self.members if self.secure else None,
             policy=Policy(strategies=(self.strategy,), scalars=build_strategy(self.strategy, self.agreed).scalars),
             privacy=dict(self.privacy),
             cache_directory=self.cache_of(shard),
@@ -110,6 +116,17 @@ class Experiment:
             application_key=self.application_key,
             operator_key=self.operator_key,
         )
+
+    @cached_property
+    def aggregator_pair(self) -> Pair:
+        """The aggregator's own key pair."""
+        return kept_pair("aggregator", self.folder / "aggregator")
+
+    @cached_property
+    def members(self) -> Path:
+        """The file of all members' keys, which every client pins."""
+        clients = {path.name: enrol(path.name, self.state_of(path), self.registry).public for path in self.shards}
+        return write_registry(self.folder / "members.toml", self.aggregator_pair.public, clients.values())
 
     @property
     def registry(self) -> Path:

@@ -7,11 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-from matplotlib import pyplot
-
 from shared.errors import DataError
 from simulation.report import METRICS, best_floor
 
@@ -32,7 +27,10 @@ def read_report(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 def draw_curves(rows: list[dict[str, Any]], path: Path) -> None:
     """Validation NDCG@20 and Recall@20 of every client by round."""
-    figure, axes = pyplot.subplots(1, len(METRICS), figsize=(11, 4), layout="constrained")
+    from matplotlib.figure import Figure  # here: it takes a second and a cache of fonts, and few commands draw
+
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    axes = figure.subplots(1, len(METRICS))
     for axis, (field, label) in zip(axes, (("recall", "Recall@20"), ("ndcg", "NDCG@20")), strict=True):
         for client in sorted({row["client"] for row in rows}):
             own = [row for row in rows if row["client"] == client]
@@ -41,7 +39,6 @@ def draw_curves(rows: list[dict[str, Any]], path: Path) -> None:
         axis.grid(alpha=0.3)
     axes[0].legend()
     figure.savefig(path, dpi=130)
-    pyplot.close(figure)
 
 
 def markdown_table(report: Mapping[str, Any]) -> str:

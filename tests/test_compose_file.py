@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from cryptography import x509
 
 from aggregator_service.metrics import Metrics
 from aggregator_service.settings import AggregatorSettings
 from client_service.settings import ClientSettings
+from shared.signing.keys import read_public
+from shared.signing.registry import read_registry
+from simulation.certificates import write
+from simulation.compose_secrets import make_certificate, make_secrets
 
 ROOT = Path(__file__).parents[1]
 FILE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
@@ -113,19 +116,64 @@ def test_the_aggregator_sees_public_keys_and_no_private_one() -> None:
         "probe-aggregator",
     }
     assert SERVICES["aggregator"]["environment"]["LPSFED_AGGREGATOR_KEYS_DIRECTORY"] == "/keys"
-    assert set(mounts("aggregator")) == {"state-aggregator", "secret-operator", "keys"}
+    assert set(mounts("aggregator")) == {"state-aggregator", "secret-operator", "secret-aggregator", "keys", "public"}
+
+
+def test_client_and_aggregator_speak_tls_and_nobody_else_has_the_aggregator_s_key() -> None:
+    """Whether the run is secure or not: one way, tried by every `up`."""
+    here = SERVICES["aggregator"]["environment"]
+    assert here["LPSFED_AGGREGATOR_TLS_KEY"] == "/identity/tls.key"
+    assert mounts("aggregator")["secret-aggregator"] == "/identity:ro"
+    assert holders("secret-aggregator") == {"secrets", "aggregator", "probe-aggregator"}
+    for number in NUMBERS:
+        client = SERVICES[f"client-{number}"]["environment"]
+        assert client["LPSFED_CLIENT_AGGREGATOR_URL"] == "https://aggregator:8800"
+        assert client["LPSFED_CLIENT_AGGREGATOR_AUTHORITY"] == "/public/authority.crt"
+        assert client["LPSFED_CLIENT_MEMBERS"] == "/public/members.toml"
+    plain = {name for name, one in SERVICES.items() if "http://aggregator" in json.dumps(one)}
+    assert plain == set() and SERVICES["gateway"]["command"][2] == "/public/authority.crt"
+    assert all(mounts(name).get("public", "/public:ro") == "/public:ro" for name in holders("public") - {"secrets"})
 
 
 def test_every_key_is_made_once_in_the_folder_of_whoever_needs_it(tmp_path: Path) -> None:
-    (code,) = SERVICES["secrets"]["command"]
-    here = code.replace('"/', f'"{tmp_path}/')
+    assert SERVICES["secrets"]["entrypoint"] == ["python", "-m", "simulation.compose_secrets"]
     made: list[dict[str, bytes]] = []
     for _ in range(2):
-        subprocess.run([sys.executable, "-c", here], cwd=ROOT, check=True, timeout=60)
+        make_secrets(SERVICES["secrets"]["command"], tmp_path)
         made.append({str(one.relative_to(tmp_path)): one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()})
-    pairs = [f"secrets/client-{number}/client-{number}.{half}" for number in NUMBERS for half in ("key", "pub")]
+    pairs = [f"handed-over/client-{number}/client-{number}.{half}" for number in NUMBERS for half in ("key", "pub")]
     public = [f"keys/client-{number}.pub" for number in NUMBERS]
-    assert made[0] == made[1] and set(made[0]) == {"secrets/operator/token", *pairs, *public}
+    own = [f"handed-over/aggregator/{name}" for name in ("tls.crt", "tls.key", "aggregator.key", "aggregator.pub")]
+    public += ["public/authority.crt", "public/members.toml"]
+    assert made[0] == made[1] and set(made[0]) == {"handed-over/operator/token", *pairs, *public, *own}
+    members = read_registry(tmp_path / "public/members.toml")
+    assert set(members.clients) == {f"client-{number}" for number in NUMBERS}
+    assert members.aggregator == read_public(tmp_path / own[3])
+
+
+def test_no_container_takes_a_new_volume_away_from_the_user_who_fills_it() -> None:
+    """Compose 2 creates all containers before it starts one, and each gives an empty volume what its image has at the
+    place that the volume covers: its owner, and folders that other volumes are meant to cover."""
+    text = (ROOT / "client_service" / "Dockerfile").read_text(encoding="utf-8")
+    (loop,) = re.findall(r"for part in ([^;]+);", text)
+    of_all = set(re.findall(r"/(?:keys|public|audit/\w+)\b", text))
+    folders = of_all | {f"/{above}/{part}" for above in ("handed-over", "shards") for part in loop.split()}
+    for name, one in OURS.items():
+        for where in mounts(name).values():
+            place = where.partition(":")[0]
+            above = [folder for folder in folders if folder.startswith(f"{place}/")]
+            assert one["image"].startswith("lpsfed/tools") is False or not above, f"{name} mounts {place} above {above}"
+    made = {place.partition(":")[0] for name in ("secrets", "partition") for place in mounts(name).values()}
+    assert made <= folders
+
+
+def test_a_start_that_was_cut_off_between_two_files_is_made_good(tmp_path: Path) -> None:
+    own, public = tmp_path / "own", tmp_path / "public"
+    write(own, {"tls.crt": b"half of it"})
+    make_certificate(own, public)
+    root = x509.load_pem_x509_certificate((public / "authority.crt").read_bytes())
+    signed = x509.load_pem_x509_certificate((own / "tls.crt").read_bytes())
+    signed.verify_directly_issued_by(root)
 
 
 def test_every_part_that_serves_has_a_probe_in_its_place_with_its_mounts() -> None:
@@ -168,3 +216,31 @@ def test_prometheus_asks_the_aggregator_alone_and_the_dashboard_only_for_series_
 
 def _suffixes(kind: str) -> tuple[str, ...]:
     return {"histogram": ("_bucket", "_sum", "_count"), "counter": ("",)}.get(kind, ("",))
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_nothing_waits_for_a_health_check_and_none_starts_a_program_of_ours(name: str) -> None:
+    """A busy machine answers late: `up` would end before the part had begun."""
+    waits = SERVICES[name].get("depends_on", {})
+    assert "service_healthy" not in json.dumps(waits)
+    assert SERVICES[name].get("healthcheck", {"disable": True}) == {"disable": True}
+    inherited = SERVICES[name]["image"].startswith("lpsfed/aggregator") and name != "aggregator"
+    assert ("healthcheck" in SERVICES[name]) == inherited, "a relay has its image's check, which is the aggregator's"
+
+
+def test_whoever_waits_in_it_waits_long() -> None:
+    run, probe = SERVICES["run"]["command"], SERVICES["probe-client-1"]["environment"]
+    assert float(run[run.index("--wait-seconds") + 1]) >= 1800
+    assert float(run[run.index("--deadline-seconds") + 1]) >= 3600
+    assert float(probe["LPSFED_PROBE_MEET_SECONDS"]) >= 600
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_machine_with_one_core_is_enough(name: str) -> None:
+    assert 0 < SERVICES[name]["cpus"] <= 1.0, "an engine refuses more than the machine has"
+
+
+def test_the_file_for_newer_engines_adds_a_start_interval_to_each_health_check_and_nothing_else() -> None:
+    added = yaml.safe_load((ROOT / "docker-compose.start-interval.yml").read_text())["services"]
+    assert set(added) == {"aggregator", *(f"client-{number}" for number in NUMBERS)}
+    assert all(one == {"healthcheck": {"start_interval": "2s"}} for one in added.values())

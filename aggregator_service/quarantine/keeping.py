@@ -8,6 +8,7 @@ from aggregator_service.conductor import Clock, Conductor
 from aggregator_service.membership import Members
 from aggregator_service.quarantine.transitions import let_in
 from aggregator_service.runs import Run
+from aggregator_service.secure import phases
 from aggregator_service.storage import quarantines
 from aggregator_service.storage.history import instant
 from aggregator_service.storage.quarantines import Quarantine
@@ -86,8 +87,10 @@ class Quarantines:
 
 
 def _waits_for(run: Run, place: Address) -> bool:
-    at_hand = run.phase == "open" and (run.name, run.round) == (place.run, place.round)
-    return at_hand and place.client in run.missing
+    """Is something expected of this client in the round at hand?"""
+    if run.phase != "open" or (run.name, run.round) != (place.run, place.round):
+        return False
+    return place.client in (run.missing if run.exchange is None else phases.expected(run.exchange, run.awaited))
 
 
 def _shown(client: Client, refused: int, held: Quarantine | None) -> MemberOut:

@@ -8,6 +8,7 @@ from shared.schemas import Cause
 
 SAID: Mapping[Cause, str] = {
     "refusals": "too many of your updates in one run were not what is declared",
+    "shares": "what you have sealed for another client is proven to be none of the shares that you have committed to",
     "distance": "your update was further from where its round began than the run allows",
     "operator": "an operator has decided so",
 }

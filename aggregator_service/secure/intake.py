@@ -9,10 +9,12 @@ from typing import TypeVar
 
 from aggregator_service import rounds
 from aggregator_service.conductor import Clock, Conductor
+from aggregator_service.keys import Keys
 from aggregator_service.runs import Receipt, Run
 from aggregator_service.spooled import taken_in
 from aggregator_service.storage import records, store
 from aggregator_service.storage.blobs import Blob
+from aggregator_service.storage.quarantines import Quarantine
 from aggregator_service.storage.records import HeldUpdate
 from aggregator_service.threads import off_loop
 from aggregator_service.uploads import Address
@@ -20,39 +22,71 @@ from shared.errors import ConflictError, ForbiddenError, NotFoundError, Protocol
 from shared.masked_wire import open_masked
 from shared.ranges import require_within
 from shared.schemas import Declaration
-from shared.secure import agreement, server
+from shared.secure import server
 from shared.secure.messages import (
+    Consents,
     Delivery,
     FromClient,
     MaskedHeader,
     PublicKeys,
     Roster,
-    SealedShares,
-    UnmaskAnswer,
+    ShareCheck,
+    Sharers,
     UnmaskRequest,
 )
-from shared.secure.server import PHASES, Phase, SecureRound
+from shared.secure.server import PHASES, Phase, Relayed, SecureRound
+from shared.secure.verification import verify
+from shared.signing.keys import raw_hex
 
 T = TypeVar("T")
-Relayed = PublicKeys | SealedShares | UnmaskAnswer
-PHASE_OF: dict[type[Relayed], Phase] = {PublicKeys: "keys", SealedShares: "shares", UnmaskAnswer: "answers"}
 
 
 class Intake:
     """Takes the messages of the conductor's run in."""
 
-    def __init__(self, conductor: Conductor, declaration: Declaration, *, clock: Clock) -> None:
-        self._conductor, self._declaration, self._clock = conductor, declaration, clock
+    def __init__(self, conductor: Conductor, declaration: Declaration, keys: Keys, *, clock: Clock) -> None:
+        self._conductor, self._declaration, self._keys, self._clock = conductor, declaration, keys, clock
         self._archive = conductor.archive
 
     async def relay(self, address: Address, message: Relayed) -> None:
-        """Keep a message for the others. The same one again changes nothing."""
+        """Keep a verified message for the others. The same one again changes nothing.
+
+        A proven complaint shuts the dealer out, before it is taken in: a crash in between is followed by the same.
+        """
         require_own(address, message)
+        await self._verify(address, message)
         async with self._conductor.lock:
             run = await self._conductor.find(address.run)
             after = rounds.take(run, message, now=self._clock())
-            write = partial(store.add_message, phase=PHASE_OF[type(message)], message=message)
+            if isinstance(message, ShareCheck) and after is not run:
+                await self._shut_out_dealers(run, message)
+                after = rounds.take(await self._conductor.find(address.run), message, now=self._clock())
+            write = partial(store.add_message, phase=server.PHASE_OF[type(message)], message=message)
             await self._conductor.commit(after, write)
+
+    async def _verify(self, address: Address, message: Relayed) -> None:
+        """ProtocolError for a message whose signature, commitments, shares or proofs do not hold. Off the loop: of a
+        thousand clients it takes a second."""
+        run = await self._conductor.find(address.run)
+        if isinstance(message, PublicKeys):
+            self._require_registered(message)
+        if run.exchange is not None and (run.exchange.terms.run, run.exchange.terms.round) == (run.name, address.round):
+            await off_loop(verify, run.exchange, message)
+
+    def _require_registered(self, message: PublicKeys) -> None:
+        """ProtocolError for an identity that is not the key that this very request was signed with."""
+        key = self._keys.of(message.client)
+        if key is None or raw_hex(key) != message.identity:
+            raise ProtocolError("expected the identity that this client is registered with, got another key")
+
+    async def _shut_out_dealers(self, run: Run, message: ShareCheck) -> None:
+        """Quarantine whoever has sealed shares that are none. The caller holds the lock."""
+        now, found = self._clock(), sorted(set(message.complaints) - run.quarantined.keys())
+        why = f"what it has sealed for {message.client} are not the shares that it has committed to"
+        if found:
+            await self._conductor.quarantine(
+                [Quarantine(dealer, "shares", why, now, run.name, run.round) for dealer in found]
+            )
 
     async def receive(self, address: Address, body: AsyncIterator[bytes]) -> tuple[Receipt, bool]:
         """The receipt of a masked vector, and whether it is new."""
@@ -96,6 +130,14 @@ class Intake:
     async def delivery(self, address: Address, *, wait: float) -> Delivery | None:
         """What the others have sealed for this client."""
         return await self._after("shares", address, wait, lambda state: server.delivery(state, address.client))
+
+    async def sharers(self, address: Address, *, wait: float) -> Sharers | None:
+        """Who masks with whom, and why others do not."""
+        return await self._after("checks", address, wait, server.sharers)
+
+    async def consents(self, address: Address, *, wait: float) -> Consents | None:
+        """The survivors' signatures under the two lists."""
+        return await self._after("consents", address, wait, server.consents)
 
     async def request(self, address: Address, *, wait: float) -> UnmaskRequest | None:
         """Who is in the sum, and who is not."""
@@ -142,7 +184,6 @@ def require_own(address: Address, message: FromClient) -> None:
 
 def inspect(declaration: Declaration, address: Address, path: Path) -> MaskedHeader:
     """The header of a spooled body that is exactly what this client may send in this round."""
-    terms = agreement.terms(declaration, address.run, address.round)
-    header = open_masked(terms, path).header
+    header = open_masked(declaration, path).header
     require_own(address, header)
     return header

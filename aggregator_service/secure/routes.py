@@ -10,7 +10,18 @@ from pydantic import BaseModel
 from aggregator_service.callers import Service, SignedRoute
 from aggregator_service.routes import PRIVATE, PROBLEMS, SIGNED, Wait, address
 from aggregator_service.uploads import Address
-from shared.secure.messages import Delivery, PublicKeys, Roster, SealedShares, UnmaskAnswer, UnmaskRequest
+from shared.secure.messages import (
+    Consent,
+    Consents,
+    Delivery,
+    PublicKeys,
+    Roster,
+    SealedShares,
+    ShareCheck,
+    Sharers,
+    UnmaskAnswer,
+    UnmaskRequest,
+)
 from shared.timeouts import RETRY_AFTER_SECONDS
 
 OWN = "/v1/runs/{run}/rounds/{number}/clients/{client}"
@@ -23,7 +34,7 @@ router = APIRouter(prefix=OWN, tags=["secure rounds"], dependencies=SIGNED, resp
 
 @router.put("/keys", **TAKEN)
 async def put_keys(place: Place, message: PublicKeys, service: Service) -> None:
-    await service.intake.relay(place, message)
+    await service.relay(place, message)
 
 
 @router.get("/roster", response_model=Roster, responses=NOT_YET)
@@ -33,7 +44,7 @@ async def read_roster(place: Place, service: Service, wait: Wait = 0.0) -> Respo
 
 @router.put("/shares", **TAKEN)
 async def put_shares(place: Place, message: SealedShares, service: Service) -> None:
-    await service.intake.relay(place, message)
+    await service.relay(place, message)
 
 
 @router.get("/delivery", response_model=Delivery, responses=NOT_YET)
@@ -46,9 +57,29 @@ async def read_request(place: Place, service: Service, wait: Wait = 0.0) -> Resp
     return _answer(await service.intake.request(place, wait=service.bounded(wait)))
 
 
+@router.put("/checks", **TAKEN)
+async def put_checks(place: Place, message: ShareCheck, service: Service) -> None:
+    await service.relay(place, message)
+
+
+@router.get("/sharers", response_model=Sharers, responses=NOT_YET)
+async def read_sharers(place: Place, service: Service, wait: Wait = 0.0) -> Response:
+    return _answer(await service.intake.sharers(place, wait=service.bounded(wait)))
+
+
+@router.put("/consents", **TAKEN)
+async def put_consents(place: Place, message: Consent, service: Service) -> None:
+    await service.relay(place, message)
+
+
+@router.get("/signatures", response_model=Consents, responses=NOT_YET)
+async def read_signatures(place: Place, service: Service, wait: Wait = 0.0) -> Response:
+    return _answer(await service.intake.consents(place, wait=service.bounded(wait)))
+
+
 @router.put("/answers", **TAKEN)
 async def put_answers(place: Place, message: UnmaskAnswer, service: Service) -> None:
-    await service.intake.relay(place, message)
+    await service.relay(place, message)
 
 
 def _answer(message: BaseModel | None) -> Response:

@@ -12,7 +12,7 @@ from aggregator_service.storage.history import instant
 from aggregator_service.storage.tables import ARRIVALS
 from shared.schemas import ArrivalOut, ArrivalsOut
 
-Call = Literal["join", "update", "keys", "shares", "answers", "other"]
+Call = Literal["join", "update", "keys", "shares", "checks", "consents", "answers", "other"]
 
 LEAST_REFUSED = 400  # the HTTP status from which on an answer is a refusal
 MOST_REFUSED = 1000  # rows of one client: who is refused over and over may not fill the disk
@@ -20,7 +20,10 @@ MOST_REFUSED = 1000  # rows of one client: who is refused over and over may not 
 
 @dataclass(frozen=True)
 class Arrival:
-    """What came, from whom, and what was answered. `run` and `round`: of the path; `code`: of a refusal."""
+    """What came, from whom, and what was answered.
+
+    run, round: of the path; code: of a refusal; nonce: of the signature.
+    """
 
     client: str
     call: Call
@@ -30,6 +33,7 @@ class Arrival:
     digest: str
     status: int
     code: str | None
+    nonce: str | None
 
 
 def add_arrival(database: Database, arrival: Arrival, *, now: float) -> bool:
@@ -44,6 +48,15 @@ def add_arrival(database: Database, arrival: Arrival, *, now: float) -> bool:
     statement = insert(ARRIVALS).from_select(list(row), values).returning(ARRIVALS.c.sequence)
     with database.writing() as connection:
         return connection.execute(statement).first() is not None
+
+
+def last_nonce(database: Database, client: str) -> str | None:
+    """Of the last update of this client that was accepted."""
+    accepted = (ARRIVALS.c.client == client) & (ARRIVALS.c.call == "update") & (ARRIVALS.c.status < LEAST_REFUSED)
+    newest = select(ARRIVALS.c.nonce).where(accepted).order_by(ARRIVALS.c.sequence.desc()).limit(1)
+    with database.reading() as connection:
+        found: str | None = connection.execute(newest).scalar_one_or_none()
+    return found
 
 
 def arrivals(database: Database, *, after: int, limit: int) -> ArrivalsOut:

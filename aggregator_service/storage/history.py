@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, select
 
 from aggregator_service.secure import phases
+from aggregator_service.secure.pledge import Pledge, select_awaited
 from aggregator_service.storage import records
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.tables import ENROLMENTS, QUARANTINES, ROUNDS, RUNS, STATES, UPDATES
@@ -38,7 +39,8 @@ def run_history(database: Database, name: str) -> RunHistoryOut:
         if row is None:
             raise NotFoundError(f"there is no run {name!r}")
         head = _head(row)
-        rounds = _rounds(connection, name, head.request.method.similarity_floor)
+        pledge = None if row.pledge is None else Pledge.model_validate(row.pledge)
+        rounds = _rounds(connection, head, pledge)
         enrolled = connection.scalars(select(ENROLMENTS.c.client).where(ENROLMENTS.c.run == name))
         missing = rounds[-1].missing if row.phase == "open" else ()
         return head.model_copy(update={"rounds": rounds, "enrolled": tuple(sorted(enrolled)), "missing": missing})
@@ -55,9 +57,13 @@ def _head(row: Row[Any]) -> RunHistoryOut:
     )
 
 
-def _rounds(connection: Connection, name: str, floor: float) -> tuple[RoundOut, ...]:
+def _rounds(connection: Connection, head: RunHistoryOut, pledge: Pledge | None) -> tuple[RoundOut, ...]:
+    name, floor = head.run, head.request.method.similarity_floor
     enrolled = connection.execute(select(ENROLMENTS).where(ENROLMENTS.c.run == name)).all()
     since = {row.client: row.since_round for row in enrolled}
+    if pledge is not None:
+        awaited = select_awaited(pledge, frozenset(since), changing_members=head.request.changing_members)
+        since = {client: first for client, first in since.items() if first == 1 or client in awaited}
     sent = _participants(connection, name, _near(connection, name, floor))
     times = _shut_out(connection)
     views = []
@@ -89,6 +95,7 @@ def _secure(exchange: SecureRound, awaited: Sequence[str]) -> SecureOut:
         threshold=exchange.terms.threshold,
         came={phase: len(exchange.collected(phase)) for phase in PHASES},
         waiting_for=phases.expected(exchange, awaited),
+        expelled=tuple(sorted(exchange.expelled)),
     )
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select
 
-from aggregator_service.anchor import Anchor
+from aggregator_service.anchors import Anchor
 from aggregator_service.runs import Receipt, Run
+from aggregator_service.secure.pledge import Pledge
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.tables import (
     ANCHORS,
@@ -22,10 +23,11 @@ from aggregator_service.storage.tables import (
     SECURE_MESSAGES,
     SECURE_ROUNDS,
     STATES,
+    SUMS,
     UPDATES,
 )
 from shared.errors import NotFoundError
-from shared.schemas import Cause, Counts, Declaration, RunIn
+from shared.schemas import Cause, Counts, RunIn
 from shared.secure.server import SecureRound
 from shared.strategy import Scalars
 
@@ -110,7 +112,16 @@ def anchor(database: Database, run: str, *, number: int) -> Anchor | None:
     query = select(ANCHORS).where((ANCHORS.c.run == run) & (ANCHORS.c.round == number))
     with database.reading() as connection:
         row = connection.execute(query).first()
-    return None if row is None else Anchor(tuple(row.kernel), row.source)
+    if row is None:
+        return None
+    return Anchor(tuple(row.kernel), row.source, None if row.size is None else Counts(**row.size))
+
+
+def members_summed(database: Database, run: str, *, start: str) -> tuple[str, ...] | None:
+    """Whose sum another run has uncovered that began there."""
+    with database.reading() as connection:
+        found = connection.scalar(select(SUMS.c.members).where((SUMS.c.start == start) & (SUMS.c.run != run)))
+    return None if found is None else tuple(found)
 
 
 def blobs(database: Database) -> set[str]:
@@ -154,7 +165,7 @@ def _run(connection: Connection, row: Row[Any]) -> Run:
         lost=frozenset(connection.scalars(lost)),
         quarantined=causes(connection),
         readmitted=_readmitted(connection, opened.opened_at) if opened else frozenset(),
-        secure=_secure(connection),
+        pledge=None if row.pledge is None else Pledge.model_validate(row.pledge),
         exchange=exchange(connection, row.name, row.round),
     )
 
@@ -168,12 +179,6 @@ def causes(connection: Connection) -> dict[str, Cause]:
 def _readmitted(connection: Connection, since: float) -> frozenset[str]:
     """Who was let in again since then."""
     return frozenset(connection.scalars(select(QUARANTINES.c.client).where(QUARANTINES.c.lifted_at >= since)))
-
-
-def _secure(connection: Connection) -> Declaration | None:
-    """A federation sums in secret in all of its runs or in none."""
-    declaration = Declaration.model_validate(connection.execute(select(FEDERATION.c.declaration)).scalar_one())
-    return declaration if declaration.secure else None
 
 
 def exchange(connection: Connection, run: str, number: int) -> SecureRound | None:

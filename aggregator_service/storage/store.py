@@ -8,7 +8,7 @@ from dataclasses import asdict
 from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, update
 from sqlalchemy.dialects.sqlite import insert
 
-from aggregator_service.anchor import Anchor
+from aggregator_service.anchors import Anchor
 from aggregator_service.runs import Run
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.records import Client, HeldState, HeldUpdate
@@ -23,6 +23,7 @@ from aggregator_service.storage.tables import (
     SECURE_MESSAGES,
     SECURE_ROUNDS,
     STATES,
+    SUMS,
     UPDATES,
 )
 from shared.schemas import Declaration
@@ -108,7 +109,8 @@ def add_state(database: Database, run: Run, *, state: HeldState, sequence: int) 
 
 
 def add_anchor(database: Database, run: str, *, number: int, anchor: Anchor) -> None:
-    row = {"run": run, "round": number, "kernel": list(anchor.kernel), "source": anchor.source}
+    size = None if anchor.size is None else anchor.size.model_dump()
+    row = {"run": run, "round": number, "kernel": list(anchor.kernel), "source": anchor.source, "size": size}
     with database.writing() as connection:
         connection.execute(insert(ANCHORS).values(row).on_conflict_do_nothing())
 
@@ -136,7 +138,8 @@ def _forget(connection: Connection, table: Table, old: ColumnElement[bool]) -> l
 
 def write_run(connection: Connection, run: Run, sequence: int) -> None:
     """A run as it stands, within the caller's transaction."""
-    row = {"deadline": run.deadline, "phase": run.phase, "round": run.round, "reason": run.reason}
+    pledge = None if run.pledge is None else run.pledge.model_dump(mode="json")
+    row = {"deadline": run.deadline, "phase": run.phase, "round": run.round, "reason": run.reason, "pledge": pledge}
     first = {
         "number": int(run.name.removeprefix("run-")),
         "name": run.name,
@@ -147,7 +150,7 @@ def write_run(connection: Connection, run: Run, sequence: int) -> None:
     connection.execute(update(FEDERATION).values(sequence=sequence))
     if run.round:
         _write_round(connection, run)
-    if run.secure is not None:
+    if run.pledge is not None:
         _forget_exchanges(connection, run)
     if run.exchange is not None:
         _write_exchange(connection, run.exchange)
@@ -165,6 +168,16 @@ def _write_exchange(connection: Connection, exchange: SecureRound) -> None:
     row = {"run": terms.run, "round": terms.round, "phase": exchange.phase, "terms": terms.model_dump(mode="json")}
     statement = insert(SECURE_ROUNDS).values(row)
     connection.execute(statement.on_conflict_do_update(["run", "round"], set_={"phase": exchange.phase}))
+    if exchange.phase in ("consents", "answers"):
+        _write_sum(connection, exchange)
+
+
+def _write_sum(connection: Connection, exchange: SecureRound) -> None:
+    """Before any client has agreed to it: what comes of these members may be known from now on."""
+    common = exchange.terms.common
+    row = {"start": common.start, "method": common.method, "seed": common.seed}
+    held = row | {"run": exchange.terms.run, "members": list(exchange.survivors)}
+    connection.execute(insert(SUMS).values(held).on_conflict_do_nothing())
 
 
 def _write_round(connection: Connection, run: Run) -> None:

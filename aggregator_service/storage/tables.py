@@ -37,6 +37,7 @@ RUNS = Table(
     Column("phase", String, nullable=False),
     Column("round", Integer, nullable=False),
     Column("reason", String),
+    Column("pledge", JSON(none_as_null=True)),
 )
 
 ENROLMENTS = Table(
@@ -117,8 +118,8 @@ SECURE_MESSAGES = Table(
     ForeignKeyConstraint(["run", "round"], ["rounds.run", "rounds.number"]),
 )
 
-# `cause`: refusals, distance or operator; `reason`: in the operator's words or in ours. At most one of a client's rows
-# is not lifted.
+# `cause`: refusals, distance, shares or operator; `reason`: in the operator's words or in ours. At most one of a
+# client's rows is not lifted.
 QUARANTINES = Table(
     "quarantines",
     METADATA,
@@ -149,6 +150,18 @@ ANCHORS = Table(
     Column("round", Integer, primary_key=True),
     Column("kernel", JSON, nullable=False),
     Column("source", String, nullable=False),
+    Column("size", JSON(none_as_null=True)),
+)
+
+# Whose sum was uncovered that began with these parameters: never other members', whatever the settings.
+SUMS = Table(
+    "sums",
+    METADATA,
+    Column("start", String, primary_key=True),
+    Column("method", String, nullable=False),
+    Column("seed", Integer, nullable=False),
+    Column("run", String, ForeignKey("runs.name"), nullable=False),
+    Column("members", JSON, nullable=False),
 )
 
 ARRIVALS = Table(
@@ -164,5 +177,6 @@ ARRIVALS = Table(
     Column("digest", String, nullable=False),
     Column("status", Integer, nullable=False),
     Column("code", String),
+    Column("nonce", String),
     Index("arrivals_by_client", "client", "status"),
 )

@@ -11,9 +11,9 @@ import numpy as np
 from audit.probes import bodies
 from shared.masked_wire import encode_masked
 from shared.schemas import Declaration
-from shared.secure import agreement, vector
+from shared.secure import vector
 from shared.secure.fixed_point import Ring
-from shared.secure.messages import MaskedHeader
+from shared.secure.messages import MaskedHeader, hidden_scalars, visible_scalars
 from shared.secure.vector import MaskedUpdate
 
 VALUE = bodies.VALUE
@@ -24,13 +24,12 @@ def probing(declaration: Declaration, client: str, run: str, number: int) -> tup
     in one respect, by what that is."""
     if not declaration.secure:
         return bodies.well_formed(declaration), bodies.malformed(declaration)
-    terms = agreement.terms(declaration, run, number)
-    drawn = {name: _drawn(shape) for name, shape in vector.layout(terms).items()}
-    opened_scalars = dict.fromkeys(sorted(terms.visible), VALUE)
+    drawn = {name: _drawn(shape) for name, shape in vector.layout(declaration).items()}
+    opened_scalars = dict.fromkeys(sorted(visible_scalars(declaration)), VALUE)
     said: dict[str, Any] = {"run": run, "round": number, "client": client, "scalars": opened_scalars}
     whole = _body(drawn, said)
-    hidden = dict.fromkeys(terms.hidden or (bodies.WORD,), VALUE)
-    opened = {name: np.zeros(shape, dtype=np.uint64) for name, shape in vector.layout(terms).items()}
+    hidden = dict.fromkeys(hidden_scalars(declaration) or (bodies.WORD,), VALUE)
+    opened = {name: np.zeros(shape, dtype=np.uint64) for name, shape in vector.layout(declaration).items()}
     return whole, {
         "an update that is not masked": bodies.well_formed(declaration),
         "fixed point that is not masked": _body(opened, said),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pydantic import Field, ValidationError
@@ -48,13 +48,13 @@ def peer(text: str) -> Part:
 
 
 async def meet(folder: Path, own: Part, expected: Iterable[str], seconds: float) -> dict[str, Part]:
-    """The other expected parts. UnavailableError naming those that have not come in time."""
+    """The other expected parts. UnavailableError naming those that are missing once nobody has come for so long: on a
+    busy machine one after the other comes late."""
     _write_down(folder, own)
-    awaited, until = set(expected) - {own.name}, time.monotonic() + seconds
-    while missing := [name for name in sorted(awaited) if not (folder / f"{name}.json").exists()]:
-        if time.monotonic() > until:
-            raise UnavailableError(f"{folder}: expected all parts within {seconds:g} s, without {', '.join(missing)}")
-        await asyncio.sleep(PAUSE_SECONDS)
+    awaited = set(expected) - {own.name}
+    if missing := await _until_there([folder / f"{name}.json" for name in sorted(awaited)], seconds):
+        names = ", ".join(path.stem for path in missing)
+        raise UnavailableError(f"{folder}: expected all parts, {seconds:g} s after the last one came without {names}")
     return {name: _read(folder / f"{name}.json") for name in sorted(awaited)}
 
 
@@ -64,10 +64,20 @@ def leave(folder: Path, own: Part) -> None:
 
 
 async def others_left(folder: Path, parts: Iterable[Part], seconds: float) -> None:
-    """Until the clients among them have left, or the time is over: what is missing then, the report names."""
-    clients, until = [part.name for part in parts if part.role == "client"], time.monotonic() + seconds
-    while time.monotonic() < until and not all((folder / f"{name}.left").exists() for name in clients):
+    """Until the clients among them have left, or none has for so long: what is missing then, the report names."""
+    await _until_there([folder / f"{part.name}.left" for part in parts if part.role == "client"], seconds)
+
+
+async def _until_there(files: Sequence[Path], seconds: float) -> list[Path]:
+    """Those that are missing when none has come for so many seconds; empty once all are there."""
+    there, since = -1, time.monotonic()
+    while missing := [path for path in files if not path.exists()]:
+        if len(files) - len(missing) != there:
+            there, since = len(files) - len(missing), time.monotonic()
+        elif time.monotonic() - since > seconds:
+            break
         await asyncio.sleep(PAUSE_SECONDS)
+    return missing
 
 
 def _write_down(folder: Path, own: Part) -> None:

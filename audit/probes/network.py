@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from audit.evidence import Probe
+from audit.evidence import Probe, Role
 from audit.probes import reach
 from audit.probes.meeting import Part
 from audit.probes.proxy import answering, as_way_out
@@ -28,13 +29,15 @@ class Outside:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """`parts`: all others. `hosts`: where this machine itself may be; `published`: ports that it may publish there."""
+    """`parts`: all others. `hosts`: where this machine itself may be; `published`: ports that it may publish there.
+    `by_tls`: the roles whose services answer by TLS, and whom to believe there."""
 
     own: Part
     parts: Mapping[str, Part]
     hosts: tuple[str, ...]
     published: tuple[int, ...]
     outside: Outside
+    by_tls: Mapping[Role, ssl.SSLContext] = field(default_factory=dict)
 
     def gateway(self) -> Part | None:
         """The gateway that stands before this part."""
@@ -48,7 +51,7 @@ async def probe(here: Surroundings) -> list[Probe]:
     if (gateway := here.gateway()) is not None:
         found += await as_way_out(gateway.addresses, gateway.port, (here.outside.host, here.outside.tcp))
     if (part := here.parts.get(here.own.behind or "")) is not None:
-        found.append(await answering(part.name, part.addresses, part.port))
+        found.append(await answering(part.name, part.addresses, part.port, here.by_tls.get(part.role)))
     return found
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
+import ssl
 from collections.abc import Sequence
 
 from audit.evidence import Probe
-from audit.probes.reach import SECONDS, address_of, exchange
+from audit.probes.reach import BYTES, SECONDS, address_of, exchange
 
+HANDSHAKE_SECONDS = 20.0  # of a control: a busy machine answers late
 SUCCESS = range(200, 300)
 
 
@@ -19,9 +21,25 @@ async def status(host: str, port: int, request: bytes) -> int | None:
         return None
     try:
         async with asyncio.timeout(SECONDS):
-            answer = await exchange(address, port, request, socket.SOCK_STREAM)
+            return _status(await exchange(address, port, request, socket.SOCK_STREAM))
     except (OSError, TimeoutError):
         return None
+
+
+async def status_by_tls(address: str, port: int, request: bytes, name: str, tls: ssl.SSLContext) -> int | None:
+    """The same by TLS of whoever shows a certificate made out to `name`."""
+    try:
+        async with asyncio.timeout(HANDSHAKE_SECONDS):
+            reader, writer = await asyncio.open_connection(address, port, ssl=tls, server_hostname=name)
+            writer.write(request)
+            answer = await reader.read(BYTES)
+            writer.close()
+            return _status(answer)
+    except (OSError, TimeoutError):
+        return None
+
+
+def _status(answer: bytes) -> int | None:
     protocol, _, rest = answer.partition(b" ")
     return int(rest[:3]) if protocol.startswith(b"HTTP/") and rest[:3].isdigit() else None
 
@@ -47,10 +65,13 @@ async def _refused(what: str, addresses: Sequence[str], port: int, request: str)
     )
 
 
-async def answering(name: str, addresses: Sequence[str], port: int) -> Probe:
-    """The control: what a gateway must reach, it reaches."""
+async def answering(name: str, addresses: Sequence[str], port: int, tls: ssl.SSLContext | None = None) -> Probe:
+    """The control: what a gateway must reach, it reaches; with `tls` where it answers by TLS."""
     request = b"GET /health/live HTTP/1.1\r\nHost: health\r\nConnection: close\r\n\r\n"
-    found = [await status(address, port, request) for address in addresses]
+    if tls is None:
+        found = [await status(address, port, request) for address in addresses]
+    else:
+        found = [await status_by_tls(address, port, request, name, tls) for address in addresses]
     answers = [one for one in found if one is not None]
     return Probe(
         kind="control: its own part",

@@ -34,7 +34,7 @@ from shared.wire import MEDIA_TYPE
 
 KIND = "past the gate"
 JSON = "application/json"
-CALL_SECONDS = 20.0
+CALL_SECONDS = 60.0
 NOBODY_S = (AuthenticationError.code, ReplayError.code)
 MOST_DETAIL = 1 << 20  # bytes of an answer that are read
 

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from aggregator_service.anchor import anchor
 from client_service.learning.local import LocalTraining, Moment
 from client_service.learning.state import TrainingState
 from client_service.shard import Shard
+from shared.anchor import declared_size, draw_anchor
 from shared.graph import Float64
 from shared.parameters import Arrays, Float32, initial_parameters
 from shared.schemas import TensorSpec
@@ -58,7 +58,7 @@ class Run:
         return Parameters(initial_parameters(self.specification, self.seed, exact=training.exact))
 
     def moment(self, number: int) -> Moment:
-        kernel = np.array(anchor(self.method, (), seed=self.seed, number=number).kernel)
+        kernel = draw_anchor(self.method, declared_size(self.method.anchor), seed=self.seed, number=number)
         return Moment(number, self.rounds, self.seed, kernel)
 
 

@@ -7,16 +7,17 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import httpx
-import numpy as np
 import stamina
 from pydantic import BaseModel, ValidationError
 
 from client_service.boundary.gate import USER_AGENT, Boundary, GateTransport, Traffic
 from client_service.boundary.ledger import Ledger
+from client_service.secure.members import KnownMembers
 from shared.errors import (
     AuthenticationError,
     ClockError,
     ConflictError,
+    DataError,
     DigestError,
     FederationError,
     ForbiddenError,
@@ -28,14 +29,13 @@ from shared.errors import (
     TooLargeError,
     UnavailableError,
 )
-from shared.graph import Float64
 from shared.schemas import AnchorOut, Counts, Declaration, JoinIn, JoinOut, ReceiptOut, RunOut
 from shared.secure.agreement import answered
 from shared.secure.messages import FromClient
 from shared.signing.keys import PrivateKey
 from shared.strategy import Parameters
 from shared.timeouts import ATTEMPTS, RETRY_PAUSE_SECONDS, RETRY_SECONDS, CallLimits
-from shared.web.tls import reason
+from shared.web.calling import reason
 from shared.wire import MEDIA_TYPE, check, decode
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -67,15 +67,20 @@ def _passing(error: Exception) -> bool:
 class Aggregator:
     """The aggregator as this client may call it. Every answer that is no success becomes an error of the tree."""
 
-    def __init__(self, http: httpx.AsyncClient, boundary: Boundary, limits: CallLimits, traffic: Traffic) -> None:
-        self._http, self._limits, self.traffic = http, limits, traffic
+    def __init__(
+        self, http: httpx.AsyncClient, boundary: Boundary, ledger: Ledger, limits: CallLimits, traffic: Traffic
+    ) -> None:
+        self._http, self._ledger, self._limits, self.traffic = http, ledger, limits, traffic
         self._client, self._declaration = boundary.client, boundary.declaration
 
     async def join(self, declaration: Declaration, counts: Counts | None) -> JoinOut:
+        """DataError where the aggregator has accepted an update of which the ledger knows nothing."""
         message = JoinIn(client=self._client, declaration=declaration, counts=counts)
         headers = {"Content-Type": "application/json"}
         answer = await self._call("POST", "/v1/clients", content=message.model_dump_json().encode(), headers=headers)
-        return _parsed(JoinOut, answer)
+        joined = _parsed(JoinOut, answer)
+        require_on_ledger(self._ledger, joined.nonce)
+        return joined
 
     async def current(self, after: int | None, wait: float) -> RunOut:
         query = {"wait": f"{wait:g}"} | ({} if after is None else {"after": str(after)})
@@ -84,10 +89,9 @@ class Aggregator:
     async def model(self, run: str) -> Parameters:
         return self._parameters(await self._call("GET", f"/v1/runs/{run}/model"))
 
-    async def anchor(self, run: str, number: int) -> Float64:
-        """K^R (Eq. 6) of the round, (<= Phi,), summing to 1."""
-        answer = _parsed(AnchorOut, await self._call("GET", f"/v1/runs/{run}/rounds/{number}/anchor"))
-        return np.array(answer.kernel, dtype=np.float64)
+    async def anchor(self, run: str, number: int) -> AnchorOut:
+        """K^R (Eq. 6) of the round as the aggregator says it."""
+        return _parsed(AnchorOut, await self._call("GET", f"/v1/runs/{run}/rounds/{number}/anchor"))
 
     async def upload(self, run: str, number: int, body: bytes) -> ReceiptOut:
         headers = {"Content-Type": MEDIA_TYPE}
@@ -144,14 +148,37 @@ class Aggregator:
 
 @asynccontextmanager
 async def connected(
-    boundary: Boundary, ledger: Ledger, key: PrivateKey, *, limits: CallLimits, inner: httpx.AsyncBaseTransport
+    boundary: Boundary,
+    ledger: Ledger,
+    key: PrivateKey,
+    *,
+    limits: CallLimits,
+    inner: httpx.AsyncBaseTransport,
+    members: KnownMembers | None = None,
 ) -> AsyncIterator[Aggregator]:
-    """The client's only outgoing HTTP client: it follows no redirect, heeds no proxy, and passes the gate."""
+    """The client's only outgoing HTTP client: it follows no redirect, heeds no proxy, and passes the gate.
+
+    `members`: who knows the aggregator's key, where answers without its signature are not believed.
+    """
     headers = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
-    transport = GateTransport(inner, boundary, ledger, key, call_seconds=limits.call)
+    believed = None if members is None else members.aggregator
+    transport = GateTransport(inner, boundary, ledger, key, call_seconds=limits.call, believed=believed)
     http = httpx.AsyncClient(transport=transport, base_url=boundary.aggregator, headers=headers, trust_env=False)
     async with http:
-        yield Aggregator(http, boundary, limits, transport.traffic)
+        yield Aggregator(http, boundary, ledger, limits, transport.traffic)
+
+
+def require_on_ledger(ledger: Ledger, nonce: str | None) -> None:
+    """DataError unless the ledger has the entry of the update that the aggregator accepted last, or says that it was
+    given up.
+
+    All of a state directory that was put back from an older copy agrees with itself: only somebody outside can tell.
+    """
+    if nonce is not None and not ledger.knows_nonce(nonce):
+        raise DataError(
+            f"the ledger: expected the entry {nonce} of the last update that the aggregator accepted, got none: the"
+            " state directory is an older copy; put back the newest, or give the entry up (lpsfed ledger adopt)"
+        )
 
 
 def _parsed(model: type[Model], answer: httpx.Response) -> Model:

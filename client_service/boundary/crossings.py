@@ -6,12 +6,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from client_service.boundary.ledger import entry_nonce
+
 Entry = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One call to the aggregator. `status` and `error` are None where the client was ended before the answer."""
+    """One call to the aggregator.
+
+    status, error: None where the client was ended before the answer. nonce: by which the request was signed, None in
+    entries of clients whose nonces told nothing of their ledgers.
+    """
 
     sequence: int
     time: str
@@ -27,6 +33,7 @@ class Attempt:
     answer_bytes: int = 0
     answer_sha256: str = ""
     receipt: Mapping[str, Any] | None = None
+    nonce: str | None = None
 
 
 def attempts(entries: Iterable[Entry]) -> list[Attempt]:
@@ -53,4 +60,5 @@ def _attempt(intent: Entry, outcome: Entry) -> Attempt:
         answer_bytes=outcome.get("bytes", 0),
         answer_sha256=outcome.get("sha256", ""),
         receipt=outcome.get("receipt"),
+        nonce=entry_nonce(str(intent.get("hash"))) if "mac" in intent else None,
     )

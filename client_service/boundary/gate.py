@@ -1,6 +1,9 @@
 """The one way out: an HTTP transport that lets through exactly the declared calls and writes each into the ledger.
 
 Whatever is built above it, an undeclared method, path, query, header or body raises PrivacyError and nothing is sent.
+
+The nonce of a request's signature is the beginning of the hash of its entry in the ledger. So whoever keeps nonces, as
+the aggregator does of every body, can later hold the ledger to what it was; and nobody can say anything by a nonce.
 """
 
 from __future__ import annotations
@@ -8,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,12 +19,13 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 
-from client_service.boundary.ledger import Ledger
-from client_service.boundary.masked import MESSAGES, masked, relayed
+from client_service.boundary.ledger import Ledger, entry_nonce
+from client_service.boundary.masked import MESSAGES, RELAYED, masked, relayed
 from shared.errors import FederationError, PrivacyError, ProtocolError, TooLargeError
 from shared.schemas import Declaration, JoinIn, ReceiptOut
-from shared.signing.keys import PrivateKey
-from shared.signing.messages import NONCE_BYTES, Signatory, Target, sign
+from shared.signing.answers import read_signer, require_answer
+from shared.signing.keys import PrivateKey, PublicKey
+from shared.signing.messages import SIGNATURE, Signatory, Target, sign
 from shared.timeouts import CALL_SECONDS
 from shared.wire import MEDIA_TYPE, check, decode, encode
 
@@ -61,7 +64,7 @@ def declared_calls(client: str, *, secure: bool = False) -> tuple[Call, ...]:
         return always
     waiting = re.compile(f"wait={NUMBER}")
     said = (Call(name, "PUT", re.compile(f"{own}/{name}")) for name in MESSAGES)
-    asked = (Call(name, "GET", re.compile(f"{own}/{name}"), waiting) for name in ("roster", "delivery", "request"))
+    asked = (Call(name, "GET", re.compile(f"{own}/{name}"), waiting) for name in RELAYED)
     return (*always, *said, *asked)
 
 
@@ -103,9 +106,11 @@ class GateTransport(httpx.AsyncBaseTransport):
         key: PrivateKey,
         *,
         call_seconds: float = CALL_SECONDS,
+        believed: Callable[[str], PublicKey] | None = None,
     ) -> None:
+        """believed: the key that an answer names as its signer's -> the one that it must be; None: any answer is."""
         self._inner, self._boundary, self._ledger, self._call_seconds = inner, boundary, ledger, call_seconds
-        self._signatory = Signatory(boundary.client, key)
+        self._signatory, self._believed = Signatory(boundary.client, key), believed
         said = {**CONSTANT, "host": boundary.aggregator.netloc.decode("ascii")}
         self._headers = {name: re.compile(re.escape(value)) for name, value in said.items()}
         self._headers |= {"content-type": CONTENT, "content-length": LENGTH}
@@ -117,10 +122,12 @@ class GateTransport(httpx.AsyncBaseTransport):
         body = await request.aread()
         fields = self._fields(call, place, request, body)
         what = {"bytes": len(body), "sha256": hashlib.sha256(body).hexdigest(), **fields}
-        intent = self._ledger.append("intent", call=call.name, to=str(self._boundary.aggregator), **place, **what)
+        to = str(self._boundary.aggregator)
+        intent = self._ledger.append("intent", seal=bool(body), call=call.name, to=to, **place, **what)
+        signed = self._signed(request, body, entry_nonce(self._ledger.last_hash))
         self.traffic.up += len(body)
         try:
-            response = await self._answer_in_time(self._signed(request, body))
+            response = await self._answer_in_time(signed)
         except (httpx.HTTPError, FederationError) as error:
             self._ledger.append("outcome", of=intent, error=type(error).__name__)
             raise
@@ -214,9 +221,9 @@ class GateTransport(httpx.AsyncBaseTransport):
         permit = self._boundary.permit
         return {} if permit is None else {"privacy": permit(digest)}
 
-    def _signed(self, request: httpx.Request, body: bytes) -> httpx.Request:
+    def _signed(self, request: httpx.Request, body: bytes, nonce: str) -> httpx.Request:
         target = Target.of(request.method, request.url.raw_path)
-        made = sign(target, body, self._signatory, created=int(time.time()), nonce=secrets.token_hex(NONCE_BYTES))
+        made = sign(target, body, self._signatory, created=int(time.time()), nonce=nonce)
         headers = [*request.headers.multi_items(), *made.items()]
         return httpx.Request(
             request.method, request.url, headers=headers, stream=request.stream, extensions=request.extensions
@@ -244,7 +251,17 @@ class GateTransport(httpx.AsyncBaseTransport):
                     raise TooLargeError(f"expected an answer of at most {MAX_RESPONSE_BYTES} bytes, got more")
         finally:
             await response.aclose()
-        return httpx.Response(response.status_code, headers=response.headers, content=b"".join(parts), request=request)
+        content = b"".join(parts)
+        self._require_believed(request, response, content)
+        return httpx.Response(response.status_code, headers=response.headers, content=content, request=request)
+
+    def _require_believed(self, request: httpx.Request, response: httpx.Response, content: bytes) -> None:
+        """UnavailableError for an answer that is not the aggregator's own, where its key is pinned."""
+        if self._believed is None:
+            return
+        headers, sha256 = list(response.headers.items()), hashlib.sha256(content).digest()
+        key = self._believed(read_signer(headers))
+        require_answer(response.status_code, headers, sha256, request.headers[SIGNATURE], key)
 
     def _outcome(self, call: Call, response: httpx.Response) -> dict[str, Any]:
         digest = hashlib.sha256(response.content).hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from shared.errors import DataError
+from shared.signing.messages import NONCE_BYTES
 
+LEDGER = "ledger.jsonl"  # in a client's state directory
 GENESIS = "0" * 64
 STRIDE = 256  # entries between two places that are remembered, so that reading may begin anywhere
 Entry = dict[str, Any]
@@ -38,18 +40,27 @@ class Ledger:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._places = [0]  # the byte at which every STRIDE-th entry begins
-        self._count, self._last = self._recover()
+        self._count, self._last, end = self._read_end()
+        self._require_whole()
+        self._cut_torn_line(end)
         self._held, self._changes, self._stamp = _Held(), 0, self._look()
 
     def __len__(self) -> int:
         """Entries that have been written."""
         return self._count
 
-    def append(self, kind: str, **fields: Any) -> int:
-        """Write one durable entry; its sequence number, from 1."""
+    @property
+    def last_hash(self) -> str:
+        """Of the last entry; GENESIS before the first."""
+        return self._last
+
+    def append(self, kind: str, *, seal: bool = False, **fields: Any) -> int:
+        """Write one durable entry; its sequence number, from 1. `seal`: see `HeadedLedger`."""
+        del seal
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        entry = {"sequence": self._count + 1, "time": now, "kind": kind, **fields, "previous": self._last}
-        entry["hash"] = _hash(entry)
+        entry: Entry = {"sequence": self._count + 1, "time": now, "kind": kind, **fields, "previous": self._last}
+        entry |= self._marks(entry)
+        entry["hash"] = hash_entry(entry)
         if self._look() != self._stamp:  # not by us
             self._changes += 1
         with self._path.open("a", encoding="utf-8") as file:
@@ -61,6 +72,11 @@ class Ledger:
         self._count, self._last = self._count + 1, entry["hash"]
         self._remember(self._count, end)
         return self._count
+
+    def knows_nonce(self, nonce: str) -> bool:
+        """Is there an entry whose request was signed by this nonce, or one by which the silo gave that entry up?"""
+        named = (parse_entry(line) for line in read_lines(self._path) if nonce.encode() in line)
+        return any(nonce in (entry_nonce(str(entry.get("hash"))), entry.get("gave_up")) for entry in named)
 
     def entries(self, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
         """Entries with a sequence number greater than `after`, oldest first. It costs the same wherever they lie."""
@@ -92,7 +108,7 @@ class Ledger:
         with self._path.open("rb") as file:
             for line in islice(file, self._seek(file, after), None):
                 if line.endswith(b"\n"):
-                    yield _entry(line)
+                    yield parse_entry(line)
 
     def _seek(self, file: BinaryIO, after: int) -> int:
         """Go to the last remembered place before entry `after`; how many entries are still to be passed over.
@@ -118,20 +134,38 @@ class Ledger:
         if count % STRIDE == 0:
             self._places.append(end)
 
-    def _recover(self) -> tuple[int, str]:
-        """Where the file ends. A last line that a crash cut off was never acted upon: it is taken away."""
+    def _read_end(self) -> tuple[int, str, int]:
+        """How many whole entries the file has, the hash of the last, and the byte after it."""
         if not self._path.exists():
-            return 0, GENESIS
-        count, end, last, line = 0, 0, b"", b""
+            return 0, GENESIS, 0
+        count, end, last = 0, 0, b""
         with self._path.open("rb") as file:
             for line in file:
                 if not line.endswith(b"\n"):
                     break
                 count, end, last = count + 1, end + len(line), line
                 self._remember(count, end)
-        if line and not line.endswith(b"\n"):
+        return count, str(parse_entry(last).get("hash")) if count else GENESIS, end
+
+    def _marks(self, entry: Entry) -> Mapping[str, Any]:
+        """What else an entry says, for a ledger that is more than this."""
+        del entry
+        return {}
+
+    def _require_whole(self) -> None:
+        """For a ledger whose end is known elsewhere too: DataError, before anything is changed, where it is missing."""
+
+    def _cut_torn_line(self, end: int) -> None:
+        """A last line that a crash cut off was never acted upon: it is taken away."""
+        if self._path.exists() and self._path.stat().st_size > end:
             os.truncate(self._path, end)
-        return count, str(_entry(last).get("hash")) if count else GENESIS
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Every whole line of a ledger's file, which is left as it is; none where there is no file."""
+    if path.exists():
+        with path.open("rb") as file:
+            yield from (line for line in file if line.endswith(b"\n"))
 
 
 def follow_chain(entries: Iterable[Entry], previous: str = GENESIS) -> tuple[int, int | None]:
@@ -147,12 +181,22 @@ def follow_chain(entries: Iterable[Entry], previous: str = GENESIS) -> tuple[int
     return count, None
 
 
+def entry_nonce(digest: str) -> str:
+    """The nonce by which the request of an entry with this hash is signed: never the same twice, as entries are not."""
+    return digest[: 2 * NONCE_BYTES]
+
+
+def ends_in(entry: Entry, digest: str) -> bool:
+    """Is this entry as it was written, with this hash?"""
+    return bool(entry.get("hash") == digest == hash_entry(entry))
+
+
 def _follows(entry: Entry, previous: str) -> bool:
-    return entry.get("previous") == previous and bool(entry.get("hash") == _hash(entry))
+    return entry.get("previous") == previous and ends_in(entry, str(entry.get("hash")))
 
 
-def _entry(line: bytes) -> Entry:
-    """A line that somebody has damaged is an entry without a hash: shown as it is, and found by `verify`."""
+def parse_entry(line: bytes) -> Entry:
+    """A line's entry. One that somebody has damaged is without a hash: shown as it is, and found by `verify`."""
     text = line.decode("utf-8", "replace")
     try:
         found = json.loads(text)
@@ -161,6 +205,7 @@ def _entry(line: bytes) -> Entry:
     return found if isinstance(found, dict) else {"damaged": text.rstrip("\n")}
 
 
-def _hash(entry: Entry) -> str:
+def hash_entry(entry: Entry) -> str:
+    """Over all of an entry but its hash."""
     content = {name: value for name, value in entry.items() if name != "hash"}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -10,11 +10,17 @@ from pydantic import ValidationError
 from shared.errors import PrivacyError, ProtocolError
 from shared.masked_wire import decode_masked
 from shared.schemas import Declaration
-from shared.secure import agreement
-from shared.secure.messages import FromClient, PublicKeys, SealedShares, UnmaskAnswer
+from shared.secure.messages import Consent, FromClient, PublicKeys, SealedShares, ShareCheck, UnmaskAnswer
 from shared.secure.vector import MaskedUpdate
 
-MESSAGES: Mapping[str, type[FromClient]] = {"keys": PublicKeys, "shares": SealedShares, "answers": UnmaskAnswer}
+MESSAGES: Mapping[str, type[FromClient]] = {
+    "keys": PublicKeys,
+    "shares": SealedShares,
+    "checks": ShareCheck,
+    "consents": Consent,
+    "answers": UnmaskAnswer,
+}
+RELAYED = ("roster", "delivery", "sharers", "request", "signatures")  # what a client asks for in a secure round
 
 
 def relayed(call: str, client: str, place: Mapping[str, str], body: bytes) -> dict[str, Any]:
@@ -31,9 +37,8 @@ def relayed(call: str, client: str, place: Mapping[str, str], body: bytes) -> di
 
 def masked(declaration: Declaration, client: str, place: Mapping[str, str], body: bytes) -> MaskedUpdate:
     """The masked vector in a body, which an unmasked one is not taken for."""
-    terms = agreement.terms(declaration, place["run"], int(place["round"]))
     try:
-        found = decode_masked(terms, body)
+        found = decode_masked(declaration, body)
     except ProtocolError:  # its words may quote names that nobody declared
         raise PrivacyError("expected a masked vector of the declared tensors and rho, got another body") from None
     _require_own(found.header, client, place)
@@ -49,7 +54,11 @@ def _concerned(message: FromClient) -> dict[str, list[str]]:
     """Of whom it holds shares: for each client of the roster, or of its seed or its mask key."""
     match message:
         case SealedShares():
-            return {"sealed for": sorted(message.sealed)}
+            return {"sealed for": sorted(message.shares)}
+        case ShareCheck():
+            return {"complains of": sorted(message.complaints)}
+        case Consent():
+            return {"survivors": list(message.survivors), "dropped": list(message.dropped)}
         case UnmaskAnswer():
             return {"seeds of": sorted(message.seeds), "mask keys of": sorted(message.keys)}
         case _:

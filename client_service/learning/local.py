@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from client_service.models.popularity import PopularityTables
 from client_service.models.registry import MODELS
 from client_service.models.start import Filter, start_at
 from client_service.shard import Shard
-from shared.divergence import comparable, divergence, kernel
+from shared.divergence import comparable, divergence, kernel, round_divergence
 from shared.errors import ProtocolError, SettingsError
 from shared.graph import Float64
 from shared.parameters import Float32, initial_parameters
@@ -37,12 +38,16 @@ from shared.strategy import Loss, Parameters, Penalty
 
 @dataclass(frozen=True)
 class Moment:
-    """Where in a run a client trains: round 1..rounds, the run's seed, the anchor's kernel if there is one."""
+    """Where in a run a client trains: round 1..rounds, the run's seed, the anchor's kernel if there is one.
+
+    draws: a secret from which the draws follow too, in a secure federation; without it they follow from the seed alone.
+    """
 
     round: int
     rounds: int
     seed: int
     anchor: Float64 | None = None
+    draws: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
@@ -173,10 +178,9 @@ class LocalTraining:
         return {name: p.detach().cpu().numpy().copy() for name, p in self._exchangeable()}
 
     def divergence(self) -> float | None:
-        """rho (Eq. 11) against the moment's anchor; None without one, or with too short a spectrum."""
-        if self.moment.anchor is None:
-            return None
-        return divergence(self.moment.anchor, kernel(self._signal()))
+        """rho (Eq. 11) against the moment's anchor, rounded; None without one, or with too short a spectrum."""
+        rho = None if self.moment.anchor is None else divergence(self.moment.anchor, kernel(self._signal()))
+        return None if rho is None else round_divergence(rho)
 
     def compared(self) -> tuple[Float64, Float64] | None:
         """The anchor's kernel and the own one as the divergence compares them; None without an anchor."""
@@ -247,8 +251,10 @@ class LocalTraining:
 
     def _seed(self, purpose: str) -> int:
         """One stream a run, client, round and purpose: a round that is run again draws the same."""
-        text = f"{self.moment.seed}/{self.shard.name}/{self.moment.round}/{purpose}"
-        return zlib.crc32(text.encode())
+        text = f"{self.moment.seed}/{self.shard.name}/{self.moment.round}/{purpose}".encode()
+        if not self.moment.draws:
+            return zlib.crc32(text)
+        return int.from_bytes(hmac.digest(self.moment.draws, text, hashlib.sha256)[:8])
 
 
 def _mean(values: list[Tensor]) -> float:

@@ -25,6 +25,10 @@ CALLS = {
     "shares": "secure round: send sealed shares of its secrets",
     "delivery": "secure round: fetch what the others have sealed for it",
     "request": "secure round: ask whose update is in the sum",
+    "checks": "secure round: say whose shares could be opened",
+    "sharers": "secure round: fetch who masks with whom",
+    "consents": "secure round: sign the list of those who are in the sum",
+    "signatures": "secure round: fetch the others’ signatures",
     "answers": "secure round: send the shares that open the sum",
 }
 BRINGING = ("model", "anchor", "personalized")  # parameters or a kernel

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from client_service.boundary.ledger import Ledger
+from client_service.boundary.headed_ledger import HeadedLedger
+from client_service.boundary.ledger import Entry, ends_in, parse_entry, read_lines
+from client_service.boundary.ledger_heads import LedgerHeads
 from client_service.privacy.accountant import Charge, epsilon
 from shared.errors import DataError, SettingsError
-from shared.new_files import PRIVATE, write_new
+from shared.new_files import PRIVATE, sync_folder, write_new
 
-ACCOUNT, SECRET = "account.jsonl", "secret"
+FOLDER = "privacy"
+ACCOUNT, SECRET = f"{FOLDER}/account.jsonl", f"{FOLDER}/secret"  # in the state directory
 SECRET_BYTES = 32
+TOLD = b'"privacy":'  # in the ledger's line of a release
+ROUNDING = 1e-9  # of epsilon, relative
 OTHERS = 0o077  # permissions of everybody but the owner
 
 
@@ -32,21 +36,26 @@ class Spent:
 class Account:
     """The account of one shard, over all runs and restarts. Those of other shards lie in the same file.
 
-    The file is a hash chain like the ledger. Whoever puts back an older copy of it makes the silo forget what it spent.
+    The file is a ledger with a head, so that an older copy of it alone is not believed.
     """
 
-    def __init__(self, folder: Path, shard: str) -> None:
-        """DataError for a file that is damaged, or gone while the silo's secret is still there."""
-        path = folder / ACCOUNT
-        if (folder / SECRET).exists() and not path.exists():
-            raise DataError(f"{path}: expected the account beside {SECRET}, got none: what was spent is unknown")
-        write_new(path, b"", PRIVATE)
-        _settled(folder)
-        self._ledger, self._shard, self.spent = Ledger(path), shard, Spent()
+    def __init__(self, heads: LedgerHeads, shard: str) -> None:
+        """DataError for a file that is damaged, shorter than its head, or gone while the silo's secret is there."""
+        path, secret = heads.state_directory / ACCOUNT, heads.state_directory / SECRET
+        if secret.exists() and not path.exists():
+            raise DataError(f"{path}: expected the account beside {secret.name}, got none: what was spent is unknown")
+        self._ledger, self._shard, self.spent = HeadedLedger(heads, ACCOUNT), shard, Spent()
+        if write_new(path, b"", PRIVATE):
+            sync_folder(path.parent)
         self._ledger.verify()
         for entry in self._ledger.entries():
             if entry["shard"] == shard:
                 self._take(entry)
+
+    @property
+    def end(self) -> dict[str, Any]:
+        """How many entries the file has, and the hash of the last, for whoever has to find them there again."""
+        return {"entries": len(self._ledger), "hash": self._ledger.last_hash}
 
     def epsilon(self, delta: float | None, more: Iterable[Charge] = ()) -> float:
         """Spent so far, with `more` spent too."""
@@ -56,7 +65,7 @@ class Account:
         """Durable when this returns. `kept`: scalars drawn once, by what they belong to; `place`: for readers alone."""
         parts = {name: [one.mechanism, one.noise_multiplier] for name, one in charges.items()}
         entry = {"shard": self._shard, "occasion": occasion, "charges": parts, "kept": dict(kept)}
-        self._ledger.append("charge", **entry, **place)
+        self._ledger.append("charge", seal=True, **entry, **place)
         self._take(entry)
 
     def _take(self, entry: Mapping[str, Any]) -> None:
@@ -65,23 +74,45 @@ class Account:
         self.spent.kept.update(entry["kept"])
 
 
-def silo_secret(folder: Path) -> bytes:
-    """32 random bytes that never leave, made where there are none. SettingsError for a file that others may read."""
-    path = folder / SECRET
+def silo_secret(heads: LedgerHeads) -> bytes:
+    """32 random bytes that never leave, made where there never were any.
+
+    DataError where they are gone, or others than they were. SettingsError for a file that others may read.
+    """
+    path = heads.state_directory / SECRET
+    if not path.exists() and heads.knows_digest(SECRET):
+        raise DataError(f"{path}: expected the secret that {heads.path} tells of, got none: restore it")
     if write_new(path, secrets.token_bytes(SECRET_BYTES), PRIVATE):
-        _settled(folder)
+        sync_folder(path.parent)
     if (mode := path.stat().st_mode & 0o777) & OTHERS:
         raise SettingsError(f"{path}: expected a file for its owner alone (chmod 600), got permissions {mode:03o}")
     content = path.read_bytes()
     if len(content) != SECRET_BYTES:
         raise SettingsError(f"{path}: expected {SECRET_BYTES} random bytes, got {len(content)}")
+    heads.require_digest(SECRET, content)
     return content
 
 
-def _settled(folder: Path) -> None:
-    """A new file's name is durable once its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def find_shortfall(ledger: Path, account: Path) -> str | None:
+    """What the account lacks of the last release that the ledger tells of, if it does."""
+    told = [parse_entry(line) for line in deque((line for line in read_lines(ledger) if TOLD in line), maxlen=1)]
+    if not told or "privacy" not in told[0]:
+        return None
+    release, charges = told[0]["privacy"], [parse_entry(line) for line in read_lines(account)]
+    expected = f"{account}: expected the charge of the last release that {ledger} tells of"
+    end = release.get("account")
+    if end is not None:
+        number = end["entries"]
+        held = 0 < number <= len(charges) and ends_in(charges[number - 1], end["hash"])
+        return None if held else f"{expected}, its entry {number}, got {len(charges)} entries without it"
+    most = max(_spent(charges, release.get("delta")), default=0.0)
+    short = not charges or most < release["epsilon"] * (1 - ROUNDING)
+    return f"{expected}, epsilon {release['epsilon']:.6g}, got {most:.6g}" if short else None
+
+
+def _spent(charges: Iterable[Entry], delta: float | None) -> Iterator[float]:
+    """Epsilon of each shard in the file."""
+    by_shard: defaultdict[str, list[Charge]] = defaultdict(list)
+    for entry in charges:
+        by_shard[str(entry.get("shard"))] += [Charge(*one) for one in entry.get("charges", {}).values()]
+    return (epsilon(found, delta) for found in by_shard.values())

@@ -6,12 +6,12 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from client_service.privacy.account import Account, silo_secret
+from client_service.boundary.ledger_heads import LedgerHeads
+from client_service.privacy.account import FOLDER, Account, silo_secret
 from client_service.privacy.accountant import Charge
 from client_service.privacy.kept_release import keep_release, kept_release
 from client_service.privacy.mechanism import Release, privatised
@@ -27,8 +27,6 @@ from shared.settings import MethodSettings
 from shared.strategies import build_strategy
 from shared.strategy import Parameters
 from shared.wire import encode
-
-FOLDER = "privacy"  # in the state directory
 
 
 @dataclass(frozen=True)
@@ -64,15 +62,16 @@ class Occasion:
 class Guard:
     """Lets of each update only its release through. `standing` may be read at any time."""
 
-    def __init__(self, settings: PrivacySettings, state_directory: Path, shard: str, declaration: Declaration) -> None:
-        """shard: its digest. declaration: the silo's own.
+    def __init__(self, settings: PrivacySettings, heads: LedgerHeads, shard: str, declaration: Declaration) -> None:
+        """heads: of the silo's state directory. shard: its digest. declaration: the silo's own.
 
-        DataError for a damaged account, SettingsError where what was spent cannot be told under these settings.
+        DataError for a damaged account or secret, SettingsError where what was spent cannot be told under these
+        settings.
         """
-        folder = self._folder = state_directory / FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._heads = heads.state_directory / FOLDER, heads
+        self._folder.mkdir(parents=True, exist_ok=True)
         self._settings, self._shard, self._declaration = settings, shard, declaration
-        self._account, self._secret = Account(folder, shard), silo_secret(folder)
+        self._account, self._secret = Account(heads, shard), silo_secret(heads)
         if math.isinf(self._account.epsilon(settings.delta)):
             raise SettingsError(
                 "privacy.mechanism: expected gaussian, because this shard has spent on it before: that needs a delta"
@@ -87,7 +86,7 @@ class Guard:
         by the same release, charged once.
         """
         name = occasion.name(self._shard)
-        release = kept_release(self._folder, name)
+        release = kept_release(self._folder, self._heads, name)
         if release is None or name not in self._account.spent.occasions:
             release = release or self._drawn(update, occasion, name)
             if not self._charged(release, occasion, name):
@@ -102,7 +101,7 @@ class Guard:
         """
         if body_digest != self._leaving if body_digest else not self._leaving:
             raise PrivacyError("expected the release of this round's update, clipped and noised, got another body")
-        return self.standing.model_dump(exclude={"exhausted"}, exclude_none=True)
+        return {**self.standing.model_dump(exclude={"exhausted"}, exclude_none=True), "account": self._account.end}
 
     def _drawn(self, update: Parameters, occasion: Occasion, name: str) -> Release:
         steady = occasion.steady(self._shard)
@@ -123,7 +122,7 @@ class Guard:
         self._refused = after > self.standing.budget
         if not self._refused:
             kept = {} if steady is None or "rho" not in charges else {steady: release.parameters.scalars["rho"]}
-            keep_release(self._folder, name, release)
+            keep_release(self._folder, self._heads, name, release)
             self._account.charge(name, charges, kept, run=occasion.run, round=occasion.round, epsilon=after)
         self.standing = self._stand()
         return not self._refused

@@ -1,4 +1,7 @@
-"""The release at hand <-> one file, replaced whole: a round that is lived again sends the very same."""
+"""The release at hand <-> one file, replaced whole: a round that is lived again sends the very same.
+
+The file carries a MAC under the silo's key: what it holds leaves as it is, so that nobody else may write it.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,16 @@ from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from client_service.boundary.ledger_heads import LedgerHeads
 from client_service.logs import LOGGER
 from client_service.privacy.accountant import Charge
 from client_service.privacy.mechanism import Release
 from client_service.shard.files import settle
+from shared.parameters import Arrays, digest
 from shared.strategy import Parameters
 
 NAME = "release.safetensors"
+PURPOSE = "release"  # of the MAC
 
 
 class Head(BaseModel):
@@ -26,20 +32,27 @@ class Head(BaseModel):
     occasion: str
     scalars: dict[str, float]
     charges: dict[str, Charge]
+    mac: str = ""
+
+    def content(self, arrays: Arrays) -> bytes:
+        """What is under the MAC: all of the file."""
+        return f"{self.model_dump_json(exclude={'mac'})}\n{digest(arrays)}".encode()
 
 
-def keep_release(folder: Path, occasion: str, release: Release) -> None:
+def keep_release(folder: Path, heads: LedgerHeads, occasion: str, release: Release) -> None:
     """Replace the kept release. It is durable when this returns."""
     parameters = release.parameters
     head = Head(occasion=occasion, scalars=dict(parameters.scalars), charges=dict(release.charges))
     partial = folder / f"{NAME}.partial"
     arrays = {name: np.asarray(value, order="C") for name, value in parameters.arrays.items()}
+    head = head.model_copy(update={"mac": heads.mac(PURPOSE, head.content(arrays))})
     save_file(arrays, partial, metadata={"head": head.model_dump_json()})
     settle(partial, folder / NAME)
 
 
-def kept_release(folder: Path, occasion: str) -> Release | None:
-    """The kept release, if it was drawn for this occasion. One that cannot be read is as none: it is drawn anew."""
+def kept_release(folder: Path, heads: LedgerHeads, occasion: str) -> Release | None:
+    """The kept release, if it was drawn for this occasion. One that cannot be read, or that this silo has not written,
+    is as none: it is drawn anew."""
     try:
         with safe_open(folder / NAME, framework="numpy") as file:
             head = Head.model_validate_json((file.metadata() or {})["head"])
@@ -50,5 +63,8 @@ def kept_release(folder: Path, occasion: str) -> Release | None:
         return None
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         LOGGER.warning("kept_release_refused", reason=f"expected a whole one, got {type(error).__name__}")
+        return None
+    if not heads.has_mac(PURPOSE, head.content(arrays), head.mac):
+        LOGGER.warning("kept_release_refused", reason="expected the MAC that this silo's key makes, got another")
         return None
     return Release(Parameters(arrays, head.scalars), head.charges)

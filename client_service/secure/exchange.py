@@ -1,23 +1,28 @@
-"""One update -> masked and summed with the others': keys, shares, the masked vector, answers. Resumes where it was.
+"""One update -> masked and summed with the others': keys, shares, checks, the masked vector, consent, answers.
 
-Each step keeps its state before its message leaves, so that a client that was killed sends the same again.
+Each step keeps its state before its message leaves, so that a client that was killed sends the same again and resumes
+where it was.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TypeVar
 
 from client_service.boundary.aggregator import Aggregator
-from client_service.secure.vault import Vault
+from client_service.logs import LOGGER
+from client_service.secure.masking import Masking
+from shared.errors import PrivacyError, RoundClosedError
 from shared.masked_wire import encode_masked
 from shared.schemas import ReceiptOut
 from shared.secure import client
-from shared.secure.messages import Delivery, Roster, Terms, UnmaskRequest
-from shared.secure.state import Begun, Ready, Sharing, State
+from shared.secure.common import describe_terms
+from shared.secure.messages import Consents, Delivery, Roster, Sharers, Terms, UnmaskRequest
+from shared.secure.state import Begun, Checked, Ready, Sharing, State, terms_of
 from shared.strategy import Parameters
 
-Answer = TypeVar("Answer", Roster, Delivery, UnmaskRequest)
-S = TypeVar("S", Begun, Sharing, Ready)
+Answer = TypeVar("Answer", Roster, Delivery, Sharers, UnmaskRequest, Consents)
+S = TypeVar("S", Begun, Sharing, Checked, Ready)
 
 
 class Exchange:
@@ -26,47 +31,86 @@ class Exchange:
     The aggregator's deadlines bound every wait: it refuses whoever asks for a round that is over.
     """
 
-    def __init__(self, name: str, aggregator: Aggregator, vault: Vault, *, wait: float) -> None:
-        self._name, self._aggregator, self._vault, self._wait = name, aggregator, vault, wait
+    def __init__(self, masking: Masking, aggregator: Aggregator, *, wait: float) -> None:
+        self._own, self._aggregator, self._wait = masking, aggregator, wait
+        self._vault, self._memory = masking.vault, masking.memory
 
     async def send(self, terms: Terms, update: Parameters) -> ReceiptOut:
-        """All four phases; the receipt of the masked vector.
+        """All six phases; the receipt of the masked vector.
 
         RoundClosedError or NotFoundError where the round goes on, or has ended, without this client; ConflictError
         where the aggregator holds other messages of it than were kept here; PrivacyError and ProtocolError where the
         aggregator or another client does not keep to the protocol: then nothing more of this round leaves.
         """
-        state: State = self._vault.kept(terms) or self._kept(client.begin(terms, self._name)[0])
+        state = self._resume(terms) or self._begin(terms)
         if isinstance(state, Begun):
             state = await self._share(terms, state)
         if isinstance(state, Sharing):
-            state = await self._take(terms, state)
+            state = await self._check(terms, state)
         return await self._mask(terms, state, update)
 
+    def _resume(self, terms: Terms) -> State | None:
+        """Where an earlier process was in this round. PrivacyError where the round is to be held on other terms now,
+        or a second time: one exchange a round is all there is."""
+        state = self._vault.kept(terms.run, terms.round)
+        if state is None:
+            if self._memory.has_begun(terms):
+                raise PrivacyError(f"expected one exchange in round {terms.round} of {terms.run}, got a second one")
+            return None
+        if terms_of(state) != terms:
+            raise PrivacyError(describe_terms(terms_of(state), terms))
+        self._memory.remember_exchange(terms)
+        return state
+
+    def _begin(self, terms: Terms) -> Begun:
+        self._memory.require_pinned_threshold(terms)
+        own = self._own
+        state = client.begin(terms, own.name, own.identity, noised=own.noised, changing_members=own.changing_members)
+        self._vault.keep(state)  # first: a crash in between is followed by the same keys
+        self._memory.remember_exchange(terms)
+        return state
+
     async def _share(self, terms: Terms, state: Begun) -> Sharing:
-        await self._aggregator.relay("keys", client.public_keys(state))
-        roster = await self._told("roster", Roster, terms)
-        return self._kept(client.share(state, roster)[0])
+        await self._aggregator.relay("keys", state.message)
+        roster = await self._ask("roster", Roster, terms)
+        identity = self._own.identity
+        members = self._own.members.of(roster, self._own.name, identity.public_key())
+        return self._keep(client.share(state, roster, members, identity))
 
-    async def _take(self, terms: Terms, state: Sharing) -> Ready:
+    async def _check(self, terms: Terms, state: Sharing) -> Checked:
         await self._aggregator.relay("shares", state.message)
-        return self._kept(client.take(state, await self._told("delivery", Delivery, terms)))
+        checked = client.check(state, await self._ask("delivery", Delivery, terms), self._own.identity)
+        for dealer in checked.message.complaints:
+            LOGGER.warning("shares_refused", run=terms.run, round=terms.round, dealer=dealer)
+        return self._keep(checked)
 
-    async def _mask(self, terms: Terms, state: Ready, update: Parameters) -> ReceiptOut:
-        ready, masked = client.mask(state, update)
-        self._kept(ready)
+    async def _mask(self, terms: Terms, state: Checked | Ready, update: Parameters) -> ReceiptOut:
+        if isinstance(state, Checked):
+            await self._aggregator.relay("checks", state.message)
+        ready, masked = client.mask(state, await self._ask("sharers", Sharers, terms), update)
+        self._keep(ready)
         receipt = await self._aggregator.upload(terms.run, terms.round, encode_masked(masked))
-        answered, message = client.unmask(ready, await self._told("request", UnmaskRequest, terms))
-        self._kept(answered)
-        await self._aggregator.relay("answers", message)
+        await self._uncover(terms, ready)
         return receipt
 
-    async def _told(self, kind: str, model: type[Answer], terms: Terms) -> Answer:
+    async def _uncover(self, terms: Terms, state: Ready) -> None:
+        """Help to take the masks away, if the sum hides everybody who is in it, beside all earlier sums too."""
+        request = await self._ask("request", UnmaskRequest, terms)
+        self._memory.require_hidden(state.roster, request.survivors, state.proven)
+        agreed, consent = client.consent(state, request, self._own.identity)
+        self._keep(agreed)
+        self._memory.remember_sum(state.roster, request.survivors, state.proven)
+        await self._aggregator.relay("consents", consent)
+        answer = client.unmask(agreed, await self._ask("signatures", Consents, terms))
+        with suppress(RoundClosedError):  # the others' answers were enough
+            await self._aggregator.relay("answers", answer)
+
+    async def _ask(self, kind: str, model: type[Answer], terms: Terms) -> Answer:
         while True:
             found = await self._aggregator.relayed(kind, model, terms.run, terms.round, self._wait)
             if found is not None:
                 return found
 
-    def _kept(self, state: S) -> S:
+    def _keep(self, state: S) -> S:
         self._vault.keep(state)
         return state

@@ -1,4 +1,4 @@
-"""What a secure round tells a client -> its parameters (Eq. 14), mixed where its own update is: here."""
+"""What a secure round gives a client -> its parameters (Eq. 14), mixed where its own update is: here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from shared.errors import ProtocolError
 from shared.strategy import Parameters, Strategy
 
 
-def told(given: Parameters) -> tuple[float, Parameters]:
+def split_rhobar(given: Parameters) -> tuple[float, Parameters]:
     """rhobar, and the mean by itself. ProtocolError for a rhobar that is none."""
     near = given.scalars.get("rhobar")
     if near is None or not 0.0 <= near <= 1.0:
@@ -14,7 +14,7 @@ def told(given: Parameters) -> tuple[float, Parameters]:
     return near, Parameters(given.arrays, {name: one for name, one in given.scalars.items() if name != "rhobar"})
 
 
-def mixture(strategy: Strategy, given: Parameters, own: Parameters | None) -> Parameters:
+def mix_received(strategy: Strategy, given: Parameters, own: Parameters | None) -> Parameters:
     """`own`: what this client has sent in that round; without it, as with rhobar 1, the mean is all there is."""
-    near, mean = told(given)
+    near, mean = split_rhobar(given)
     return strategy.mix(1.0, mean, mean) if own is None else strategy.mix(near, mean, own)

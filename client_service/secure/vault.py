@@ -9,8 +9,7 @@ from client_service.logs import LOGGER
 from client_service.shard.files import settle
 from shared.errors import DataError
 from shared.new_files import PRIVATE
-from shared.secure.messages import Terms
-from shared.secure.state import Begun, State, read, written
+from shared.secure.state import State, read, terms_of, written
 
 NAME = "secure_round.json"
 
@@ -30,8 +29,8 @@ class Vault:
             file.write(written(state))
         settle(partial, self._path)
 
-    def kept(self, terms: Terms) -> State | None:
-        """Where an earlier process was in this very round; None where there is nothing fit of it."""
+    def kept(self, run: str, number: int) -> State | None:
+        """Where an earlier process was in this round; None where there is nothing fit of it."""
         try:
             state = read(self._path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -39,13 +38,10 @@ class Vault:
         except (DataError, UnicodeDecodeError):
             LOGGER.warning("secure_round_refused", reason="expected a whole state of a secure round, got another file")
             return None
-        return state if terms_of(state) == terms else None
+        terms = terms_of(state)
+        return state if (terms.run, terms.round) == (run, number) else None
 
     def forget(self) -> None:
-        """The round is over, for this client at least."""
+        """The round is over, for this client at least. That it took part in it stays in its `RoundMemory`."""
         for path in (self._path, self._path.with_name(f"{NAME}.partial")):
             path.unlink(missing_ok=True)
-
-
-def terms_of(state: State) -> Terms:
-    return state.terms if isinstance(state, Begun) else state.roster.terms

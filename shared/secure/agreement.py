@@ -7,12 +7,11 @@ from typing import NamedTuple
 
 from shared.errors import SettingsError
 from shared.schemas import Declaration
-from shared.secure.messages import FEWEST_CLIENTS, Terms
+from shared.secure.messages import VISIBLE
 from shared.secure.vector import layout
 from shared.settings import MethodSettings
 from shared.strategy import Strategy
 
-VISIBLE = frozenset({"rho"})  # the aggregator needs each client's own for Eq. 12
 SINGLE = ("clip_factor", "quarantine_factor")  # 0 turns each off
 
 
@@ -25,19 +24,15 @@ def secured(declaration: Declaration, strategy: Strategy, method: MethodSettings
 
 
 def require_mean(method: MethodSettings) -> None:
-    """SettingsError for a run's settings that look at single updates at the aggregator."""
+    """SettingsError for a run's settings that look at single updates or counts at the aggregator."""
     if method.aggregate != "mean":
         raise SettingsError(f"secure: expected aggregate = mean, got {method.aggregate}")
+    if method.anchor.size != "declared":
+        words = "because no count of a silo leaves it, and each client computes the anchor by itself"
+        raise SettingsError(f"secure: expected anchor.size = declared, {words}, got {method.anchor.size}")
     for name in SINGLE:
         if (value := getattr(method, name)) != 0:
             raise SettingsError(f"secure: expected {name} = 0, got {value:g}: nobody sees a single update's size")
-
-
-def terms(declaration: Declaration, run: str, number: int, threshold: int = FEWEST_CLIENTS) -> Terms:
-    """What a round is held on: of the declared scalars all but rho are hidden. The form of a masked vector does not
-    depend on the threshold."""
-    hidden = tuple(sorted(set(declaration.scalars) - VISIBLE))
-    return Terms(run=run, round=number, threshold=threshold, declaration=declaration, hidden=hidden)
 
 
 def answered(declaration: Declaration) -> Declaration:
@@ -58,7 +53,7 @@ def forms(declaration: Declaration) -> dict[str, Form]:
     """The tensors of an update's body by name: as they are declared, or as they are masked."""
     if not declaration.secure:
         return {spec.name: Form("F32", spec.shape, 4 * math.prod(spec.shape)) for spec in declaration.tensors}
-    return {n: Form("U64", shape, 8 * math.prod(shape)) for n, shape in layout(terms(declaration, "run-1", 1)).items()}
+    return {name: Form("U64", shape, 8 * math.prod(shape)) for name, shape in layout(declaration).items()}
 
 
 def beside(declaration: Declaration) -> tuple[str, ...]:

@@ -1,182 +1,217 @@
-"""A client's side of a secure round: begin -> share -> take -> mask -> unmask.
+"""A client's side of a secure round: begin -> share -> check -> mask -> consent -> unmask.
 
 Each step takes a state and gives the next one with the message to send; a state changes only by a step that succeeds.
 The caller keeps the new state (it holds secrets: a file with mode 0600) *before* it sends the message, and deletes it
 when the round is over; `state.written` and `state.read` are its form on disk. After a restart every message can be
-had again from what was kept: `public_keys`, `Sharing.message`, and by `mask` and `unmask` with what they had before.
+had again from what was kept: `message` of each state, and `mask` and `unmask` with what they had before.
 """
 
 from __future__ import annotations
 
-from pydantic import ValidationError
-
 from shared.errors import ConflictError, PrivacyError, ProtocolError, RoundClosedError
-from shared.secure import keys, masks, shamir, vector
-from shared.secure.keys import Context
+from shared.secure import complaints, group, keys, masks, proofs, vector
+from shared.secure.dealing import open_delivery, seal_piece, split_secrets
+from shared.secure.group import encode_scalar
+from shared.secure.identities import (
+    identity_key,
+    require_signature,
+    sign_message,
+)
 from shared.secure.masks import Mask
 from shared.secure.messages import (
+    Consent,
+    Consents,
     Delivery,
     MaskedHeader,
     PublicKeys,
     Roster,
     SealedShares,
+    ShareCheck,
+    Sharers,
     Terms,
     UnmaskAnswer,
     UnmaskRequest,
-    least_threshold,
+    possession_label,
     require_round,
+    visible_scalars,
 )
-from shared.secure.state import Begun, Ready, Secrets, SharePair, Sharing
+from shared.secure.state import Begun, Checked, Ready, Secrets, Sharing
+from shared.secure.trust import Members, require_fair, require_members
 from shared.secure.vector import MaskedUpdate
+from shared.signing.keys import PrivateKey, raw_hex
 from shared.strategy import Parameters
 
 
-def begin(terms: Terms, client: str) -> tuple[Begun, PublicKeys]:
-    """Fresh keys for one round."""
-    cipher, mask, seed = keys.new_private(), keys.new_private(), keys.new_seed()
-    state = Begun(client=client, terms=terms, secrets=Secrets(cipher=cipher.hex(), mask=mask.hex(), seed=seed.hex()))
-    return state, public_keys(state)
-
-
-def public_keys(state: Begun) -> PublicKeys:
-    """What others may know of a client's keys."""
-    return PublicKeys(
-        run=state.terms.run,
-        round=state.terms.round,
-        client=state.client,
-        cipher=keys.public(bytes.fromhex(state.secrets.cipher)).hex(),
-        mask=keys.public(bytes.fromhex(state.secrets.mask)).hex(),
-        commitment=keys.commitment(bytes.fromhex(state.secrets.seed)),
+def begin(
+    terms: Terms, client: str, identity: PrivateKey, *, noised: bool = False, changing_members: bool = False
+) -> Begun:
+    """Fresh keys for one round; the message to send is in the state."""
+    scalars = {name: group.draw_scalar() for name in Secrets.model_fields}
+    points = {name: group.multiply_base(scalar).hex() for name, scalar in scalars.items()}
+    message = PublicKeys(
+        run=terms.run,
+        round=terms.round,
+        client=client,
+        identity=raw_hex(identity.public_key()),
+        deal=points["deal"],
+        possession=proofs.prove_possession(scalars["deal"], possession_label(terms, client)),
+        cipher=points["cipher"],
+        mask=points["mask"],
+        commitment=points["seed"],
+        common=terms.common,
+        noised=noised,
+        changing_members=changing_members,
     )
+    secrets = Secrets(**{name: encode_scalar(scalar) for name, scalar in scalars.items()})
+    return Begun(client=client, terms=terms, secrets=secrets, message=sign_message(message, identity))
 
 
-def share(state: Begun, roster: Roster) -> tuple[Sharing, SealedShares]:
+def share(state: Begun, roster: Roster, members: Members, identity: PrivateKey) -> Sharing:
     """Split both secrets among all clients of the roster, each share sealed for its holder.
 
-    PrivacyError for a roster that would not protect this client: too few, too low a threshold, or not its own keys.
+    PrivacyError for a roster that would not protect this client: too few clients, too low a threshold, not its own
+    keys, keys that their owner has not signed, or a client that was told something else.
     """
-    _require_fair(state, roster)
-    pairs = _split(state.secrets, roster)
-    context, cipher = roster.context, bytes.fromhex(state.secrets.cipher)
+    require_fair(state, roster)
+    require_members(roster, members)
+    split, context = split_secrets(state.secrets, roster), roster.context
     sealed = {
-        peer.client: _seal(cipher, peer, context, state.client, pairs[peer.client])
+        peer.client: seal_piece(state, context, peer, split[peer.client], identity)
         for peer in roster.members
         if peer.client != state.client
     }
-    message = SealedShares(run=context.run, round=context.round, client=state.client, sealed=sealed)
-    own = pairs[state.client]
-    return Sharing(client=state.client, secrets=state.secrets, roster=roster, own=own, message=message), message
+    own = split[state.client]
+    message = SealedShares(
+        run=context.run,
+        round=context.round,
+        client=state.client,
+        transcript=context.transcript,
+        shares=sealed,
+        key_commitment=own.commitments[0],
+        seed_commitment=own.commitments[1],
+    )
+    return Sharing(client=state.client, secrets=state.secrets, roster=roster, own=own.pair, message=message)
 
 
-def _require_fair(state: Begun, roster: Roster) -> None:
-    if roster.terms != state.terms:
-        raise ProtocolError(f"expected the terms that round {state.terms.round} began with, got others")
-    if roster.keys.get(state.client) != public_keys(state):
-        raise PrivacyError("expected this client's own public keys in the roster, got others or none")
-    count, threshold = len(roster.members), roster.terms.threshold
-    if count < threshold:
-        raise PrivacyError(f"expected at least {threshold} clients in the roster, got {count}")
-    if threshold < least_threshold(count):
-        raise PrivacyError(f"expected a threshold of at least {least_threshold(count)} of {count}, got {threshold}")
+def check(state: Sharing, delivery: Delivery, identity: PrivateKey) -> Checked:
+    """Open the shares of everybody who has shared; complain, with a proof, of those that are not in order.
 
-
-def _split(secrets: Secrets, roster: Roster) -> dict[str, SharePair]:
-    count, threshold = len(roster.members), roster.terms.threshold
-    seeds = shamir.split(bytes.fromhex(secrets.seed), count, threshold)
-    mask_keys = shamir.split(bytes.fromhex(secrets.mask), count, threshold)
-    pairs = (SharePair(seed=_hex(seed), key=_hex(key)) for seed, key in zip(seeds, mask_keys, strict=True))
-    return dict(zip(roster.names, pairs, strict=True))
-
-
-def _hex(share: int) -> str:
-    return share.to_bytes(shamir.SHARE_BYTES).hex()
-
-
-def _seal(cipher: bytes, peer: PublicKeys, context: Context, own: str, pair: SharePair) -> str:
-    key = keys.agree(cipher, bytes.fromhex(peer.cipher), context.label("seal", own, peer.client))
-    return keys.seal(key, bytes.fromhex(pair.seed + pair.key), context.label("shares", own, peer.client)).hex()
-
-
-def take(state: Sharing, delivery: Delivery) -> Ready:
-    """Open the shares of everybody who has shared. ProtocolError if one is not as its sender sealed it.
-
-    They are opened now and not when they are needed, so that nothing masked leaves in a round that was tampered with.
+    They are opened now and not when they are needed, so that nothing is masked with a client whose secrets nobody
+    could restore. PrivacyError for sharers that are too few, or not of the roster, and for shares that their dealer
+    has not signed.
     """
     require_round(state.roster.terms, delivery)
-    _require_sharers(state, delivery)
-    context, members = state.roster.context, state.roster.keys
-    opened = {name: _unseal(state, members[name], context, sealed) for name, sealed in delivery.sealed.items()}
-    shares = {**opened, state.client: state.own}
-    return Ready(client=state.client, secrets=state.secrets, roster=state.roster, shares=shares)
+    _require_sharers(state.roster, state.client, {*delivery.shares, state.client})
+    shares, refused = open_delivery(state, delivery)
+    context = state.roster.context
+    message = ShareCheck(
+        run=context.run,
+        round=context.round,
+        client=state.client,
+        transcript=context.transcript,
+        complaints=refused,
+    )
+    return Checked(
+        client=state.client,
+        secrets=state.secrets,
+        roster=state.roster,
+        shares=shares,
+        message=sign_message(message, identity),
+    )
 
 
-def _require_sharers(state: Sharing, delivery: Delivery) -> None:
-    sharers, roster = set(delivery.sharers), state.roster
-    if not sharers <= set(roster.names) or state.client not in sharers:
+def _require_sharers(roster: Roster, own: str, sharers: set[str]) -> None:
+    if not sharers <= set(roster.names) or own not in sharers:
         raise PrivacyError("expected sharers of the roster and this client among them, got others")
     if len(sharers) < roster.terms.threshold:
         raise PrivacyError(f"expected at least {roster.terms.threshold} sharers, got {len(sharers)}")
-    if set(delivery.sealed) != sharers - {state.client}:
-        raise ProtocolError(f"expected sealed shares of {len(sharers) - 1} others, got {len(delivery.sealed)}")
 
 
-def _unseal(state: Sharing, peer: PublicKeys, context: Context, sealed: str) -> SharePair:
-    names, private = (peer.client, state.client), bytes.fromhex(state.secrets.cipher)
-    key = keys.agree(private, bytes.fromhex(peer.cipher), context.label("seal", *names))
-    content = keys.unseal(key, bytes.fromhex(sealed), context.label("shares", *names)).hex()
-    try:
-        return SharePair(seed=content[: 2 * shamir.SHARE_BYTES], key=content[2 * shamir.SHARE_BYTES :])
-    except ValidationError:
-        raise ProtocolError("expected two shares in a sealed message, got something else") from None
-
-
-def mask(state: Ready, content: Parameters) -> tuple[Ready, MaskedUpdate]:
+def mask(state: Checked | Ready, sharers: Sharers, content: Parameters) -> tuple[Ready, MaskedUpdate]:
     """Encode, add the client's own mask and those it has with every other sharer.
 
-    The same content again gives the same; other content is a ConflictError: under the same masks the difference of the
-    two would lie open.
+    The same again gives the same; other content or other sharers are a ConflictError: under the same masks the
+    difference of the two would lie open.
     """
+    require_round(state.roster.terms, sharers)
+    _require_sharers(state.roster, state.client, set(sharers.sharers))
+    if unheld := set(sharers.sharers) - set(state.shares):
+        raise PrivacyError(f"expected sharers whose shares this client holds, got {len(unheld)} others")
     terms = state.roster.terms
-    encoded = vector.encode(terms, content)
-    digest = vector.digest(encoded)
-    if state.sent not in (None, digest):
-        raise ConflictError(f"round {terms.round}: expected the update that was masked before, got another")
-    chosen = own_masks(state)
+    encoded = vector.encode(terms.declaration, content)
+    ready = _fix(state, sharers, vector.digest(encoded))
+    chosen = own_masks(ready)
     masked = {name: masks.added(value, chosen, piece=piece) for piece, (name, value) in enumerate(encoded.items())}
-    scalars = {name: value for name, value in content.scalars.items() if name in terms.visible}
+    visible = visible_scalars(terms.declaration)
+    scalars = {name: value for name, value in content.scalars.items() if name in visible}
     sent = vector.digest(masked)
     header = MaskedHeader(run=terms.run, round=terms.round, client=state.client, digest=sent, scalars=scalars)
-    return state.model_copy(update={"sent": digest}), MaskedUpdate(header, masked)
+    return ready, MaskedUpdate(header, masked)
+
+
+def _fix(state: Checked | Ready, sharers: Sharers, digest: str) -> Ready:
+    """The state in which it is settled what is masked, and with whom."""
+    if isinstance(state, Ready):
+        if (digest, sharers.sharers) != (state.sent, state.sharers):
+            words = "expected the update and the sharers that were masked before, got others"
+            raise ConflictError(f"round {state.roster.terms.round}: {words}")
+        return state
+    return Ready(
+        client=state.client,
+        secrets=state.secrets,
+        roster=state.roster,
+        shares={name: state.shares[name] for name in sharers.sharers},
+        sent=digest,
+        proven=_require_proven(state.roster, sharers),
+    )
+
+
+def _require_proven(roster: Roster, sharers: Sharers) -> tuple[str, ...]:
+    """Who was put out of the round with good reason. ProtocolError for evidence that does not hold."""
+    for one in sharers.evidence:
+        complaints.require_proven(roster, one)
+    return tuple(sorted({one.dealer for one in sharers.evidence}))
 
 
 def own_masks(state: Ready) -> tuple[Mask, ...]:
-    """The self mask, and one for every other client that has shared."""
+    """The self mask, and one for every other sharer."""
     context, members, own = state.roster.context, state.roster.keys, state.client
-    private = bytes.fromhex(state.secrets.mask)
+    private, seed = int(state.secrets.mask, 16), int(state.secrets.seed, 16)
     pairwise = (
-        Mask(keys.pair_seed(private, bytes.fromhex(members[name].mask), context, own, name), masks.sign_of(own, name))
+        Mask(
+            keys.agree_on_mask(private, bytes.fromhex(members[name].mask), context, own, name),
+            masks.sign_of(own, name),
+        )
         for name in state.shares
         if name != own
     )
-    return (Mask(bytes.fromhex(state.secrets.seed), 1), *pairwise)
+    return (Mask(keys.derive_self_mask(seed, context, own), 1), *pairwise)
 
 
-def unmask(state: Ready, request: UnmaskRequest) -> tuple[Ready, UnmaskAnswer]:
-    """Give shares of the survivors' seeds and of the drop-outs' mask keys: never both of one client, and only once.
+def consent(state: Ready, request: UnmaskRequest, identity: PrivateKey) -> tuple[Ready, Consent]:
+    """Sign the two lists, of whose vectors are in the sum and of who dropped out: one pair of lists in a round.
 
-    With both kinds the aggregator could strip one client's vector of all its masks, hence PrivacyError for a request
-    that does not divide the sharers in two with enough survivors, or that differs from the one answered before.
+    PrivacyError for lists that do not divide the sharers in two with enough survivors, or that differ from those
+    signed before: shares of both kinds together would strip one client's vector of all its masks.
     """
     require_round(state.roster.terms, request)
     _require_harmless(state, request)
-    answer = UnmaskAnswer(
-        run=request.run,
-        round=request.round,
+    context = state.roster.context
+    message = Consent(
+        run=context.run,
+        round=context.round,
         client=state.client,
-        seeds={name: state.shares[name].seed for name in request.survivors},
-        keys={name: state.shares[name].key for name in request.dropped},
+        transcript=context.transcript,
+        survivors=request.survivors,
+        dropped=request.dropped,
     )
-    return state.model_copy(update={"answered": request}), answer
+    if state.consent is not None and (state.consent.survivors, state.consent.dropped) != (
+        request.survivors,
+        request.dropped,
+    ):
+        raise PrivacyError("expected the lists that this client has signed, got others for the same round")
+    signed = sign_message(message, identity)
+    return state.model_copy(update={"consent": signed}), signed
 
 
 def _require_harmless(state: Ready, request: UnmaskRequest) -> None:
@@ -187,7 +222,38 @@ def _require_harmless(state: Ready, request: UnmaskRequest) -> None:
         raise PrivacyError(f"expected a request about all {len(state.shares)} sharers and nobody else, got another")
     if len(survivors) < threshold:
         raise PrivacyError(f"expected at least {threshold} survivors, got {len(survivors)}")
-    if state.sent is None or state.client not in survivors:
-        raise RoundClosedError("expected to be asked once this client's masked vector is in, it is not")
-    if state.answered not in (None, request):
-        raise PrivacyError("expected the request that was answered before, got another one for the same round")
+    if state.client not in survivors:
+        raise RoundClosedError("expected this client's masked vector to be in the sum, it is not")
+
+
+def unmask(state: Ready, consents: Consents) -> UnmaskAnswer:
+    """Shares of the survivors' seeds and of the drop-outs' mask keys, once enough survivors have signed these lists.
+
+    PrivacyError for too few signatures, or for one that is not a survivor's under what this client has signed.
+    """
+    require_round(state.roster.terms, consents)
+    if state.consent is None:
+        raise PrivacyError("expected to be asked after this client's consent, it has not given it")
+    _require_agreed(state.roster, state.consent, consents)
+    return UnmaskAnswer(
+        run=consents.run,
+        round=consents.round,
+        client=state.client,
+        seeds={name: state.shares[name].seed for name in state.consent.survivors},
+        keys={name: state.shares[name].key for name in state.consent.dropped},
+    )
+
+
+def _require_agreed(roster: Roster, own: Consent, consents: Consents) -> None:
+    if not set(consents.signatures) <= set(own.survivors):
+        raise PrivacyError("expected signatures of survivors alone, got others")
+    if len(consents.signatures) < roster.terms.threshold:
+        words = f"expected at least {roster.terms.threshold} survivors to have signed the same lists"
+        raise PrivacyError(f"{words}, got {len(consents.signatures)}")
+    members = roster.keys
+    for name, signature in consents.signatures.items():
+        theirs = own.model_copy(update={"client": name, "signature": signature})
+        try:
+            require_signature(theirs, identity_key(members[name].identity))
+        except ProtocolError as error:
+            raise PrivacyError(f"{error}: it has seen other lists, or none") from None

@@ -1,22 +1,21 @@
-"""Key agreement (X25519), derivation (HKDF-SHA256) and sealing (ChaCha20-Poly1305), bound to their purpose and round.
+"""Key agreement, derivation (HKDF-SHA256) and sealing (ChaCha20-Poly1305), bound to their purpose and round.
 
 Keys are fresh for each round. A drop-out's mask key becomes known to the aggregator: with a key for the whole run, the
-masks of all its other rounds would be known with it. Fresh keys cost two key pairs and three agreements a peer: 0.2 ms.
+masks of all its other rounds would be known with it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from shared.errors import ProtocolError
+from shared.secure import group
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
@@ -26,8 +25,8 @@ PROTOCOL = "lpsfed secure aggregation"
 
 @dataclass(frozen=True)
 class Context:
-    """What every derived key and every sealed message is bound to. `transcript`: the digest of the round's roster, so
-    that clients who were shown different rosters derive different keys and cannot open each other's messages."""
+    """What every derived key and every sealed message is bound to. `transcript`: the digest of the round's roster with
+    all that its members were told, so that clients who were shown or told different things derive different keys."""
 
     version: int
     run: str
@@ -41,44 +40,24 @@ class Context:
         return b"".join(len(part).to_bytes(2) + part for part in encoded)
 
 
-def new_private() -> bytes:
-    """A fresh X25519 private key."""
-    return X25519PrivateKey.generate().private_bytes_raw()
+def derive(secret: bytes, label: bytes) -> bytes:
+    """32 bytes for one purpose from a secret."""
+    return HKDF(SHA256(), KEY_BYTES, salt=None, info=label).derive(secret)
 
 
-def new_seed() -> bytes:
-    """32 bytes from the operating system."""
-    return secrets.token_bytes(KEY_BYTES)
+def agree(private: int, peer: bytes, label: bytes) -> bytes:
+    """32 bytes that only the owners of both keys can derive. ProtocolError for a peer's key that is none."""
+    return derive(group.multiply(private, peer), label)
 
 
-def public(private: bytes) -> bytes:
-    """The public key of a private one."""
-    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
-
-
-def commitment(seed: bytes) -> str:
-    """Holds its owner to a random seed without telling it: sha256 in hexadecimal."""
-    return hashlib.sha256(f"{PROTOCOL} seed".encode() + seed).hexdigest()
-
-
-def agree(private: bytes, peer: bytes, label: bytes) -> bytes:
-    """32 bytes that only the owners of both keys can derive. ProtocolError if the peer's key is one of the few points
-    with which every agreement ends in zero."""
-    try:
-        agreed = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(peer))
-    except ValueError:
-        raise ProtocolError("expected a public key of X25519, got a point that nobody can agree with") from None
-    return HKDF(SHA256(), KEY_BYTES, salt=None, info=label).derive(agreed)
-
-
-def pair_seed(private: bytes, peer: bytes, context: Context, own: str, other: str) -> bytes:
+def agree_on_mask(private: int, peer: bytes, context: Context, own: str, other: str) -> bytes:
     """The seed of the mask that two clients share; either derives the same."""
     return agree(private, peer, context.label("mask", *sorted((own, other))))
 
 
-def require_usable(peer: bytes) -> None:
-    """ProtocolError unless one can agree on a key with this public key."""
-    agree(new_private(), peer, b"")
+def derive_self_mask(seed: int, context: Context, own: str) -> bytes:
+    """The seed of a client's own mask, from the scalar that its shares restore."""
+    return derive(seed.to_bytes(group.BYTES), context.label("self mask", own, own))
 
 
 def seal(key: bytes, content: bytes, label: bytes) -> bytes:

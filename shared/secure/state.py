@@ -10,33 +10,59 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from shared.errors import DataError
+from shared.errors import DataError, ProtocolError
 from shared.schemas import ClientName, Message
-from shared.secure.messages import Hex32, Roster, SealedShares, Share, Terms, UnmaskRequest
+from shared.secure.group import BYTES
+from shared.secure.messages import (
+    Consent,
+    Hex32,
+    Names,
+    PublicKeys,
+    Roster,
+    Scalar,
+    SealedShares,
+    ShareCheck,
+    Terms,
+)
 
 
 class Secrets(Message):
-    """Two X25519 private keys and the seed of the client's own mask, of one round."""
+    """The secret scalars of one round, to the four points of `PublicKeys`."""
 
-    cipher: Hex32 = Field(repr=False)
-    mask: Hex32 = Field(repr=False)
-    seed: Hex32 = Field(repr=False)
+    deal: Scalar = Field(repr=False)
+    cipher: Scalar = Field(repr=False)
+    mask: Scalar = Field(repr=False)
+    seed: Scalar = Field(repr=False)
 
 
 class SharePair(Message):
-    """One share of each of a client's two secrets."""
+    """One share of each of a client's two secrets: the mask key, and the seed of its own mask."""
 
-    seed: Share = Field(repr=False)
-    key: Share = Field(repr=False)
+    key: Scalar = Field(repr=False)
+    seed: Scalar = Field(repr=False)
+
+    def encode(self) -> bytes:
+        """As it is sealed."""
+        return bytes.fromhex(self.key + self.seed)
+
+    @staticmethod
+    def decode(content: bytes) -> SharePair:
+        """ProtocolError for bytes that are no two scalars."""
+        text = content.hex()
+        try:
+            return SharePair(key=text[: 2 * BYTES], seed=text[2 * BYTES :])
+        except ValidationError:
+            raise ProtocolError("expected two shares in a sealed message, got something else") from None
 
 
 class Begun(Message):
-    """After `begin`: keys are made."""
+    """After `begin`: keys are made and signed."""
 
     phase: Literal["begun"] = "begun"
     client: ClientName
-    secrets: Secrets
     terms: Terms
+    secrets: Secrets
+    message: PublicKeys
 
 
 class Sharing(Message):
@@ -51,20 +77,37 @@ class Sharing(Message):
     message: SealedShares
 
 
+class Checked(Message):
+    """After `check`: the shares that could be opened, by dealer; `message` complains of the others."""
+
+    phase: Literal["checked"] = "checked"
+    client: ClientName
+    secrets: Secrets
+    roster: Roster
+    shares: Mapping[ClientName, SharePair] = Field(repr=False)
+    message: ShareCheck
+
+
 class Ready(Message):
-    """After `take`: shares of everybody who has shared are here. `sent`: the digest of what was masked, once it was;
-    `answered`: the one request that was answered."""
+    """After `mask`: it is fixed who masks with whom. `sent`: the digest of what was masked; `proven`: who was put out
+    by evidence that this client has checked; `consent`: the one pair of lists that it has signed."""
 
     phase: Literal["ready"] = "ready"
     client: ClientName
     secrets: Secrets
     roster: Roster
     shares: Mapping[ClientName, SharePair] = Field(repr=False)
-    sent: Hex32 | None = None
-    answered: UnmaskRequest | None = None
+    sent: Hex32
+    proven: Names = ()
+    consent: Consent | None = None
+
+    @property
+    def sharers(self) -> tuple[str, ...]:
+        """With whom this client has a mask, itself included, sorted."""
+        return tuple(sorted(self.shares))
 
 
-State = Begun | Sharing | Ready
+State = Begun | Sharing | Checked | Ready
 _STATE: TypeAdapter[State] = TypeAdapter(Annotated[State, Field(discriminator="phase")])
 
 
@@ -79,3 +122,8 @@ def read(text: str) -> State:
         return _STATE.validate_json(text)
     except ValidationError:
         raise DataError("expected the state of a secure round as it was written, got something else") from None
+
+
+def terms_of(state: State) -> Terms:
+    """What the round was begun on."""
+    return state.terms if isinstance(state, Begun) else state.roster.terms

@@ -10,9 +10,10 @@ import numpy as np
 
 from shared.errors import PrivacyError, ProtocolError
 from shared.privacy import require_declared
+from shared.schemas import Declaration
 from shared.secure import fixed_point
 from shared.secure.fixed_point import Ring
-from shared.secure.messages import MaskedHeader, Terms
+from shared.secure.messages import MaskedHeader, hidden_scalars
 from shared.strategy import Parameters
 
 Vector = Mapping[str, Ring]
@@ -27,20 +28,21 @@ class MaskedUpdate(NamedTuple):
     vector: Vector
 
 
-def layout(terms: Terms) -> dict[str, tuple[int, ...]]:
+def layout(declaration: Declaration) -> dict[str, tuple[int, ...]]:
     """Name -> shape of every piece, in the order in which pieces are numbered: tensors by name, then the scalars."""
-    tensors = {spec.name: spec.shape for spec in sorted(terms.declaration.tensors, key=lambda spec: spec.name)}
-    return tensors | ({SCALARS: (len(terms.hidden),)} if terms.hidden else {})
+    tensors = {spec.name: spec.shape for spec in sorted(declaration.tensors, key=lambda spec: spec.name)}
+    return tensors | ({SCALARS: (len(hidden),)} if (hidden := hidden_scalars(declaration)) else {})
 
 
-def encode(terms: Terms, content: Parameters) -> dict[str, Ring]:
+def encode(declaration: Declaration, content: Parameters) -> dict[str, Ring]:
     """The whole vector in fixed point. PrivacyError if it is not what was declared, ProtocolError if out of range."""
-    require_declared(terms.declaration, content)
-    if missing := sorted(set(terms.hidden) - set(content.scalars)):
+    require_declared(declaration, content)
+    hidden = hidden_scalars(declaration)
+    if missing := sorted(set(hidden) - set(content.scalars)):
         raise PrivacyError(f"expected a value for every hidden scalar, none came for {missing}")
-    pieces = {name: fixed_point.encode(content.arrays[name], name) for name in layout(terms) if name != SCALARS}
-    hidden = np.array([content.scalars[name] for name in terms.hidden], dtype=np.float64)
-    return pieces | ({SCALARS: fixed_point.encode(hidden, SCALARS)} if terms.hidden else {})
+    pieces = {name: fixed_point.encode(content.arrays[name], name) for name in layout(declaration) if name != SCALARS}
+    values = np.array([content.scalars[name] for name in hidden], dtype=np.float64)
+    return pieces | ({SCALARS: fixed_point.encode(values, SCALARS)} if hidden else {})
 
 
 def digest(vector: Vector) -> str:
@@ -53,9 +55,9 @@ def digest(vector: Vector) -> str:
     return total.hexdigest()
 
 
-def require_same(terms: Terms, vector: Vector, expected: str) -> None:
-    """ProtocolError unless a vector has the round's pieces, types and shapes, and this digest."""
-    pieces = layout(terms)
+def require_same(declaration: Declaration, vector: Vector, expected: str) -> None:
+    """ProtocolError unless a vector has the declared pieces, types and shapes, and this digest."""
+    pieces = layout(declaration)
     if set(vector) != set(pieces):
         raise ProtocolError(f"expected masked tensors {sorted(pieces)}, got {len(vector)} of other names")
     for name, shape in pieces.items():
@@ -73,13 +75,13 @@ def lies_open(values: Ring) -> bool:
     return bool(values.size >= LEAST_TOLD and 2 * within > values.size)
 
 
-def mean(terms: Terms, totals: Iterable[tuple[str, Ring]], count: int) -> Parameters:
+def mean(declaration: Declaration, totals: Iterable[tuple[str, Ring]], count: int) -> Parameters:
     """The pieces' unmasked sums over `count` clients, one after the other -> mean arrays (float32) and scalars."""
     arrays, scalars = {}, {}
     for name, total in totals:
         value = fixed_point.mean(total, count)
         if name == SCALARS:
-            scalars = dict(zip(terms.hidden, value.tolist(), strict=True))
+            scalars = dict(zip(hidden_scalars(declaration), value.tolist(), strict=True))
         else:
             arrays[name] = value.astype(np.float32)
     return Parameters(arrays, scalars)

@@ -84,6 +84,14 @@ def registered(folder: Path) -> dict[str, PublicKey | None]:
     return {file.stem: _key_in(file) for file in files if _is_name(file.stem)}
 
 
+def registered_files(folder: Path) -> list[Path]:
+    """The files of the folder's keys, sorted by name. NotFoundError where there are none."""
+    files = [public_file(name, folder) for name in registered(folder)]
+    if not files:
+        raise NotFoundError(f"{folder}: expected public keys, <name>.pub each, got none")
+    return files
+
+
 def remove(name: str, folder: Path) -> None:
     """From now on the client of this name is nobody. NotFoundError where it was nobody before."""
     try:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -37,9 +39,27 @@ def public_pem(key: PublicKey) -> bytes:
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
+def public_key(content: bytes) -> PublicKey:
+    """The key of these 32 bytes; SettingsError for another number of bytes."""
+    try:
+        return Ed25519PublicKey.from_public_bytes(content)
+    except ValueError:
+        raise SettingsError(f"expected the 32 bytes of an Ed25519 public key, got {len(content)}") from None
+
+
+def raw_hex(key: PublicKey) -> str:
+    """The key's 32 bytes in hexadecimal."""
+    return key.public_bytes_raw().hex()
+
+
 def fingerprint(key: PublicKey) -> str:
     """The sha256 of the key's 32 bytes: short enough to be compared by telephone."""
     return hashlib.sha256(key.public_bytes_raw()).hexdigest()
+
+
+def derive_secret(key: PrivateKey, label: bytes) -> bytes:
+    """32 bytes that only the key's holder can make, others for every label. They tell nothing of the key."""
+    return HKDF(hashes.SHA256(), 32, salt=None, info=label).derive(key.private_bytes_raw())
 
 
 def read_private(path: Path) -> PrivateKey:

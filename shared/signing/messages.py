@@ -113,6 +113,14 @@ def body_digest(sha256: bytes) -> str:
     return f"sha-256=:{base64.b64encode(sha256).decode('ascii')}:"
 
 
+def read_digest(header: str) -> bytes:
+    """The sha256 that `body_digest` has written."""
+    found = WRITTEN[DIGEST].fullmatch(header)
+    if found is None:
+        raise _other(DIGEST)
+    return base64.b64decode(found[1])
+
+
 NO_BODY = body_digest(hashlib.sha256().digest())
 
 

@@ -32,6 +32,7 @@ class Listening(BaseSettings):
     )
     most_connections: int = Field(512, ge=1, description="at once; whoever comes beyond is told to come again")
     trusted_proxies: tuple[str, ...] = Field((), description="addresses whose X-Forwarded-For is believed")
+    ready_file: Path | None = Field(None, description="written while it is ready, for a health check by `ready.sh`")
 
     @field_validator("trusted_proxies")
     @classmethod

@@ -1,13 +1,15 @@
-"""Connections to one port -> the one service behind it, byte for byte: `python -m shared.web.relay PORT HOST:PORT`.
+"""Connections to one port -> the one service behind it: `python -m shared.web.relay PORT HOST:PORT [AUTHORITY]`.
 
 A network without a way out publishes no ports. This stands between such a network and the machine's loopback: it is
-called and connects to the one address of its command line, so nobody behind it can use it to call anybody.
+called and connects to the one address of its command line, so nobody behind it can use it to call anybody. With an
+AUTHORITY (PEM) it connects by TLS, to whoever shows a certificate of it for HOST; what it passes on is the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import ssl
 import sys
 
 from shared.timeouts import CONNECT_SECONDS, IDLE_SECONDS
@@ -17,10 +19,10 @@ MOST_CONNECTIONS = 256
 
 
 class Relay:
-    """Hangs up on callers beyond so many connections at once, and while nobody is behind."""
+    """Hangs up on callers beyond so many connections at once, and while nobody is behind, or another one."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._host, self._port = host, port
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        self._host, self._port, self._tls = host, port, tls
         self._open = 0
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -39,7 +41,7 @@ class Relay:
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(CONNECT_SECONDS):
-            inner_reader, inner_writer = await asyncio.open_connection(self._host, self._port)
+            inner_reader, inner_writer = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
         try:
             async with asyncio.TaskGroup() as both:
                 both.create_task(_pump(reader, inner_writer))
@@ -62,11 +64,13 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             await writer.drain()
     if writer.can_write_eof():
         writer.write_eof()
+    else:  # TLS has no end of one direction; to an HTTP service the end of a request's is the end of both anyway
+        writer.close()
 
 
-async def serve(port: int, host: str, behind: int, *, at: str = "0.0.0.0") -> None:
+async def serve(port: int, relay: Relay, *, at: str = "0.0.0.0") -> None:
     """Listen until SIGINT or SIGTERM."""
-    server = await asyncio.start_server(Relay(host, behind).handle, at, port)
+    server = await asyncio.start_server(relay.handle, at, port)
     told = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
@@ -75,15 +79,22 @@ async def serve(port: int, host: str, behind: int, *, at: str = "0.0.0.0") -> No
 
 
 def main(arguments: list[str]) -> int:
-    """PORT HOST:PORT."""
+    """PORT HOST:PORT [AUTHORITY]."""
     try:
         port, (host, _, behind) = int(arguments[0]), arguments[1].rpartition(":")
-        numbers = port, int(behind)
+        relay = Relay(host, int(behind), _believing(*arguments[2:3]))
     except (IndexError, ValueError):
-        sys.stderr.write("relay: expected PORT HOST:PORT\n")
+        sys.stderr.write("relay: expected PORT HOST:PORT [AUTHORITY]\n")
         return 2
-    asyncio.run(serve(numbers[0], host, numbers[1]))
+    except OSError as error:  # an ssl.SSLError is one
+        sys.stderr.write(f"relay: {arguments[2]}: expected certificates of an authority as PEM ({error})\n")
+        return 2
+    asyncio.run(serve(port, relay))
     return 0
+
+
+def _believing(authority: str | None = None) -> ssl.SSLContext | None:
+    return None if authority is None else ssl.create_default_context(cafile=authority)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import errno
 import signal
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from types import FrameType
 
@@ -19,6 +19,7 @@ from shared.errors import SettingsError
 from shared.timeouts import GRACE_SECONDS, KEEP_ALIVE_SECONDS
 from shared.web.connection import Connection
 from shared.web.listening import Listening
+from shared.web.ready import keep_ready, require_ready_place
 from shared.web.tls import PORT, Identity, keep_renewed
 
 
@@ -29,6 +30,12 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, wind_down: Callable[[], None]) -> None:
         super().__init__(config)
         self._wind_down = wind_down
+
+    @property
+    def deafness(self) -> str | None:
+        """Why nobody can call: its port is not open yet, or no longer. None while it is."""
+        listening = self.started and not self.should_exit and all(one.is_serving() for one in self.servers)
+        return None if listening else "the port is closed"
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """uvicorn's own raises the signal again after serving, which would cut off the lifespan's own end."""
@@ -65,7 +72,7 @@ def build_server(
     tls: ssl.SSLContext | None = None,
     most_connections: int | None = None,
     trusted_proxies: tuple[str, ...] = (),
-) -> uvicorn.Server:
+) -> _Server:
     """What serves the app; its lifespan is the caller's own."""
     config = uvicorn.Config(
         app,
@@ -93,11 +100,13 @@ async def run_server(
     *,
     identities: Mapping[str, Identity],
     wind_down: Callable[[], None],
+    hindrance: Callable[[], str | None],
     logger: structlog.stdlib.BoundLogger,
 ) -> None:
     """Serve until SIGINT or SIGTERM, inside the app's lifespan. Its errors reach the caller as they are.
 
-    The port's certificate is the one called PORT; all `identities` are looked after. A signal is heeded from before the
+    The port's certificate is the one called PORT; all `identities` are looked after. `hindrance`: what `/health/ready`
+    refuses with, None where it does not; `settings.ready_file` says the same. A signal is heeded from before the
     lifespan begins until it has ended: the first process of a container would not even die of one that nobody handles.
     """
 
@@ -116,20 +125,26 @@ async def run_server(
         most_connections=settings.most_connections,
         trusted_proxies=settings.trusted_proxies,
     )
+    if (file := settings.ready_file) is not None:
+        require_ready_place(file)
+    jobs = [keep_renewed(identities.values(), logger)]
+    if file is not None:
+        jobs.append(keep_ready(file, lambda: server.deafness or hindrance(), logger))
     with server.capture_signals():
-        async with _looked_after(identities, logger), app.router.lifespan_context(app):
+        async with _beside(*jobs), app.router.lifespan_context(app):
             await server.serve()
     logger.info("stopped")
 
 
 @asynccontextmanager
-async def _looked_after(
-    identities: Mapping[str, Identity], logger: structlog.stdlib.BoundLogger
-) -> AsyncIterator[None]:
-    task = asyncio.create_task(keep_renewed(identities.values(), logger))
+async def _beside(*jobs: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    """Jobs that have no end of their own go on for as long as the body does."""
+    tasks = [asyncio.create_task(job) for job in jobs]
     try:
         yield
     finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task

@@ -6,7 +6,7 @@ import typer
 
 from audit.cli import privacy_report, probe
 from audit.entry import enter
-from simulation.cli import experiments, keys, quarantine, services, tuning
+from simulation.cli import experiments, keys, ledger, members, quarantine, services, tuning
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Federated recommendations between silos that keep their data."
@@ -29,6 +29,8 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(keys.app, name="keys")
+app.add_typer(ledger.app, name="ledger")
+app.add_typer(members.app, name="members")
 app.add_typer(quarantine.app, name="quarantine")
 
 

@@ -10,10 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from shared.schemas import MemberOut
-from shared.web.tls import Calling
+from shared.web.calling import Calling
 from simulation import operate
 from simulation.cli.options import AsJson, Authority, Certificate, CertificateKey, print_json
 from simulation.console import OUT
+from simulation.operator_calls import operating
 
 app = typer.Typer(no_args_is_help=True, help="Clients that are shut out: see them, shut one out, let one in again.")
 
@@ -33,8 +34,8 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Every client of the federation, how often it was refused in the newest run, and why it is shut out if it is."""
-    with operate.operating(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as http:
-        found = operate.members(http)
+    with operating(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
+        found = operate.members(operator)
     if as_json:
         return print_json([one.model_dump(mode="json") for one in found])
     table = Table("client", "refused", "quarantined since", "cause", "reason")
@@ -56,8 +57,8 @@ def impose(
     as_json: AsJson = False,
 ) -> None:
     """Shut a client out: nothing of it is taken, and no round waits for it."""
-    with operate.operating(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as http:
-        _tell(operate.shut_out(http, name, reason), "quarantined", as_json=as_json)
+    with operating(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
+        _tell(operate.shut_out(operator, name, reason), "quarantined", as_json=as_json)
 
 
 @app.command()
@@ -71,8 +72,8 @@ def lift(
     as_json: AsJson = False,
 ) -> None:
     """Let a client in again, from the round at hand on."""
-    with operate.operating(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as http:
-        _tell(operate.let_in(http, name), "not quarantined", as_json=as_json)
+    with operating(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
+        _tell(operate.let_in(operator, name), "not quarantined", as_json=as_json)
 
 
 def _tell(found: MemberOut, standing: str, *, as_json: bool) -> None:

@@ -17,7 +17,7 @@ from shared.new_files import create_secret
 from shared.schemas import RunIn
 from shared.settings import PRESET_ROUNDS, method_settings, validated
 from shared.web.address import require_port
-from shared.web.tls import Calling
+from shared.web.calling import Calling
 from simulation.certificates import AUTHORITY, DAYS, development, write
 from simulation.cli.options import (
     AsJson,
@@ -34,9 +34,10 @@ from simulation.cli.options import (
     pairs,
     print_json,
 )
-from simulation.console import ERR, OUT, round_lines
+from simulation.console import ERR, OUT, round_lines, tell_on_stderr
 from simulation.doctor import examine, reach
-from simulation.operate import follow, latest, look, operating, standing, start
+from simulation.operate import follow, look, standing, start, start_if_none
+from simulation.operator_calls import PATIENCE_SECONDS, nobody_to_tell, operating
 
 PortCertificate = Annotated[Path | None, typer.Option(help="PEM; with it the port speaks TLS")]
 PortKey = Annotated[Path | None, typer.Option(help="PEM, the certificate's")]
@@ -68,6 +69,7 @@ def client(
     operator_key_file: Annotated[Path | None, typer.Option(help="who sees status, ledger, pages has this key")] = None,
     aggregator_url: Annotated[str | None, typer.Option()] = None,
     aggregator_authority: Annotated[Path | None, typer.Option(help="PEM; whose certificate it must show")] = None,
+    members: Annotated[Path | None, typer.Option(help="keys of the aggregator and of all clients")] = None,
     strategy: Annotated[StrategyName | None, typer.Option()] = None,
     device: Annotated[Device | None, typer.Option()] = None,
     host: Annotated[str | None, typer.Option()] = None,
@@ -143,13 +145,20 @@ def run(
     preset: PresetName = PresetName.default,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     changes: Changes = None,
-    if_none: Annotated[bool, typer.Option("--if-none", help="follow the latest run where there is one")] = False,
+    changing_members: Annotated[
+        bool,
+        typer.Option("--changing-members", help="secure: a silo that allows it may leave or join alone"),
+    ] = False,
+    if_none: Annotated[bool, typer.Option("--if-none", help="follow the latest run, unless it failed")] = False,
+    wait_seconds: Annotated[
+        float, typer.Option(min=0, help="for an aggregator that does not answer")
+    ] = PATIENCE_SECONDS,
     ca: Authority = None,
     certificate: Certificate = None,
     certificate_key: CertificateKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start a run at an aggregator, as its operator, and follow it to its end."""
+    """Start a run at an aggregator, as its operator, and follow it to its end. Whom it waits for it says on stderr."""
     asked = {
         "rounds": rounds or PRESET_ROUNDS[preset.value],
         "seed": seed,
@@ -157,12 +166,14 @@ def run(
         "quorum": quorum,
         "deadline_seconds": deadline_seconds,
         "method": method_settings(preset.value, **pairs(changes or [])),
+        "changing_members": changing_members,
     }
     request = validated(RunIn, asked)
-    with operating(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as http:
-        found = (latest(http) if if_none else None) or start(http, request)
+    calling, tell = Calling(ca, certificate, certificate_key), nobody_to_tell if as_json else tell_on_stderr
+    with operating(aggregator_url, operator_token_file, calling, patience=wait_seconds, tell=tell) as operator:
+        found = start_if_none(operator, request) if if_none else start(operator, request)
         with round_lines(shown=not as_json) as observe:
-            history = follow(http, found.run, observe)
+            history = follow(operator, found.run, observe)
     if as_json:
         print_json(history.model_dump(mode="json"))
 
@@ -177,8 +188,9 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Say where a run stands: who is missing and until when, or why it failed. Exit code 1 for one that failed."""
-    with operating(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as http:
-        found = look(http, run)
+    calling = Calling(ca, certificate, certificate_key)
+    with operating(aggregator_url, operator_token_file, calling) as operator:
+        found = look(operator, run)
     if as_json:
         print_json(None if found is None else found.model_dump(mode="json"))
     elif found is None or found.phase != "failed":

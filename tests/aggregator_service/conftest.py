@@ -159,10 +159,11 @@ class Federation:
         return await self.operate("POST", "/v1/runs", json={"method": METHOD.model_dump(mode="json")} | request)
 
     async def arrivals(self, after: int = 0) -> list[dict[str, Any]]:
-        """The aggregator's own record, without times and sequence numbers."""
+        """The aggregator's own record, without times, sequence numbers and nonces."""
         answer = await self.operate("GET", "/v1/arrivals", params={"after": after})
         assert answer.status_code == 200, answer.text
-        return [{k: v for k, v in one.items() if k not in ("time", "sequence")} for one in answer.json()["entries"]]
+        passing = ("time", "sequence", "nonce")
+        return [{k: v for k, v in one.items() if k not in passing} for one in answer.json()["entries"]]
 
     async def history(self) -> dict[str, Any]:
         history: dict[str, Any] = (await self.operate("GET", "/v1/runs/run-1")).json()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from dataclasses import replace
 from datetime import datetime
@@ -49,6 +50,25 @@ async def test_what_is_accepted_is_on_record_in_the_order_of_the_answers(running
         whole = (await federation.operate("GET", "/v1/arrivals")).json()
         times = [datetime.fromisoformat(one["time"]) for one in whole["entries"]]
         assert whole["total"] == 3 and times == sorted(times) and times[1].isoformat() >= receipt["received_at"]
+
+
+async def test_the_nonce_of_every_body_is_on_record_and_a_join_is_told_that_of_the_last_accepted_update(
+    running: Running,
+) -> None:
+    async with running() as federation:
+        north, south = await federation.opened()
+        await north.put(1, north.update(1.0))
+        await north.put(1, b"garbage")
+        await south.put(1, south.update(2.0))
+        entries = (await federation.operate("GET", "/v1/arrivals")).json()["entries"]
+        nonces = [one["nonce"] for one in entries]
+        assert len(set(nonces)) == 5 and all(re.fullmatch("[0-9a-f]{32}", nonce) for nonce in nonces)
+        assert (await north.post(north.joining())).json()["nonce"] == nonces[2]
+        assert (await south.post(south.joining())).json()["nonce"] == nonces[4]
+    async with running() as federation:
+        west = federation.client("west")
+        assert (await west.post(west.joining())).json()["nonce"] is None
+        assert (await federation.client("north").post(north.joining())).json()["nonce"] == nonces[2]
 
 
 async def test_what_nobody_known_has_signed_is_counted_alone(running: Running) -> None:
@@ -207,9 +227,11 @@ async def test_a_state_directory_from_before_the_record_is_opened_and_gets_one(r
     async with running() as federation:
         await federation.opened()
     connection = sqlite3.connect(federation.settings.state_directory / "aggregator.sqlite")
-    later = ("losses", "quarantines", "refusals", "secure_messages", "secure_rounds", "alembic_version")
+    later = ("losses", "quarantines", "refusals", "secure_messages", "secure_rounds", "sums", "alembic_version")
     for table in ("arrivals", *later):
         connection.execute(f"drop table {table}")
+    for table, column in (("runs", "pledge"), ("anchors", "size")):
+        connection.execute(f"alter table {table} drop column {column}")
     connection.commit()
     connection.close()
     async with running() as federation:

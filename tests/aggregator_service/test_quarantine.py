@@ -336,8 +336,10 @@ async def test_an_older_database_gets_the_tables_and_can_be_decided_in(running: 
         await begin(federation, "north", "south")
         file: Path = federation.settings.state_directory / "aggregator.sqlite"
     with closing(sqlite3.connect(file)) as connection, connection:
-        for table in ("quarantines", "refusals", "secure_messages", "secure_rounds"):
+        for table in ("quarantines", "refusals", "secure_messages", "secure_rounds", "sums"):
             connection.execute(f"drop table {table}")
+        for table, column in (("runs", "pledge"), ("anchors", "size"), ("arrivals", "nonce")):
+            connection.execute(f"alter table {table} drop column {column}")
         connection.execute("update alembic_version set version_num = '0004'")
     async with running() as federation:
         assert all(one.quarantine is None for one in (await members(federation)).values())

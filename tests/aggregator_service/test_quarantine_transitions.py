@@ -9,10 +9,12 @@ from aggregator_service.quarantine.transitions import let_in, shut_out
 from aggregator_service.requests import needed_updates, require_quorum
 from aggregator_service.runs import Receipt, Run
 from aggregator_service.secure import phases
+from aggregator_service.secure.pledge import Pledge
 from aggregator_service.views import view
 from shared.errors import ProtocolError, QuarantinedError
 from shared.schemas import Cause, Declaration, RunIn, TensorSpec
-from shared.secure.messages import PublicKeys
+from shared.secure import client
+from shared.signing.keys import new_key
 
 THREE = frozenset({"north", "south", "west"})
 WEST: dict[str, Cause] = {"west": "operator"}
@@ -24,8 +26,8 @@ def begin(clients: frozenset[str] = THREE, **request: object) -> Run:
 
 
 def sent(run: Run, *clients: str, at: float = 1.0) -> Run:
-    for client in clients:
-        run = rounds.accept(run, Receipt("run-1", run.round, client, "d", 10, at))
+    for name in clients:
+        run = rounds.accept(run, Receipt("run-1", run.round, name, "d", 10, at))
     return run
 
 
@@ -117,7 +119,8 @@ def secure(clients: frozenset[str]) -> Run:
     tensors = (TensorSpec(name="w", shape=(2,)),)
     declaration = Declaration(strategy="fedavg", tensors=tensors, scalars=(), secure=True)
     request = RunIn.model_validate({"rounds": 2, "clients": len(clients)})
-    return rounds.start("run-1", request, clients=clients, now=0.0, secure=declaration)
+    pledge = Pledge(declaration=declaration, aggregator="0a" * 32, start="0b" * 32)
+    return rounds.start("run-1", request, clients=clients, now=0.0, pledge=pledge)
 
 
 def test_a_secure_round_asks_it_for_no_keys_and_takes_none_of_it() -> None:
@@ -126,7 +129,7 @@ def test_a_secure_round_asks_it_for_no_keys_and_takes_none_of_it() -> None:
     assert phases.expected(run.exchange, run.awaited) == ("east", "north", "south")
     assert view(run, "west", sequence=0, now=1.0).standing == "quarantined"
     assert view(run, "east", sequence=0, now=1.0).standing == "expected"
-    keys = PublicKeys(run="run-1", round=1, client="west", cipher="a" * 64, mask="b" * 64, commitment="c" * 64)
+    keys = client.begin(run.exchange.terms, "west", new_key()).message
     with pytest.raises(QuarantinedError):
         rounds.take(run, keys, now=2.0)
 

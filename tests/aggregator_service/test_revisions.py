@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 OLD_SCHEMA = (Path(__file__).parent / "version_1.sql").read_text(encoding="utf-8")
 NEWEST = str(ScriptDirectory(str(revisions.MIGRATIONS)).get_current_head())
 COPY = f"aggregator.sqlite.before-{NEWEST}"
-SINCE = {"quarantines", "refusals", "secure_rounds", "secure_messages"}  # tables of revisions after the third
+SINCE = {"quarantines", "refusals", "secure_rounds", "secure_messages", "sums"}  # tables of revisions after the third
 NEXT = """
 from alembic import op
 from sqlalchemy import Column, Integer

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from audit import flags
 from audit.flags import RoleName
+from audit.probes import meeting
 from audit.probes.meeting import Part, leave, meet, others_left, part_behind, peer
 from shared.errors import DataError, SettingsError, UnavailableError
 
@@ -30,7 +32,7 @@ async def test_each_part_learns_of_the_others(tmp_path: Path) -> None:
 
 async def test_whoever_stays_away_is_named(tmp_path: Path) -> None:
     await meet(tmp_path, part("client-1"), ["client-1"], 0.0)
-    with pytest.raises(UnavailableError, match=r"within 0\.05 s, without aggregator, gateway-1$"):
+    with pytest.raises(UnavailableError, match=r"0\.05 s after the last one came without aggregator, gateway-1$"):
         await meet(tmp_path, part("client-1"), NAMES, 0.05)
 
 
@@ -41,6 +43,22 @@ async def test_the_aggregator_waits_until_the_clients_have_left(tmp_path: Path) 
         assert (await asyncio.wait([waiting], timeout=0.25))[0] == set()
     leave(tmp_path, part("client-2"))
     await asyncio.wait_for(waiting, 10.0)
+
+
+async def test_each_that_comes_gives_the_others_their_time_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine: one part a minute, and a patience of a minute and a half."""
+    came = [tmp_path / f"{name}.json" for name in NAMES]
+    now = iter(60.0 * look for look in range(9))
+
+    async def pause(seconds: float) -> None:
+        del seconds
+        came.pop().touch()
+
+    monkeypatch.setattr(meeting, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    monkeypatch.setattr(meeting, "asyncio", SimpleNamespace(sleep=pause))
+    assert await meeting._until_there(list(came), 90.0) == []
 
 
 async def test_nobody_is_waited_for_without_end(tmp_path: Path) -> None:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 from fastapi import FastAPI
 
-from client_service.settings import ClientSettings
+from aggregator_service.app import create_app
+from aggregator_service.settings import aggregator_settings
+from client_service.settings import ClientSettings, client_settings
+from shared.settings import MethodSettings
 
 if TYPE_CHECKING:
     from conftest import LeapingClock
+
+TOKEN = "operator-token-of-the-tests"
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,40 @@ class Federation:
     async def history(self, run: str = "run-1") -> dict[str, Any]:
         found: dict[str, Any] = (await self.operator.get(f"/v1/runs/{run}")).json()
         return found
+
+
+@asynccontextmanager
+async def federated(
+    folder: Path,
+    shards: tuple[Path, ...],
+    method: MethodSettings,
+    clock: LeapingClock,
+    keys: Path,
+    privacy: dict[str, Any],
+) -> AsyncIterator[Federation]:
+    """An aggregator in `folder`, and settings of a client for each shard; the first one's `privacy` is this."""
+    common: dict[str, Any] = {"strategy": "lpsfed", "method": method}
+    settings = aggregator_settings(
+        state_directory=folder / "aggregator", operator_token=TOKEN, keys_directory=keys, **common
+    )
+    app = create_app(settings, clock=clock)
+    clients = tuple(
+        client_settings(
+            name=shard.name,
+            shard=shard,
+            state_directory=folder / shard.name,
+            aggregator_url="http://aggregator",
+            device="cpu",
+            wait_seconds=5.0,
+            privacy=privacy if shard is shards[0] else {},
+            **common,
+        )
+        for shard in shards
+    )
+    said = {"Authorization": f"Bearer {TOKEN}"}
+    http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://aggregator", headers=said)
+    async with app.router.lifespan_context(app), http:
+        yield Federation(app, http, clock, clients)
 
 
 async def read(http: httpx.AsyncClient, what: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -13,6 +14,7 @@ import polars as pl
 import pytest
 import torch
 
+from client_service.agent import Agent
 from client_service.learning.evaluate import on_validation
 from client_service.participation import Participation, Place, kept_model
 from client_service.serving import checkpoint
@@ -88,6 +90,27 @@ async def test_without_a_model_answers_are_flagged(settings: ClientSettings, ope
         assert (await http.get("/health/live")).json() == {"status": "live"}
         status = (await http.get("/v1/status")).json()
         assert {"client", "phase", "device", "device_reason"} <= set(status) and "model" not in status
+
+
+async def test_a_client_whose_agent_has_ended_is_neither_live_nor_ready(
+    settings: ClientSettings, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container has one health check, and it asks for readiness."""
+
+    async def mistaken(agent: Agent) -> None:
+        del agent
+        raise ValueError("a mistake of ours")
+
+    monkeypatch.setattr(Agent, "follow", mistaken)
+    with suppress(ValueError):  # the lifespan ends as the agent did
+        async with opened(settings) as http:
+
+            async def ended() -> bool:
+                return (await http.get("/health/live")).status_code == 503
+
+            await until(ended)
+            said = [(await http.get(f"/health/{what}")).json()["detail"] for what in ("live", "ready")]
+    assert said == ["the agent has ended; the log says why"] * 2
 
 
 @pytest.mark.parametrize("damage", ["cut off", "empty", "gone", "other shapes", "a folder"])

@@ -87,7 +87,15 @@ def desk(tmp_path: Path, render: Render) -> Path:
     (tmp_path / "shards" / "north").mkdir(parents=True)
     (tmp_path / "keys").mkdir()
     public = [f"client-{number}.pub" for number in range(1, 5)]
-    for name in ("operator.token", "application.key", "operator.key", "north.key", "keys/north.pub", *public):
+    for name in (
+        "operator.token",
+        "application.key",
+        "operator.key",
+        "north.key",
+        "members.toml",
+        "keys/north.pub",
+        *public,
+    ):
         (tmp_path / name).write_text("s" * 64, encoding="utf-8")
     return tmp_path
 
@@ -131,19 +139,22 @@ def test_a_secret_that_is_made_is_the_one_that_is_read(line: str, desk: Path, re
 
 
 @pytest.mark.parametrize("line", [line for line in KUBECTL if " create configmap " in line])
-def test_a_config_map_of_public_keys_is_where_the_aggregator_looks(line: str, desk: Path, render: Render) -> None:
+def test_a_config_map_of_public_keys_is_where_its_reader_looks(line: str, desk: Path, render: Render) -> None:
     done = kubectl(line.replace("--dry-run=client -o yaml", ""), desk, "--dry-run=client", "--output=yaml")
     made = yaml.safe_load(done.stdout)
-    assert made["data"] and all(key.endswith(".pub") for key in made["data"])
+    assert made["data"] and all(key.endswith(".pub") or key == "members.toml" for key in made["data"])
     (spec,) = (
         one["spec"]["template"]["spec"]
-        for one in render("production")
+        for overlay in ("production", "secure")
+        for one in render(overlay)
         if one["kind"] == "StatefulSet" and one["metadata"]["namespace"] == made["metadata"]["namespace"]
+        if "members.toml" in made["data"] or overlay == "production"
     )
     (volume,) = (one for one in spec["volumes"] if one.get("configMap", {}).get("name") == made["metadata"]["name"])
     (mount,) = (one for one in spec["containers"][0]["volumeMounts"] if one["name"] == volume["name"])
     given = {entry["name"]: entry.get("value") for entry in spec["containers"][0]["env"]}
-    assert mount["mountPath"] == given["LPSFED_AGGREGATOR_KEYS_DIRECTORY"] and mount["readOnly"]
+    read = {given.get("LPSFED_AGGREGATOR_KEYS_DIRECTORY"), str(Path(given.get("LPSFED_CLIENT_MEMBERS") or "").parent)}
+    assert mount["mountPath"] in read and mount["readOnly"]
 
 
 def test_a_probe_s_container_mounts_what_the_client_has_and_changes_nothing(render: Render) -> None:

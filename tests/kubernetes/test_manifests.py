@@ -27,6 +27,7 @@ FROM_OUTSIDE = {
     "client-public-keys",
     "client-keys",
     "aggregator-tls",
+    "members",
 }  # overlays/production/README.md says how
 SELF_CONTAINED = ("demo", "no-dns", "tls")  # they make what secrets they need
 NAMED = re.compile(r"([a-z0-9.-]+/)?lpsfed/(aggregator|client|tools):(\d+\.\d+\.\d+)(-cuda)?")

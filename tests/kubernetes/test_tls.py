@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 AUTHORITY = Path(__file__).parents[2] / "k8s" / "authority.yaml"
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
+PARTS = ("AGGREGATOR", "CLIENT")
 MADE = {"tls.crt", "tls.key", "ca.crt"}  # what cert-manager puts into a Secret
 
 
-@pytest.fixture
-def secured(render: Render) -> list[Document]:
-    return render("tls")
+@pytest.fixture(params=["tls", "secure"])
+def secured(render: Render, request: pytest.FixtureRequest) -> list[Document]:
+    return render(request.param)
 
 
 def certificates(documents: list[Document]) -> dict[tuple[str, str], dict[str, Any]]:
@@ -79,6 +80,25 @@ def test_a_certificate_serves_both_ways_and_is_renewed_before_it_ends(secured: l
         assert spec["privateKey"]["rotationPolicy"] == "Always"
         # More than the days at which a service begins to warn.
         assert int(spec["duration"].rstrip("h")) > int(spec["renewBefore"].rstrip("h")) > 14 * 24
+
+
+def test_whoever_is_secure_calls_by_tls(overlay: str, render: Render, pods: Pods, environment: Environment) -> None:
+    """A masked update over a plain connection would show whoever is on the way who takes part, and in what."""
+    documents = render(overlay)
+    given = [environment(pod, documents) for pod in pods(documents) if pod["kind"] == "StatefulSet"]
+    secure = [one for one in given if "true" in (one.get(f"LPSFED_{part}_SECURE") for part in PARTS)]
+    assert len(secure) == (5 if overlay == "secure" else 1 if overlay.startswith("secure/") else 0)
+    for one in secure:
+        url = one.get("LPSFED_CLIENT_AGGREGATOR_URL", "https:")
+        assert url.startswith("https:") and ("LPSFED_AGGREGATOR_TLS_KEY" in one or "LPSFED_CLIENT_MEMBERS" in one)
+
+
+def test_production_asks_for_the_certificate_that_its_ingress_shows(render: Render) -> None:
+    documents = render("production")
+    (ingress,) = (one["spec"] for one in documents if one["kind"] == "Ingress")
+    asked = certificates(documents)
+    for tls in ingress["tls"]:
+        assert set(tls["hosts"]) <= set(asked["lpsfed-aggregator", tls["secretName"]]["dnsNames"])
 
 
 def test_the_demo_itself_is_as_before(render: Render, pods: Pods) -> None:

@@ -5,30 +5,43 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 
 from shared.schemas import Declaration, TensorSpec
 from shared.secure import client, recovery, server
-from shared.secure.messages import Terms, UnmaskAnswer, least_threshold
+from shared.secure.group import ORDER
+from shared.secure.messages import Common, Delivery, Roster, Terms, UnmaskAnswer, least_threshold
 from shared.secure.server import SecureRound
-from shared.secure.state import Begun, Ready, Sharing, read, written
+from shared.secure.state import Begun, Checked, Ready, Sharing, read, written
 from shared.secure.vector import MaskedUpdate, Vector
+from shared.secure.verification import verify
+from shared.signing.keys import new_key
 from shared.strategy import Parameters
 
-S = TypeVar("S", Begun, Sharing, Ready)
+S = TypeVar("S", Begun, Sharing, Checked, Ready)
+NAMES = ("ada", "bob", "cyd", "dan", "eve", "fay", "gus", "hal")
+IDENTITIES = {name: new_key() for name in NAMES}
+TOLD: dict[str, Any] = {
+    "aggregator": "0a" * 32,
+    "start": "0b" * 32,
+    "method": "0c" * 32,
+    "seed": 7,
+    "rounds": 5,
+    "anchor": "0d" * 32,
+}
 
 
-def terms_for(content: Parameters, clients: int, *, threshold: int | None = None) -> Terms:
+def terms_for(content: Parameters, clients: int, *, threshold: int | None = None, **common: Any) -> Terms:
     """Terms under which such content is sent: all scalars hidden but rho."""
     tensors = tuple(TensorSpec(name=name, shape=np.shape(value)) for name, value in sorted(content.arrays.items()))
     scalars = tuple(sorted({*content.scalars, "rho"}))
     declaration = Declaration(strategy="lpsfed", tensors=tensors, scalars=scalars)
-    hidden = tuple(name for name in scalars if name != "rho")
+    told = Common(**{**TOLD, **common})
     least = threshold or least_threshold(clients)
-    return Terms(run="run-1", round=3, threshold=least, declaration=declaration, hidden=hidden)
+    return Terms(run="run-1", round=3, threshold=least, declaration=declaration, common=told)
 
 
 def kept(state: S) -> S:
@@ -45,28 +58,48 @@ class Rehearsal:
         self.contents = contents
         terms = terms_for(next(iter(contents.values())), len(contents), threshold=threshold)
         self.round = SecureRound(terms=terms)
+        self.identities = {name: IDENTITIES[name] for name in contents}
+        self.members = {name: key.public_key() for name, key in self.identities.items()}
         self.begun: dict[str, Begun] = {}
         self.sharing: dict[str, Sharing] = {}
+        self.checked: dict[str, Checked] = {}
         self.ready: dict[str, Ready] = {}
         self.vectors: dict[str, Vector] = {}
 
+    def tell(self, message: server.Relayed) -> None:
+        """Hand a message to the aggregator, which verifies it first."""
+        verify(self.round, message)
+        self.round = server.accept(self.round, message)
+
+    def begin(self, name: str, **changed: Any) -> Begun:
+        return client.begin(self.round.terms, name, self.identities[name], **changed)
+
     def send_keys(self, names: Iterable[str]) -> None:
         for name in names:
-            state, message = client.begin(self.round.terms, name)
-            self.begun[name], self.round = kept(state), server.accept(self.round, message)
+            self.begun[name] = kept(self.begin(name))
+            self.tell(self.begun[name].message)
+
+    def share(self, name: str, roster: Roster | None = None) -> Sharing:
+        shown = roster or server.roster(self.round)
+        return client.share(self.begun[name], shown, self.members, self.identities[name])
 
     def send_shares(self, names: Iterable[str]) -> None:
-        roster = server.roster(self.round)
         for name in names:
-            state, message = client.share(self.begun[name], roster)
-            self.sharing[name], self.round = kept(state), server.accept(self.round, message)
+            self.sharing[name] = kept(self.share(name))
+            self.tell(self.sharing[name].message)
 
-    def take(self, names: Iterable[str]) -> None:
+    def check(self, name: str, delivery: Delivery | None = None) -> Checked:
+        given = delivery or server.delivery(self.round, name)
+        return client.check(self.sharing[name], given, self.identities[name])
+
+    def send_checks(self, names: Iterable[str]) -> None:
         for name in names:
-            self.ready[name] = kept(client.take(self.sharing[name], server.delivery(self.round, name)))
+            self.checked[name] = kept(self.check(name))
+            self.tell(self.checked[name].message)
 
     def mask(self, name: str) -> MaskedUpdate:
-        state, update = client.mask(self.ready[name], self.contents[name])
+        before = self.ready.get(name) or self.checked[name]
+        state, update = client.mask(before, server.sharers(self.round), self.contents[name])
         self.ready[name] = kept(state)
         return update
 
@@ -76,14 +109,18 @@ class Rehearsal:
             self.round = server.accept_masked(self.round, update)
             self.vectors[name] = update.vector
 
+    def send_consents(self, names: Iterable[str]) -> None:
+        for name in names:
+            state, message = client.consent(self.ready[name], server.request(self.round), self.identities[name])
+            self.ready[name] = kept(state)
+            self.tell(message)
+
     def answer(self, name: str) -> UnmaskAnswer:
-        state, message = client.unmask(self.ready[name], server.request(self.round))
-        self.ready[name] = kept(state)
-        return message
+        return client.unmask(self.ready[name], server.consents(self.round))
 
     def send_answers(self, names: Iterable[str]) -> None:
         for name in names:
-            self.round = server.accept(self.round, self.answer(name))
+            self.tell(self.answer(name))
 
     def close(self) -> None:
         self.round = server.close(self.round)
@@ -100,7 +137,18 @@ class Rehearsal:
         self.until_keys(names)
         self.send_shares(self.begun)
         self.close()
-        self.take(self.sharing)
+        return self
+
+    def until_checks(self, names: Iterable[str]) -> Rehearsal:
+        self.until_shares(names)
+        self.send_checks(self.sharing)
+        self.close()
+        return self
+
+    def until_masked(self, names: Iterable[str]) -> Rehearsal:
+        self.until_checks(names)
+        self.send_masked(self.checked)
+        self.close()
         return self
 
     def play(
@@ -109,11 +157,19 @@ class Rehearsal:
         before_keys: Iterable[str] = (),
         after_keys: Iterable[str] = (),
         after_shares: Iterable[str] = (),
+        after_checks: Iterable[str] = (),
         after_masked: Iterable[str] = (),
+        after_consents: Iterable[str] = (),
     ) -> Parameters:
         """The whole round -> the mean. Each argument names who is not heard of any more from that point on."""
         here = [name for name in self.contents if name not in before_keys]
-        phases = ((self.send_keys, after_keys), (self.send_shares, after_shares), (self._masked, after_masked))
+        phases = (
+            (self.send_keys, after_keys),
+            (self.send_shares, after_shares),
+            (self.send_checks, after_checks),
+            (self.send_masked, after_masked),
+            (self.send_consents, after_consents),
+        )
         for send, lost in phases:
             send(here)
             self.close()
@@ -121,14 +177,10 @@ class Rehearsal:
         self.send_answers(here)
         return self.mean()
 
-    def _masked(self, names: list[str]) -> None:
-        self.take(names)
-        self.send_masked(names)
-
 
 def contents_of(clients: int, *, size: int = 5, seed: int = 0) -> dict[str, Parameters]:
     """Two tensors, a margin and a rho of so many clients: ada, bob, cyd ..."""
-    rng, names = np.random.default_rng(seed), ("ada", "bob", "cyd", "dan", "eve", "fay", "gus", "hal")[:clients]
+    rng, names = np.random.default_rng(seed), NAMES[:clients]
     shapes = {"pooling.w": (size,), "predictive.w": (2, size)}
     return {
         name: Parameters(
@@ -154,8 +206,7 @@ def repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys and seeds are the same in every run of a test, so that a statistic of masks cannot fail by chance."""
     numbers = count()
 
-    def drawn() -> bytes:
-        return hashlib.sha256(str(next(numbers)).encode()).digest()
+    def draw() -> int:
+        return 1 + int.from_bytes(hashlib.sha256(str(next(numbers)).encode()).digest()) % (ORDER - 1)
 
-    monkeypatch.setattr("shared.secure.keys.new_private", drawn)
-    monkeypatch.setattr("shared.secure.keys.new_seed", drawn)
+    monkeypatch.setattr("shared.secure.group.draw_scalar", draw)

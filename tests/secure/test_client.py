@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from shared.errors import ConflictError, PrivacyError, ProtocolError, RoundClosedError
-from shared.secure import client, keys, server, shamir
-from shared.secure.messages import Delivery, Roster, UnmaskRequest
+from shared.secure import client, group, server, shamir
+from shared.secure.identities import sign_message, sign_share
+from shared.secure.messages import Consents, Delivery, Roster, SealedShare, Sharers, UnmaskRequest
 from shared.secure.state import Ready, read, written
+from shared.secure.verification import verify
+from shared.signing.keys import new_key
 from shared.strategy import Parameters
 
 ALL = ("ada", "bob", "cyd", "dan", "eve")
@@ -24,7 +27,23 @@ def made(rehearsal: type, contents: Callable[..., dict[str, Parameters]]) -> Any
     return rehearsal(contents(5))
 
 
-def with_keys_of(roster: Roster, name: str, **changed: str) -> Roster:
+@pytest.fixture
+def listed(made: Any) -> Any:
+    """Everybody's keys are in."""
+    return made.until_keys(ALL)
+
+
+@pytest.fixture
+def shared(made: Any) -> Any:
+    return made.until_shares(ALL)
+
+
+@pytest.fixture
+def checked(made: Any) -> Any:
+    return made.until_checks(ALL)
+
+
+def with_keys_of(roster: Roster, name: str, **changed: Any) -> Roster:
     members = tuple(m.model_copy(update=changed) if m.client == name else m for m in roster.members)
     return Roster(terms=roster.terms, members=members)
 
@@ -33,214 +52,327 @@ def without(roster: Roster, *names: str) -> Roster:
     return Roster(terms=roster.terms, members=tuple(m for m in roster.members if m.client not in names))
 
 
+def any_point() -> str:
+    return group.multiply_base(group.draw_scalar()).hex()
+
+
 # --- the roster
 
 
-@pytest.mark.parametrize("kind", ["cipher", "mask", "commitment"])
-def test_a_roster_with_another_key_under_one_s_own_name_is_refused(made: Any, kind: str) -> None:
-    made.until_keys(ALL)
-    forged = with_keys_of(server.roster(made.round), "ada", **{kind: keys.public(keys.new_private()).hex()})
+@pytest.mark.parametrize("kind", ["deal", "cipher", "mask", "commitment"])
+def test_a_roster_with_another_key_under_one_s_own_name_is_refused(listed: Any, kind: str) -> None:
+    forged = with_keys_of(server.roster(listed.round), "ada", **{kind: any_point()})
     with pytest.raises(PrivacyError, match="own public keys"):
-        client.share(made.begun["ada"], forged)
+        listed.share("ada", forged)
 
 
-def test_a_roster_without_oneself_is_refused(made: Any) -> None:
-    made.until_keys(ALL)
+def test_a_roster_without_oneself_is_refused(listed: Any) -> None:
     with pytest.raises(PrivacyError, match="own public keys"):
-        client.share(made.begun["ada"], without(server.roster(made.round), "ada"))
+        listed.share("ada", without(server.roster(listed.round), "ada"))
 
 
-def test_a_roster_of_fewer_than_the_threshold_is_refused(made: Any) -> None:
-    made.until_keys(ALL)
+def test_a_roster_of_fewer_than_the_threshold_is_refused(listed: Any) -> None:
     with pytest.raises(PrivacyError, match="at least 4 clients in the roster, got 2"):
-        client.share(made.begun["ada"], without(server.roster(made.round), "cyd", "dan", "eve"))
+        listed.share("ada", without(server.roster(listed.round), "cyd", "dan", "eve"))
 
 
 def test_a_threshold_of_two_thirds_or_less_is_refused(rehearsal: type, contents: Callable[..., Any]) -> None:
     made = rehearsal(contents(6), threshold=4)
-    begun = {name: client.begin(made.round.terms, name) for name in made.contents}
-    roster = Roster(terms=made.round.terms, members=tuple(message for _, message in begun.values()))
+    made.begun = {name: made.begin(name) for name in made.contents}
+    roster = Roster(terms=made.round.terms, members=tuple(state.message for state in made.begun.values()))
     with pytest.raises(PrivacyError, match="threshold of at least 5 of 6, got 4"):
-        client.share(begun["ada"][0], roster)
+        made.share("ada", roster)
 
 
-def test_a_roster_with_other_terms_than_the_round_began_with_is_refused(made: Any) -> None:
-    made.until_keys(ALL)
-    roster = server.roster(made.round)
-    laxer = roster.model_copy(update={"terms": roster.terms.model_copy(update={"hidden": ()})})
-    with pytest.raises(ProtocolError, match="terms"):
-        client.share(made.begun["ada"], laxer)
+def test_a_roster_with_other_terms_than_the_round_began_with_is_refused(listed: Any) -> None:
+    roster = server.roster(listed.round)
+    lower = roster.model_copy(update={"terms": roster.terms.model_copy(update={"threshold": 3})})
+    with pytest.raises(PrivacyError, match=r"terms that round 3 of run-1 began with, got another threshold$"):
+        listed.share("ada", lower)
+
+
+@pytest.mark.parametrize("kind", ["deal", "cipher", "mask", "commitment", "common"])
+def test_keys_of_a_peer_that_the_peer_has_not_signed_are_refused(listed: Any, kind: str) -> None:
+    """The aggregator puts a key of its own in place of bob's."""
+    common = listed.round.terms.common.model_copy(update={"seed": 8})
+    forged = with_keys_of(server.roster(listed.round), "bob", **{kind: common if kind == "common" else any_point()})
+    with pytest.raises(PrivacyError, match="'bob' has signed"):
+        listed.share("ada", forged)
+
+
+def test_a_peer_by_another_identity_than_the_silo_knows_is_refused(listed: Any) -> None:
+    """The aggregator plays bob: keys of its own, well signed by an identity of its own."""
+    impostor = client.begin(listed.round.terms, "bob", new_key()).message
+    forged = with_keys_of(server.roster(listed.round), "bob", **impostor.model_dump(exclude={"common"}))
+    with pytest.raises(PrivacyError, match="the key that this silo knows of 'bob'"):
+        listed.share("ada", forged)
+
+
+def test_a_client_that_nobody_knows_is_refused(listed: Any) -> None:
+    """The aggregator invents clients until one is alone among inventions."""
+    stranger = client.begin(listed.round.terms, "eva", new_key()).message
+    roster = without(server.roster(listed.round), "eve")
+    with pytest.raises(PrivacyError, match="this silo knows as members, got 'eva'"):
+        listed.share("ada", Roster(terms=roster.terms, members=(*roster.members, stranger)))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("aggregator", "ff" * 32),
+        ("start", "ff" * 32),
+        ("method", "ff" * 32),
+        ("seed", 8),
+        ("rounds", 6),
+        ("anchor", "ff" * 32),
+        ("changing_members", True),
+    ],
+)
+def test_a_peer_that_was_told_something_else_is_named_with_what_differs(made: Any, field: str, value: Any) -> None:
+    """The aggregator tells three of four clients settings under which they do not learn."""
+    made.send_keys(ALL)
+    other = made.round.terms.common.model_copy(update={field: value})
+    terms = made.round.terms.model_copy(update={"common": other})
+    misled = client.begin(terms, "bob", made.identities["bob"]).message
+    roster = with_keys_of(server.roster(server.close(made.round)), "bob", **dict(misled))
+    with pytest.raises(PrivacyError, match=rf"expected 'bob' to have .* told, got another {field}$"):
+        made.share("ada", roster)
+
+
+def test_a_roster_that_tells_something_else_is_refused_with_what_differs(listed: Any) -> None:
+    roster = server.roster(listed.round)
+    common = roster.terms.common.model_copy(update={"method": "ff" * 32, "seed": 8})
+    with pytest.raises(PrivacyError, match="got another method, seed"):
+        listed.share("ada", roster.model_copy(update={"terms": roster.terms.model_copy(update={"common": common})}))
+
+
+@pytest.mark.parametrize("part", ["challenge", "response"])
+def test_a_key_whose_secret_its_sender_does_not_know_is_refused(listed: Any, part: str) -> None:
+    """A dealer whose key was made from another's could have that one's shares opened by a complaint about itself."""
+    bob = listed.begun["bob"].message
+    proof = bob.possession.model_copy(update={part: "0b" * 32})
+    forged = sign_message(bob.model_copy(update={"possession": proof}), listed.identities["bob"])
+    with pytest.raises(PrivacyError, match="knows the secret of its key"):
+        listed.share("ada", with_keys_of(server.roster(listed.round), "bob", **dict(forged)))
 
 
 # --- the shares
 
 
 def delivered(made: Any, **changed: Any) -> Delivery:
-    return server.delivery(made.round, "ada").model_copy(update=changed)
+    """What ada gets, with changes of what one dealer has sealed for her."""
+    true = server.delivery(made.round, "ada")
+    return true.model_copy(update={"shares": {**true.shares, **changed}})
 
 
-@pytest.fixture
-def shared(made: Any) -> Any:
-    return made.until_shares(ALL)
+def signed_anew(made: Any, dealer: str, share: SealedShare) -> SealedShare:
+    """As the dealer itself would send it."""
+    return sign_share(server.roster(made.round).context, dealer, "ada", share, made.identities[dealer])
 
 
-def test_shares_go_sealed_to_everybody_else_and_differ(made: Any) -> None:
-    made.until_keys(ALL)
-    state, message = client.share(made.begun["ada"], server.roster(made.round))
-    assert set(message.sealed) == set(ALL) - {"ada"} and len(set(message.sealed.values())) == 4
-    assert state.message == message
+def complained_of(made: Any, delivery: Delivery) -> set[str]:
+    return set(made.check("ada", delivery).message.complaints)
+
+
+def test_shares_go_sealed_to_everybody_else_and_differ(listed: Any) -> None:
+    message = listed.share("ada").message
+    assert set(message.shares) == set(ALL) - {"ada"}
+    assert len({share.sealed for share in message.shares.values()}) == 4
 
 
 @pytest.mark.parametrize("kind", ["seed", "key"])
-def test_as_many_shares_as_the_threshold_restore_a_secret_and_one_fewer_do_not(shared: Any, kind: str) -> None:
-    points, held = server.roster(shared.round).points, {name: shared.ready[name].shares["ada"] for name in ALL}
-    secrets = shared.begun["ada"].secrets
+def test_as_many_shares_as_the_threshold_restore_a_secret_and_one_fewer_do_not(checked: Any, kind: str) -> None:
+    points, held = server.roster(checked.round).points, {name: checked.checked[name].shares["ada"] for name in ALL}
+    secrets = checked.begun["ada"].secrets
     secret = int(secrets.seed if kind == "seed" else secrets.mask, 16)
     for count, enough in ((4, True), (3, False)):
-        weights = shamir.weights([points[name] for name in ALL[-count:]])
-        shares = {points[name]: int(getattr(held[name], kind), 16) for name in ALL[-count:]}
-        value = sum(shares[x] * weight for x, weight in weights.items()) % shamir.PRIME
-        assert (value == secret) is enough
+        chosen = ALL[-count:]
+        shares = {points[name]: int(getattr(held[name], kind), 16) for name in chosen}
+        restored = shamir.restore(shares, shamir.lagrange_weights([points[name] for name in chosen]))
+        assert (restored == secret) is enough
 
 
-@pytest.mark.parametrize("place", [0, 24, 100, 187])
-def test_a_share_that_was_tampered_with_is_refused(shared: Any, place: int) -> None:
-    sealed = dict(server.delivery(shared.round, "ada").sealed)
-    other = "0" if sealed["bob"][place] != "0" else "1"
-    sealed["bob"] = sealed["bob"][:place] + other + sealed["bob"][place + 1 :]
-    with pytest.raises(ProtocolError, match="as its sender made it"):
-        client.take(shared.sharing["ada"], delivered(shared, sealed=sealed))
+@pytest.mark.parametrize("place", [0, 24, 100, 183])
+def test_a_share_that_its_dealer_has_signed_and_that_does_not_open_is_complained_of(shared: Any, place: int) -> None:
+    true = server.delivery(shared.round, "ada").shares["bob"]
+    other = "0" if true.sealed[place] != "0" else "1"
+    sealed = true.sealed[:place] + other + true.sealed[place + 1 :]
+    spoilt = signed_anew(shared, "bob", true.model_copy(update={"sealed": sealed}))
+    assert complained_of(shared, delivered(shared, bob=spoilt)) == {"bob"}
 
 
-def test_a_share_under_another_sender_s_name_is_refused(shared: Any) -> None:
-    sealed = dict(server.delivery(shared.round, "ada").sealed)
-    sealed["bob"], sealed["cyd"] = sealed["cyd"], sealed["bob"]
-    with pytest.raises(ProtocolError, match="as its sender made it"):
-        client.take(shared.sharing["ada"], delivered(shared, sealed=sealed))
+@pytest.mark.parametrize("kind", ["key_commitment", "seed_commitment"])
+def test_a_share_that_is_not_the_committed_one_is_complained_of(shared: Any, kind: str) -> None:
+    true = server.delivery(shared.round, "ada").shares["bob"]
+    spoilt = signed_anew(shared, "bob", true.model_copy(update={kind: any_point()}))
+    assert complained_of(shared, delivered(shared, bob=spoilt)) == {"bob"}
 
 
-def test_a_share_for_another_recipient_is_refused(shared: Any) -> None:
-    sealed = {**server.delivery(shared.round, "ada").sealed, "bob": shared.round.shares["bob"].sealed["cyd"]}
-    with pytest.raises(ProtocolError, match="as its sender made it"):
-        client.take(shared.sharing["ada"], delivered(shared, sealed=sealed))
+def test_what_is_in_order_is_complained_of_by_nobody(shared: Any) -> None:
+    state = shared.check("ada")
+    assert not state.message.complaints and set(state.shares) == set(ALL)
 
 
-def test_what_was_sealed_but_is_no_pair_of_shares_is_refused(shared: Any) -> None:
-    context, label = shared.sharing["bob"].roster.context, ("bob", "ada")
-    peer = bytes.fromhex(shared.round.keys["ada"].cipher)
-    key = keys.agree(bytes.fromhex(shared.begun["bob"].secrets.cipher), peer, context.label("seal", *label))
-    junk = keys.seal(key, b"\xff" * 66, context.label("shares", *label)).hex()
-    sealed = {**server.delivery(shared.round, "ada").sealed, "bob": junk}
-    with pytest.raises(ProtocolError, match="two shares"):
-        client.take(shared.sharing["ada"], delivered(shared, sealed=sealed))
+def changed_on_the_way(made: Any) -> dict[str, dict[str, SealedShare]]:
+    """What an aggregator could pass on in place of bob's share for ada."""
+    true = server.delivery(made.round, "ada").shares
+    for_cyd = made.round.shares["bob"].shares["cyd"]
+    return {
+        "another's": {"bob": true["cyd"]},
+        "for another": {"bob": for_cyd},
+        "another sealed": {"bob": true["bob"].model_copy(update={"sealed": "00" * 92})},
+        "another commitment": {"bob": true["bob"].model_copy(update={"seed_commitment": any_point()})},
+    }
 
 
-def test_clients_who_were_shown_different_rosters_notice(made: Any) -> None:
-    """The aggregator gives bob another mask key of cyd than it gives the others."""
+@pytest.mark.parametrize("how", ["another's", "for another", "another sealed", "another commitment"])
+def test_a_share_that_was_changed_on_the_way_is_refused_and_not_complained_of(shared: Any, how: str) -> None:
+    """A complaint tells how to open what bob has sealed. The aggregator has the true shares: with complaints of all
+    about bob it would have every share of both his secrets."""
+    with pytest.raises(PrivacyError, match="a share that 'bob' has signed for 'ada'"):
+        shared.check("ada", delivered(shared, **changed_on_the_way(shared)[how]))
+
+
+def test_clients_who_were_shown_different_rosters_refuse_each_other_s_shares(made: Any) -> None:
+    """The aggregator shows bob a roster without eve: his transcript is another one, and so all that he signs."""
     made.until_keys(ALL)
     true = server.roster(made.round)
-    forged = with_keys_of(true, "cyd", mask=keys.public(keys.new_private()).hex())
     for name in ALL:
-        state, message = client.share(made.begun[name], forged if name == "bob" else true)
-        made.sharing[name], made.round = state, server.accept(made.round, message)
+        made.sharing[name] = made.share(name, without(true, "eve") if name == "bob" else true)
+    misled = made.sharing["bob"].message
+    with pytest.raises(ProtocolError, match="sealed shares for 4 clients"):
+        verify(made.round, misled)
+    for name in (*ALL[:1], *ALL[2:]):
+        made.tell(made.sharing[name].message)
     made.close()
-    with pytest.raises(ProtocolError, match="as its sender made it"):
-        client.take(made.sharing["ada"], server.delivery(made.round, "ada"))
+    others = server.delivery(made.round, "ada").shares
+    delivery = Delivery(**ROUND, shares={**others, "bob": misled.shares["ada"]})
+    with pytest.raises(PrivacyError, match="a share that 'bob' has signed for 'ada'"):
+        made.check("ada", delivery)
 
 
-def test_too_few_sharers_strangers_and_a_list_without_oneself_are_refused(shared: Any) -> None:
-    for sharers, words in (
-        (("ada", "bob"), "at least 4 sharers, got 2"),
-        (("ada", "bob", "cyd", "zoe"), "of the roster"),
-        (("bob", "cyd", "dan"), "this client among them"),
-    ):
-        with pytest.raises(PrivacyError, match=words):
-            client.take(shared.sharing["ada"], delivered(shared, sharers=sharers))
-
-
-def test_sharers_and_sealed_shares_must_be_of_the_same_clients(shared: Any) -> None:
-    sealed = dict(server.delivery(shared.round, "ada").sealed)
-    del sealed["eve"]
-    with pytest.raises(ProtocolError, match="shares of 4 others, got 3"):
-        client.take(shared.sharing["ada"], delivered(shared, sealed=sealed))
+def test_too_few_sharers_and_strangers_are_refused(shared: Any) -> None:
+    true = server.delivery(shared.round, "ada").shares
+    few = Delivery(**ROUND, shares={"bob": true["bob"]})
+    with pytest.raises(PrivacyError, match="at least 4 sharers, got 2"):
+        shared.check("ada", few)
+    with pytest.raises(PrivacyError, match="of the roster"):
+        shared.check("ada", delivered(shared, zoe=true["bob"]))
 
 
 def test_a_delivery_of_another_round_is_refused(shared: Any) -> None:
+    other = server.delivery(shared.round, "ada").model_copy(update={"round": 4})
     with pytest.raises(ProtocolError, match="got round 4"):
-        client.take(shared.sharing["ada"], delivered(shared, round=4))
+        shared.check("ada", other)
 
 
 # --- the masked vector
 
 
-def test_the_same_update_is_masked_to_the_same_vector_again(shared: Any) -> None:
-    first, again = shared.mask("ada"), shared.mask("ada")
+def test_the_same_update_is_masked_to_the_same_vector_again(checked: Any) -> None:
+    first, again = checked.mask("ada"), checked.mask("ada")
     assert first.header == again.header
     np.testing.assert_array_equal(first.vector["pooling.w"], again.vector["pooling.w"])
 
 
-def test_another_update_under_the_same_masks_is_refused(shared: Any) -> None:
-    """The difference of the two vectors would be the difference of the two updates."""
-    shared.mask("ada")
+def test_another_update_or_other_sharers_under_the_same_masks_are_refused(checked: Any) -> None:
+    """The difference of the two vectors would be the difference of the two updates, or one mask."""
+    checked.mask("ada")
+    everybody = server.sharers(checked.round)
     with pytest.raises(ConflictError, match="masked before"):
-        client.mask(shared.ready["ada"], shared.contents["bob"])
+        client.mask(checked.ready["ada"], everybody, checked.contents["bob"])
+    fewer = everybody.model_copy(update={"sharers": ALL[:4]})
+    with pytest.raises(ConflictError, match="masked before"):
+        client.mask(checked.ready["ada"], fewer, checked.contents["ada"])
 
 
-def test_only_open_scalars_lie_open(shared: Any) -> None:
-    update = shared.mask("ada")
-    assert dict(update.header.scalars) == {"rho": shared.contents["ada"].scalars["rho"]}
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [(ALL[:3], "at least 4 sharers, got 3"), (ALL[1:], "this client among them"), ((*ALL, "zoe"), "of the roster")],
+)
+def test_sharers_that_would_not_hide_this_client_are_refused(checked: Any, names: tuple[str, ...], words: str) -> None:
+    with pytest.raises(PrivacyError, match=words):
+        client.mask(checked.checked["ada"], Sharers(**ROUND, sharers=names), checked.contents["ada"])
 
 
-def test_a_client_without_rho_takes_part(shared: Any) -> None:
-    content = Parameters(shared.contents["ada"].arrays, {"margin": 0.5})
-    assert dict(client.mask(shared.ready["ada"], content)[1].header.scalars) == {}
+def test_nobody_masks_with_a_client_whose_shares_could_not_be_opened(shared: Any) -> None:
+    """Nobody could take that mask away again, whatever the aggregator says."""
+    true = server.delivery(shared.round, "ada").shares["bob"]
+    spoilt = signed_anew(shared, "bob", true.model_copy(update={"seed_commitment": any_point()}))
+    state = shared.check("ada", delivered(shared, bob=spoilt))
+    with pytest.raises(PrivacyError, match="whose shares this client holds, got 1 others"):
+        client.mask(state, Sharers(**ROUND, sharers=ALL), shared.contents["ada"])
 
 
-def test_a_tensor_in_another_order_of_memory_is_masked_too(shared: Any) -> None:
-    content = shared.contents["ada"]
+def test_only_open_scalars_lie_open(checked: Any) -> None:
+    update = checked.mask("ada")
+    assert dict(update.header.scalars) == {"rho": checked.contents["ada"].scalars["rho"]}
+
+
+def test_a_client_without_rho_takes_part(checked: Any) -> None:
+    content = Parameters(checked.contents["ada"].arrays, {"margin": 0.5})
+    update = client.mask(checked.checked["ada"], server.sharers(checked.round), content)[1]
+    assert dict(update.header.scalars) == {}
+
+
+def test_a_tensor_in_another_order_of_memory_is_masked_too(checked: Any) -> None:
+    content, everybody = checked.contents["ada"], server.sharers(checked.round)
     turned = {name: np.asarray(value, order="F") for name, value in content.arrays.items()}
-    masked = client.mask(shared.ready["ada"], Parameters(turned, content.scalars))[1]
-    np.testing.assert_array_equal(masked.vector["predictive.w"], shared.mask("ada").vector["predictive.w"])
+    masked = client.mask(checked.checked["ada"], everybody, Parameters(turned, content.scalars))[1]
+    np.testing.assert_array_equal(masked.vector["predictive.w"], checked.mask("ada").vector["predictive.w"])
 
 
-# --- the unmasking
+# --- the consent and the unmasking
 
 
 def asked(survivors: tuple[str, ...], dropped: tuple[str, ...] = (), **changed: Any) -> UnmaskRequest:
     return UnmaskRequest(**{**ROUND, "survivors": survivors, "dropped": dropped, **changed})
 
 
-def refused(state: Ready, request: UnmaskRequest, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        client.unmask(state, request)
-
-
 @pytest.fixture
-def masked(shared: Any) -> Any:
+def masked(checked: Any) -> Any:
     for name in ALL:
-        shared.mask(name)
-    return shared
+        checked.mask(name)
+    return checked
+
+
+def refused(made: Any, request: UnmaskRequest, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        client.consent(made.ready["ada"], request, made.identities["ada"])
+
+
+def agree(made: Any, request: UnmaskRequest, *names: str) -> Consents:
+    """These clients sign; the signatures as the aggregator passes them on."""
+    signatures = {}
+    for name in names:
+        made.ready[name], message = client.consent(made.ready[name], request, made.identities[name])
+        signatures[name] = message.signature
+    return Consents(**ROUND, signatures=signatures)
 
 
 def test_each_client_s_share_is_given_of_one_kind(masked: Any) -> None:
-    state, answer = client.unmask(masked.ready["ada"], asked(ALL[:4], ("eve",)))
+    consents = agree(masked, asked(ALL[:4], ("eve",)), *ALL[:4])
+    answer = client.unmask(masked.ready["ada"], consents)
+    shares = masked.ready["ada"].shares
     assert set(answer.seeds) == set(ALL[:4]) and set(answer.keys) == {"eve"}
-    assert answer.seeds["bob"] == state.shares["bob"].seed and answer.keys["eve"] == state.shares["eve"].key
+    assert answer.seeds["bob"] == shares["bob"].seed and answer.keys["eve"] == shares["eve"].key
 
 
 def test_a_request_for_both_kinds_of_shares_of_one_client_is_refused(masked: Any) -> None:
-    refused(masked.ready["ada"], asked(ALL, ("eve",)), PrivacyError, "both kinds of 1")
+    refused(masked, asked(ALL, ("eve",)), PrivacyError, "both kinds of 1")
 
 
-def test_a_second_request_with_another_list_is_refused_and_the_same_one_answered_again(masked: Any) -> None:
+def test_a_second_pair_of_lists_is_refused_after_a_restart_too_and_the_same_one_signed_again(masked: Any) -> None:
     """Else the aggregator would have both kinds of eve's shares by asking twice."""
     first = asked(ALL[:4], ("eve",))
-    state, answer = client.unmask(masked.ready["ada"], first)
-    refused(state, asked(ALL), PrivacyError, "answered before")
-    restarted = read(written(state))
+    agree(masked, first, "ada")
+    refused(masked, asked(ALL), PrivacyError, "lists that this client has signed")
+    before, restarted = masked.ready["ada"], read(written(masked.ready["ada"]))
     assert isinstance(restarted, Ready)
-    refused(restarted, asked(ALL), PrivacyError, "answered before")
-    assert client.unmask(restarted, first) == (state, answer)
+    masked.ready["ada"] = restarted
+    refused(masked, asked(ALL), PrivacyError, "lists that this client has signed")
+    agree(masked, first, "ada")
+    assert masked.ready["ada"] == before
 
 
 @pytest.mark.parametrize(
@@ -255,23 +387,44 @@ def test_a_second_request_with_another_list_is_refused_and_the_same_one_answered
 def test_too_few_survivors_or_other_names_than_the_sharers_are_refused(
     masked: Any, survivors: tuple[str, ...], dropped: tuple[str, ...], words: str
 ) -> None:
-    refused(masked.ready["ada"], asked(survivors, dropped), PrivacyError, words)
+    refused(masked, asked(survivors, dropped), PrivacyError, words)
 
 
-def test_nothing_is_given_before_one_s_own_vector_is_made_or_if_it_is_not_in_the_sum(shared: Any) -> None:
-    refused(shared.ready["ada"], asked(ALL), RoundClosedError, "once this client's masked vector is in")
-    shared.mask("ada")
-    refused(shared.ready["ada"], asked(ALL[1:], ("ada",)), RoundClosedError, "once this client's masked vector is in")
+def test_nothing_is_signed_for_a_sum_that_one_s_own_vector_is_not_in(masked: Any) -> None:
+    refused(masked, asked(ALL[1:], ("ada",)), RoundClosedError, "masked vector to be in the sum")
 
 
 def test_a_request_about_another_round_is_refused(masked: Any) -> None:
-    refused(masked.ready["ada"], asked(ALL, round=4), ProtocolError, "got round 4")
+    refused(masked, asked(ALL, round=4), ProtocolError, "got round 4")
 
 
-def test_one_half_asked_for_one_kind_and_the_other_for_the_other_is_not_enough_for_either(masked: Any) -> None:
-    """A lying aggregator wants both secrets of eve: each honest client gives it only one, and neither reaches four."""
-    lists = {name: asked(ALL) if name in ("ada", "bob") else asked(ALL[:4], ("eve",)) for name in ALL[:4]}
-    answers = [client.unmask(masked.ready[name], lists[name])[1] for name in ALL[:4]]
-    threshold = masked.round.terms.threshold
-    assert sum("eve" in answer.seeds for answer in answers) < threshold
-    assert sum("eve" in answer.keys for answer in answers) < threshold
+def test_nothing_is_given_before_one_s_own_consent(masked: Any) -> None:
+    consents = agree(masked, asked(ALL), *ALL[1:])
+    with pytest.raises(PrivacyError, match="after this client's consent"):
+        client.unmask(masked.ready["ada"], consents)
+
+
+def test_nothing_is_given_with_fewer_signatures_than_the_threshold(masked: Any) -> None:
+    consents = agree(masked, asked(ALL), *ALL[:3])
+    with pytest.raises(PrivacyError, match="at least 4 survivors to have signed the same lists, got 3"):
+        client.unmask(masked.ready["ada"], consents)
+
+
+def test_a_signature_under_other_lists_is_not_taken(masked: Any) -> None:
+    """The aggregator tells ada, bob and cyd of one list, dan and eve of another, and hopes for shares of both kinds."""
+    agree(masked, asked(ALL[:4], ("eve",)), "ada", "bob", "cyd", "dan")
+    others = agree(masked, asked(ALL), "eve")
+    lists = {name: masked.ready[name].consent.signature for name in ("ada", "bob", "cyd")}
+    with pytest.raises(PrivacyError, match="survivors alone"):
+        client.unmask(masked.ready["ada"], Consents(**ROUND, signatures={**lists, **others.signatures}))
+    forged = {**lists, "dan": masked.ready["bob"].consent.signature}
+    with pytest.raises(PrivacyError, match="'dan' has signed, got another signature: it has seen other lists"):
+        client.unmask(masked.ready["ada"], Consents(**ROUND, signatures=forged))
+
+
+def test_a_consent_of_another_round_s_roster_is_not_taken(masked: Any) -> None:
+    consents = agree(masked, asked(ALL), *ALL)
+    old = masked.ready["dan"].consent.model_copy(update={"transcript": "ff" * 32})
+    signature = sign_message(old, masked.identities["dan"]).signature
+    with pytest.raises(PrivacyError, match="'dan' has signed"):
+        client.unmask(masked.ready["ada"], Consents(**ROUND, signatures={**consents.signatures, "dan": signature}))

@@ -9,28 +9,24 @@ from dataclasses import replace
 import pytest
 
 from shared.errors import ProtocolError
-from shared.secure import keys
+from shared.secure import group, keys
 from shared.secure.keys import Context
 
-CONTEXT = Context(1, "run-1", 3, "ab" * 32)
+CONTEXT = Context(2, "run-1", 3, "ab" * 32)
 KEY, LABEL = bytes(range(32)), b"from ada to bob"
-LOW_ORDER = (bytes(32), b"\x01" + bytes(31))  # points with which every agreement ends in zero
 
 
 def test_both_clients_of_a_pair_derive_the_same_seed() -> None:
-    ada, bob = keys.new_private(), keys.new_private()
-    seed = keys.pair_seed(ada, keys.public(bob), CONTEXT, "ada", "bob")
-    assert len(seed) == 32 and seed == keys.pair_seed(bob, keys.public(ada), CONTEXT, "bob", "ada")
+    ada, bob = group.draw_scalar(), group.draw_scalar()
+    seed = keys.agree_on_mask(ada, group.multiply_base(bob), CONTEXT, "ada", "bob")
+    assert len(seed) == 32 and seed == keys.agree_on_mask(bob, group.multiply_base(ada), CONTEXT, "bob", "ada")
 
 
-def test_agreement_is_x25519_of_rfc_7748_and_hkdf_sha256_of_rfc_5869() -> None:
-    ada = bytes.fromhex("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a")
-    bob = bytes.fromhex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb")
-    agreed = bytes.fromhex("4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742")
-    extracted = hmac.digest(bytes(32), agreed, hashlib.sha256)
+def test_agreement_is_a_point_of_both_and_hkdf_sha256_of_rfc_5869() -> None:
+    point = group.multiply_base(6)
+    extracted = hmac.digest(bytes(32), point, hashlib.sha256)
     expected = hmac.digest(extracted, LABEL + b"\x01", hashlib.sha256)
-    assert keys.public(bob).hex() == "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f"
-    assert keys.agree(ada, keys.public(bob), LABEL) == keys.agree(bob, keys.public(ada), LABEL) == expected
+    assert keys.agree(2, group.multiply_base(3), LABEL) == keys.agree(3, group.multiply_base(2), LABEL) == expected
 
 
 def test_every_part_of_the_context_changes_the_label_and_parts_cannot_run_into_each_other() -> None:
@@ -39,7 +35,7 @@ def test_every_part_of_the_context_changes_the_label_and_parts_cannot_run_into_e
         CONTEXT.label("seal", "ada", "bob"),
         CONTEXT.label("seal", "bob", "ada"),
         CONTEXT.label("seal", "adab", "ob"),
-        replace(CONTEXT, version=2).label("seal", "ada", "bob"),
+        replace(CONTEXT, version=3).label("seal", "ada", "bob"),
         replace(CONTEXT, run="run-13").label("seal", "ada", "bob"),
         replace(CONTEXT, round=33).label("seal", "ada", "bob"),
         replace(CONTEXT, transcript="cd" * 32).label("seal", "ada", "bob"),
@@ -48,28 +44,27 @@ def test_every_part_of_the_context_changes_the_label_and_parts_cannot_run_into_e
 
 
 def test_another_label_gives_another_key() -> None:
-    ada, bob = keys.new_private(), keys.public(keys.new_private())
+    ada, bob = group.draw_scalar(), group.multiply_base(group.draw_scalar())
     assert keys.agree(ada, bob, LABEL) != keys.agree(ada, bob, LABEL + b"!")
 
 
-@pytest.mark.parametrize("point", LOW_ORDER)
-def test_a_public_key_with_which_nobody_can_agree_is_refused(point: bytes) -> None:
-    with pytest.raises(ProtocolError, match="nobody can agree"):
-        keys.require_usable(point)
+def test_a_self_mask_is_one_client_s_and_one_round_s() -> None:
+    seeds = {
+        keys.derive_self_mask(5, CONTEXT, "ada"),
+        keys.derive_self_mask(6, CONTEXT, "ada"),
+        keys.derive_self_mask(5, CONTEXT, "bob"),
+        keys.derive_self_mask(5, replace(CONTEXT, round=4), "ada"),
+    }
+    assert len(seeds) == 4
 
 
-def test_an_ordinary_public_key_is_usable() -> None:
-    keys.require_usable(keys.public(keys.new_private()))
+def test_a_public_key_with_which_nobody_can_agree_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="point of the group"):
+        keys.agree(5, bytes(32), LABEL)
 
 
-def test_keys_seeds_and_nonces_are_new_each_time() -> None:
-    assert keys.new_private() != keys.new_private() and keys.new_seed() != keys.new_seed()
+def test_nonces_are_new_each_time() -> None:
     assert keys.seal(KEY, b"shares", LABEL) != keys.seal(KEY, b"shares", LABEL)
-
-
-def test_a_commitment_holds_to_one_seed_and_is_not_the_plain_hash_of_it() -> None:
-    assert keys.commitment(KEY) == keys.commitment(bytes(range(32))) != keys.commitment(bytes(32))
-    assert keys.commitment(KEY) != hashlib.sha256(KEY).hexdigest()
 
 
 def test_what_was_sealed_comes_out_again() -> None:

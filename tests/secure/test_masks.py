@@ -76,12 +76,14 @@ LARGE = 15_000
 
 @pytest.fixture
 def played(rehearsal: type, contents: Callable[..., dict[str, Parameters]], repeatable: None) -> Any:
-    """Four clients with large tensors, of whom dan drops out after sharing; the same masks in every run of a test."""
+    """Four clients with large tensors, of whom dan drops out after checking; the same masks in every run of a test."""
     del repeatable
     round_ = rehearsal(contents(4, size=LARGE))
-    round_.until_shares(round_.contents)
+    round_.until_checks(round_.contents)
     round_.late = round_.mask("dan")
     round_.send_masked(("ada", "bob", "cyd"))
+    round_.close()
+    round_.send_consents(("ada", "bob", "cyd"))
     round_.close()
     round_.send_answers(("ada", "bob", "cyd"))
     return round_
@@ -100,7 +102,7 @@ def test_so_does_what_two_clients_masked_added_and_subtracted(played: Any) -> No
 
 def test_a_survivor_s_vector_stays_noise_when_all_that_the_aggregator_has_recovered_is_taken_away(played: Any) -> None:
     """Its own mask and the one with the drop-out are known by then; those with the other survivors remain."""
-    known = recovery.leftover(played.round)
+    known = recovery.restore_masks(played.round)
     own = client.own_masks(played.ready["ada"])
     undone = [mask for mask in known if (mask.seed, -mask.sign) in own]
     assert len(undone) == 2
@@ -110,7 +112,7 @@ def test_a_survivor_s_vector_stays_noise_when_all_that_the_aggregator_has_recove
 def test_a_vector_that_comes_late_stays_noise_though_its_sender_s_mask_key_is_known(played: Any) -> None:
     """Double masking: the pairwise masks of dan are recovered, his own is not."""
     self_mask, *pairwise = client.own_masks(played.ready["dan"])
-    known = {mask.seed for mask in recovery.leftover(played.round)}
+    known = {mask.seed for mask in recovery.restore_masks(played.round)}
     assert {mask.seed for mask in pairwise} <= known and self_mask.seed not in known
     stripped = masks.added(played.late.vector["predictive.w"], [Mask(m.seed, -m.sign) for m in pairwise], piece=1)
     assert uniform(stripped)

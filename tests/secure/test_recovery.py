@@ -120,7 +120,7 @@ def test_without_taking_the_leftover_masks_away_the_sum_is_not_the_sum(
     rehearsal: type, contents: Callable[..., dict[str, Parameters]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everybody = contents(4)
-    monkeypatch.setattr(recovery, "leftover", lambda _: ())
+    monkeypatch.setattr(recovery, "restore_masks", lambda _: ())
     with pytest.raises(AssertionError):
         require_mean(rehearsal(everybody).play(), list(everybody.values()))
 

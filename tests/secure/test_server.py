@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from shared.errors import ConflictError, NotFoundError, ProtocolError, RoundClosedError, UnavailableError
-from shared.secure import client, recovery, server
+from shared.secure import client, group, recovery, server
+from shared.secure.group import ORDER
+from shared.secure.identities import sign_message, sign_share
 from shared.secure.server import SecureRound
-from shared.secure.shamir import PRIME
+from shared.secure.verification import verify
+from shared.signing.keys import new_key
 from shared.strategy import Parameters
 
 ALL = ("ada", "bob", "cyd", "dan", "eve")
@@ -25,9 +28,11 @@ def made(rehearsal: type, contents: Callable[..., dict[str, Parameters]]) -> Any
 
 @pytest.fixture
 def asked(made: Any) -> Any:
-    """Ada to dan have sent their vectors, eve has not; nobody has answered yet."""
-    made.until_shares(ALL)
+    """Ada to dan have sent their vectors and consented, eve has dropped out; nobody has answered yet."""
+    made.until_checks(ALL)
     made.send_masked(ALL[:4])
+    made.close()
+    made.send_consents(ALL[:4])
     made.close()
     return made
 
@@ -38,15 +43,30 @@ def test_each_phase_goes_on_with_those_who_took_part_in_the_one_before(made: Any
     made.send_shares(("ada", "cyd", "dan", "eve"))
     assert made.round.missing == ("bob",)
     made.close()
-    assert server.delivery(made.round, "ada").sharers == ("ada", "cyd", "dan", "eve")
-    made.take(made.sharing)
-    made.send_masked(made.ready)
+    assert set(server.delivery(made.round, "ada").shares) == {"cyd", "dan", "eve"}
+    made.send_checks(made.sharing)
+    made.close()
+    assert server.sharers(made.round).sharers == ("ada", "cyd", "dan", "eve")
+    made.send_masked(made.checked)
     made.close()
     request = server.request(made.round)
     assert (request.survivors, request.dropped) == (("ada", "cyd", "dan", "eve"), ())
+    made.send_consents(made.ready)
+    made.close()
+    assert set(server.consents(made.round).signatures) == {"ada", "cyd", "dan", "eve"}
 
 
-def test_who_shared_and_sent_no_vector_has_dropped_out(asked: Any) -> None:
+def test_who_has_not_checked_its_shares_masks_with_nobody(made: Any) -> None:
+    made.until_shares(ALL)
+    made.send_checks(ALL[:4])
+    made.close()
+    assert server.sharers(made.round).sharers == ALL[:4]
+    made.send_masked(ALL[:4])
+    made.close()
+    assert made.round.dropped == ()
+
+
+def test_who_checked_and_sent_no_vector_has_dropped_out(asked: Any) -> None:
     assert asked.round.survivors == ALL[:4] and asked.round.dropped == ("eve",)
     assert server.request(asked.round).dropped == ("eve",)
 
@@ -57,11 +77,9 @@ def test_rho_of_each_survivor_lies_open_and_the_margin_does_not(asked: Any) -> N
 
 
 def test_the_same_message_again_changes_nothing_even_in_a_later_phase(made: Any) -> None:
-    state, message = client.begin(made.round.terms, "ada")
-    once = server.accept(made.round, message)
-    assert server.accept(once, message) is once
-    made.begun["ada"], made.round = state, once
-    made.send_keys(ALL[1:])
+    made.send_keys(ALL)
+    message = made.begun["ada"].message
+    assert server.accept(made.round, message) is made.round
     made.close()
     assert server.accept(made.round, message) is made.round
 
@@ -69,17 +87,17 @@ def test_the_same_message_again_changes_nothing_even_in_a_later_phase(made: Any)
 def test_another_message_in_the_same_place_is_a_conflict(made: Any) -> None:
     made.send_keys(ALL)
     with pytest.raises(ConflictError, match="'ada'"):
-        server.accept(made.round, client.begin(made.round.terms, "ada")[1])
+        server.accept(made.round, made.begin("ada").message)
 
 
 def test_a_message_of_another_phase_is_refused(made: Any) -> None:
     made.until_keys(ALL[:4])
     with pytest.raises(RoundClosedError, match="expected a message of phase shares, got one of keys"):
-        server.accept(made.round, client.begin(made.round.terms, "eve")[1])
+        server.accept(made.round, made.begin("eve").message)
 
 
 def test_a_message_of_somebody_who_was_not_in_the_phase_before_is_refused(made: Any) -> None:
-    made.until_shares(ALL)
+    made.until_checks(ALL)
     update = made.mask("eve")
     stranger = update._replace(header=update.header.model_copy(update={"client": "zoe"}))
     with pytest.raises(NotFoundError, match="'zoe'"):
@@ -87,34 +105,28 @@ def test_a_message_of_somebody_who_was_not_in_the_phase_before_is_refused(made: 
 
 
 def test_a_message_of_another_round_is_refused(made: Any) -> None:
-    message = client.begin(made.round.terms, "ada")[1].model_copy(update={"round": 4})
+    message = made.begin("ada").message.model_copy(update={"round": 4})
     with pytest.raises(ProtocolError, match="got round 4"):
-        server.accept(made.round, message)
-
-
-@pytest.mark.parametrize("kind", ["cipher", "mask"])
-def test_a_public_key_with_which_nobody_can_agree_is_refused(made: Any, kind: str) -> None:
-    message = client.begin(made.round.terms, "ada")[1].model_copy(update={kind: "00" * 32})
-    with pytest.raises(ProtocolError, match="nobody can agree"):
         server.accept(made.round, message)
 
 
 def test_more_clients_than_the_threshold_protects_are_refused(made: Any) -> None:
     made.send_keys(ALL)
+    fay = client.begin(made.round.terms, "fay", new_key()).message
     with pytest.raises(RoundClosedError, match="at most 5 clients with a threshold of 4"):
-        server.accept(made.round, client.begin(made.round.terms, "fay")[1])
+        server.accept(made.round, fay)
 
 
 def test_shares_for_others_than_the_roster_are_refused(made: Any) -> None:
     made.until_keys(ALL)
-    message = client.share(made.begun["ada"], server.roster(made.round))[1]
-    fewer = message.model_copy(update={"sealed": {"bob": message.sealed["bob"]}})
+    message = made.share("ada").message
+    fewer = message.model_copy(update={"shares": {"bob": message.shares["bob"]}})
     with pytest.raises(ProtocolError, match="sealed shares for 4 clients"):
         server.accept(made.round, fewer)
 
 
 def test_a_vector_that_is_not_what_its_header_says_is_refused(made: Any) -> None:
-    made.until_shares(ALL)
+    made.until_checks(ALL)
     update = made.mask("ada")
     tampered = {**update.vector, "pooling.w": update.vector["pooling.w"] + np.uint64(1)}
     with pytest.raises(ProtocolError, match="digest"):
@@ -123,11 +135,19 @@ def test_a_vector_that_is_not_what_its_header_says_is_refused(made: Any) -> None
 
 
 def test_a_hidden_scalar_in_the_open_is_refused(made: Any) -> None:
-    made.until_shares(ALL)
+    made.until_checks(ALL)
     update = made.mask("ada")
     telling = update.header.model_copy(update={"scalars": {"margin": 0.5}})
     with pytest.raises(ProtocolError, match="open scalars"):
         server.accept_masked(made.round, update._replace(header=telling))
+
+
+def test_consent_to_other_lists_than_were_asked_for_is_refused(made: Any) -> None:
+    made.until_masked(ALL)
+    request = server.request(made.round).model_copy(update={"survivors": ALL[:4], "dropped": ("eve",)})
+    message = client.consent(made.ready["ada"], request, made.identities["ada"])[1]
+    with pytest.raises(ProtocolError, match="consent to the lists that were asked for"):
+        made.tell(message)
 
 
 def test_an_answer_about_others_than_were_asked_for_is_refused(asked: Any) -> None:
@@ -138,24 +158,15 @@ def test_an_answer_about_others_than_were_asked_for_is_refused(asked: Any) -> No
 
 
 def test_a_phase_with_too_few_cannot_close_and_goes_on_collecting(made: Any) -> None:
-    made.send_keys(ALL[:2])
-    with pytest.raises(UnavailableError, match=r"round 3, phase keys: expected at least 4 clients, got 2$"):
-        server.close(made.round)
-    made.send_keys(ALL[2:])
-    made.close()
-    made.send_shares(("ada", "bob"))
-    with pytest.raises(UnavailableError, match=r"phase shares: .* got 2, missing cyd, dan, eve$"):
-        server.close(made.round)
-    made.send_shares(("cyd", "dan", "eve"))
-    made.close()
-    made.take(ALL)
-    made.send_masked(("ada", "eve"))
-    with pytest.raises(UnavailableError, match=r"phase masked: .* got 2, missing bob, cyd, dan$"):
-        server.close(made.round)
-    made.send_masked(("bob", "cyd"))
-    made.close()
+    sends = (made.send_keys, made.send_shares, made.send_checks, made.send_masked, made.send_consents)
+    for phase, send in zip(server.PHASES, sends, strict=False):
+        send(ALL[:2])
+        with pytest.raises(UnavailableError, match=rf"round 3, phase {phase}: expected at least 4 clients, got 2"):
+            server.close(made.round)
+        send(ALL[2:])
+        made.close()
     made.send_answers(("ada", "bob"))
-    with pytest.raises(UnavailableError, match=r"phase answers: .* got 2, missing cyd, eve$"):
+    with pytest.raises(UnavailableError, match=r"phase answers: .* got 2, missing cyd, dan, eve$"):
         made.mean()
     made.send_answers(("cyd", "eve"))
     assert set(made.mean().arrays) == {"pooling.w", "predictive.w"}
@@ -168,16 +179,18 @@ def test_the_last_phase_cannot_close(asked: Any) -> None:
 
 
 def test_nothing_is_told_of_a_phase_that_is_still_open(made: Any) -> None:
-    with pytest.raises(RoundClosedError, match="phase keys is not closed"):
-        server.roster(made.round)
-    made.until_keys(ALL)
-    with pytest.raises(RoundClosedError, match="phase shares is not closed"):
-        server.delivery(made.round, "ada")
-    made.send_shares(ALL)
-    made.close()
-    with pytest.raises(RoundClosedError, match="phase masked is not closed"):
-        server.request(made.round)
-    with pytest.raises(RoundClosedError, match="phase masked is not closed"):
+    tellings = {
+        "keys": server.roster,
+        "shares": lambda state: server.delivery(state, "ada"),
+        "checks": server.sharers,
+        "masked": server.request,
+        "consents": server.consents,
+    }
+    made.send_keys(ALL)
+    for phase, tell in tellings.items():
+        with pytest.raises(RoundClosedError, match=f"phase {phase} is not closed"):
+            tell(made.round)
+    with pytest.raises(RoundClosedError, match="phase consents is not closed"):
         recovery.mean(made.round, {})
 
 
@@ -200,28 +213,114 @@ def test_a_round_survives_a_restart_in_any_phase(asked: Any) -> None:
 def test_the_stored_messages_taken_in_again_give_the_same_round(asked: Any) -> None:
     asked.send_answers(ALL[:4])
     again = SecureRound(terms=asked.round.terms)
-    for name in reversed(ALL):
-        again = server.accept(again, asked.round.keys[name])
-    again = server.close(again)
-    for name in reversed(ALL):
-        again = server.accept(again, asked.round.shares[name])
-    assert server.close(again) == asked.round.model_copy(update={"phase": "masked", "masked": {}, "answers": {}})
-
-
-@pytest.mark.parametrize(("kind", "of", "words"), [("seeds", "bob", "committed to"), ("keys", "eve", "published")])
-def test_shares_that_restore_something_else_are_refused(asked: Any, kind: str, of: str, words: str) -> None:
-    asked.send_answers(("bob", "cyd", "dan"))
-    answer = asked.answer("ada")
-    held = getattr(answer, kind)
-    wrong = {**held, of: f"{(int(held[of], 16) + 1) % PRIME:066x}"}
-    lying = server.accept(asked.round, answer.model_copy(update={kind: wrong}))
-    with pytest.raises(ProtocolError, match=rf"{words}|fit none"):
-        recovery.mean(lying, asked.vectors)
-    asked.round = server.accept(asked.round, answer)
-    assert asked.mean().scalars
+    for phase in ("keys", "shares", "checks"):
+        for name in reversed(ALL):
+            again = server.accept(again, asked.round.collected(phase)[name])
+        again = server.close(again)
+    later = {"phase": "masked", "masked": {}, "consents": {}, "answers": {}}
+    assert again == asked.round.model_copy(update=later)
 
 
 def test_vectors_of_others_than_the_survivors_are_refused(asked: Any) -> None:
     asked.send_answers(ALL[:4])
     with pytest.raises(ProtocolError, match="of 4 survivors, got 3"):
         recovery.mean(asked.round, {name: asked.vectors[name] for name in ALL[:3]})
+
+
+# --- what is verified
+
+
+def refused(made: Any, message: Any, words: str, error: type[Exception] = ProtocolError) -> None:
+    with pytest.raises(error, match=words):
+        verify(made.round, message)
+
+
+@pytest.mark.parametrize("kind", ["deal", "cipher", "mask", "commitment"])
+def test_a_public_key_with_which_nobody_can_agree_is_refused(made: Any, kind: str) -> None:
+    refused(made, made.begin("ada").message.model_copy(update={kind: "00" * 32}), "point of the group")
+
+
+def test_keys_that_their_sender_has_not_signed_are_refused(made: Any) -> None:
+    message = made.begin("ada").message
+    refused(made, message.model_copy(update={"noised": True}), "'ada' has signed")
+
+
+def test_keys_of_a_client_that_was_told_something_else_are_a_conflict_that_says_what(made: Any) -> None:
+    """One that is behind, or was misled, must not make all others refuse the roster."""
+    common = made.round.terms.common.model_copy(update={"start": "ff" * 32, "rounds": 9})
+    terms = made.round.terms.model_copy(update={"common": common})
+    message = client.begin(terms, "ada", made.identities["ada"]).message
+    refused(made, message, "got another start, rounds", ConflictError)
+
+
+def test_shares_about_another_roster_are_refused(made: Any) -> None:
+    made.until_keys(ALL)
+    message = made.share("ada").message.model_copy(update={"transcript": "ff" * 32})
+    refused(made, message, "about this round's roster")
+
+
+@pytest.mark.parametrize("whose", ["ada", "dan"])
+@pytest.mark.parametrize("kind", ["key_commitment", "seed_commitment"])
+def test_commitments_to_shares_that_restore_nothing_are_refused(made: Any, kind: str, whose: str) -> None:
+    """A dealer whose shares are not of one polynomial could end the round when its secret is needed."""
+    made.until_keys(ALL)
+    message, changed = made.share("ada").message, {kind: group.multiply_base(group.draw_scalar()).hex()}
+    if whose == "ada":  # her own share, which she keeps
+        forged = message.model_copy(update=changed)
+    else:
+        context, share = server.roster(made.round).context, message.shares[whose].model_copy(update=changed)
+        signed = sign_share(context, "ada", whose, share, made.identities["ada"])
+        forged = message.model_copy(update={"shares": {**message.shares, whose: signed}})
+    refused(made, forged, "commitments to shares of one secret")
+
+
+def test_a_share_that_its_dealer_has_not_signed_is_refused(made: Any) -> None:
+    """Or its holder would say that the aggregator has changed it."""
+    made.until_keys(ALL)
+    message = made.share("ada").message
+    unsigned = message.shares["dan"].model_copy(update={"signature": "00" * 64})
+    refused(made, message.model_copy(update={"shares": {**message.shares, "dan": unsigned}}), "has signed for 'dan'")
+
+
+def test_a_key_whose_secret_its_sender_does_not_know_is_refused(made: Any) -> None:
+    """Ada's own key plus the base point: whoever opened what is sealed with one could open the other."""
+    made.send_keys(["bob"])
+    related = group.add(bytes.fromhex(made.begun["bob"].message.deal), group.multiply_base(1)).hex()
+    forged = sign_message(made.begin("ada").message.model_copy(update={"deal": related}), made.identities["ada"])
+    refused(made, forged, "knows the secret of its key")
+
+
+@pytest.mark.parametrize(("kind", "of"), [("seeds", "bob"), ("keys", "eve")])
+def test_a_wrong_share_is_refused_with_its_dealer_s_name_and_the_others_are_enough(
+    rehearsal: type, contents: Callable[..., dict[str, Parameters]], kind: str, of: str
+) -> None:
+    """Seven clients, of whom eve drops out; ada lies about one share and is told so; the round ends without her."""
+    made = rehearsal(contents(7))
+    names = tuple(made.contents)
+    made.until_checks(names)
+    survivors = tuple(name for name in names if name != "eve")
+    made.send_masked(survivors)
+    made.close()
+    made.send_consents(survivors)
+    made.close()
+    answer = made.answer("ada")
+    held = getattr(answer, kind)
+    wrong = {**held, of: f"{(int(held[of], 16) + 1) % ORDER:064x}"}
+    refused(made, answer.model_copy(update={kind: wrong}), f"the share that '{of}' has committed to")
+    made.send_answers(survivors[1:])
+    expected = np.mean([made.contents[name].arrays["pooling.w"].astype(np.float64) for name in survivors], axis=0)
+    np.testing.assert_allclose(made.mean().arrays["pooling.w"], expected, atol=1e-6)
+
+
+def test_a_consent_that_its_sender_has_not_signed_is_refused(made: Any) -> None:
+    made.until_masked(ALL)
+    message = client.consent(made.ready["ada"], server.request(made.round), made.identities["bob"])[1]
+    refused(made, message, "'ada' has signed")
+
+
+def test_what_would_not_be_accepted_is_not_verified(made: Any) -> None:
+    """A repetition, or a message of another phase, costs nothing but its refusal."""
+    made.send_keys(ALL)
+    verify(made.round, made.begun["ada"].message.model_copy(update={"signature": "00" * 64}))
+    made.close()
+    verify(made.round, made.begun["ada"].message.model_copy(update={"deal": "00" * 32}))

@@ -1,32 +1,32 @@
-"""Any `threshold` shares restore a secret; one fewer fits every secret."""
+"""Any `threshold` shares restore a secret; one fewer fits every secret; commitments show whether shares are of one."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.errors import ProtocolError
-from shared.secure import shamir
-from shared.secure.shamir import PRIME
+from shared.secure import group, shamir
+from shared.secure.group import ORDER
 
-SECRETS = st.binary(min_size=32, max_size=32)
-SECRET = bytes(range(32))
+SECRETS = st.integers(1, ORDER - 1)
+SECRET = int.from_bytes(bytes(range(31)))
 
 
-def restored(shares: list[int], points: list[int]) -> bytes:
-    return shamir.restore({x: shares[x - 1] for x in points}, shamir.weights(points))
+def restored(shares: list[int], points: list[int]) -> int:
+    return shamir.restore({x: shares[x - 1] for x in points}, shamir.lagrange_weights(points))
 
 
 @st.composite
-def splits(draw: st.DrawFn, fewest: int = 1) -> tuple[bytes, int, int, list[int]]:
+def splits(draw: st.DrawFn, fewest: int = 1) -> tuple[int, int, int, list[int]]:
     """A secret, how many shares, how many restore it, and an order of the holders."""
     count = draw(st.integers(fewest, 12))
     return draw(SECRETS), count, draw(st.integers(fewest, count)), draw(st.permutations(range(1, count + 1)))
 
 
 @given(splits())
-def test_any_shares_of_the_threshold_restore_the_secret(drawn: tuple[bytes, int, int, list[int]]) -> None:
+def test_any_shares_of_the_threshold_restore_the_secret(drawn: tuple[int, int, int, list[int]]) -> None:
     secret, count, threshold, order = drawn
     shares = shamir.split(secret, count, threshold)
     assert len(shares) == count and restored(shares, order[:threshold]) == secret
@@ -34,21 +34,19 @@ def test_any_shares_of_the_threshold_restore_the_secret(drawn: tuple[bytes, int,
 
 
 @given(splits(fewest=2), SECRETS)
-def test_one_share_fewer_fits_every_other_secret_too(drawn: tuple[bytes, int, int, list[int]], other: bytes) -> None:
+def test_one_share_fewer_fits_every_other_secret_too(drawn: tuple[int, int, int, list[int]], other: int) -> None:
     secret, count, threshold, order = drawn
     shares, chosen = shamir.split(secret, count, threshold), order[:threshold]
-    weights, last = shamir.weights(chosen), chosen[-1]
+    weights, last = shamir.lagrange_weights(chosen), chosen[-1]
     known = sum(shares[x - 1] * weights[x] for x in chosen[:-1])
-    fitting = (int.from_bytes(other) - known) * pow(weights[last], -1, PRIME) % PRIME
+    fitting = (other - known) * pow(weights[last], -1, ORDER) % ORDER
     assert shamir.restore({x: shares[x - 1] for x in chosen[:-1]} | {last: fitting}, weights) == other
 
 
 @given(splits(fewest=2))
-def test_the_polynomial_has_the_full_degree(drawn: tuple[bytes, int, int, list[int]]) -> None:
+def test_the_polynomial_has_the_full_degree(drawn: tuple[int, int, int, list[int]]) -> None:
     secret, count, threshold, order = drawn
-    points = order[: threshold - 1]
-    value = sum(shamir.split(secret, count, threshold)[x - 1] * w for x, w in shamir.weights(points).items()) % PRIME
-    assert value != int.from_bytes(secret)
+    assert restored(shamir.split(secret, count, threshold), order[: threshold - 1]) != secret
 
 
 def test_shares_are_drawn_anew_each_time() -> None:
@@ -56,37 +54,15 @@ def test_shares_are_drawn_anew_each_time() -> None:
     assert not set(first) & set(second)
 
 
-@pytest.mark.parametrize("secret", [bytes(32), b"\xff" * 32])
-def test_the_least_and_the_largest_secret_fit_the_field(secret: bytes) -> None:
-    assert restored(shamir.split(secret, 3, 3), [1, 2, 3]) == secret
+def test_the_order_of_the_field_is_that_of_the_group() -> None:
+    """RFC 8032: L = 2^252 + 27742317777372353535851937790883648493; L times the base point is the neutral element."""
+    assert group.add(group.multiply_base(ORDER - 1), group.multiply_base(1)) == shamir.NEUTRAL
 
 
-def probably_prime(number: int) -> bool:
-    """Miller-Rabin with forty bases."""
-    twos = ((number - 1) & -(number - 1)).bit_length() - 1
-    for base in range(2, 42):
-        powers = [pow(base, (number - 1) >> (twos - square), number) for square in range(twos)]
-        if powers[0] != 1 and number - 1 not in powers:
-            return False
-    return True
-
-
-def test_the_field_is_the_least_prime_above_all_secrets() -> None:
-    assert next(n for n in range(2**256 + 1, 2**256 + 1000, 2) if probably_prime(n)) == PRIME
-
-
-def test_a_wrong_share_restores_another_secret_or_none() -> None:
+def test_a_wrong_share_restores_another_secret() -> None:
     shares = shamir.split(SECRET, 4, 3)
-    shares[0] = (shares[0] + 1) % PRIME
-    try:
-        assert restored(shares, [1, 2, 3]) != SECRET
-    except ProtocolError as error:
-        assert "fit none" in str(error)
-
-
-def test_shares_whose_value_is_no_secret_of_32_bytes_are_refused() -> None:
-    with pytest.raises(ProtocolError, match="fit none"):
-        shamir.restore({1: PRIME - 1}, {1: 1})
+    shares[0] = (shares[0] + 1) % ORDER
+    assert restored(shares, [1, 2, 3]) != SECRET
 
 
 @pytest.mark.parametrize(("count", "threshold"), [(3, 4), (3, 0)])
@@ -95,12 +71,56 @@ def test_a_threshold_that_cannot_be_met_is_refused(count: int, threshold: int) -
         shamir.split(SECRET, count, threshold)
 
 
-def test_a_secret_of_another_length_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="got 31"):
-        shamir.split(SECRET[1:], 3, 2)
+@pytest.mark.parametrize("secret", [0, ORDER, -1])
+def test_a_secret_that_is_no_scalar_is_refused(secret: int) -> None:
+    with pytest.raises(ProtocolError, match="got another"):
+        shamir.split(secret, 3, 2)
 
 
-@pytest.mark.parametrize("points", [[1, 1], [0, 1], [PRIME, 1]])
+@pytest.mark.parametrize("points", [[1, 1], [0, 1], [ORDER, 1]])
 def test_shares_of_one_holder_twice_or_of_none_are_refused(points: list[int]) -> None:
     with pytest.raises(ProtocolError, match="different holders"):
-        shamir.weights(points)
+        shamir.lagrange_weights(points)
+
+
+# --- commitments
+
+
+@given(splits())
+@settings(max_examples=25, deadline=None)
+def test_commitments_to_shares_of_one_secret_are_consistent(drawn: tuple[int, int, int, list[int]]) -> None:
+    secret, count, threshold, _ = drawn
+    points = shamir.commit(shamir.split(secret, count, threshold))
+    shamir.require_consistent(group.multiply_base(secret), points, threshold)
+
+
+@given(splits(fewest=2), st.data())
+@settings(max_examples=25, deadline=None)
+def test_a_single_share_of_another_polynomial_shows(
+    drawn: tuple[int, int, int, list[int]], data: st.DataObject
+) -> None:
+    secret, count, threshold, _ = drawn
+    shares, place = shamir.split(secret, count, threshold), data.draw(st.integers(0, count - 1))
+    shares[place] = (shares[place] + 1) % ORDER or 1
+    with pytest.raises(ProtocolError, match=f"any {threshold} of which restore it"):
+        shamir.require_consistent(group.multiply_base(secret), shamir.commit(shares), threshold)
+
+
+def test_a_polynomial_of_too_high_a_degree_shows() -> None:
+    """As many as the threshold would restore something else than the secret."""
+    points = shamir.commit(shamir.split(SECRET, 5, 4))
+    with pytest.raises(ProtocolError, match="any 3 of which"):
+        shamir.require_consistent(group.multiply_base(SECRET), points, 3)
+
+
+def test_shares_of_another_secret_than_the_published_one_show() -> None:
+    points = shamir.commit(shamir.split(SECRET, 5, 4))
+    with pytest.raises(ProtocolError, match="one secret"):
+        shamir.require_consistent(group.multiply_base(SECRET + 1), points, 4)
+
+
+@pytest.mark.parametrize("point", [bytes(32), shamir.NEUTRAL, b"\xff" * 32])
+def test_a_commitment_that_is_no_point_of_the_group_is_refused(point: bytes) -> None:
+    points = shamir.commit(shamir.split(SECRET, 4, 3))
+    with pytest.raises(ProtocolError, match="point of the group"):
+        shamir.require_consistent(group.multiply_base(SECRET), [point, *points[1:]], 3)

@@ -11,7 +11,6 @@ import pytest
 from shared.errors import FederationError, PrivacyError, ProtocolError
 from shared.schemas import Declaration, TensorSpec
 from shared.secure import vector
-from shared.secure.messages import Terms
 from shared.strategy import Parameters
 
 DECLARATION = Declaration(
@@ -19,18 +18,17 @@ DECLARATION = Declaration(
     tensors=(TensorSpec(name="z", shape=(2,)), TensorSpec(name="a", shape=(1, 2))),
     scalars=("margin", "rho"),
 )
-TERMS = Terms(run="run-1", round=1, threshold=3, declaration=DECLARATION, hidden=("margin",))
 ARRAYS = {"a": np.array([[1.0, -2.0]], dtype=np.float32), "z": np.array([0.5, 0.25], dtype=np.float32)}
 CONTENT = Parameters(ARRAYS, {"margin": 0.75, "rho": 0.5})
 
 
 def test_pieces_are_the_tensors_by_name_and_then_the_hidden_scalars() -> None:
-    assert list(vector.layout(TERMS).items()) == [("a", (1, 2)), ("z", (2,)), ("#scalars", (1,))]
-    assert list(vector.layout(TERMS.model_copy(update={"hidden": ()}))) == ["a", "z"]
+    assert list(vector.layout(DECLARATION).items()) == [("a", (1, 2)), ("z", (2,)), ("#scalars", (1,))]
+    assert list(vector.layout(DECLARATION.model_copy(update={"scalars": ("rho",)}))) == ["a", "z"]
 
 
 def test_a_vector_holds_tensors_and_hidden_scalars_and_no_open_one() -> None:
-    encoded = vector.encode(TERMS, CONTENT)
+    encoded = vector.encode(DECLARATION, CONTENT)
     assert {name: (value / 2**40).tolist() for name, value in encoded.items() if name != "a"} == {
         "z": [0.5, 0.25],
         "#scalars": [0.75],
@@ -39,8 +37,8 @@ def test_a_vector_holds_tensors_and_hidden_scalars_and_no_open_one() -> None:
 
 
 def test_the_mean_of_equal_vectors_is_that_very_content() -> None:
-    encoded = vector.encode(TERMS, CONTENT)
-    got = vector.mean(TERMS, ((name, value * np.uint64(3)) for name, value in encoded.items()), 3)
+    encoded = vector.encode(DECLARATION, CONTENT)
+    got = vector.mean(DECLARATION, ((name, value * np.uint64(3)) for name, value in encoded.items()), 3)
     assert dict(got.scalars) == {"margin": 0.75}
     for name, value in ARRAYS.items():
         assert got.arrays[name].dtype == np.float32
@@ -62,24 +60,24 @@ def test_the_mean_of_equal_vectors_is_that_very_content() -> None:
 )
 def test_undeclared_missing_or_too_large_content_is_refused(content: Parameters, error: type[FederationError]) -> None:
     with pytest.raises(error):
-        vector.encode(TERMS, content)
+        vector.encode(DECLARATION, content)
 
 
 def changed(name: str, make: Callable[[Any], Any]) -> dict[str, Any]:
-    encoded: dict[str, Any] = vector.encode(TERMS, CONTENT)
+    encoded: dict[str, Any] = vector.encode(DECLARATION, CONTENT)
     return {**encoded, name: make(encoded[name])}
 
 
 def test_a_vector_as_its_header_says_is_taken() -> None:
-    encoded = vector.encode(TERMS, CONTENT)
-    vector.require_same(TERMS, encoded, vector.digest(encoded))
+    encoded = vector.encode(DECLARATION, CONTENT)
+    vector.require_same(DECLARATION, encoded, vector.digest(encoded))
 
 
 @pytest.mark.parametrize(
     ("came", "words"),
     [
-        ({"a": vector.encode(TERMS, CONTENT)["a"]}, "got 1 of other names"),
-        ({**vector.encode(TERMS, CONTENT), "users": np.zeros(2, dtype=np.uint64)}, "got 4 of other names"),
+        ({"a": vector.encode(DECLARATION, CONTENT)["a"]}, "got 1 of other names"),
+        ({**vector.encode(DECLARATION, CONTENT), "users": np.zeros(2, dtype=np.uint64)}, "got 4 of other names"),
         (changed("z", lambda value: value.astype(np.int64)), "int64"),
         (changed("z", lambda value: value[:1]), r"\[1\]"),
         (changed("z", lambda value: value + np.uint64(1)), "digest"),
@@ -87,7 +85,7 @@ def test_a_vector_as_its_header_says_is_taken() -> None:
 )
 def test_a_vector_of_other_names_types_shapes_or_digest_is_refused(came: dict[str, Any], words: str) -> None:
     with pytest.raises(ProtocolError, match=words):
-        vector.require_same(TERMS, came, vector.digest(vector.encode(TERMS, CONTENT)))
+        vector.require_same(DECLARATION, came, vector.digest(vector.encode(DECLARATION, CONTENT)))
 
 
 def test_the_digest_tells_names_shapes_and_values_apart() -> None:

@@ -103,7 +103,7 @@ async def test_a_connection_without_a_byte_is_ended(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("arguments", [[], ["8800"], ["x", "host:1"], ["8800", "host"]])
 def test_other_arguments_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
-    assert capsys.readouterr().err == "relay: expected PORT HOST:PORT\n"
+    assert capsys.readouterr().err == "relay: expected PORT HOST:PORT [AUTHORITY]\n"
 
 
 @pytest.mark.processes

@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from shared.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn
-from simulation import operate as subject
+from simulation import console
+from simulation import operator_calls as subject
 from simulation.cli import app
 
 Answer = Callable[[httpx.Request], httpx.Response]
@@ -64,8 +65,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, token: Path, answer: Answer, *arguments: str) -> Result:
-    client = httpx.Client
-    monkeypatch.setattr(httpx, "Client", lambda **options: client(transport=httpx.MockTransport(answer), **options))
+    monkeypatch.setattr(httpx, "Client", lambda **options: CLIENT(transport=httpx.MockTransport(answer), **options))
     return CliRunner().invoke(app, ["run", "--operator-token-file", str(token), *arguments])
 
 
@@ -77,7 +77,8 @@ def test_a_run_is_started_as_asked_and_told_round_by_round(monkeypatch: pytest.M
     assert first.method == "POST" and first.headers["authorization"] == "Bearer the operator's token"
     asked = json.loads(first.content)
     assert (asked["clients"], asked["rounds"], asked["method"]["width"]) == (2, 3, 8)
-    assert [line.split(":")[0] for line in done.stderr.splitlines()] == [f"run-1, round {n} of 3" for n in (1, 2, 3)]
+    lines = [line.split(":")[0] for line in done.stderr.splitlines()]
+    assert lines == ["run-1 waits for clients", *(f"run-1, round {n} of 3" for n in (1, 2, 3))]
 
 
 def test_the_run_there_is_is_followed_and_none_is_started(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
@@ -89,6 +90,13 @@ def test_the_run_there_is_is_followed_and_none_is_started(monkeypatch: pytest.Mo
 
 def test_where_there_is_none_one_is_started(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
     there = Aggregator(history("waiting"), history("finished", closed=3))
+    assert run(monkeypatch, token, there, "--if-none").exit_code == 0
+    assert [request.method for request in there.requests][:2] == ["GET", "POST"]
+
+
+def test_after_a_run_that_has_failed_the_next_one_is_started(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
+    """What keeps a client away may be over by the second `docker compose up`."""
+    there = Aggregator(history("finished", closed=3), runs=(history("failed", reason="nobody came"),))
     assert run(monkeypatch, token, there, "--if-none").exit_code == 0
     assert [request.method for request in there.requests][:2] == ["GET", "POST"]
 
@@ -105,11 +113,61 @@ def test_an_aggregator_that_starts_again_is_waited_for(monkeypatch: pytest.Monke
 
 
 def test_nobody_there_is_named_in_bounded_time(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
-    monkeypatch.setattr(subject, "PATIENCE_SECONDS", 0.01)
     there = Aggregator(history())
     there.absent = 10**9
-    done = run(monkeypatch, token, there, "--aggregator-url", "http://127.0.0.1:1")
+    done = run(monkeypatch, token, there, "--aggregator-url", "http://127.0.0.1:1", "--wait-seconds", "0.01")
     assert done.exit_code == 1 and "http://127.0.0.1:1: expected an aggregator, got ConnectError" in str(done.exception)
+
+
+def test_whoever_waits_for_the_aggregator_is_told_so_at_once_and_from_time_to_time(
+    monkeypatch: pytest.MonkeyPatch, token: Path
+) -> None:
+    there = Aggregator(history("finished", closed=3))
+    there.absent = 3
+    (line,) = run(monkeypatch, token, there, "--json").stderr.splitlines() or ("nothing with --json",)
+    assert line == "nothing with --json"
+    there.absent = 3
+    first = run(monkeypatch, token, there).stderr.splitlines()[0]
+    assert first.startswith("waiting for the aggregator, 0 of at most 60 s: http://127.0.0.1:8800: expected")
+    monkeypatch.setattr(subject, "TELL_SECONDS", 0.0)
+    there.absent = 3
+    told = run(monkeypatch, token, there).stderr.splitlines()
+    assert [line.startswith("waiting for the aggregator") for line in told] == [True] * 3 + [False] * 3
+
+
+def test_who_is_missing_is_told_at_once_and_whenever_that_changes(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
+    nobody, one = history("waiting", missing=("a", "b")), history("waiting", enrolled=("a",), missing=("b",))
+    done = run(monkeypatch, token, Aggregator(nobody, nobody, one, one, history("finished", closed=3)))
+    waits = [line for line in done.stderr.splitlines() if "waits for clients" in line]
+    assert [line.partition("missing: ")[2].partition(";")[0] for line in waits] == ["a, b", "b"]
+
+
+def test_after_a_long_silence_the_round_says_whom_it_waits_for(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
+    monkeypatch.setattr(console, "QUIET_SECONDS", 0.0)
+    now = RoundOut(number=1, phase="open", opened_at="then", missing=("b",), participants=(part("b", received=False),))
+    there = Aggregator(history(rounds=(now,), missing=("b",)), history("finished", closed=3))
+    done = run(monkeypatch, token, there)
+    assert "run-1, round 1 of 3 is open: 0 of 1 updates, 2 needed; missing: b" in done.stderr
+
+
+def test_a_start_whose_answer_was_lost_is_followed_and_not_an_error(
+    monkeypatch: pytest.MonkeyPatch, token: Path
+) -> None:
+    """A busy aggregator has heard the first POST, and refuses the second."""
+    there = Aggregator(history("finished", closed=3))
+    posts = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method != "POST":
+            return there(request)
+        posts.append(request)
+        there.runs = (history(),)
+        if len(posts) == 1:
+            raise httpx.ReadTimeout("busy", request=request)
+        return httpx.Response(409, text="run-1 is open", request=request)
+
+    done = run(monkeypatch, token, answer, "--if-none")
+    assert done.exit_code == 0 and len(posts) == 2, done.output
 
 
 def test_a_refusal_is_told_as_it_came(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:

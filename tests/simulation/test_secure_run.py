@@ -15,9 +15,11 @@ import pytest
 from safetensors.numpy import load_file
 
 from client_service.boundary.ledger import Ledger
+from client_service.secure.masking import Masking
 from client_service.secure.vault import NAME
 from client_service.sending import Sending
 from shared.parameters import Float32
+from shared.schemas import RunOut
 from shared.secure import fixed_point
 from shared.secure.fixed_point import STEP
 from shared.settings import MethodSettings
@@ -56,9 +58,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     """Every client's real update of every round, whatever became of it on its way."""
     found, send = {}, Sending.send
 
-    async def noted(sending: Sending, part: Any, update: Parameters, threshold: int | None) -> None:
+    async def noted(sending: Sending, part: Any, update: Parameters, state: RunOut) -> None:
         found[part.place.client, part.moment.round] = update
-        await send(sending, part, update, threshold)
+        await send(sending, part, update, state)
 
     monkeypatch.setattr(Sending, "send", noted)
     return found
@@ -80,6 +82,13 @@ def figures(outcome: Outcome) -> list[list[tuple[str, float | None, float | None
     return [[(who.client, who.rho, who.rhobar) for who in one.participants] for one in outcome.history.rounds]
 
 
+@pytest.fixture
+def drawn_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both modes train alike: without it a secure run's draws follow from a secret of each silo."""
+    monkeypatch.setattr(Masking, "draws", lambda *_: b"")
+
+
+@pytest.mark.usefixtures("drawn_alike")
 @pytest.mark.parametrize("count", [pytest.param(3, marks=pytest.mark.slow), 4])
 def test_both_modes_end_with_the_same_parameters(described: Described, sent: Sent, count: int) -> None:
     opened, secured = described(count, secure=False), described(count, secure=True)
@@ -145,14 +154,15 @@ def ledger_of(state: Path) -> None:
     """A client's ledger tells of masked vectors, and its secrets have gone with the run."""
     assert not list(state.glob(f"{NAME}*"))
     intents = [entry for entry in Ledger(state / "ledger.jsonl").entries() if entry["kind"] == "intent"]
-    calls = [entry["call"] for entry in intents if entry["call"] in ("keys", "shares", "update", "answers")]
-    assert calls == ["keys", "shares", "update", "answers"] * ROUNDS
+    said = ("keys", "shares", "checks", "update", "consents", "answers")
+    assert [entry["call"] for entry in intents if entry["call"] in said] == [*said] * ROUNDS
     updates = [entry for entry in intents if entry["call"] == "update"]
     assert {field["dtype"] for entry in updates for field in entry["tensors"]} == {"U64"}
     assert all(set(entry["scalars"]) <= {"rho"} for entry in updates)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("drawn_alike")
 def test_fedavg_is_the_same_in_both_modes_too(described: Described) -> None:
     opened, secured = (described(3, secure=secure, strategy="fedavg") for secure in (False, True))
     simulate(opened, ignore), simulate(secured, ignore)

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
 from shared.errors import SettingsError
-from shared.web.tls import Calling
+from shared.web.calling import Calling
 from simulation.cli import app as cli
 from simulation.experiment import Experiment
 from simulation.federation import Federation, Progress, conduct

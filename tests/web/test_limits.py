@@ -15,9 +15,9 @@ from fastapi import Body, FastAPI
 
 from shared.web import connection, problems
 from shared.web.access import LONGEST_MESSAGE, Limited, Timed
+from shared.web.calling import Calling
 from shared.web.listening import Listening
 from shared.web.pace import Buckets, Paced
-from shared.web.tls import Calling
 
 if TYPE_CHECKING:
     from conftest import Papers, Served

@@ -42,7 +42,14 @@ async def started(settings: Listening, monkeypatch: pytest.MonkeyPatch, meanwhil
 
     monkeypatch.setattr(uvicorn.Server, "serve", serve)
     identities = settings.identities()
-    await run_server(FastAPI(), settings, identities=identities, wind_down=lambda: None, logger=journal)  # type: ignore[arg-type]
+    await run_server(
+        FastAPI(),
+        settings,
+        identities=identities,
+        wind_down=lambda: None,
+        hindrance=lambda: None,
+        logger=journal,  # type: ignore[arg-type]
+    )
     return journal
 
 
@@ -85,5 +92,6 @@ async def test_an_address_that_cannot_be_listened_on_is_named_with_what_to_do() 
                     Listening(host=host, port=port),
                     identities={},
                     wind_down=lambda: None,
+                    hindrance=lambda: None,
                     logger=Journal(),  # type: ignore[arg-type]
                 )

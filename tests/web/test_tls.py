@@ -18,8 +18,9 @@ from pydantic import ValidationError
 
 from shared.errors import SettingsError
 from shared.web import tls as subject
+from shared.web.calling import Calling, reason
 from shared.web.listening import Listening
-from shared.web.tls import CALLS, PORT, Calling, Identity, measure, reason
+from shared.web.tls import CALLS, PORT, Identity, measure
 
 if TYPE_CHECKING:
     from conftest import Papers, Served

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from conftest import Running, Secured, SecureFederation
 
 pytestmark = pytest.mark.anyio
-PHASES = ("keys", "shares", "masked", "answers")
+PHASES = ("keys", "shares", "checks", "masked", "consents", "answers")
 
 
 async def test_a_restart_between_any_two_messages_goes_on_where_it_was(secured: Secured, running: Running) -> None:
@@ -100,7 +100,7 @@ async def test_neither_disk_nor_log_nor_metrics_ever_hold_a_single_update(
         opened = encode(made.clients["ada"].content)  # as it would lie there in the open mode
         assert {name for name, parts in wanted.items() if any(part in opened for part in parts)} == {"ada"}
         for phase in PHASES:
-            here = list(made.clients) if phase in ("keys", "shares") else ["ada", "bob", "cyd"]
+            here = list(made.clients) if phase in ("keys", "shares", "checks") else ["ada", "bob", "cyd"]
             for name in here:
                 await made.phase(phase, name)
                 seen |= {content: f"{phase} {name} {path}" for path, content in disk(state).items()}

@@ -9,14 +9,17 @@ import pytest
 from aggregator_service import rounds
 from aggregator_service.runs import Receipt, Run
 from aggregator_service.secure.phases import PARTS
+from aggregator_service.secure.pledge import Pledge, Summed
 from aggregator_service.views import view
 from shared.errors import NotFoundError, RoundClosedError
 from shared.schemas import Declaration, RunIn, TensorSpec
 from shared.secure import client
 from shared.secure.messages import PublicKeys
 from shared.secure.server import PHASES
+from shared.signing.keys import new_key
 
 NAMES = ("ada", "bob", "cyd", "dan", "eve", "fay")
+KEYS = {name: new_key() for name in NAMES}
 DECLARATION = Declaration(
     strategy="lpsfed", tensors=(TensorSpec(name="w", shape=(2,)),), scalars=("margin", "rho"), secure=True
 )
@@ -24,12 +27,13 @@ DECLARATION = Declaration(
 
 def begun(count: int, *, quorum: int | None = None, rounds_: int = 2) -> Run:
     request = RunIn(rounds=rounds_, clients=count, quorum=quorum, deadline_seconds=1000.0)
-    return rounds.start("run-1", request, clients=frozenset(NAMES[:count]), now=0.0, secure=DECLARATION)
+    pledge = Pledge(declaration=DECLARATION, aggregator="0a" * 32, start="0b" * 32)
+    return rounds.start("run-1", request, clients=frozenset(NAMES[:count]), now=0.0, pledge=pledge)
 
 
-def keys(run: Run, name: str) -> PublicKeys:
+def keys(run: Run, name: str, **flags: bool) -> PublicKeys:
     assert run.exchange is not None
-    return client.begin(run.exchange.terms, name)[1]
+    return client.begin(run.exchange.terms, name, KEYS[name], **flags).message
 
 
 def after_keys(run: Run, *names: str, now: float = 1.0) -> Run:
@@ -46,7 +50,7 @@ def test_each_phase_has_its_part_from_its_own_beginning() -> None:
     run = begun(3)
     assert run.deadline == 700.0
     run = after_keys(run, "ada", "bob", "cyd", now=50.0)
-    assert run.exchange is not None and (run.exchange.phase, run.deadline) == ("shares", 150.0)
+    assert run.exchange is not None and (run.exchange.phase, run.deadline) == ("shares", 100.0)
 
 
 @pytest.mark.parametrize(("count", "threshold"), [(3, 3), (4, 3), (5, 4), (6, 5)])
@@ -100,3 +104,89 @@ def test_a_round_of_an_open_run_has_no_phases() -> None:
     for name in NAMES[:3]:
         run = rounds.accept(run, Receipt("run-1", 1, name, "d" * 64, 1, 1.0))
     assert run.phase == "aggregated"
+
+
+# --- whose sums may be uncovered in one run
+
+
+def summed(members: str, bearing: str = "") -> Summed:
+    return Summed(members=tuple(members.split()), bearing=tuple(bearing.split()))
+
+
+def second_round(count: int, *sums: Summed, changing_members: bool = False, **changed: object) -> Run:
+    """A run whose second round is open; these sums were uncovered in it before."""
+    run = begun(count)
+    request = run.request.model_copy(update={"changing_members": changing_members})
+    assert run.pledge is not None
+    pledge = run.pledge.model_copy(update={"sums": sums, **changed})
+    return rounds._open(replace(run, request=request, pledge=pledge), 2, 1.0)
+
+
+def test_the_threshold_is_fixed_when_the_first_round_opens() -> None:
+    run = begun(5)
+    assert run.pledge is not None and run.pledge.threshold == 4
+    smaller = rounds._open(replace(run, clients=frozenset(NAMES[:3])), 2, 1.0)
+    assert smaller.exchange is not None and smaller.exchange.terms.threshold == 4
+
+
+def test_a_run_fails_before_a_sum_that_would_tell_one_client_s_update_by_difference() -> None:
+    run = second_round(4, summed("ada bob cyd dan"))
+    run = replace(run, request=run.request.model_copy(update={"quorum": 3}))
+    run = after_keys(run, "ada", "bob", "cyd", now=2.0)
+    assert run.phase == "open"  # dan may still come
+    failed = rounds.advance(run, run.deadline)
+    assert failed.phase == "failed" and "would tell the update of dan" in (failed.reason or "")
+
+
+def test_two_may_leave_together() -> None:
+    run = second_round(5, summed("ada bob cyd dan eve"))
+    assert run.pledge is not None
+    run = replace(run, request=run.request.model_copy(update={"quorum": 3}), pledge=run.pledge)
+    exchange = run.exchange
+    assert exchange is not None and exchange.terms.threshold == 4
+    run = second_round(6, summed("ada bob cyd dan eve fay"), threshold=4)
+    run = replace(run, request=run.request.model_copy(update={"quorum": 4}))
+    closed = rounds.advance(after_keys(run, *NAMES[:4], now=2.0), run.deadline)
+    assert closed.exchange is not None and closed.exchange.phase == "shares"
+
+
+@pytest.mark.parametrize("flags", [{"noised": True}, {"changing_members": True}])
+def test_one_that_bears_it_may_leave_alone(flags: dict[str, bool]) -> None:
+    bearing = summed("ada bob cyd dan", "dan")
+    run = second_round(4, bearing, changing_members="changing_members" in flags)
+    run = replace(run, request=run.request.model_copy(update={"quorum": 3}))
+    closed = rounds.advance(after_keys(run, "ada", "bob", "cyd", now=2.0), run.deadline)
+    assert closed.exchange is not None and closed.exchange.phase == "shares"
+
+
+def test_who_joins_after_the_first_sum_waits_for_the_next_run() -> None:
+    run = rounds.enrol(second_round(4, summed("ada bob cyd"), threshold=3), "dan", now=2.0)
+    assert run.awaited == {"ada", "bob", "cyd"} and view(run, "dan", sequence=1, now=2.0).standing == "absent"
+    with pytest.raises(RoundClosedError, match="the next run need not"):
+        rounds.take(run, keys(run, "dan"), now=2.0)
+    closed = after_keys(run, "ada", "bob", "cyd", now=2.0)
+    assert closed.exchange is not None and closed.exchange.phase == "shares"
+
+
+def test_with_the_operator_s_and_its_silo_s_word_it_joins_at_once() -> None:
+    run = second_round(4, summed("ada bob cyd"), changing_members=True, threshold=3)
+    with pytest.raises(RoundClosedError, match="goes on without you"):
+        rounds.take(run, keys(run, "dan"), now=2.0)
+    run = rounds.take(run, keys(run, "dan", changing_members=True), now=2.0)
+    closed = after_keys(run, "ada", "bob", "cyd", now=2.0)
+    assert closed.exchange is not None and closed.exchange.phase == "shares"
+
+
+def test_the_silo_s_word_alone_is_not_enough() -> None:
+    run = second_round(4, summed("ada bob cyd"), threshold=3)
+    with pytest.raises(RoundClosedError, match="goes on without you"):
+        rounds.take(run, keys(run, "dan", changing_members=True), now=2.0)
+
+
+def test_a_run_that_begins_where_an_earlier_one_began_needs_its_members() -> None:
+    """Run-1 with four clients, run-2 with the same seed and three of them: 4 mean1 - 3 mean2 is the fourth's update."""
+    run = second_round(3, earlier=("ada", "bob", "cyd", "dan"))
+    failed = after_keys(run, "ada", "bob", "cyd", now=2.0)
+    assert failed.phase == "failed" and "start a run with another seed" in (failed.reason or "")
+    same = second_round(3, earlier=("ada", "bob", "cyd"))
+    assert after_keys(same, "ada", "bob", "cyd", now=2.0).phase == "open"

@@ -1,4 +1,4 @@
-"""A secure round over the wire: its four phases, who drops out in each, and what is left of it."""
+"""A secure round over the wire: its six phases, who drops out in each, and what is left of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 RHO = {"ada": 0.3, "bob": 0.9, "cyd": 0.5, "dan": 0.35, "eve": 0.7}
-PHASES = ("keys", "shares", "masked", "answers")
+PHASES = ("keys", "shares", "checks", "masked", "consents", "answers")
 
 
 async def told(made: SecureFederation, name: str, *, number: int = 1) -> Any:
@@ -46,7 +46,7 @@ async def test_everybody_gets_the_mean_mean_margin_and_its_own_rhobar(secured: S
         assert (await made.federation.history())["phase"] == "finished"
 
 
-@pytest.mark.parametrize("lost_after", ["", "keys", "shares", "masked"])
+@pytest.mark.parametrize("lost_after", ["", "keys", "shares", "checks", "masked", "consents"])
 async def test_a_client_may_drop_out_in_any_phase(secured: Secured, lost_after: str) -> None:
     async with secured(4, quorum=3) as made:
         here = list(made.clients)
@@ -56,9 +56,9 @@ async def test_a_client_may_drop_out_in_any_phase(secured: Secured, lost_after: 
         here.remove("bob")
         for phase in PHASES[len(reached) :]:
             await made.phase(phase, *here)
-            if phase == PHASES[len(reached)]:
+            if phase == PHASES[len(reached)] and phase != "answers":  # of these as many as the threshold are enough
                 await made.late()
-        survivors = list(made.clients) if lost_after == "masked" else here
+        survivors = list(made.clients) if lost_after in ("masked", "consents") else here
         close((await told(made, "ada")).arrays, made.mean(*survivors))
         assert (await told(made, "bob")).scalars["rhobar"] == (0.0 if "bob" in survivors else 1.0)
         [one] = (await made.federation.history())["rounds"]
@@ -91,7 +91,7 @@ async def test_the_next_round_is_held_with_other_keys(secured: Secured) -> None:
             await made.phase(phase)
         await told(made, "ada")
         for one in made.clients.values():
-            one.number, one.begun, one.sharing, one.ready, one.body = 2, None, None, None, b""
+            one.next_round()
         for phase in PHASES:
             await made.phase(phase)
         close((await told(made, "cyd", number=2)).arrays, made.mean(*made.clients))
@@ -129,13 +129,14 @@ async def test_the_operator_sees_where_an_open_round_stands(secured: Secured) ->
         assert one["secure"] == {
             "step": "shares",
             "threshold": 3,
-            "came": {"keys": 4, "shares": 2, "masked": 0, "answers": 0},
+            "came": {"keys": 4, "shares": 2, "checks": 0, "masked": 0, "consents": 0, "answers": 0},
             "waiting_for": ["bob", "dan"],
+            "expelled": [],
         }
         page = (await made.federation.operate("GET", "/")).text
         assert "step shares, missing: bob, dan" in page
         await made.phase("shares", "bob", "dan")
-        for phase in ("masked", "answers"):
+        for phase in PHASES[2:]:
             await made.phase(phase)
         await told(made, "ada")
         [one] = (await made.federation.history())["rounds"]

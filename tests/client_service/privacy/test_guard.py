@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from client_service.boundary.ledger_heads import LedgerHeads
 from client_service.privacy import account as account_module
 from client_service.privacy.account import ACCOUNT, SECRET
 from client_service.privacy.accountant import Charge, epsilon
@@ -19,6 +20,7 @@ from client_service.privacy.kept_release import NAME
 from client_service.privacy.settings import PrivacySettings
 from shared.errors import DataError, PrivacyError, SettingsError
 from shared.settings import MethodSettings
+from shared.signing.keys import new_key
 from shared.strategies import build_strategy
 from shared.strategy import Parameters
 from shared.wire import encode
@@ -36,8 +38,11 @@ SETTINGS = PrivacySettings(
 TENSORS, SCALAR = Charge("gaussian", 3.0), Charge("gaussian", 6.0)
 
 
+KEY = new_key()
+
+
 def guard(folder: Path, settings: PrivacySettings = SETTINGS, shard: str = SHARD) -> Guard:
-    return Guard(settings, folder, shard, DECLARATION)
+    return Guard(settings, LedgerHeads(folder, KEY), shard, DECLARATION)
 
 
 def sent(found: Parameters | None) -> bytes:
@@ -46,7 +51,7 @@ def sent(found: Parameters | None) -> bytes:
 
 
 def charged(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / FOLDER / ACCOUNT).read_text().splitlines()]
+    return [json.loads(line) for line in (folder / ACCOUNT).read_text().splitlines()]
 
 
 def at_round(number: int, **changes: Any) -> Occasion:
@@ -217,7 +222,9 @@ def test_the_gate_is_told_of_the_release_alone(tmp_path: Path) -> None:
         one.permit(None)
     body = sent(one.release(UPDATE, AT))
     said = one.permit(hashlib.sha256(body).hexdigest())
-    assert said == {"mechanism": "gaussian", "epsilon": one.standing.epsilon, "delta": 1e-5, "budget": 8.0}
+    end = {"entries": 1, "hash": charged(tmp_path)[-1]["hash"]}
+    spent = {"epsilon": one.standing.epsilon, "delta": 1e-5, "budget": 8.0}
+    assert said == {"mechanism": "gaussian", **spent, "account": end}
     assert one.permit(None) == said
     with pytest.raises(PrivacyError, match="expected the release of this round's update"):
         one.permit(hashlib.sha256(encode(UPDATE)).hexdigest())
@@ -225,7 +232,7 @@ def test_the_gate_is_told_of_the_release_alone(tmp_path: Path) -> None:
 
 def test_the_secret_is_the_silo_s_and_nobody_else_may_read_it(tmp_path: Path) -> None:
     guard(tmp_path)
-    path = tmp_path / FOLDER / SECRET
+    path = tmp_path / SECRET
     content = path.read_bytes()
     assert len(content) == 32 and path.stat().st_mode & 0o777 == 0o600
     guard(tmp_path)
@@ -237,20 +244,41 @@ def test_the_secret_is_the_silo_s_and_nobody_else_may_read_it(tmp_path: Path) ->
 
 def test_without_its_account_or_with_a_damaged_one_nothing_begins(tmp_path: Path) -> None:
     guard(tmp_path).release(UPDATE, AT)
-    path = tmp_path / FOLDER / ACCOUNT
+    path = tmp_path / ACCOUNT
     content = path.read_text()
     path.write_text(content.replace("3.0", "9.0"))
-    with pytest.raises(DataError, match="expected the chain to hold"):
+    with pytest.raises(DataError, match="line 1: expected the entry that"):
         guard(tmp_path)
     path.unlink()
     with pytest.raises(DataError, match="what was spent is unknown"):
         guard(tmp_path)
 
 
+def test_a_charge_that_is_missing_at_the_end_of_the_account_is_missed(tmp_path: Path) -> None:
+    one = guard(tmp_path)
+    for number in (1, 2):
+        one.release(UPDATE, at_round(number))
+    path = tmp_path / ACCOUNT
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:1]))
+    with pytest.raises(DataError, match=r"expected at least 2 entries, .* got 1: its end was cut off"):
+        guard(tmp_path)
+
+
+def test_a_secret_that_is_another_or_gone_is_not_replaced(tmp_path: Path) -> None:
+    guard(tmp_path).release(UPDATE, AT)
+    (tmp_path / SECRET).write_bytes(b"\0" * 32)
+    with pytest.raises(DataError, match="got another in its place"):
+        guard(tmp_path)
+    (tmp_path / SECRET).unlink()
+    with pytest.raises(DataError, match="got none: restore it"):
+        guard(tmp_path)
+    assert not (tmp_path / SECRET).exists()
+
+
 def test_a_line_that_a_crash_cut_off_was_never_acted_upon(tmp_path: Path) -> None:
     first = guard(tmp_path)
     first.release(UPDATE, AT)
-    path = tmp_path / FOLDER / ACCOUNT
+    path = tmp_path / ACCOUNT
     path.write_text(path.read_text() + '{"sequence":2,"kind":"cha')
     assert guard(tmp_path).standing.epsilon == first.standing.epsilon
 
@@ -277,6 +305,6 @@ def test_the_account_says_nothing_of_what_was_hidden(tmp_path: Path) -> None:
     """Beside the noise it holds digests of public things and the released rho; no M, no clipped value, no norm."""
     guard(tmp_path).release(UPDATE, AT)
     [entry] = charged(tmp_path)
-    chain = {"sequence", "time", "kind", "previous", "hash"}
+    chain = {"sequence", "time", "kind", "mac", "previous", "hash"}
     assert set(entry) - chain == {"shard", "occasion", "charges", "kept", "run", "round", "epsilon"}
     assert "0.15" not in json.dumps(entry) and "0.005" not in json.dumps(entry)

@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import httpx
 import numpy as np
 import pytest
 
-from aggregator_service.app import create_app
-from aggregator_service.settings import aggregator_settings
 from client_service.boundary.aggregator import Aggregator
 from client_service.boundary.ledger import Ledger
 from client_service.participation import Participation
 from client_service.privacy.accountant import Charge, epsilon
 from client_service.sending import Sending
-from client_service.settings import ClientSettings, client_settings
+from client_service.settings import ClientSettings
 from shared.graph import Float64
 from shared.parameters import Arrays
 from shared.settings import MethodSettings
 from shared.strategy import Parameters
 from shared.wire import decode
-from tests.client_service.asking import Federation, finished, read, uploads
+from tests.client_service.asking import federated, finished, read, uploads
 
 if TYPE_CHECKING:
     from conftest import LeapingClock, Opened, Silos, Until
 
 pytestmark = pytest.mark.anyio
-TOKEN = "operator-token-of-the-tests"
 CHOSEN: dict[str, Any] = {
     "mechanism": "gaussian",
     "clip_norm": 0.05,
@@ -48,32 +43,7 @@ ROUND, RHO = [Charge("gaussian", 2.0), Charge("gaussian", 4.0)], Charge("gaussia
 def federation(
     tmp_path: Path, silos: Silos, small: MethodSettings, clock: LeapingClock, keys: Path
 ) -> Callable[..., Any]:
-    @asynccontextmanager
-    async def run(**privacy: Any) -> AsyncIterator[Federation]:
-        common: dict[str, Any] = {"strategy": "lpsfed", "method": small}
-        folder = tmp_path / "aggregator"
-        settings = aggregator_settings(state_directory=folder, operator_token=TOKEN, keys_directory=keys, **common)
-        app = create_app(settings, clock=clock)
-        shards = silos(2)
-        clients = tuple(
-            client_settings(
-                name=shard.name,
-                shard=shard,
-                state_directory=tmp_path / shard.name,
-                aggregator_url="http://aggregator",
-                device="cpu",
-                wait_seconds=5.0,
-                privacy=CHOSEN | privacy if shard is shards[0] else {},
-                **common,
-            )
-            for shard in shards
-        )
-        said = {"Authorization": f"Bearer {TOKEN}"}
-        http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://aggregator", headers=said)
-        async with app.router.lifespan_context(app), http:
-            yield Federation(app, http, clock, clients)
-
-    return run
+    return lambda **privacy: federated(tmp_path, silos(2), small, clock, keys, CHOSEN | privacy)
 
 
 def charges(settings: ClientSettings) -> list[dict[str, Any]]:
@@ -119,7 +89,8 @@ async def test_a_run_is_noised_charged_and_shown(
     }
     one, two = uploads(running.clients[0])
     assert [entry["privacy"]["epsilon"] for entry in (one, two)] == [pytest.approx(spent(1)), after]
-    assert set(one["privacy"]) == {"mechanism", "epsilon", "delta", "budget"}
+    assert set(one["privacy"]) == {"mechanism", "epsilon", "delta", "budget", "account"}
+    assert [entry["privacy"]["account"]["entries"] for entry in (one, two)] == [1, 2]
     assert all(set(entry["scalars"]) == {"margin", "rho"} and len(entry["tensors"]) == 8 for entry in (one, two))
     assert one["scalars"]["rho"] == two["scalars"]["rho"] != trained[0].scalars["rho"]
     assert [entry["scalars"]["margin"] for entry in (one, two)] != [update.scalars["margin"] for update in trained]
@@ -253,9 +224,9 @@ async def test_a_kill_between_the_charge_and_the_upload_is_charged_once_and_send
         with monkeypatch.context() as patched:
             real = Sending._sent
 
-            async def never(self: Sending, run: str, number: int, leaving: Parameters, threshold: int | None) -> Any:
+            async def never(self: Sending, part: Any, leaving: Parameters, state: Any) -> Any:
                 if self._guard is None:
-                    return await real(self, run, number, leaving, threshold)
+                    return await real(self, part, leaving, state)
                 drawn.append(leaving)
                 await anyio.sleep_forever()
 

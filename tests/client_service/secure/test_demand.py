@@ -19,7 +19,7 @@ from simulation.experiment import Experiment
 if TYPE_CHECKING:
     from conftest import Opened, Silos, Until
 
-URL = "http://aggregator"
+URL = "http://127.0.0.1"
 
 
 def believed(*declarations: object) -> None:

@@ -18,10 +18,11 @@ from client_service.boundary.ledger import Ledger
 from shared.errors import PrivacyError
 from shared.masked_wire import encode_masked
 from shared.schemas import Declaration, TensorSpec
-from shared.secure import agreement, client, server, vector
-from shared.secure.messages import MaskedHeader
+from shared.secure import client, server, vector
+from shared.secure.messages import Common, MaskedHeader, Terms
 from shared.secure.server import SecureRound
 from shared.secure.vector import MaskedUpdate
+from shared.secure.verification import verify
 from shared.signing.keys import new_key
 from shared.strategy import Parameters
 from shared.timeouts import CallLimits
@@ -37,7 +38,8 @@ DECLARATION = Declaration(
     secure=True,
 )
 OWN = "/v1/runs/run-1/rounds/1/clients/east"
-TERMS = agreement.terms(DECLARATION, "run-1", 1)
+COMMON = Common(aggregator="0a" * 32, start="0b" * 32, method="0c" * 32, seed=0, rounds=1, anchor="0d" * 32)
+TERMS = Terms(run="run-1", round=1, threshold=3, declaration=DECLARATION, common=COMMON)
 JSON = "application/json"
 
 
@@ -49,23 +51,36 @@ def update() -> Parameters:
 
 def said() -> dict[str, bytes]:
     """What east says in a round with north and west."""
-    state, begun = SecureRound(terms=TERMS), {}
-    for name in ("east", "north", "west"):
-        begun[name], message = client.begin(TERMS, name)
-        state = server.accept(state, message)
-    state, sharing = server.close(state), {}
-    for name, one in begun.items():
-        sharing[name], sealed = client.share(one, server.roster(state))
-        state = server.accept(state, sealed)
-    state, ready, masked = server.close(state), {}, {}
-    for name, shared in sharing.items():
-        ready[name], masked[name] = client.mask(client.take(shared, server.delivery(state, name)), update())
-        state = server.accept_masked(state, masked[name])
+    identities = {name: new_key() for name in ("east", "north", "west")}
+    members = {name: key.public_key() for name, key in identities.items()}
+    state = SecureRound(terms=TERMS)
+    begun = {name: client.begin(TERMS, name, key) for name, key in identities.items()}
+    state = taken(state, *(one.message for one in begun.values()))
+    shared = {name: client.share(begun[name], server.roster(state), members, key) for name, key in identities.items()}
+    state = taken(state, *(one.message for one in shared.values()))
+    checked = {name: client.check(shared[name], server.delivery(state, name), key) for name, key in identities.items()}
+    state = taken(state, *(one.message for one in checked.values()))
+    ready, masked, consents = {}, {}, {}
+    for name in identities:
+        ready[name], masked[name] = client.mask(checked[name], server.sharers(state), update())
+    for one in masked.values():
+        state = server.accept_masked(state, one)
     state = server.close(state)
-    _, answer = client.unmask(ready["east"], server.request(state))
-    messages = {"keys": state.keys["east"], "shares": state.shares["east"], "answers": answer}
-    told = {call: message.model_dump_json().encode() for call, message in messages.items()}
-    return told | {"update": encode_masked(masked["east"])}
+    for name, key in identities.items():
+        ready[name], consents[name] = client.consent(ready[name], server.request(state), key)
+    state = taken(state, *consents.values())
+    answer = client.unmask(ready["east"], server.consents(state))
+    phases = ("keys", "shares", "checks", "consents")
+    told = {call: state.collected(call)["east"].model_dump_json().encode() for call in phases}
+    return told | {"answers": answer.model_dump_json().encode(), "update": encode_masked(masked["east"])}
+
+
+def taken(state: SecureRound, *messages: server.Relayed) -> SecureRound:
+    """The next phase, once these have been verified and taken in."""
+    for message in messages:
+        verify(state, message)
+        state = server.accept(state, message)
+    return server.close(state)
 
 
 SAID = said()
@@ -73,14 +88,14 @@ SAID = said()
 
 def opened(values: Parameters, **header: Any) -> bytes:
     """A vector in fixed point that nobody has masked."""
-    pieces = vector.encode(TERMS, values)
+    pieces = vector.encode(DECLARATION, values)
     named = {"run": "run-1", "round": 1, "client": "east", "digest": vector.digest(pieces), "scalars": {"rho": 0.5}}
     return encode_masked(MaskedUpdate(MaskedHeader(**(named | header)), pieces))
 
 
 def partly_masked() -> bytes:
     """Masked but for one tensor."""
-    pieces = {**vector.encode(TERMS, update()), "pooling.b": np.array([2**63], dtype=np.uint64)}
+    pieces = {**vector.encode(DECLARATION, update()), "pooling.b": np.array([2**63], dtype=np.uint64)}
     header = MaskedHeader(run="run-1", round=1, client="east", digest=vector.digest(pieces), scalars={})
     return encode_masked(MaskedUpdate(header, pieces))
 
@@ -88,7 +103,7 @@ def partly_masked() -> bytes:
 def rewritten(**header: Any) -> bytes:
     """The masked vector under another header."""
     rng = np.random.default_rng(2)
-    pieces = {n: rng.integers(0, 2**64, size=s, dtype=np.uint64) for n, s in vector.layout(TERMS).items()}
+    pieces = {n: rng.integers(0, 2**64, size=s, dtype=np.uint64) for n, s in vector.layout(DECLARATION).items()}
     named = {"run": "run-1", "round": 1, "client": "east", "digest": vector.digest(pieces), "scalars": {"rho": 0.5}}
     return encode_masked(MaskedUpdate(MaskedHeader(**(named | header)), pieces))
 
@@ -142,9 +157,9 @@ async def test_what_a_round_needs_passes_and_is_on_record(gated: Gated, call: st
 
 
 async def test_the_ledger_tells_a_masked_vector_by_its_fields_and_whose_shares_left(gated: Gated) -> None:
-    for call in ("update", "shares", "answers"):
+    for call in ("update", "shares", "checks", "consents", "answers"):
         await gated.put(call, SAID[call])
-    update, shares, answers = (entry for entry in gated.ledger.entries() if entry["kind"] == "intent")
+    update, shares, checks, consents, answers = (entry for entry in gated.ledger.entries() if entry["kind"] == "intent")
     assert [(one["name"], one["dtype"], one["shape"]) for one in update["tensors"]] == [
         ("#scalars", "U64", [1]),
         ("pooling.b", "U64", [1]),
@@ -152,6 +167,8 @@ async def test_the_ledger_tells_a_masked_vector_by_its_fields_and_whose_shares_l
     ]
     assert update["scalars"] == {"rho": 0.5}
     assert shares["concerns"] == {"sealed for": ["north", "west"]}
+    assert checks["concerns"] == {"complains of": []}
+    assert consents["concerns"] == {"survivors": ["east", "north", "west"], "dropped": []}
     assert answers["concerns"] == {"seeds of": ["east", "north", "west"], "mask keys of": []}
 
 
@@ -180,7 +197,7 @@ def other(call: str, **changed: Any) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode()
 
 
-@pytest.mark.parametrize("call", ["keys", "shares", "answers"])
+@pytest.mark.parametrize("call", ["keys", "shares", "checks", "consents", "answers"])
 async def test_a_message_of_a_round_has_one_form_and_one_sender_and_one_round(gated: Gated, call: str) -> None:
     for changed in ({"client": "north"}, {"run": "run-2"}, {"round": 2}, {"also": "this"}):
         await gated.refused(call, other(call, **changed))
@@ -192,5 +209,5 @@ async def test_a_message_of_a_round_has_one_form_and_one_sender_and_one_round(ga
 def test_an_open_federation_declares_no_call_of_a_secure_round() -> None:
     open_calls, secure_calls = declared_calls("east"), declared_calls("east", secure=True)
     assert {call.name for call in secure_calls} - {call.name for call in open_calls} == {
-        "keys", "roster", "shares", "delivery", "request", "answers",
+        "keys", "roster", "shares", "delivery", "checks", "sharers", "request", "consents", "signatures", "answers",
     }  # fmt: skip

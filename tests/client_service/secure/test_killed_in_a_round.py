@@ -26,10 +26,22 @@ if TYPE_CHECKING:
     from conftest import LeapingClock, Opened, Silos, Until
 
 pytestmark = pytest.mark.anyio
-URL = "http://aggregator"
+URL = "http://127.0.0.1"
 OWN = "/v1/runs/run-1/rounds/1/clients/client-1"
 QUICK = [("GET roster", False), ("PUT update", True)]
-CALLS = ("PUT keys", "GET roster", "PUT shares", "GET delivery", "PUT update", "GET request", "PUT answers")
+CALLS = (
+    "PUT keys",
+    "GET roster",
+    "PUT shares",
+    "GET delivery",
+    "PUT checks",
+    "GET sharers",
+    "PUT update",
+    "GET request",
+    "PUT consents",
+    "GET signatures",
+    "PUT answers",
+)
 
 
 class Killed(Exception):
@@ -149,7 +161,7 @@ async def test_a_client_that_was_killed_goes_on_in_the_same_round(
         line = Line(world, f"{method} {OWN}/{name}", answered)
         await killed(described, opened, until, line)
         kept = (world.grave / NAME).read_text()
-        assert re.search('"phase":"(begun|sharing|ready)"', kept)
+        assert re.search('"phase":"(begun|sharing|checked|ready)"', kept)
         again = described.client(described.shards[0], aggregator_url=URL)
         again = again.model_copy(update={"state_directory": world.grave})
         async with opened(again, Line(world)) as http:
@@ -164,7 +176,9 @@ async def test_a_client_that_was_killed_goes_on_in_the_same_round(
     [
         pytest.param("PUT keys", marks=pytest.mark.slow),
         pytest.param("PUT shares", marks=pytest.mark.slow),
+        pytest.param("PUT checks", marks=pytest.mark.slow),
         "PUT update",
+        pytest.param("PUT consents", marks=pytest.mark.slow),
         pytest.param("PUT answers", marks=pytest.mark.slow),
     ],
 )
@@ -174,7 +188,7 @@ async def test_the_others_do_without_a_client_that_stays_away(
     async with entered(quorum=3) as world:
         method, name = call.split()
         await killed(described, opened, until, Line(world, f"{method} {OWN}/{name}"))
-        step = {"PUT keys": "keys", "PUT shares": "shares", "PUT update": "masked", "PUT answers": "answers"}[call]
+        step = "masked" if name == "update" else name
 
         async def alone() -> bool:
             [one] = (await world.history())["rounds"]
@@ -183,5 +197,5 @@ async def test_the_others_do_without_a_client_that_stays_away(
         await until(alone)
         clock.ahead += described.request().deadline_seconds
         history = await ended(world, until)
-        missing = [] if call == "PUT answers" else ["client-1"]
+        missing = [] if call in ("PUT consents", "PUT answers") else ["client-1"]
         assert (history["phase"], history["rounds"][0]["missing"]) == ("finished", missing)

@@ -7,35 +7,39 @@ from pathlib import Path
 
 import pytest
 
-from client_service.secure.mixing import mixture
+from client_service.secure.mixing import mix_received
 from client_service.secure.vault import NAME, Vault
 from shared.errors import ProtocolError, SettingsError
 from shared.schemas import Declaration, TensorSpec
 from shared.secure import agreement, client
+from shared.secure.messages import Common, Terms
 from shared.settings import MethodSettings
+from shared.signing.keys import new_key
 from shared.strategies import build_strategy
 from shared.strategy import Parameters
 
 DECLARATION = Declaration(
     strategy="lpsfed", tensors=(TensorSpec(name="w", shape=(2,)),), scalars=("margin", "rho"), secure=True
 )
-TERMS = agreement.terms(DECLARATION, "run-1", 1)
+COMMON = Common(aggregator="0a" * 32, start="0b" * 32, method="0c" * 32, seed=0, rounds=1, anchor="0d" * 32)
+TERMS = Terms(run="run-1", round=1, threshold=3, declaration=DECLARATION, common=COMMON)
+KEY = new_key()
 
 
 def test_what_was_kept_is_there_after_a_restart_and_nobody_else_may_read_it(tmp_path: Path) -> None:
-    state, _ = client.begin(TERMS, "east")
+    state = client.begin(TERMS, "east", KEY)
     Vault(tmp_path).keep(state)
-    assert Vault(tmp_path).kept(TERMS) == state
+    assert Vault(tmp_path).kept("run-1", 1) == state
     assert [(one.name, stat.S_IMODE(one.stat().st_mode)) for one in tmp_path.iterdir()] == [(NAME, 0o600)]
 
 
 def test_a_crash_in_the_middle_of_writing_leaves_what_was_before(tmp_path: Path) -> None:
-    state, _ = client.begin(TERMS, "east")
+    state = client.begin(TERMS, "east", KEY)
     Vault(tmp_path).keep(state)
     partial = tmp_path / f"{NAME}.partial"
     partial.write_text("half")
     partial.chmod(0o644)
-    assert Vault(tmp_path).kept(TERMS) == state
+    assert Vault(tmp_path).kept("run-1", 1) == state
     Vault(tmp_path).keep(state)
     assert stat.S_IMODE((tmp_path / NAME).stat().st_mode) == 0o600
 
@@ -43,14 +47,13 @@ def test_a_crash_in_the_middle_of_writing_leaves_what_was_before(tmp_path: Path)
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"phase": "begun"}'])
 def test_a_damaged_file_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / NAME).write_bytes(content)
-    assert Vault(tmp_path).kept(TERMS) is None
+    assert Vault(tmp_path).kept("run-1", 1) is None
 
 
 def test_another_round_s_secrets_are_of_no_use_and_go_with_the_round(tmp_path: Path) -> None:
     vault = Vault(tmp_path)
-    vault.keep(client.begin(TERMS, "east")[0])
-    assert vault.kept(agreement.terms(DECLARATION, "run-1", 2)) is None
-    assert vault.kept(agreement.terms(DECLARATION, "run-1", 1, 4)) is None
+    vault.keep(client.begin(TERMS, "east", KEY))
+    assert vault.kept("run-1", 2) is None and vault.kept("run-2", 1) is None
     vault.forget()
     vault.forget()
     assert list(tmp_path.iterdir()) == []
@@ -60,7 +63,7 @@ def test_another_round_s_secrets_are_of_no_use_and_go_with_the_round(tmp_path: P
 def test_a_rhobar_that_is_none_is_refused(rhobar: dict[str, float]) -> None:
     given = Parameters({}, {"margin": 0.5} | rhobar)
     with pytest.raises(ProtocolError, match="rhobar from 0 to 1"):
-        mixture(build_strategy("lpsfed", MethodSettings()), given, None)
+        mix_received(build_strategy("lpsfed", MethodSettings()), given, None)
 
 
 def test_only_what_needs_no_single_update_can_be_declared_secure() -> None:

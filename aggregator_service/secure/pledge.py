@@ -1,0 +1,104 @@
+"""What a secure run is held on in all of its rounds, and whose sums it has uncovered. Pure.
+
+The clients hold the aggregator to it, each by its own memory. The aggregator checks the same beforehand, so that a run
+ends with a reason that its operator can act on, and not with clients who refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from shared.errors import RoundClosedError
+from shared.schemas import ClientName, Declaration, Message, RunIn
+from shared.secure.common import digest_anchor, digest_method
+from shared.secure.fixed_point import MOST_CLIENTS
+from shared.secure.membership import MemberSum, describe_exposed, find_exposed
+from shared.secure.messages import Common, Hex32, Names, PublicKeys, Terms, least_threshold
+from shared.secure.server import SecureRound
+
+
+class Summed(Message):
+    """One set of members whose sum was uncovered in this run; `bearing`: see `MemberSum`."""
+
+    members: Names
+    bearing: Names
+
+
+class Pledge(Message):
+    """Of one run. Kept with it.
+
+    aggregator: the key of this service; start: the digest of what the current round, or the next one, begins with;
+    threshold: fixed when the first round opens; sums: different ones, in the order of their rounds; proven: who was put
+    out because it cheats; earlier: the members of another run's sum from this start.
+    """
+
+    declaration: Declaration
+    aggregator: Hex32
+    start: Hex32
+    threshold: int | None = None
+    sums: tuple[Summed, ...] = ()
+    proven: tuple[ClientName, ...] = ()
+    earlier: Names | None = None
+
+
+def open_exchange(pledge: Pledge, request: RunIn, run: str, number: int, clients: int) -> tuple[Pledge, SecureRound]:
+    """A round for so many clients, as many as the sum can hold at most; the first one fixes the run's threshold."""
+    threshold = pledge.threshold or least_threshold(min(clients, MOST_CLIENTS))
+    fixed = pledge.model_copy(update={"threshold": threshold})
+    common = Common(
+        aggregator=pledge.aggregator,
+        start=pledge.start,
+        method=digest_method(request.method),
+        seed=request.seed,
+        rounds=request.rounds,
+        anchor=digest_anchor(request.method, seed=request.seed, number=number),
+        changing_members=request.changing_members,
+    )
+    terms = Terms(run=run, round=number, threshold=threshold, declaration=pledge.declaration, common=common)
+    return fixed, SecureRound(terms=terms)
+
+
+def select_awaited(pledge: Pledge, enrolled: frozenset[str], *, changing_members: bool) -> frozenset[str]:
+    """Whom a round waits for. After the first sum these are its members, and who bears a change of itself alone: who
+    joins later takes part from the next run on, unless the operator lets members change."""
+    if not pledge.sums or changing_members:
+        return enrolled
+    bearing = {name for one in pledge.sums for name in one.bearing}
+    return enrolled & {*pledge.sums[-1].members, *bearing}
+
+
+def require_welcome(pledge: Pledge, message: PublicKeys) -> None:
+    """RoundClosedError for a client whose joining alone would tell its update, and that does not bear that."""
+    known = not pledge.sums or message.client in pledge.sums[-1].members
+    if not (known or _bears(message)):
+        words = "expected members of the round before, or who bears a change of its membership alone"
+        raise RoundClosedError(f"{words}: {message.run} goes on without you, the next run need not")
+
+
+def find_objection(pledge: Pledge, exchange: SecureRound) -> str | None:
+    """Why the sum of those who are still in the round must not be uncovered; None where it may."""
+    new = _member_sum(exchange, set(exchange.collected(exchange.phase)) - exchange.expelled)
+    if pledge.earlier is not None and frozenset(pledge.earlier) != new.members:
+        words = f"an earlier run from this start was summed over {', '.join(pledge.earlier)}"
+        return f"{words}: with other members ({', '.join(sorted(new.members))}) start a run with another seed"
+    sums = [*(MemberSum(frozenset(one.members), frozenset(one.bearing)) for one in pledge.sums), new]
+    exposed = find_exposed(sums, {*pledge.proven, *exchange.expelled})
+    return describe_exposed(exposed, exchange.terms.run) if exposed else None
+
+
+def record_sum(pledge: Pledge, exchange: SecureRound) -> Pledge:
+    """The pledge once the sum of a round is known."""
+    new = _member_sum(exchange, exchange.survivors)
+    summed = Summed(members=tuple(sorted(new.members)), bearing=tuple(sorted(new.bearing)))
+    sums = pledge.sums if summed in pledge.sums else (*pledge.sums, summed)
+    proven = tuple(sorted({*pledge.proven, *exchange.expelled}))
+    return pledge.model_copy(update={"sums": sums, "proven": proven})
+
+
+def _member_sum(exchange: SecureRound, members: Collection[str]) -> MemberSum:
+    bearing = (name for name in members if _bears(exchange.keys[name]))
+    return MemberSum(frozenset(members), frozenset(bearing))
+
+
+def _bears(message: PublicKeys) -> bool:
+    return message.noised or (message.common.changing_members and message.changing_members)

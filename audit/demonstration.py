@@ -1,0 +1,60 @@
+"""Evidence -> the same with one deliberate break in it, which the report must call by its name.
+
+The probes of a client send, past its gate and signed with its key, what a dishonest client would: among other things an
+update with one tensor more than declared. They say so in their evidence. Without that word nobody has sent it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from audit.case import open_case
+from audit.evidence import Evidence, Sent
+from audit.probes import gate, uploads
+from audit.probes.masked import probing
+from audit.report import Report, report
+from shared.errors import DataError
+from shared.schemas import Declaration
+
+BREAK = "one tensor more"
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """`gate`, `aggregator`: what each said to the update of `client`; `red`: the report if nobody owns up to it."""
+
+    client: str
+    gate: str
+    aggregator: str
+    red: Report
+
+
+def plant_break(parts: Sequence[Evidence]) -> Demonstration:
+    """The first client whose probes sent such an update. DataError where none did, or where the report holds all the
+    same: then it would not have named a dishonest client either."""
+    for part in parts:
+        if part.declaration is not None and (silent := _without_break(part, part.declaration)) != part:
+            red = report(open_case([silent if one is part else one for one in parts]))
+            if red.held:
+                raise DataError(f"{part.name}: expected a report that names a deliberate break, got one that holds")
+            return Demonstration(part.name, _observed(part, gate.KIND), _observed(part, uploads.KIND), red)
+    raise DataError(f"expected evidence of probes that have sent an update with {BREAK}, got none")
+
+
+def _without_break(part: Evidence, declaration: Declaration) -> Evidence:
+    """The evidence of a client whose probes keep silent about these updates."""
+    kept = tuple(one for one in part.sent if not _is_break(one, part.name, declaration))
+    return part.model_copy(update={"sent": kept})
+
+
+def _is_break(sent: Sent, client: str, declaration: Declaration) -> bool:
+    if sent.run is None or sent.round is None:
+        return False
+    _, malformed = probing(declaration, client, sent.run, sent.round)
+    return hashlib.sha256(malformed[BREAK]).hexdigest() == sent.sha256
+
+
+def _observed(part: Evidence, kind: str) -> str:
+    return next((one.observed for one in part.probes if (one.kind, one.name) == (kind, BREAK)), "not tried")

@@ -1,0 +1,163 @@
+"""Milliseconds and bytes of one secure round beside one open round, with training taken out.
+
+N clients with their gates and ledgers, and one aggregator, all in this process and on one core: what is counted is
+CPU time of all of them together, and the bytes of one client. Beside it stands the CPU time of a calibration, so that
+figures of two machines can be compared.
+
+python benchmarks/speed/secure_round.py [--clients 4 16 64] [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import logging
+import secrets
+import statistics
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import numpy as np
+
+from aggregator_service.app import create_app
+from aggregator_service.settings import aggregator_settings
+from client_service.boundary.aggregator import Aggregator, connected
+from client_service.boundary.gate import Boundary
+from client_service.boundary.ledger import Ledger
+from client_service.secure.exchange import Exchange
+from client_service.secure.masking import Masking, open_masking
+from client_service.secure.members import KnownMembers
+from client_service.secure.memory import NAME, RoundMemory
+from shared.privacy import pass_gate
+from shared.schemas import Declaration, RunIn, RunOut
+from shared.signing.enrolment import enrol, kept_pair
+from shared.signing.keys import read_private
+from shared.signing.registry import write_registry
+from shared.strategy import Parameters
+from shared.timeouts import CallLimits
+
+URL, TOKEN = "http://127.0.0.1", secrets.token_hex(32)
+CALIBRATION = 200_000  # hashes of one kilobyte
+
+
+@dataclass
+class Client:
+    """One client without its training. `masking`: there in a secure federation."""
+
+    link: Aggregator
+    declaration: Declaration
+    masking: Masking | None
+    wait: float = 20.0
+
+    async def take_part(self, state: RunOut, content: Parameters) -> None:
+        """Send an update, and fetch what the round gives."""
+        assert state.run is not None and state.method is not None
+        if self.masking is None:
+            await self.link.upload(state.run, state.round, pass_gate(self.declaration, content))
+        else:
+            terms = self.masking.terms(self.declaration, state.method, state.run, state.round, state)
+            await Exchange(self.masking, self.link, wait=self.wait).send(terms, content)
+        while (given := await self.link.personalised(state.run, state.round, self.wait)) is None:
+            pass
+        self.remember(state.run, state.round + 1, given)
+
+    def remember(self, run: str, number: int, given: Parameters) -> None:
+        if self.masking is not None:
+            self.masking.remember_start(run, number, given)
+
+
+async def measure(clients: int, rounds: int, *, secure: bool) -> tuple[float, float, int, int]:
+    """Median wall and CPU milliseconds of a round; bytes up and down of one client in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with AsyncExitStack() as stack:
+            return await _measure(stack, Path(folder), clients, rounds, secure=secure)
+
+
+async def _measure(
+    stack: AsyncExitStack, folder: Path, clients: int, rounds: int, *, secure: bool
+) -> tuple[float, float, int, int]:
+    aggregator = kept_pair("aggregator", folder / "aggregator")
+    settings = aggregator_settings(
+        state_directory=folder / "aggregator",
+        operator_token=TOKEN,
+        keys_directory=folder / "keys",
+        signing_key_file=aggregator.private,
+        secure=secure,
+    )
+    app = create_app(settings)
+    await stack.enter_async_context(app.router.lifespan_context(app))
+    pairs = {name: enrol(name, folder / name, folder / "keys") for name in (f"silo-{n:04d}" for n in range(clients))}
+    file = write_registry(folder / "members.toml", aggregator.public, [pair.public for pair in pairs.values()])
+    taking_part = {}
+    for name, pair in pairs.items():
+        boundary = Boundary(name, httpx.URL(URL), settings.declaration(), False, 64 << 20)
+        key, memory = read_private(pair.private), RoundMemory(Ledger(folder / name / NAME))
+        members = KnownMembers(file, memory)
+        ledger, way = Ledger(folder / name / "ledger.jsonl"), httpx.ASGITransport(app)
+        entered = connected(boundary, ledger, key, limits=CallLimits(), inner=way, members=members)
+        link = await stack.enter_async_context(entered)
+        await link.join(settings.declaration(), None)
+        said = {"noised": False, "changing_members": False}
+        masking = open_masking(name, folder / name, key, members, memory, **said) if secure else None
+        taking_part[name] = Client(link, settings.declaration(), masking)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    operator = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=URL, headers=headers)
+    async with operator:
+        asked = RunIn(rounds=rounds, clients=clients).model_dump(mode="json")
+        (await operator.post("/v1/runs", json=asked)).raise_for_status()
+    return await _play(list(taking_part.values()), rounds)
+
+
+async def _play(clients: list[Client], rounds: int) -> tuple[float, float, int, int]:
+    generator, wall, cpu = np.random.default_rng(0), [], []
+    start = await clients[0].link.model("run-1")
+    for one in clients:
+        one.remember("run-1", 1, start)
+    before = clients[0].link.traffic.up, clients[0].link.traffic.down
+    for _ in range(rounds):
+        states = await asyncio.gather(*(one.link.current(None, 0.0) for one in clients))
+        contents = [_draw(one.declaration, generator, place / len(clients)) for place, one in enumerate(clients)]
+        began = time.perf_counter(), time.process_time()
+        await asyncio.gather(*(map(Client.take_part, clients, states, contents)))
+        wall.append(1000 * (time.perf_counter() - began[0]))
+        cpu.append(1000 * (time.process_time() - began[1]))
+    traffic = clients[0].link.traffic
+    up, down = (traffic.up - before[0]) // rounds, (traffic.down - before[1]) // rounds
+    return statistics.median(wall), statistics.median(cpu), up, down
+
+
+def _draw(declaration: Declaration, generator: np.random.Generator, rho: float) -> Parameters:
+    arrays = {spec.name: generator.normal(size=spec.shape).astype(np.float32) for spec in declaration.tensors}
+    return Parameters(arrays, {"margin": 0.1, "rho": rho})
+
+
+def calibrate() -> float:
+    """CPU milliseconds of a fixed amount of work."""
+    began, content = time.process_time(), bytes(1024)
+    for _ in range(CALIBRATION):
+        content = hashlib.sha256(content).digest() + content[32:]
+    return 1000 * (time.process_time() - began)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, nargs="+", default=[4, 16, 64])
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    logging.disable(logging.INFO)
+    for clients in arguments.clients:
+        unit = calibrate()
+        for secure in (False, True):
+            wall, cpu, up, down = asyncio.run(measure(clients, arguments.rounds, secure=secure))
+            kind = "secure" if secure else "open"
+            print(f"{clients} clients, {kind}: {cpu:,.0f} ms CPU ({cpu / unit:.2f} of the calibration), ", end="")
+            print(f"{wall:,.0f} ms wall a round; {up:,} bytes up, {down:,} down a client and round", flush=True)
+
+
+if __name__ == "__main__":
+    main()

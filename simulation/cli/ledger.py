@@ -1,0 +1,80 @@
+"""`lpsfed ledger`: the records of a client that does not run: are they whole, and what to do where they are not."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from client_service.records import adopt_records, rekey_records, verify_records
+from shared.errors import SettingsError
+from shared.signing.keys import PrivateKey, read_private
+from simulation.cli.options import AsJson, print_json
+from simulation.console import OUT
+
+app = typer.Typer(no_args_is_help=True, help="A client's records: verify them, renew their key, adopt what is left.")
+
+State = Annotated[Path, typer.Option("--state-directory", help="of a client that does not run; or a copy of it")]
+Records = Annotated[Path | None, typer.Option("--records-directory", help="LPSFED_CLIENT_RECORDS_DIRECTORY, if set")]
+Key = Annotated[Path | None, typer.Option("--signing-key-file", help="by default NAME.key in the state directory")]
+UNCHECKED = "; without the client's key, or without heads: who wrote them is not known"
+
+
+@app.command()
+def verify(
+    state_directory: State, signing_key_file: Key = None, records_directory: Records = None, as_json: AsJson = False
+) -> None:
+    """Are ledger and account whole, and is each as long as its head says? Ends with 1 where one is not."""
+    key = _key(state_directory, signing_key_file)
+    found = verify_records(state_directory, key, records_directory)
+    if as_json:
+        print_json({"whole": not found.faults, **asdict(found)})
+    else:
+        lines = ", ".join(f"{name} {count:,}" for name, count in found.entries.items())
+        whole = f"whole: {lines} entries{'' if found.authentic else UNCHECKED}"
+        OUT.print("\n".join(found.faults) or whole, soft_wrap=True, markup=False)
+    if found.faults:
+        raise typer.Exit(1)
+
+
+@app.command()
+def rekey(
+    state_directory: State,
+    old_key_file: Annotated[Path, typer.Option(help="the private key that the client had")],
+    new_key_file: Annotated[Path, typer.Option(help="the private key that it has from now on")],
+    records_directory: Records = None,
+    as_json: AsJson = False,
+) -> None:
+    """After a new signing key, before the client starts with it: the heads were made with the old one."""
+    path = rekey_records(state_directory, read_private(old_key_file), read_private(new_key_file), records_directory)
+    if as_json:
+        return print_json({"heads": str(path)})
+    OUT.print(f"{path}: made with the new key", soft_wrap=True, markup=False)
+
+
+@app.command()
+def adopt(
+    state_directory: State,
+    reason: Annotated[str, typer.Option(help="why; it is written into the ledger")],
+    signing_key_file: Key = None,
+    records_directory: Records = None,
+    give_up: Annotated[str | None, typer.Option(help="nonce of a lost entry that the aggregator tells of")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take records for whole that are not as their heads say, where the right ones are lost. The privacy report shows
+    it."""
+    key = _key(state_directory, signing_key_file)
+    if key is None:
+        raise SettingsError("signing_key_file: expected the client's private key, got none")
+    path = adopt_records(state_directory, key, reason, give_up=give_up, directory=records_directory)
+    if as_json:
+        return print_json({"heads": str(path)})
+    OUT.print(f"{path}: tells of the records as they are", soft_wrap=True, markup=False)
+
+
+def _key(state_directory: Path, given: Path | None) -> PrivateKey | None:
+    """The key in the file, or the only one in the state directory; None where there is none."""
+    files = [given] if given is not None else sorted(state_directory.glob("*.key"))
+    return read_private(files[0]) if len(files) == 1 else None

@@ -1,0 +1,95 @@
+"""The operator's calls to an aggregator: with its token, again while nobody answers, and errors in one line."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from shared.errors import ConflictError, FederationError, ProtocolError, SettingsError, UnavailableError
+from shared.web.address import require_url
+from shared.web.calling import Calling, failure, reason
+
+POLL_SECONDS = 1.0
+CALL_SECONDS = 60.0  # a busy machine answers late
+PATIENCE_SECONDS = 60.0  # for an aggregator that is not there: starting, or starting again
+TELL_SECONDS = 15.0  # between two words about an aggregator that is still not there
+
+Tell = Callable[[str], None]
+
+
+def nobody_to_tell(line: str) -> None:
+    """Where nobody looks on."""
+    del line
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A way to make the operator's calls. `patience`: seconds for an aggregator that does not answer; `tell`: who hears
+    meanwhile, in a line, that it is being waited for."""
+
+    http: httpx.Client
+    patience: float = PATIENCE_SECONDS
+    tell: Tell = nobody_to_tell
+
+
+@contextmanager
+def operating(
+    url: str,
+    token_file: Path,
+    calling: Calling | None = None,
+    *,
+    patience: float = PATIENCE_SECONDS,
+    tell: Tell = nobody_to_tell,
+) -> Iterator[Operator]:
+    """As the operator; by default whom httpx believes is believed."""
+    try:
+        token = token_file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"operator token: expected a readable text file ({type(error).__name__})") from None
+    if not token:
+        raise SettingsError("operator token: expected one in the file, got nothing")
+    url = require_url(url)
+    headers = {"Authorization": f"Bearer {token}"}
+    verify = (calling or Calling()).context
+    with httpx.Client(base_url=url, headers=headers, timeout=CALL_SECONDS, trust_env=False, verify=verify) as http:
+        yield Operator(http, patience, tell)
+
+
+def ask(operator: Operator, method: str, path: str, body: str | None = None) -> object:
+    """One call, made again while nobody answers: an aggregator that restarts comes back to the same round."""
+    began, told = time.monotonic(), -math.inf
+    while True:
+        try:
+            return _once(operator.http, method, path, body)
+        except UnavailableError as error:
+            if (waited := time.monotonic() - began) > operator.patience:
+                raise
+            if waited - told >= TELL_SECONDS:
+                operator.tell(f"waiting for the aggregator, {waited:.0f} of at most {operator.patience:g} s: {error}")
+                told = waited
+            time.sleep(POLL_SECONDS)
+
+
+def _once(http: httpx.Client, method: str, path: str, body: str | None) -> object:
+    headers = {} if body is None else {"Content-Type": "application/json"}
+    try:
+        answer = http.request(method, path, content=body, headers=headers)
+    except httpx.TransportError as error:
+        if refused := failure(error):  # waiting does not help
+            raise SettingsError(f"{http.base_url}: expected an aggregator, but {refused}") from None
+        raise UnavailableError(f"{http.base_url}: expected an aggregator, got {reason(error)}") from None
+    if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR or answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
+        raise UnavailableError(f"{method} {path}: {answer.status_code} {answer.text[:300]}")
+    if not answer.is_success:
+        kind = ConflictError if answer.status_code == httpx.codes.CONFLICT else FederationError
+        raise kind(f"{method} {path}: {answer.status_code} {answer.text[:300]}")
+    try:
+        return answer.json()
+    except ValueError:
+        raise ProtocolError(f"{http.base_url}: expected an aggregator, got another answer to {path}") from None

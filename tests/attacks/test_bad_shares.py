@@ -1,0 +1,88 @@
+"""A bad client neither ends a round nor frames another.
+
+Who: one client of five. It seals rubbish for the others, or answers with a wrong share. Before, rubbish put whoever it
+was sealed for out of the round in silence; a wrong share made the recovery fail, and the run, under its victim's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shared.secure import client
+from shared.secure.identities import sign_share
+from shared.settings import MethodSettings
+from simulation.experiment import Experiment
+from simulation.run import in_process
+
+if TYPE_CHECKING:
+    from conftest import Silos, Until
+
+pytestmark = pytest.mark.anyio
+BAD = "client-2"
+
+
+def seal_rubbish(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bad client's own code is patched: it signs what it likes."""
+    share = client.share
+
+    def spoil(state: Any, roster: Any, members: Any, identity: Any) -> Any:
+        found = share(state, roster, members, identity)
+        if state.client != BAD:
+            return found
+        spoilt = {name: one.model_copy(update={"sealed": "00" * 92}) for name, one in found.message.shares.items()}
+        signed = {name: sign_share(roster.context, BAD, name, one, identity) for name, one in spoilt.items()}
+        return found.model_copy(update={"message": found.message.model_copy(update={"shares": signed})})
+
+    monkeypatch.setattr(client, "share", spoil)
+
+
+def answer_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
+    unmask = client.unmask
+
+    def spoil(state: Any, consents: Any) -> Any:
+        found = unmask(state, consents)
+        if state.client != BAD:
+            return found
+        return found.model_copy(update={"seeds": {**found.seeds, "client-1": found.seeds["client-3"]}})
+
+    monkeypatch.setattr(client, "unmask", spoil)
+
+
+def described(silos: Silos, small: MethodSettings, folder: Path) -> Experiment:
+    method = small.model_copy(update={"start": "random", "mlp_learning_rate": 0.01})
+    return replace(Experiment(silos(5), folder, method, rounds=1, device="cpu"), secure=True)
+
+
+@pytest.mark.parametrize("spoil", [seal_rubbish, answer_wrongly])
+async def test_the_round_ends_with_the_sum_of_the_others_and_the_name_of_the_bad_one(
+    silos: Silos,
+    small: MethodSettings,
+    until: Until,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spoil: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    spoil(monkeypatch)
+    one = described(silos, small, tmp_path / "run")
+    async with in_process(one) as federation:
+        asked = one.request().model_dump(mode="json")
+        assert (await federation.operator.post("/v1/runs", json=asked)).status_code == 201
+
+        async def ended() -> bool:
+            return (await federation.operator.get("/v1/runs/run-1")).json()["phase"] in ("finished", "failed")
+
+        await until(ended)
+        run = (await federation.operator.get("/v1/runs/run-1")).json()
+        members = {one["client"]: one for one in (await federation.operator.get("/v1/clients")).json()}
+    assert (run["phase"], run["reason"]) == ("finished", None)
+    assert {name for name, member in members.items() if member["refused"] or member["quarantine"]} == {BAD}
+    summed = {who["client"] for who in run["rounds"][0]["participants"] if who["received"]}
+    if spoil is seal_rubbish:
+        assert members[BAD]["quarantine"]["cause"] == "shares" and BAD not in summed
+    else:
+        assert members[BAD]["refused"] == 1 and BAD in summed

@@ -1,0 +1,120 @@
+"""Anchors cannot ask questions.
+
+Who: the aggregator, in any mode. Each rho is one linear equation of the logarithms of a client's spectrum, with the
+anchor's kernel as its coefficients. With as many chosen kernels as eigenvalues it solved for all of them, to 2e-14.
+With the kernels of honest anchors, one a seed, it did the same: `test_honest_anchors`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from client_service.anchors import NAME, AnchorQuestion, KnownAnchors
+from client_service.boundary.ledger import Ledger
+from shared.anchor import declared_size, draw_anchor
+from shared.divergence import comparable, divergence, kernel, round_divergence
+from shared.errors import PrivacyError
+from shared.schemas import AnchorOut
+from shared.settings import AnchorSettings, MethodSettings
+from shared.signing.keys import new_key
+from shared.strategies import build_strategy
+from tests.attacks.liar import Liar
+from tests.attacks.misled import misled
+
+if TYPE_CHECKING:
+    from conftest import Opened, Silos, Until
+
+pytestmark = pytest.mark.anyio
+
+
+def chosen(length: int, place: int) -> np.ndarray:
+    """A kernel that is nearly all in one place."""
+    values = np.full(length, 0.5 / (length - 1))
+    values[place] = 0.5
+    return values
+
+
+def solve(kernels: np.ndarray, rhos: np.ndarray) -> np.ndarray:
+    """The kernel q of a client with rho = sum p ln(p / q) for each of the kernels p."""
+    logarithms = np.linalg.solve(kernels, (kernels * np.log(kernels)).sum(axis=1) - rhos)
+    found = np.exp(logarithms)
+    return np.asarray(found / found.sum())
+
+
+async def test_a_client_answers_no_anchor_but_the_one_that_follows_from_the_settings(
+    silos: Silos, small: MethodSettings, opened: Opened, until: Until, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = small.model_copy(update={"anchor": small.anchor.model_copy(update={"every_round": True})})
+    declaration = build_strategy("lpsfed", method).declaration(method)
+    [shard] = silos(1)
+    length = small.cutoff - 2  # of the silo's two tastes each has one zero eigenvalue
+    liar = Liar(declaration, method, new_key(), frozenset({shard.name}), rounds=length)
+    liar.kernel = lambda number: chosen(length, number - 1)
+    async with misled(liar, [shard], tmp_path / "state", opened, monkeypatch) as clients:
+        http = clients.clients[shard.name]
+
+        async def asked(number: int) -> bool:
+            if (shard.name, number) in liar.uploads:
+                liar.done[number] = liar.uploads[shard.name, number]
+            return (shard.name, number) in liar.answered
+
+        async def settled() -> bool:
+            while liar.number < liar.rounds and await asked(liar.number):
+                liar.number, liar.sequence = liar.number + 1, liar.sequence + 1
+            await asked(liar.number)
+            refused = "the kernel that follows from the run's settings" in await problem()
+            return refused or (shard.name, liar.rounds) in liar.uploads
+
+        async def problem() -> str:
+            return str((await http.get("/v1/status")).json().get("problem") or "")
+
+        await until(settled)
+        if liar.uploads:  # as before
+            rhos = np.array([liar.uploads[shard.name, number].scalars["rho"] for number in range(1, length + 1)])
+            found = solve(np.array([chosen(length, place) for place in range(length)]), rhos)
+            truth = np.array((await http.get("/v1/spectrum")).json()["own"])
+            assert np.abs(found - truth).max() > 1e-3, "the whole spectrum is read"
+        assert liar.uploads == {}
+
+
+SIZE = AnchorSettings(users=60, items=40, edges=300)
+METHOD = MethodSettings(cutoff=24, anchor=SIZE)
+
+
+def silo_kernel(length: int) -> np.ndarray:
+    """The spectrum of some silo."""
+    return kernel(np.sort(np.random.default_rng(5).uniform(0.05, 0.8, length)))
+
+
+def test_honest_anchors_of_many_seeds_read_a_spectrum_from_exact_rhos_and_not_from_rounded_ones() -> None:
+    """Why rho is rounded, and why a silo answers for a limited number of anchors: rounding alone only slows this."""
+    drawn = [draw_anchor(METHOD, declared_size(SIZE), seed=seed, number=0) for seed in range(60)]
+    length = min(len(one) for one in drawn)
+    own = silo_kernel(length)
+    kernels = np.array([comparable(one, own)[0] for one in drawn])[:length]
+    rhos = np.array([divergence(one, own) or 0.0 for one in drawn])[:length]
+    rounded = np.array([round_divergence(rho) for rho in rhos])
+    assert np.abs(solve(kernels, rhos) - own).max() < 1e-6
+    assert np.abs(solve(kernels, rounded) - own).max() > 0.01
+
+
+def said(seed: int) -> tuple[AnchorQuestion, AnchorOut]:
+    drawn = draw_anchor(METHOD, declared_size(SIZE), seed=seed, number=0)
+    return AnchorQuestion(METHOD, seed, 1), AnchorOut(run="run-1", round=1, kernel=tuple(drawn), source="declared")
+
+
+def test_a_silo_answers_for_so_many_anchors_of_its_shard_and_no_more_over_restarts_too(tmp_path: Path) -> None:
+    first = KnownAnchors(Ledger(tmp_path / NAME), "shard", limit=3, agreed=None)
+    for seed in (1, 2, 1):
+        first.accept(*said(seed))
+    again = KnownAnchors(Ledger(tmp_path / NAME), "shard", limit=3, agreed=None)
+    again.accept(*said(3))
+    with pytest.raises(PrivacyError, match="at most 3 different anchors for one shard"):
+        again.accept(*said(4))
+    again.accept(*said(2))  # an earlier one tells nothing new
+    KnownAnchors(Ledger(tmp_path / NAME), "another shard", limit=3, agreed=None).accept(*said(4))
+    KnownAnchors(Ledger(tmp_path / NAME), "shard", limit=None, agreed=None).accept(*said(4))

@@ -1,0 +1,108 @@
+"""Who the peers are.
+
+Who: the aggregator. It invents clients, or puts its own keys in place of a client's, until a genuine one is alone among
+keys that it holds. Before, a client took any roster with its own keys in it, and its update lay bare.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shared.secure import client, server
+from shared.settings import MethodSettings
+from shared.signing.keys import new_key
+from shared.strategies import build_strategy
+from shared.strategy import Parameters
+from tests.attacks.liar import Liar, largest_difference
+from tests.attacks.misled import misled
+
+if TYPE_CHECKING:
+    from conftest import Opened, Silos, Until
+
+pytestmark = pytest.mark.anyio
+INVENTED = ("client-2", "client-3")
+
+
+class Inventor(Liar):
+    """It plays the others by itself, phase by phase."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        assert self.exchange is not None
+        self.identities = {name: new_key() for name in INVENTED}
+        self.states: dict[str, Any] = {
+            name: client.begin(self.exchange.terms, name, key) for name, key in self.identities.items()
+        }
+        self.content = Parameters(self.start.arrays, {"margin": 0.0})
+        for state in self.states.values():
+            self.exchange = server.accept(self.exchange, state.message)
+
+    def _go_on(self) -> None:
+        """As soon as the victim has spoken, so have all."""
+        assert self.exchange is not None
+        before = self.exchange.phase
+        super()._go_on()
+        if self.exchange.phase != before:
+            for name, key in self.identities.items():
+                self._play(name, key)
+
+    def _play(self, name: str, key: Any) -> None:
+        assert self.exchange is not None
+        everybody = {one.client: one for one in self.exchange.keys.values()}
+        match self.exchange.phase:
+            case "shares":
+                members = {one: client.identity_key(message.identity) for one, message in everybody.items()}
+                self.states[name] = client.share(self.states[name], server.roster(self.exchange), members, key)
+            case "checks":
+                delivery = server.delivery(self.exchange, name)
+                self.states[name] = client.check(self.states[name], delivery, key)
+            case "masked":
+                self.states[name], update = client.mask(self.states[name], server.sharers(self.exchange), self.content)
+                self.exchange = server.accept_masked(self.exchange, update)
+                self.vectors[name] = update.vector
+                return
+            case "consents":
+                request = server.request(self.exchange)
+                self.states[name], message = client.consent(self.states[name], request, key)
+                self.exchange = server.accept(self.exchange, message)
+                return
+            case "answers":
+                answer = client.unmask(self.states[name], server.consents(self.exchange))
+                self.exchange = server.accept(self.exchange, answer)
+                return
+        self.exchange = server.accept(self.exchange, self.states[name].message)
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_nobody_masks_with_clients_that_its_silo_does_not_know(
+    silos: Silos,
+    small: MethodSettings,
+    opened: Opened,
+    until: Until,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    known: bool,
+) -> None:
+    """`known`: clients of these names exist, and the aggregator has put its own keys in place of theirs."""
+    method = small.model_copy(update={"start": "random", "mlp_learning_rate": 0.01})
+    declaration = build_strategy("lpsfed", method).declaration(method).model_copy(update={"secure": True})
+    shards = silos(3 if known else 1)
+    liar = Inventor(declaration, method, new_key(), frozenset({"client-1", *INVENTED}))
+    async with misled(liar, shards, tmp_path / "state", opened, monkeypatch) as clients:
+        victim = {"client-1": clients.clients["client-1"]}
+        words = "the key that this silo knows of 'client-2'" if known else "this silo knows as members"
+
+        async def settled() -> bool:
+            status = (await victim["client-1"].get("/v1/status")).json()
+            return bool(liar.means) or words in (status.get("problem") or "")
+
+        await until(settled)
+        if liar.means:  # as before: two of three updates are the liar's own
+            mean = liar.means[0].arrays
+            guess = {name: 3 * value - 2 * liar.start.arrays[name] for name, value in mean.items()}
+            truth = clients.updates["client-1", 1].arrays
+            assert largest_difference(guess, truth) > 1e-3, "the victim's update lies bare"
+        assert liar.means == []

@@ -1,0 +1,64 @@
+"""A ledger whose end was missing, or that was written anew, was believed: a chain of hashes cannot show either.
+
+Who: whoever can write the silo's state directory, and has not the client's key: the administrator of a volume, a
+backup that is put back, another process of the machine. What they got: uploads that the silo's own record does not
+have. The client went on from the shorter ledger as if nothing had been.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shared.settings import MethodSettings
+from tests.attacks.damaging import Change, both, contents, cut, damaged, refusal, remove, write_anew
+from tests.client_service.asking import federated, finished
+
+if TYPE_CHECKING:
+    from conftest import LeapingClock, Opened, Silos, Until
+
+pytestmark = pytest.mark.anyio
+LEDGER, HEADS = "ledger.jsonl", "ledger-heads.json"
+
+
+def not_an_update(entry: dict[str, Any]) -> bool:
+    return entry.get("call") != "update" and "receipt" not in entry
+
+
+def from_another_silo(state: Path) -> None:
+    other = state.with_name("client-2")
+    (state / HEADS).write_bytes((other / HEADS).read_bytes() if (other / HEADS).exists() else b"")
+
+
+DAMAGES: dict[str, tuple[Change, str]] = {
+    "its last call is gone": (cut(LEDGER, -2), "its end was cut off"),
+    "half of it is gone": (cut(LEDGER, 5), "its end was cut off"),
+    "it is empty": (cut(LEDGER, 0), "its end was cut off"),
+    "there is none": (remove(LEDGER), "its end was cut off"),
+    "it was written anew without the updates": (write_anew(LEDGER, not_an_update), "its end was cut off"),
+    "the same, and its heads are gone": (both(write_anew(LEDGER, not_an_update), remove(HEADS)), "got none"),
+    "the anchors that it answered for are gone": (
+        remove("anchors.jsonl"),
+        "anchors.jsonl: expected at least 1 entries",
+    ),
+    "its heads are gone": (remove(HEADS), "expected its head in"),
+    "its heads are another silo's": (from_another_silo, "made with another"),
+}
+
+
+async def test_a_client_does_not_start_beside_a_ledger_that_was_cut(
+    tmp_path: Path, silos: Silos, small: MethodSettings, clock: LeapingClock, keys: Path, opened: Opened, until: Until
+) -> None:
+    async with federated(tmp_path, silos(2), small, clock, keys, {}) as running:
+        async with opened(running.clients[0], running.line()) as one, opened(running.clients[1], running.line()) as two:
+            await running.start()
+            await until(finished(one, two))
+        for damage, (change, says) in DAMAGES.items():
+            copy = damaged(running.clients[0], damage, change)
+            before = contents(copy.state_directory)
+            found = await refusal(opened, copy, running.line())
+            assert says in found, f"{damage}: {found}"
+            assert contents(copy.state_directory) == before, f"{damage}: what was found must stay as it is"
+        assert await refusal(opened, damaged(running.clients[0], "nothing", both()), running.line()) == ""
