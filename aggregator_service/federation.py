@@ -13,7 +13,7 @@ from aggregator_service.metrics import Metrics
 from aggregator_service.quarantine.keeping import Quarantines
 from aggregator_service.secure.intake import Intake
 from aggregator_service.settings import AggregatorSettings
-from aggregator_service.signatures import REMEMBERED_WINDOWS, Signatures
+from aggregator_service.signatures import Signatures
 from aggregator_service.storage import records
 from aggregator_service.storage.blobs import Blobs
 from aggregator_service.storage.database import Database
@@ -86,5 +86,5 @@ def _own_key(settings: AggregatorSettings) -> PrivateKey:
 
 def _signatures(database: Database, settings: AggregatorSettings, keys: Keys) -> Signatures:
     seconds = settings.signature_seconds
-    nonces = Nonces(settings.state_directory, database.disk, seconds=REMEMBERED_WINDOWS * seconds)
+    nonces = Nonces(settings.state_directory, database.disk, seconds=seconds)
     return Signatures(keys, nonces, seconds=seconds)

@@ -18,8 +18,6 @@ from shared.signing import messages
 from shared.signing.keys import new_key
 from shared.signing.messages import Claim, Target
 
-REMEMBERED_WINDOWS = 2  # signed by a clock that is one window ahead, a request is believed for two
-
 
 class Signatures:
     """Who may call. A signature counts for `seconds` before and after its time.
@@ -40,7 +38,7 @@ class Signatures:
             raise AuthenticationError(f"signature: expected one of this very request by {what}, got another")
         now = self._clock()
         self._require_recent(claim.created, now)
-        if not self._nonces.first(claim.name, claim.nonce, now=now):
+        if not self._nonces.first(claim.name, claim.nonce, created=claim.created, now=now):
             raise ReplayError("signature: expected a nonce that has not come before, got a request that has")
         return claim
 

@@ -4,6 +4,9 @@ They lie in a database of their own beside the aggregator's, so that a restart f
 operating system when it returns, and not yet on the disk: every request makes one, a poll too, and waiting for the disk
 would take two hundred times as long. The end of the process, however sudden, loses nothing. A power cut may lose the
 last moments; what came in these could be repeated once the machine is back, if that is within the window.
+
+A nonce is forgotten once its request is too old by the clock. Clocks are set back too, and then it would not be: so of
+each client the newest time that was forgotten stays, for good, and nothing signed at it or before is believed again.
 """
 
 from __future__ import annotations
@@ -12,28 +15,41 @@ import sqlite3
 from pathlib import Path
 
 from aggregator_service.storage.disk import Disk
-from shared.errors import UnavailableError
+from shared.errors import ClockError, UnavailableError
 from shared.timeouts import NONCE_SECONDS
 
 NAME = "nonces.sqlite"
 MOST = 10_000  # of one client that are remembered: a client that asks too much shuts out itself alone
 WAITING = f"PRAGMA busy_timeout={NONCE_SECONDS * 1000:.0f}"
 PRAGMAS = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL", WAITING)
-TABLE = """CREATE TABLE IF NOT EXISTS nonces (
-    client TEXT NOT NULL, nonce TEXT NOT NULL, until REAL NOT NULL, PRIMARY KEY (client, nonce)) WITHOUT ROWID"""
-BY_TIME = "CREATE INDEX IF NOT EXISTS nonces_by_time ON nonces (until)"
+TABLES = (
+    "CREATE TABLE IF NOT EXISTS seen (client TEXT NOT NULL, nonce TEXT NOT NULL, created REAL NOT NULL,"
+    " PRIMARY KEY (client, nonce)) WITHOUT ROWID",
+    "CREATE INDEX IF NOT EXISTS seen_by_time ON seen (created)",
+    "CREATE TABLE IF NOT EXISTS floors (client TEXT NOT NULL PRIMARY KEY, created REAL NOT NULL) WITHOUT ROWID",
+)
+OLD = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'nonces'"
+# An older version kept each nonce for two windows after it had come, and not the time of its signature: that was at
+# most one window later than it came.
+TAKEN_OVER = (
+    "INSERT OR IGNORE INTO seen SELECT client, nonce, until - :seconds FROM nonces",
+    "DROP TABLE nonces",
+)
+RAISED = (
+    "INSERT INTO floors SELECT client, max(created) FROM seen WHERE created < :old GROUP BY client"
+    " ON CONFLICT (client) DO UPDATE SET created = max(created, excluded.created)"
+)
 
 
 class Nonces:
-    """What has come, kept for `seconds` each."""
+    """What has come, kept for as long as a signature counts: `seconds` after its time."""
 
     def __init__(self, directory: Path, disk: Disk, *, seconds: float) -> None:
         self._disk, self._seconds = disk, seconds
         with disk.asked(f"a file {NAME} that can be opened"):
             self._connection = sqlite3.connect(directory / NAME, isolation_level=None, check_same_thread=False)
             try:
-                for statement in (*PRAGMAS, TABLE, BY_TIME):
-                    self._connection.execute(statement)
+                self._prepare()
             except BaseException:
                 self.close()
                 raise
@@ -41,17 +57,44 @@ class Nonces:
     def close(self) -> None:
         self._connection.close()
 
-    def first(self, client: str, nonce: str, *, now: float) -> bool:
+    def first(self, client: str, nonce: str, *, created: float, now: float) -> bool:
         """Is this the first time? It is remembered then.
 
-        UnavailableError for a client that has sent too many of late, and while the disk refuses.
+        ClockError for a time that has been forgotten before; UnavailableError for a client that has sent too many of
+        late, and while the disk refuses.
         """
         with self._disk.asked(f"a file {NAME} that can be written"), self._connection as transaction:
             transaction.execute("BEGIN IMMEDIATE")
-            transaction.execute("DELETE FROM nonces WHERE until < ?", (now,))
-            (held,) = transaction.execute("SELECT count(*) FROM nonces WHERE client = ?", (client,)).fetchone()
-            if held >= MOST:
-                expected = f"expected at most {MOST} requests of one client within {self._seconds:g} s"
-                raise UnavailableError(f"{expected}, got more")
-            row = (client, nonce, now + self._seconds)
-            return transaction.execute("INSERT OR IGNORE INTO nonces VALUES (?, ?, ?)", row).rowcount == 1
+            self._forget(now - self._seconds)
+            self._require_remembered(client, created)
+            self._require_room(client)
+            row = (client, nonce, created)
+            return transaction.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", row).rowcount == 1
+
+    def _prepare(self) -> None:
+        for statement in (*PRAGMAS, *TABLES):
+            self._connection.execute(statement)
+        with self._connection as transaction:
+            transaction.execute("BEGIN IMMEDIATE")
+            if transaction.execute(OLD).fetchone()[0]:
+                transaction.execute(TAKEN_OVER[0], {"seconds": self._seconds})
+                transaction.execute(TAKEN_OVER[1])
+
+    def _forget(self, old: float) -> None:
+        """What was signed before this is too old by the clock, and stays too old whatever becomes of the clock."""
+        values = {"old": old}
+        if self._connection.execute("SELECT 1 FROM seen WHERE created < :old LIMIT 1", values).fetchone():
+            self._connection.execute(RAISED, values)
+            self._connection.execute("DELETE FROM seen WHERE created < :old", values)
+
+    def _require_remembered(self, client: str, created: float) -> None:
+        found = self._connection.execute("SELECT created FROM floors WHERE client = ?", (client,)).fetchone()
+        if found is not None and created <= found[0]:
+            expected = f"signature: expected a time after {found[0]:.0f}, the newest of yours that is forgotten"
+            raise ClockError(f"{expected}, got {created:.0f}: a clock has been set back")
+
+    def _require_room(self, client: str) -> None:
+        (held,) = self._connection.execute("SELECT count(*) FROM seen WHERE client = ?", (client,)).fetchone()
+        if held >= MOST:
+            expected = f"expected at most {MOST} requests of one client within {self._seconds:g} s"
+            raise UnavailableError(f"{expected}, got more")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aggregator_service.keys import Keys
-from aggregator_service.signatures import REMEMBERED_WINDOWS, Signatures
+from aggregator_service.signatures import Signatures
 from aggregator_service.storage.disk import Disk
 from aggregator_service.storage.nonces import Nonces
 from shared.errors import AuthenticationError, ClockError, ReplayError
@@ -39,7 +39,7 @@ class Desk:
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
     pair, keys = enrol("east", tmp_path, tmp_path / "keys"), Keys(tmp_path / "keys")
-    nonces = Nonces(tmp_path, Disk(), seconds=REMEMBERED_WINDOWS * WINDOW)
+    nonces = Nonces(tmp_path, Disk(), seconds=WINDOW)
     signatures = Signatures(keys, nonces, seconds=WINDOW, clock=lambda: desk.now)
     desk = Desk(signatures, Signatory("east", read_private(pair.private)))
     yield desk
