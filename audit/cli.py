@@ -16,9 +16,9 @@ from audit.demonstration import plant_break
 from audit.entry import enter
 from audit.evidence import Evidence
 from audit.flags import RoleName
-from audit.inquiry import Inquiry, Mounts, Services, inquire, nobody_to_tell, nothing_to_wait_for
+from audit.inquiry import Inquiry, Services, inquire, nobody_to_tell, nothing_to_wait_for
 from audit.live import Places, read_services
-from audit.probes.meeting import leave, meet, others_left, peer
+from audit.probes.meeting import Part, leave, meet, others_left, peer
 from audit.report import report
 from shared.errors import SettingsError
 from shared.web.calling import Calling
@@ -32,6 +32,9 @@ Certificate = Annotated[Path | None, typer.Option(help="PEM, shown to a service 
 CertificateKey = Annotated[Path | None, typer.Option(help="PEM, the certificate's")]
 Patience = Annotated[
     float, typer.Option(envvar="LPSFED_PROBE_MEET_SECONDS", min=0, max=3600, help="longest silence of the others")
+]
+Expected = Annotated[
+    str, typer.Option(envvar="LPSFED_PROBE_EXPECTED", help="compose, kubernetes: what may be in the part's container")
 ]
 HOME = "http://127.0.0.1:8800"
 
@@ -51,6 +54,8 @@ def probe(
     certificate_key: CertificateKey = None,
     own: Annotated[list[Path] | None, typer.Option(help="folder of the client's own files; repeatable")] = None,
     root: Annotated[Path, typer.Option(help="where others' files are looked for")] = Path("/"),
+    expected: Expected = "",
+    process: Annotated[str, typer.Option(envvar="LPSFED_PROBE_PROCESS", help="of the part, where seen")] = "self",
     meeting: Annotated[Path | None, typer.Option("--meet", envvar="LPSFED_PROBE_MEET", help="folder of all")] = None,
     expect: Annotated[str, typer.Option(envvar="LPSFED_PROBE_EXPECT", help="names that come there: a,b,c")] = "",
     meet_seconds: Patience = 60.0,
@@ -74,7 +79,7 @@ def probe(
         parts=parts,
         outside=flags.outside(outside, outside_udp, outside_name),
         published=flags.ports(published or ()) or flags.likely_ports((part, *parts.values())),
-        mounts=Mounts(root, tuple(own or ())),
+        standing=flags.standing(part, root, own or (), expected, process, (meeting, record and record.parent)),
         services=Services(
             aggregator_url,
             client_url,
@@ -89,6 +94,11 @@ def probe(
     )
     found = asyncio.run(inquire(inquiry))
     _tell(found, as_json=as_json)
+    _conclude(found, part, record, meeting)
+
+
+def _conclude(found: Evidence, part: Part, record: Path | None, meeting: Path | None) -> None:
+    """Written down, where the report is to judge; else an exit code of its own."""
     if record is not None:
         evidence.keep(found, record)
     if meeting is not None:

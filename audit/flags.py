@@ -10,13 +10,16 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from audit.probes import addresses
+from audit.probes.expected import read_expected
 from audit.probes.meeting import PORTS, Part, part_behind
 from audit.probes.network import Outside
+from audit.probes.standing import Standing
 from shared.errors import SettingsError
 from shared.web.address import require_port
 
 PLACE = re.compile(r"(?P<host>[^\s/]+):(?P<port>[0-9]{1,5})")
 CLIENT = re.compile(r"(?P<name>[a-z0-9][a-z0-9_-]{0,62})=(?P<url>https?://[^/?#\s]+)/?")
+PROCESS = re.compile(r"self|[1-9][0-9]{0,9}")
 FIRST_PUBLISHED = PORTS["aggregator"]
 
 
@@ -52,6 +55,17 @@ def outside(place: str, udp: int, name: str) -> Outside:
     if found is None or not 0 < int(found["port"]) < 65536:
         raise SettingsError(f"--outside: expected HOST:PORT, got {place!r}")
     return Outside(found["host"].strip("[]"), int(found["port"]), udp, name)
+
+
+def standing(
+    part: Part, root: Path, own: Iterable[Path], deployment: str, process: str, brought: Iterable[Path | None]
+) -> Standing:
+    """Where to look. `deployment`: none where it is not known what the part's container may have."""
+    if not PROCESS.fullmatch(process):
+        raise SettingsError(f"--process: expected self or a process's number, got {process!r}")
+    may = read_expected(part.role, deployment, part.name) if deployment else None
+    places = tuple(str(place) for place in brought if place is not None)
+    return Standing(root, tuple(own), may, Path("/proc") / process, places)
 
 
 def urls(clients: Iterable[str]) -> dict[str, str]:

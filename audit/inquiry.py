@@ -10,9 +10,10 @@ import httpx
 
 from audit import collect
 from audit.evidence import Evidence, Probe, Role, now
-from audit.probes import addresses, bodies, files, gate, network, uploads
+from audit.probes import addresses, bodies, gate, network, standing, uploads
 from audit.probes.meeting import Part
 from audit.probes.network import Outside, Surroundings
+from audit.probes.standing import Standing
 from client_service.boundary.signing_key import own_key
 from shared.errors import SettingsError
 from shared.signing.messages import Signatory
@@ -20,14 +21,6 @@ from shared.web.address import require_url
 from shared.web.calling import Calling
 
 CALL_SECONDS = 60.0  # a busy machine answers late
-
-
-@dataclass(frozen=True)
-class Mounts:
-    """Where to look for files, and which of them are this part's own."""
-
-    root: Path
-    own: tuple[Path, ...]
 
 
 @dataclass(frozen=True)
@@ -66,7 +59,7 @@ class Inquiry:
     parts: Mapping[str, Part]
     outside: Outside
     published: tuple[int, ...]
-    mounts: Mounts
+    standing: Standing
     services: Services
     recorded: bool
     announce: Callable[[Evidence], None] = nobody_to_tell
@@ -76,9 +69,10 @@ class Inquiry:
 async def inquire(inquiry: Inquiry) -> Evidence:
     """Every probe of the part's role, and then its evidence."""
     probes = await network.probe(_surroundings(inquiry))
-    if inquiry.own.role == "gateway":  # it has no mounts of its own to look at
+    if inquiry.own.role != "gateway" or inquiry.standing.expected is not None:
+        probes += standing.probe(inquiry.standing)
+    if inquiry.own.role == "gateway":
         return Evidence(name=inquiry.own.name, role="gateway", taken_at=now(), probes=tuple(probes))
-    probes += files.probe(inquiry.mounts.root, inquiry.mounts.own)
     found = await (_client(inquiry) if inquiry.own.role == "client" else _aggregator(inquiry))
     return found.model_copy(update={"probes": (*probes, *found.probes)})
 

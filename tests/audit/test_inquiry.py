@@ -16,9 +16,10 @@ from audit import cli, collect, console
 from audit import inquiry as subject
 from audit.case import open_case
 from audit.evidence import Evidence, Sent, gather, keep
-from audit.inquiry import Inquiry, Mounts, Services, inquire
+from audit.inquiry import Inquiry, Services, inquire
 from audit.probes.meeting import Part
 from audit.probes.network import Outside
+from audit.probes.standing import Standing
 from audit.report import report
 from shared.errors import DataError, FederationError, ProtocolError, SettingsError, TooLargeError, UnavailableError
 from shared.signing.enrolment import Pair
@@ -77,9 +78,9 @@ def wanted(running: Federation, name: str, folder: Path) -> Inquiry:
     token.write_text(running.operator.headers["Authorization"].removeprefix("Bearer "))
     services = Services("http://aggregator", f"http://{name}", key, token)
     (folder / "elsewhere" / "empty").mkdir(parents=True, exist_ok=True)
-    mounts = Mounts(folder / "elsewhere", ()) if settings is None else Mounts(settings.shard, (settings.shard,))
+    here = Standing(folder / "elsewhere", ()) if settings is None else Standing(settings.shard, (settings.shard,))
     others = {key: part for key, part in PARTS.items() if key != name}
-    return Inquiry(own, others, Outside(), (8801,), mounts, services, recorded=True)
+    return Inquiry(own, others, Outside(), (8801,), here, services, recorded=True)
 
 
 async def test_all_parts_probed_twice_give_evidence_for_a_report_that_holds(

@@ -1,0 +1,118 @@
+"""What the kernel says of a part's processes -> whether an intruder there would be confined."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from audit.evidence import Probe
+from audit.probes.expected import Expected
+from audit.probes.mountinfo import Mount
+from audit.probes.mounts import is_kernel_s, named
+from audit.probes.walk import Seen
+from shared.words import counted
+
+KIND = "confinement"
+CAPABILITIES = ("CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb")
+FILTER = "2"  # of Seccomp
+MACHINE_S = "pid:[4026531836]"  # the PID namespace that every Linux begins with
+ENGINE_WRITES = {"/proc", "/dev", "/dev/pts", "/dev/mqueue", "/dev/shm", "/dev/console"}
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "console", "ptmx", "pts/*")
+MOST_BYTES = 1 << 16
+Status = dict[str, str]
+
+
+@dataclass
+class Devices:
+    """Device files, wherever they lie."""
+
+    more: list[str] = field(default_factory=list)
+
+    def see(self, entry: Seen) -> None:
+        if not (stat.S_ISCHR(entry.mode) or stat.S_ISBLK(entry.mode)):
+            return
+        if not any(fnmatchcase(entry.place, f"/dev/{name}") for name in DEVICES):
+            self.more.append(entry.place)
+
+
+def probe(process: Path, mounts: Sequence[Mount], expected: Expected, devices: Devices) -> list[Probe]:
+    """`process`: /proc/N of the part; all processes that are seen beside it are held to the same."""
+    found = statuses(process)
+    return [
+        *_of_processes(found),
+        _namespace(process.parent),
+        _root(mounts),
+        _none("writable places", "none but its own and the engine's", writable(mounts, expected)),
+        _none("devices", "none but the usual ones", devices.more),
+    ]
+
+
+def statuses(process: Path) -> list[Status]:
+    """Of `self` alone this process's; else of every process in the part's PID namespace, the part's own first."""
+    others = [] if process.name == "self" else sorted(process.parent.glob("[0-9]*"))
+    read = [_status(one) for one in dict.fromkeys((process, *others))]
+    return [one for one in read if one]
+
+
+def writable(mounts: Iterable[Mount], expected: Expected) -> list[str]:
+    """Where this part could leave something, beside the root, which has a line of its own."""
+    may = {"/", *ENGINE_WRITES, *expected.write}
+    return [one.place for one in mounts if one.writable and one.place not in may and not is_kernel_s(one)]
+
+
+def _status(process: Path) -> Status:
+    """Nothing of a process that has ended meanwhile."""
+    try:
+        with (process / "status").open(encoding="utf-8", errors="replace") as file:
+            lines = file.read(MOST_BYTES).splitlines()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _of_processes(found: Sequence[Status]) -> Iterator[Probe]:
+    """One line for each rule, with what breaks it."""
+    users = (one.get("Uid", "0") for one in found)
+    yield _rule("user", "not 0", found, (f"uid {said}" for said in users if "0" in said.split()))
+    sets = ((name, one.get(name, "untold")) for one in found for name in CAPABILITIES)
+    yield _rule("capabilities", "none", found, (f"{name} {said}" for name, said in sets if said.strip("0")))
+    yield _rule("no new privileges", "1", found, _unlike(found, "NoNewPrivs", "1"))
+    yield _rule("seccomp", "a filter (2)", found, _unlike(found, "Seccomp", FILTER))
+
+
+def _unlike(found: Iterable[Status], name: str, wanted: str) -> list[str]:
+    return [said for said in (one.get(name, "untold") for one in found) if said != wanted]
+
+
+def _rule(name: str, expected: str, found: Sequence[Status], broken: Iterable[str]) -> Probe:
+    told = list(broken)
+    good = f"so of {counted(len(found), 'process', 'processes')}" if found else "no process could be looked at"
+    observed = named(" ".join(one.split()) for one in told) if told else good
+    return Probe(kind=KIND, name=name, expected=expected, observed=observed, held=bool(found) and not told)
+
+
+def _namespace(proc: Path) -> Probe:
+    """The part's, in which this probe stands too."""
+    try:
+        found = os.readlink(proc / "self" / "ns" / "pid")
+    except OSError:
+        found = "untold"
+    held = found not in (MACHINE_S, "untold")
+    observed = "its own" if held else "the machine's" if found == MACHINE_S else found
+    return Probe(kind=KIND, name="processes", expected="a namespace of its own", observed=observed, held=held)
+
+
+def _root(mounts: Iterable[Mount]) -> Probe:
+    roots = [one for one in mounts if one.place == "/"]
+    held = bool(roots) and not any(one.writable for one in roots)
+    observed = "read-only" if held else "writable" if roots else "untold"
+    return Probe(kind=KIND, name="root file system", expected="read-only", observed=observed, held=held)
+
+
+def _none(name: str, expected: str, places: Sequence[str]) -> Probe:
+    observed = named(places) if places else "none"
+    return Probe(kind=KIND, name=name, expected=expected, observed=observed, held=not places)

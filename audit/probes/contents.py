@@ -1,0 +1,62 @@
+"""Files beneath a part's mounts -> those that should not be there, by their first bytes and not by their names."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from audit.evidence import Probe
+from audit.probes.expected import Expected
+from audit.probes.mounts import ENGINE_S, named
+from audit.probes.recognised import HEAD_BYTES, ROWS, recognise
+from audit.probes.walk import Seen, Walk
+from shared.words import counted
+
+KIND = "contents"
+SOUGHT = ("private key", "token", "Parquet", "Arrow", "SQLite", "arrays", "archive", "rows")
+MOST_FILES = 200_000
+IMAGE_S = "/"  # the mount of the image's own files, which are not read
+
+
+@dataclass
+class Contents:
+    """Every file beneath a mount is opened and its head read; what is told is the mount in which one lies, no name."""
+
+    expected: Expected
+    found: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    read: int = 0
+    closed: int = 0
+
+    def see(self, entry: Seen) -> None:
+        if not entry.is_file or entry.mount == IMAGE_S or self.read > MOST_FILES:
+            return
+        self.read += 1
+        try:
+            kind = recognise(*_head(entry.path))
+        except OSError:
+            self.closed += 1
+            return
+        hosts = kind == ROWS and entry.place in ENGINE_S  # names and addresses, as an engine writes them
+        if kind is not None and not hosts and not self.expected.may_lie(kind, entry.place):
+            self.found[kind].append(entry.mount)
+
+    def probes(self, seen: Walk) -> Iterator[Probe]:
+        closed = f", {counted(self.closed, 'file')} closed to it" if self.closed else ""
+        rest = f"{counted(self.read, 'file')} read{closed}" if self.read <= MOST_FILES else "more than could be read"
+        for kind in SOUGHT:
+            there = self.found[kind]
+            observed = f"{len(there)} at {named(there)}" if there else f"none; {rest}"
+            held = seen.counts and not there and self.read <= MOST_FILES
+            yield Probe(kind=KIND, name=kind, expected="none but in its place", observed=observed, held=held)
+
+
+def _head(path: Path) -> tuple[bytes, int]:
+    """The first bytes and the size; a file that has become something else meanwhile is not waited for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        about = os.fstat(file.fileno())
+        return (file.read(HEAD_BYTES), about.st_size) if stat.S_ISREG(about.st_mode) else (b"", 0)

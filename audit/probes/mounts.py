@@ -1,0 +1,64 @@
+"""What is mounted in a part's container -> whether it is only what its role needs, and what every engine gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from audit.evidence import Probe
+from audit.probes.expected import Expected
+from audit.probes.mountinfo import Mount
+from shared.words import counted
+
+KIND = "mounts"
+ENGINE_S = {
+    *("/", "/proc", "/sys", "/sys/firmware", "/dev", "/dev/pts", "/dev/mqueue", "/dev/shm", "/dev/console"),
+    *("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/sbin/docker-init", "/usr/sbin/docker-init"),
+}
+# Beneath these two an engine covers what must not be seen, and shows control groups: never a disk.
+KERNEL_S = {
+    "/proc/": {"proc", "tmpfs", "devtmpfs"},
+    "/sys/": {"sysfs", "tmpfs", "cgroup", "cgroup2"},
+}
+MOST_NAMES = 5
+
+
+def probe(mounts: Sequence[Mount], expected: Expected) -> list[Probe]:
+    """A private key, a shard or a socket comes into a container by a mount: each one more than expected is named."""
+    known = {*expected.read, *expected.write}
+    more = [one.place for one in mounts if one.place not in known and not is_engine_s(one)]
+    own = sum(one.place in known for one in mounts)
+    seen = f"{counted(len(mounts), 'mount')}, {own} of its own"
+    return [
+        Probe(
+            kind=KIND,
+            name="places",
+            expected="none but its own and the engine's",
+            observed=f"also {named(more)}" if more else f"none; {seen}",
+            held=not more,
+        ),
+        control(mounts),
+    ]
+
+
+def is_engine_s(mount: Mount) -> bool:
+    """Does every container have it?"""
+    return mount.place in ENGINE_S or is_kernel_s(mount)
+
+
+def is_kernel_s(mount: Mount) -> bool:
+    """Beneath /proc or /sys, and no disk."""
+    return any(mount.place.startswith(place) and mount.system in systems for place, systems in KERNEL_S.items())
+
+
+def control(mounts: Sequence[Mount]) -> Probe:
+    """A list without a root is none."""
+    held = any(one.place == "/" for one in mounts)
+    observed = counted(len(mounts), "mount") if mounts else "none could be read"
+    return Probe(kind="control: mounts", name="the list", expected="one with the root", observed=observed, held=held)
+
+
+def named(places: Iterable[str]) -> str:
+    """Places by their names, or the first of many."""
+    told = sorted(dict.fromkeys(places))
+    more = f" and {len(told) - MOST_NAMES} more" if len(told) > MOST_NAMES else ""
+    return ", ".join(told[:MOST_NAMES]) + more

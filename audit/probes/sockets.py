@@ -1,0 +1,75 @@
+"""UNIX sockets that a part could reach -> whether there is any, and whether a container engine answers behind one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from audit.evidence import Probe
+from audit.probes.mounts import named
+from audit.probes.walk import Seen, Walk
+
+KIND = "sockets"
+SECONDS = 2.0
+MOST_ASKED = 16
+ASKING_BY_HTTP = b"GET /_ping HTTP/1.0\r\nHost: engine\r\n\r\n"
+ENGINES = (b"docker", b"libpod", b"api-version", b"ostype")  # in the head of an answer
+USUAL_NAMES = ("docker.sock", "containerd.sock", "crio.sock", "podman.sock")  # of one that this part may not even ask
+# What a client of gRPC begins with, as containerd's and CRI's do: the other side answers with its settings.
+ASKING_BY_GRPC = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
+SETTINGS = slice(3, 4), b"\4"
+
+
+@dataclass
+class Sockets:
+    """Where sockets lie, under whatever name."""
+
+    paths: list[Path] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+
+    def see(self, entry: Seen) -> None:
+        if stat.S_ISSOCK(entry.mode):
+            self.paths.append(entry.path)
+            self.places.append(entry.place)
+
+    def probes(self, seen: Walk) -> Iterator[Probe]:
+        """Where it is known what should be there: a container of this system has no socket at all."""
+        observed = f"{len(self.places)}: {named(self.places)}" if self.places else f"none; {seen.words}"
+        held = seen.counts and not self.places
+        yield Probe(kind=KIND, name="of UNIX", expected="none", observed=observed, held=held)
+        yield self.engine()
+
+    def engine(self) -> Probe:
+        """An engine under another name is found by its answer."""
+        asked = zip(self.paths[:MOST_ASKED], self.places, strict=False)
+        there = [place for path, place in asked if path.name in USUAL_NAMES or is_engine(path)]
+        observed = f"at {named(there)}" if there else "none"
+        return Probe(kind=KIND, name="a container engine's", expected="none", observed=observed, held=not there)
+
+
+def is_engine(path: Path) -> bool:
+    """Does an engine's API answer there, by HTTP or by gRPC?"""
+    by_http = _answer(path, ASKING_BY_HTTP).lower()
+    if by_http.startswith(b"http/") and any(word in by_http for word in ENGINES):
+        return True
+    part, sign = SETTINGS
+    return _answer(path, ASKING_BY_GRPC)[part] == sign
+
+
+def _answer(path: Path, asking: bytes) -> bytes:
+    """The first of what comes back; nothing where nobody answers, or where this part may not ask."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
+            one.settimeout(SECONDS)
+            one.connect(f"/proc/self/fd/{folder}/{path.name}")  # an address of a socket is 107 bytes at most
+            one.sendall(asking)
+            return one.recv(4096)
+    except OSError:
+        return b""
+    finally:
+        os.close(folder)

@@ -1,0 +1,98 @@
+"""A folder -> every entry beneath it that may be seen, with its place in the container; no link is followed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from shared.words import counted
+
+SKIPPED = ("proc", "sys")  # of the root: the kernel's own, with nobody's files
+MOST_ENTRIES = 5_000_000
+
+
+@dataclass(frozen=True)
+class Seen:
+    """`place`: as the part itself calls it; `mount`: the mount in which it lies; `path`: as this process reaches it."""
+
+    path: Path
+    place: str
+    mount: str
+    name: str
+    mode: int  # the kind of entry alone, as in stat.S_IFMT
+
+    @property
+    def is_file(self) -> bool:
+        return stat.S_ISREG(self.mode)
+
+
+class Looker(Protocol):
+    """Who is shown every entry."""
+
+    def see(self, entry: Seen) -> None: ...
+
+
+@dataclass
+class Walk:
+    """How much was seen. `complete` is False where there was more than could be looked at."""
+
+    looked_at: int = 0
+    closed: int = 0
+    complete: bool = True
+
+    @property
+    def words(self) -> str:
+        closed = f", {counted(self.closed, 'folder')} closed to it" if self.closed else ""
+        looked = f"{counted(self.looked_at, 'entry', 'entries')} looked at{closed}"
+        return looked if self.complete else f"{looked} and more left"
+
+    @property
+    def counts(self) -> bool:
+        """May what was not found be called absent?"""
+        return self.complete and self.looked_at > 0
+
+
+def walk(root: Path, lookers: Sequence[Looker], mounts: Iterable[str] = ()) -> Walk:
+    """Show every entry beneath `root` to each of the lookers. `mounts`: places at which something else is mounted."""
+    found, top, known = Walk(), Path(os.path.abspath(root)), {*mounts}
+    waiting: list[tuple[Path, str, str]] = [(top, "/", "/")]
+    while waiting and found.complete:
+        folder, place, mount = waiting.pop()
+        for entry in _entries(folder, found):
+            found.looked_at += 1
+            inner = f"{place.rstrip('/')}/{entry.name}"
+            within = inner if inner in known else mount
+            seen = Seen(folder / entry.name, inner, within, entry.name, _mode(entry))
+            for looker in lookers:
+                looker.see(seen)
+            if stat.S_ISDIR(seen.mode) and not (folder == top and entry.name in SKIPPED):
+                waiting.append((seen.path, inner, within))
+        found.complete = found.looked_at <= MOST_ENTRIES
+    return found
+
+
+def _entries(folder: Path, found: Walk) -> Iterator[os.DirEntry[str]]:
+    """None of a folder that may not be read: what is in it may not be read either."""
+    try:
+        with os.scandir(folder) as entries:
+            yield from entries
+    except OSError:
+        found.closed += 1
+
+
+def _mode(entry: os.DirEntry[str]) -> int:
+    """Only what is neither folder nor file nor link has to be asked for."""
+    if entry.is_symlink():
+        return stat.S_IFLNK
+    if entry.is_dir(follow_symlinks=False):
+        return stat.S_IFDIR
+    if entry.is_file(follow_symlinks=False):
+        return stat.S_IFREG
+    try:
+        return stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)
+    except OSError:
+        return 0
