@@ -108,11 +108,17 @@ def test_both_modes_end_with_the_same_parameters(described: Described, sent: Sen
 
 
 def rows(updates: Sent) -> Iterator[bytes]:
-    """Every row of every tensor of every update, in each form in which it could lie somewhere; and each M."""
-    for update in updates.values():
-        for value in update.arrays.values():
-            for row in np.atleast_2d(value):
-                if np.count_nonzero(row) > 1:
+    """Every row of every tensor of every update, in each form in which it could lie somewhere; and each M.
+
+    A row that all clients of a round sent alike, because training left it as it had been, is the mean's row too: it
+    tells nothing of one of them and is left out.
+    """
+    for (_, number), update in updates.items():
+        others = [other for (_, n), other in updates.items() if n == number and other is not update]
+        for name, value in update.arrays.items():
+            for place, row in enumerate(np.atleast_2d(value)):
+                alike = all(np.array_equal(np.atleast_2d(other.arrays[name])[place], row) for other in others)
+                if np.count_nonzero(row) > 1 and not alike:
                     forms = (row.astype("<f4"), row.astype("<f8"), fixed_point.encode(row, "sought").astype("<u8"))
                     yield from (form.tobytes() for form in forms)
         margin = np.float64(update.scalars["margin"])
