@@ -34,7 +34,8 @@ Patience = Annotated[
     float, typer.Option(envvar="LPSFED_PROBE_MEET_SECONDS", min=0, max=3600, help="longest silence of the others")
 ]
 Expected = Annotated[
-    str, typer.Option(envvar="LPSFED_PROBE_EXPECTED", help="compose, kubernetes: what may be in the part's container")
+    str,
+    typer.Option(envvar="LPSFED_PROBE_EXPECTED", help="compose or kubernetes, and gpu: what its container may have"),
 ]
 HOME = "http://127.0.0.1:8800"
 

@@ -13,6 +13,7 @@ from cryptography import x509
 
 from aggregator_service.metrics import Metrics
 from aggregator_service.settings import AggregatorSettings
+from audit.probes.expected import read_expected
 from client_service.settings import ClientSettings
 from shared.signing.keys import read_public
 from shared.signing.registry import read_registry
@@ -60,8 +61,9 @@ def test_every_service_of_ours_is_confined(name: str) -> None:
 def test_no_service_has_the_engine_s_socket_or_more_rights(name: str) -> None:
     service = SERVICES[name]
     assert "docker.sock" not in json.dumps(service)
-    assert not {"privileged", "cap_add", "devices", "pid", "ipc", "userns_mode"} & set(service)
+    assert not {"privileged", "cap_add", "devices", "ipc", "userns_mode"} & set(service)
     assert service.get("network_mode", "none") != "host"
+    assert service.get("pid") == (service["network_mode"] if name.startswith("probe-") else None)
     assert service["cap_drop"] == ["ALL"] and service["read_only"]
 
 
@@ -180,11 +182,23 @@ def test_every_part_that_serves_has_a_probe_in_its_place_with_its_mounts() -> No
     serving = {name for name in SERVICES if re.fullmatch(r"aggregator|client-\d|gateway(-\d)?", name)}
     for name in serving:
         probe = SERVICES[f"probe-{name}"]
-        assert probe["network_mode"] == f"service:{name}"
-        assert probe.get("volumes_from", []) == ([f"{name}:ro"] if mounts(name) else [])
+        assert probe["network_mode"] == probe["pid"] == f"service:{name}"
+        assert probe["init"] is False and probe["environment"]["LPSFED_PROBE_PROCESS"] == "1"
+        assert probe["volumes_from"] == [f"{name}:ro"]
         assert f"probe-{name}" in SERVICES["report"]["depends_on"]
     expected = SERVICES["probe-aggregator"]["environment"]["LPSFED_PROBE_EXPECT"].split(",")
     assert set(expected) == serving
+
+
+@pytest.mark.parametrize("name", ["aggregator", "gateway", "gateway-1", "client-1", "client-2", "client-3", "client-4"])
+def test_what_its_probe_expects_of_a_part_is_what_it_is_given(name: str) -> None:
+    role = name.partition("-")[0]
+    expected = read_expected(role, "compose", name)
+    written = {place for place in mounts(name).values() if not place.endswith(":ro")}
+    written |= {place.partition(":")[0] for place in SERVICES[name]["tmpfs"]}
+    read = {place.removesuffix(":ro") for place in mounts(name).values() if place.endswith(":ro")}
+    assert written <= set(expected.write) <= {"/state", "/tmp"} and read <= set(expected.read)
+    assert role == "gateway" or (read, written) == (set(expected.read), set(expected.write))
 
 
 def test_every_setting_that_it_gives_is_one() -> None:
@@ -244,3 +258,9 @@ def test_the_file_for_newer_engines_adds_a_start_interval_to_each_health_check_a
     added = yaml.safe_load((ROOT / "docker-compose.start-interval.yml").read_text())["services"]
     assert set(added) == {"aggregator", *(f"client-{number}" for number in NUMBERS)}
     assert all(one == {"healthcheck": {"start_interval": "2s"}} for one in added.values())
+
+
+def test_the_file_for_a_gpu_tells_the_clients_probes_of_it() -> None:
+    added = yaml.safe_load((ROOT / "docker-compose.gpu.yml").read_text())["services"]
+    told = {name: one["environment"]["LPSFED_PROBE_EXPECTED"] for name, one in added.items() if "probe" in name}
+    assert told == {f"probe-client-{number}": "compose,gpu" for number in NUMBERS}

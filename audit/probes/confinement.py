@@ -6,11 +6,10 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from audit.evidence import Probe
-from audit.probes.expected import Expected
+from audit.probes.expected import Expected, is_among
 from audit.probes.mountinfo import Mount
 from audit.probes.mounts import is_kernel_s, named
 from audit.probes.walk import Seen
@@ -20,8 +19,9 @@ KIND = "confinement"
 CAPABILITIES = ("CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb")
 FILTER = "2"  # of Seccomp
 MACHINE_S = "pid:[4026531836]"  # the PID namespace that every Linux begins with
-ENGINE_WRITES = {"/proc", "/dev", "/dev/pts", "/dev/mqueue", "/dev/shm", "/dev/console"}
-DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "console", "ptmx", "pts/*")
+ENGINE_WRITES = ("/proc", "/dev", "/dev/pts", "/dev/mqueue", "/dev/shm", "/dev/console")
+USUAL = ("null", "zero", "full", "random", "urandom", "tty", "console", "ptmx", "pts/*")
+DEVICES = tuple(f"/dev/{name}" for name in USUAL)
 MOST_BYTES = 1 << 16
 Status = dict[str, str]
 
@@ -30,12 +30,13 @@ Status = dict[str, str]
 class Devices:
     """Device files, wherever they lie."""
 
+    expected: tuple[str, ...] = ()
     more: list[str] = field(default_factory=list)
 
     def see(self, entry: Seen) -> None:
         if not (stat.S_ISCHR(entry.mode) or stat.S_ISBLK(entry.mode)):
             return
-        if not any(fnmatchcase(entry.place, f"/dev/{name}") for name in DEVICES):
+        if not is_among(entry.place, (*DEVICES, *self.expected)):
             self.more.append(entry.place)
 
 
@@ -60,8 +61,8 @@ def statuses(process: Path) -> list[Status]:
 
 def writable(mounts: Iterable[Mount], expected: Expected) -> list[str]:
     """Where this part could leave something, beside the root, which has a line of its own."""
-    may = {"/", *ENGINE_WRITES, *expected.write}
-    return [one.place for one in mounts if one.writable and one.place not in may and not is_kernel_s(one)]
+    may = ("/", *ENGINE_WRITES, *expected.write)
+    return [one.place for one in mounts if one.writable and not is_kernel_s(one) and not is_among(one.place, may)]
 
 
 def _status(process: Path) -> Status:

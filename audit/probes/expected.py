@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from functools import reduce
 from pathlib import Path
 
 from pydantic import Field, ValidationError
@@ -18,32 +19,45 @@ PRIVATE_KEY = "private key"
 
 
 class Expected(Message):
-    """Mounts that are read and that are written, and where in them which kind of content may lie.
+    """Mounts that are read and that are written, and where in them which kind of content may lie: patterns of places.
 
-    `own`: files among which anything may be but a private key. `contents`: a kind of content -> patterns of places.
+    `own`: files among which anything may be but a private key. `devices`, `sockets`: those
+    that come with special hardware.
     """
 
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    sockets: tuple[str, ...] = ()
     contents: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
 
     def may_lie(self, kind: str, place: str) -> bool:
         """May a file with content of this kind be there? A private key only where one is expected."""
         own = () if kind == PRIVATE_KEY else self.own
-        return any(fnmatchcase(place, pattern) for pattern in (*own, *self.contents.get(kind, ())))
+        return is_among(place, (*own, *self.contents.get(kind, ())))
 
 
-def read_expected(role: Role, deployment: str, name: str) -> Expected:
-    """SettingsError where nobody has written down what such a part may have."""
+def is_among(place: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(place, pattern) for pattern in patterns)
+
+
+def read_expected(role: Role, deployments: str, name: str) -> Expected:
+    """All of `compose`, or of `compose,gpu`. SettingsError where nobody has written down what such a part may have."""
     path = FOLDER / f"{role}.toml"
     found = tomllib.loads(path.read_text(encoding="utf-8"))
-    if deployment not in found:
-        raise SettingsError(f"{path.name}: expected one of {', '.join(found)}, got {deployment!r}")
+    wanted = deployments.split(",")
+    if unknown := [one for one in wanted if one not in found]:
+        raise SettingsError(f"{path.name}: expected of {', '.join(found)}, got {unknown[0]!r}")
     try:
-        return _named(Expected.model_validate(found[deployment]), name)
+        return _named(reduce(_both, (Expected.model_validate(found[one]) for one in wanted)), name)
     except ValidationError as error:
         raise SettingsError(f"{path.name}: expected lists of places, got others ({error.error_count()})") from None
+
+
+def _both(one: Expected, more: Expected) -> Expected:
+    lists = {key: (*getattr(one, key), *getattr(more, key)) for key in ("read", "write", "own", "devices", "sockets")}
+    return one.model_copy(update={**lists, "contents": {**one.contents, **more.contents}})
 
 
 def _named(expected: Expected, name: str) -> Expected:

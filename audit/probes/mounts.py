@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from audit.evidence import Probe
-from audit.probes.expected import Expected
+from audit.probes.expected import Expected, is_among
 from audit.probes.mountinfo import Mount
 from shared.words import counted
 
@@ -24,9 +24,9 @@ MOST_NAMES = 5
 
 def probe(mounts: Sequence[Mount], expected: Expected) -> list[Probe]:
     """A private key, a shard or a socket comes into a container by a mount: each one more than expected is named."""
-    known = {*expected.read, *expected.write}
-    more = [one.place for one in mounts if one.place not in known and not is_engine_s(one)]
-    own = sum(one.place in known for one in mounts)
+    known = (*expected.read, *expected.write)
+    more = [one.place for one in mounts if not is_engine_s(one) and not is_among(one.place, known)]
+    own = sum(is_among(one.place, known) for one in mounts)
     seen = f"{counted(len(mounts), 'mount')}, {own} of its own"
     return [
         Probe(

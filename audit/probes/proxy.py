@@ -66,12 +66,15 @@ async def _refused(what: str, addresses: Sequence[str], port: int, request: str)
 
 
 async def answering(name: str, addresses: Sequence[str], port: int, tls: ssl.SSLContext | None = None) -> Probe:
-    """The control: what a gateway must reach, it reaches; with `tls` where it answers by TLS."""
+    """The control: what a gateway must reach, it reaches; with `tls` where it answers by TLS.
+
+    All addresses at once: those on other networks do not answer, and each is waited for.
+    """
     request = b"GET /health/live HTTP/1.1\r\nHost: health\r\nConnection: close\r\n\r\n"
     if tls is None:
-        found = [await status(address, port, request) for address in addresses]
+        found = await asyncio.gather(*(status(address, port, request) for address in addresses))
     else:
-        found = [await status_by_tls(address, port, request, name, tls) for address in addresses]
+        found = await asyncio.gather(*(status_by_tls(address, port, request, name, tls) for address in addresses))
     answers = [one for one in found if one is not None]
     return Probe(
         kind="control: its own part",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from audit.evidence import Probe
+from audit.probes.expected import is_among
 from audit.probes.mounts import named
 from audit.probes.walk import Seen, Walk
 
@@ -28,11 +29,12 @@ SETTINGS = slice(3, 4), b"\4"
 class Sockets:
     """Where sockets lie, under whatever name."""
 
+    expected: tuple[str, ...] = ()
     paths: list[Path] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
 
     def see(self, entry: Seen) -> None:
-        if stat.S_ISSOCK(entry.mode):
+        if stat.S_ISSOCK(entry.mode) and not is_among(entry.place, self.expected):
             self.paths.append(entry.path)
             self.places.append(entry.place)
 

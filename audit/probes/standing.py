@@ -51,7 +51,7 @@ def probe(here: Standing) -> list[Probe]:
 
 def _looked(here: Standing, expected: Expected, names: Names, there: Sequence[Mount], root: Path) -> Iterator[Probe]:
     """All of it in one walk."""
-    contents, sockets, devices = Contents(expected), Sockets(), Devices()
+    contents, sockets, devices = Contents(expected), Sockets(expected.sockets), Devices(expected.devices)
     seen = walk(root, [names, contents, sockets, devices], [one.place for one in there])
     yield from mounts.probe(there, expected)
     yield from names.probes(seen)

@@ -62,5 +62,13 @@ def test_places_with_spaces_are_read_as_they_are(tmp_path: Path) -> None:
 
 
 def test_how_a_part_is_deployed_must_be_known() -> None:
-    with pytest.raises(SettingsError, match=r"gateway.toml: expected one of compose, got 'kubernetes'"):
+    with pytest.raises(SettingsError, match=r"gateway.toml: expected of compose, got 'kubernetes'"):
         read_expected("gateway", "kubernetes", "gateway")
+
+
+def test_what_a_gpu_brings_is_expected_where_one_is_and_only_of_a_client() -> None:
+    bare, both = (read_expected("client", said, "client-1") for said in ("compose", "compose,gpu"))
+    assert "/dev/nvidia*" in both.devices and not bare.devices and set(bare.read) < set(both.read)
+    assert both.contents == bare.contents and both.own == bare.own
+    with pytest.raises(SettingsError, match="got 'gpu'"):
+        read_expected("aggregator", "compose,gpu", "aggregator")
