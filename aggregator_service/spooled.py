@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import TypeVar
 
 from aggregator_service.aggregation import Archive
@@ -16,7 +15,7 @@ T = TypeVar("T")
 async def taken_in(
     archive: Archive,
     body: AsyncIterator[bytes],
-    inspect: Callable[[Path], T],
+    inspect: Callable[[str], T],
     take: Callable[[Blob, T], Awaitable[tuple[Receipt, bool]]],
 ) -> tuple[Receipt, bool]:
     """The receipt that `take` gives for what `inspect` has found in the body's file, and whether it is new.
@@ -35,7 +34,7 @@ async def taken_in(
     return receipt, new
 
 
-async def _inspected(archive: Archive, blob: Blob, inspect: Callable[[Path], T]) -> T:
+async def _inspected(archive: Archive, blob: Blob, inspect: Callable[[str], T]) -> T:
     """The file of a body that is refused is gone, and that of one which a shutdown cut off here."""
     try:
         with archive.database.disk.asked("the body to be read again"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from aggregator_service import rounds
 from aggregator_service.conductor import Clock, Conductor
@@ -74,7 +73,7 @@ class Uploads:
             return receipt, True
 
 
-def inspect(declaration: Declaration, path: Path) -> Scalars:
+def inspect(declaration: Declaration, path: str) -> Scalars:
     """The scalars of a spooled body that is exactly what was declared; ProtocolError for any other."""
     try:
         specification, content = open_parameters(path)

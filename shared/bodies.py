@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -56,9 +57,9 @@ def _values(array: Float32) -> Iterable[bytes]:
     return (flat[begin : begin + PIECE].tobytes() for begin in range(0, flat.size, PIECE))
 
 
-def places(path: Path) -> dict[str, tuple[int, Shape]]:
+def places(path: str | Path) -> dict[str, tuple[int, Shape]]:
     """Where each array of a stored body begins, in bytes from the file's start, and its shape."""
-    with path.open("rb") as file:
+    with open(path, "rb") as file:
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
         entries = json.loads(file.read(length))
     start = LENGTH_BYTES + length
@@ -66,12 +67,12 @@ def places(path: Path) -> dict[str, tuple[int, Shape]]:
     return {name: (start + entry["data_offsets"][0], tuple(entry["shape"])) for name, entry in found.items()}
 
 
-def stored(path: Path, begin: int, shape: Shape) -> Float32:
+def stored(path: str | Path, begin: int, shape: Shape) -> Float32:
     """One array of a stored body, read and not mapped: where the disk fails, this raises and does not end the process.
 
     ProtocolError where the file ends before.
     """
     count = int(np.prod(shape, dtype=np.int64))
-    if begin + VALUE_BYTES * count > path.stat().st_size:
+    if begin + VALUE_BYTES * count > os.stat(path).st_size:
         raise ProtocolError(f"expected {count} values from byte {begin} on, got a file that ends before")
     return np.fromfile(path, dtype="<f4", count=count, offset=begin).reshape(shape)

@@ -6,6 +6,7 @@ A body has one form alone: whoever reads it holds it, to the byte, against what 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def decode_masked(declaration: Declaration, body: bytes) -> MaskedUpdate:
     return found
 
 
-def open_masked(declaration: Declaration, path: Path) -> MaskedUpdate:
+def open_masked(declaration: Declaration, path: str | Path) -> MaskedUpdate:
     """The same of a spooled body, whose tensors stay on the disk until they are asked for."""
     try:
         with safe_open(path, framework="numpy") as body:
@@ -57,9 +58,9 @@ def open_masked(declaration: Declaration, path: Path) -> MaskedUpdate:
         MaskedUpdate(header, {n: np.zeros(shape, "u8") for n, shape in vector.layout(declaration).items()})
     )
     front = blank[: 8 + int.from_bytes(blank[:8], "little")]
-    with path.open("rb") as file:
+    with open(path, "rb") as file:
         same = file.read(len(front)) == front
-    if not same or path.stat().st_size != len(blank):
+    if not same or os.stat(path).st_size != len(blank):
         raise ProtocolError("expected the masked vector in the one form that a client writes, got another form of it")
     found = MaskedUpdate(header, StoredVector(path, names))
     _require(declaration, found)
@@ -80,7 +81,7 @@ def _blank(declaration: Declaration, header: MaskedHeader) -> bytes:
 class StoredVector(Mapping[str, Ring]):
     """The tensors of a masked body on the disk, each read when asked for."""
 
-    def __init__(self, path: Path, names: tuple[str, ...]) -> None:
+    def __init__(self, path: str | Path, names: tuple[str, ...]) -> None:
         self._path, self._names = path, names
 
     def __getitem__(self, name: str) -> Ring:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def encode(parameters: Parameters) -> bytes:
 class StoredArrays(Mapping[str, Float32]):
     """The arrays of a safetensors file, each read when asked for: a whole update never lies in memory."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str | Path) -> None:
         self._path, self._names = path, tuple(places(path))
 
     def __getitem__(self, name: str) -> Float32:
@@ -49,7 +50,7 @@ class StoredArrays(Mapping[str, Float32]):
         return len(self._names)
 
 
-def open_parameters(path: Path) -> tuple[tuple[TensorSpec, ...], Parameters]:
+def open_parameters(path: str | Path) -> tuple[tuple[TensorSpec, ...], Parameters]:
     """What a spooled body holds: the specification it claims, and its content, lazily. ProtocolError if malformed."""
     try:
         with safe_open(path, framework="numpy") as body:
@@ -102,16 +103,16 @@ def _check_finite(arrays: Arrays, scalars: Scalars) -> None:
             raise ProtocolError(f"expected finite values, got NaN or infinity in {name!r}")
 
 
-def require_canonical(path: Path, declaration: Declaration, scalars: Scalars) -> None:
+def require_canonical(path: str | Path, declaration: Declaration, scalars: Scalars) -> None:
     """ProtocolError unless a spooled body is, to the byte but for its tensors' values, what `encode` writes.
 
     A reader of safetensors passes over fields, repetitions and spaces in a header that could carry anything.
     """
     shapes = {spec.name: spec.shape for spec in declaration.tensors}
     expected = head(shapes, scalars)
-    with path.open("rb") as file:
+    with open(path, "rb") as file:
         same = file.read(len(expected)) == expected
-    if not same or path.stat().st_size != body_size(shapes, scalars):
+    if not same or os.stat(path).st_size != body_size(shapes, scalars):
         raise ProtocolError("expected the update in the one form that a client writes, got another form of it")
 
 

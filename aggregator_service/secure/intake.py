@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 from aggregator_service import rounds
@@ -182,7 +181,7 @@ def require_own(address: Address, message: FromClient) -> None:
         raise ProtocolError(f"expected a message of round {address.round} of {address.run}, got one of another")
 
 
-def inspect(declaration: Declaration, address: Address, path: Path) -> MaskedHeader:
+def inspect(declaration: Declaration, address: Address, path: str) -> MaskedHeader:
     """The header of a spooled body that is exactly what this client may send in this round."""
     header = open_masked(declaration, path).header
     require_own(address, header)

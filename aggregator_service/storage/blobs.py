@@ -1,6 +1,9 @@
 """Streams of bytes -> durable files: spooled beside their final place while hashed, synced, then renamed.
 
 What is read again is first held against the digest that it was stored under.
+
+The paths of blobs are plain strings. pathlib interns every part of a path, and the interpreter's table of interned
+strings keeps the places of those that have gone until it is built anew: it would grow with every upload.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ import hashlib
 import os
 import uuid
 from collections.abc import AsyncIterator, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,10 +41,11 @@ class Spool:
     """
 
     def __init__(self, directory: Path, disk: Disk) -> None:
-        stem = directory / uuid.uuid4().hex
-        self._part, self._whole, self._disk = stem.with_suffix(PART), stem.with_suffix(WHOLE), disk
+        self._directory, self._name, self._disk = directory, uuid.uuid4().hex + WHOLE, disk
+        self._whole = os.path.join(directory, self._name)
+        self._part = self._whole.removesuffix(WHOLE) + PART
         with disk.asked("a new file"):
-            self._file = self._part.open("xb")
+            self._file = open(self._part, "xb")  # noqa: SIM115 - it is closed with this
         self._hash = hashlib.sha256()
         self._durable = False
         self.size = 0
@@ -54,8 +59,8 @@ class Spool:
                 self._file.close()  # where there is no room this fails too: it writes what is still in memory
             finally:
                 if not self._durable:
-                    self._part.unlink(missing_ok=True)
-                    self._whole.unlink(missing_ok=True)
+                    _remove(self._part)
+                    _remove(self._whole)
 
     def write(self, piece: bytes) -> None:
         self._hash.update(piece)
@@ -67,10 +72,10 @@ class Spool:
         with self._disk.asked(f"{self.size} bytes to be stored"):
             self._file.flush()
             os.fsync(self._file.fileno())
-            self._part.rename(self._whole)
-            sync_directory(self._whole.parent)
+            os.rename(self._part, self._whole)
+            sync_directory(self._directory)
         self._durable = True
-        return Blob(self._whole.name, self._hash.hexdigest(), self.size)
+        return Blob(self._name, self._hash.hexdigest(), self.size)
 
 
 class Blobs:
@@ -83,8 +88,8 @@ class Blobs:
             directory.mkdir(parents=True, exist_ok=True)
             sync_directory(directory.parent)
 
-    def path(self, name: str) -> Path:
-        return self.directory / name
+    def path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
 
     def save(self, body: Iterable[bytes]) -> Blob:
         """Store a body that comes in pieces."""
@@ -119,7 +124,7 @@ class Blobs:
                 return f"expected sha256 {digest}, got no file"
 
     def _difference(self, name: str, digest: str) -> str | None:
-        with self.path(name).open("rb") as file:
+        with open(self.path(name), "rb") as file:
             status = os.fstat(file.fileno())
             seen = status.st_size, status.st_mtime_ns
             if self._sound.get(name) == seen:
@@ -137,7 +142,7 @@ class Blobs:
     def remove(self, names: Collection[str]) -> None:
         with self._disk.asked("files to be removed"):
             for name in names:
-                self.path(name).unlink(missing_ok=True)
+                _remove(self.path(name))
                 self._sound.pop(name, None)
 
     def keep_only(self, names: Collection[str]) -> None:
@@ -146,6 +151,11 @@ class Blobs:
             for file in self.directory.iterdir():
                 if file.suffix in (PART, WHOLE) and file.name not in names:
                     file.unlink(missing_ok=True)
+
+
+def _remove(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def _complete(spool: Spool, rest: bytes) -> Blob:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+from aggregator_service.storage.database import CACHE
 from aggregator_service.storage.disk import Disk
 from shared.errors import ClockError, UnavailableError
 from shared.timeouts import NONCE_SECONDS
@@ -21,7 +22,7 @@ from shared.timeouts import NONCE_SECONDS
 NAME = "nonces.sqlite"
 MOST = 10_000  # of one client that are remembered: a client that asks too much shuts out itself alone
 WAITING = f"PRAGMA busy_timeout={NONCE_SECONDS * 1000:.0f}"
-PRAGMAS = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL", WAITING)
+PRAGMAS = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL", WAITING, f"PRAGMA {CACHE}")
 TABLES = (
     "CREATE TABLE IF NOT EXISTS seen (client TEXT NOT NULL, nonce TEXT NOT NULL, created REAL NOT NULL,"
     " PRIMARY KEY (client, nonce)) WITHOUT ROWID",

@@ -9,7 +9,6 @@ import sqlite3
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import anyio
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 
 from aggregator_service import conductor
+from aggregator_service.storage import blobs
 from shared.parameters import Float32
 
 if TYPE_CHECKING:
@@ -49,14 +49,12 @@ class Full(io.FileIO):
 
 
 def no_room_to_write(patch: pytest.MonkeyPatch, _: Federation) -> None:
-    opens = Path.open
-
-    def opened(path: Path, mode: str = "r", *rest: Any, **others: Any) -> IO[Any]:
-        if path.suffix == ".part":
+    def opened(path: str, mode: str = "r", *rest: Any, **others: Any) -> IO[Any]:
+        if path.endswith(".part"):
             return io.BufferedWriter(Full(path, mode.replace("b", "")))
-        return opens(path, mode, *rest, **others)
+        return open(path, mode, *rest, **others)
 
-    patch.setattr(Path, "open", opened)
+    patch.setattr(blobs, "open", opened, raising=False)
 
 
 def fails_to_sync(number: int, *, directories: bool) -> Fault:
@@ -71,16 +69,14 @@ def fails_to_sync(number: int, *, directories: bool) -> Fault:
 
 
 def fails_to_rename(patch: pytest.MonkeyPatch, _: Federation) -> None:
-    patch.setattr(Path, "rename", raises(errno.EIO))
+    patch.setattr(os, "rename", raises(errno.EIO))
 
 
 def cannot_be_opened(patch: pytest.MonkeyPatch, _: Federation) -> None:
-    opens = Path.open
+    def opened(path: str, mode: str = "r", *rest: Any, **others: Any) -> IO[Any]:
+        return raises(errno.EROFS)() if "x" in mode else open(path, mode, *rest, **others)
 
-    def opened(path: Path, mode: str = "r", *rest: Any, **others: Any) -> IO[Any]:
-        return raises(errno.EROFS)() if "x" in mode else opens(path, mode, *rest, **others)
-
-    patch.setattr(Path, "open", opened)
+    patch.setattr(blobs, "open", opened, raising=False)
 
 
 def engine_of(federation: Federation) -> Any:
