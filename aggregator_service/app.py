@@ -20,7 +20,7 @@ from aggregator_service.settings import AggregatorSettings
 from aggregator_service.signed import Signed
 from aggregator_service.signed_answers import SignedAnswers
 from shared.web import problems, reference
-from shared.web.access import Limited, Observed, Timed
+from shared.web.access import Observed, Timed
 from shared.web.built import build
 from shared.web.pace import Buckets, Paced
 
@@ -38,7 +38,6 @@ def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> Fas
     reference.install(app)
     problems.install(app)
     build(app)
-    app.add_middleware(Limited)
     app.add_middleware(Timed, seconds=settings.longest_body_seconds)
     app.add_middleware(Signed, coordinator=coordinator)
     app.add_middleware(Recorded, coordinator=coordinator)

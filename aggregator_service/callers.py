@@ -9,10 +9,12 @@ from fastapi import Depends, HTTPException, Request, Response
 from fastapi.routing import APIRoute
 
 from aggregator_service.coordinator import Coordinator
+from aggregator_service.lengths import LONGEST_BY_OPERATOR, longest_body
 from aggregator_service.undeclared import nothing_undeclared
 from shared.errors import AuthenticationError, ForbiddenError
 from shared.signing.messages import HEADERS
 from shared.web.credentials import OPERATOR, bearer, operator_secret, same
+from shared.web.whole import read_whole
 
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="LPSFed aggregator"'}  # makes a browser ask for name and password
 
@@ -48,15 +50,16 @@ Caller = Annotated[str, Depends(caller)]
 
 
 class SignedRoute(APIRoute):
-    """A route for clients: of what nobody known has signed, no body is read, not even to find it malformed."""
+    """A route for clients: of what nobody known has signed, no body is read, not even to find it malformed; and of
+    what a client has signed, no more than such a message can be long."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
             await signer(request)
-            if self.body_field is not None:
-                await request.body()  # here, because the framework hides what goes wrong where it reads a body itself
+            if self.body_field is not None:  # read here: the framework hides what goes wrong where it reads itself
+                await read_whole(request, await longest_body(request, await coordinator(request)))
             return await handler(request)
 
         return handle
@@ -82,6 +85,8 @@ class OperatedRoute(APIRoute):
         async def handle(request: Request) -> Response:
             await nothing_undeclared(request)
             await operator(request, await coordinator(request))
+            if self.body_field is not None:
+                await read_whole(request, LONGEST_BY_OPERATOR)
             return await handler(request)
 
         return handle

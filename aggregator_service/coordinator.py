@@ -102,6 +102,10 @@ class Coordinator:
     def require_joined(self, client: str) -> None:
         self._running.members.require(client)
 
+    async def members_of(self, run: str) -> frozenset[str]:
+        """Who takes part in a run. NotFoundError where there is none of this name."""
+        return (await self._running.conductor.find(run)).clients
+
     async def record(self, arrival: Arrival) -> None:
         """Put on record what a client has sent and what it is about to be answered."""
         await self._running.arrivals.add(arrival)

@@ -56,7 +56,7 @@ async def acceptable(request: Request, service: Service, caller: Caller) -> None
     kind, encoding = request.headers.get("content-type", ""), request.headers.get("content-encoding")
     if kind != MEDIA_TYPE or encoding is not None:
         raise MediaTypeError(f"expected {MEDIA_TYPE} without content encoding, got {kind!r}, {encoding!r}")
-    length, limit = request.headers.get("content-length", "0"), service.settings.max_upload_bytes
+    length, limit = request.headers.get("content-length", "0"), service.settings.longest_update
     if not length.isascii() or not length.isdigit() or int(length[:20]) > limit:
         raise TooLargeError(f"expected at most {limit} bytes, got {length[:20]!r}")
 

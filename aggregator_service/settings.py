@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -10,6 +11,7 @@ from pydantic_settings import SettingsConfigDict
 
 from aggregator_service.secure.phases import PARTS
 from shared.errors import ProtocolError, SettingsError
+from shared.lengths import longest_update
 from shared.schemas import Declaration, RunIn
 from shared.secure.agreement import require_mean, secured
 from shared.secure.fixed_point import MOST_CLIENTS
@@ -101,6 +103,11 @@ class AggregatorSettings(Listening):
         strategy = build_strategy(self.strategy, self.method)
         declaration = strategy.declaration(self.method)
         return secured(declaration, strategy, self.method) if self.secure else declaration
+
+    @cached_property
+    def longest_update(self) -> int:
+        """Bytes of an update's body: as many as this federation's can have, and at most what the setting allows."""
+        return min(self.max_upload_bytes, longest_update(self.declaration()))
 
     def require_time(self, request: RunIn) -> None:
         """ProtocolError for a run whose rounds may end while an update that is in time is still coming."""

@@ -22,7 +22,7 @@ async def taken_in(
 
     The file stays only where it is.
     """
-    blob = await archive.blobs.receive(body, limit=archive.settings.max_upload_bytes)
+    blob = await archive.blobs.receive(body, limit=archive.settings.longest_update)
     found = await _inspected(archive, blob, inspect)
     try:
         receipt, new = await take(blob, found)

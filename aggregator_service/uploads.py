@@ -15,6 +15,7 @@ from aggregator_service.storage.blobs import Blob
 from aggregator_service.storage.records import HeldUpdate
 from aggregator_service.threads import off_loop
 from shared.errors import ProtocolError
+from shared.lengths import require_head
 from shared.ranges import require_within
 from shared.schemas import Declaration
 from shared.strategy import Scalars
@@ -75,6 +76,7 @@ class Uploads:
 
 def inspect(declaration: Declaration, path: str) -> Scalars:
     """The scalars of a spooled body that is exactly what was declared; ProtocolError for any other."""
+    require_head(declaration, path)
     try:
         specification, content = open_parameters(path)
     except RecursionError:  # what the JSON reader makes of "[[[[..."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,6 +19,8 @@ PIECE = 1 << 18  # values; a megabyte
 LENGTH_BYTES = 8  # before the header: its length, little-endian
 ALIGNED = 8  # the header is filled up with spaces to a multiple of so many bytes
 VALUE_BYTES = 4
+DTYPE, MASKED_DTYPE = "F32", "U64"
+BYTES_OF = {DTYPE: VALUE_BYTES, MASKED_DTYPE: 8}
 
 
 def scalars_text(scalars: Scalars) -> str:
@@ -27,15 +30,28 @@ def scalars_text(scalars: Scalars) -> str:
 
 def head(shapes: Mapping[str, Shape], scalars: Scalars) -> bytes:
     """All of a body before its values: the header's length and the header, as safetensors writes both."""
-    entries: dict[str, object] = {"__metadata__": {"scalars": scalars_text(scalars)}}
+    return head_of({name: (DTYPE, shape) for name, shape in shapes.items()}, {"scalars": scalars_text(scalars)})
+
+
+def head_of(tensors: Mapping[str, tuple[str, Shape]], metadata: Mapping[str, str]) -> bytes:
+    """The same of tensors of any declared type."""
+    entries: dict[str, object] = {"__metadata__": dict(metadata)}
     begin = 0
-    for name, shape in sorted(shapes.items()):
-        end = begin + VALUE_BYTES * int(np.prod(shape, dtype=np.int64))
-        entries[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
+    for name, (dtype, shape) in sorted(tensors.items()):
+        end = begin + BYTES_OF[dtype] * math.prod(shape)
+        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
         begin = end
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % ALIGNED)
     return len(text).to_bytes(LENGTH_BYTES, "little") + text
+
+
+def require_short_head(start: bytes, longest: int) -> None:
+    """ProtocolError for a body whose first bytes announce a longer head. A reader of safetensors takes a head of any
+    length apart, in memory: a million tensors without values are a few megabytes on the way and a gigabyte there."""
+    announced = int.from_bytes(start[:LENGTH_BYTES], "little")
+    if len(start) < LENGTH_BYTES or announced > longest:
+        raise ProtocolError(f"expected a safetensors body with a head of at most {longest} bytes, got {announced}")
 
 
 def body_size(shapes: Mapping[str, Shape], scalars: Scalars) -> int:

@@ -6,6 +6,7 @@ A body has one form alone: whoever reads it holds it, to the byte, against what 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +16,8 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
+from shared.bodies import BYTES_OF, head_of
+from shared.bodies import MASKED_DTYPE as DTYPE
 from shared.errors import ProtocolError
 from shared.schemas import Declaration
 from shared.secure import vector
@@ -22,7 +25,6 @@ from shared.secure.fixed_point import Ring
 from shared.secure.messages import MaskedHeader, visible_scalars
 from shared.secure.vector import MaskedUpdate
 
-DTYPE = "U64"
 FIELD = "masked"  # the one field of the metadata
 
 
@@ -54,13 +56,10 @@ def open_masked(declaration: Declaration, path: str | Path) -> MaskedUpdate:
     except SafetensorError:
         raise ProtocolError("expected a safetensors body, got another") from None
     header = _header(fields)
-    blank = encode_masked(
-        MaskedUpdate(header, {n: np.zeros(shape, "u8") for n, shape in vector.layout(declaration).items()})
-    )
-    front = blank[: 8 + int.from_bytes(blank[:8], "little")]
+    front = _front(declaration, header)
     with open(path, "rb") as file:
         same = file.read(len(front)) == front
-    if not same or os.stat(path).st_size != len(blank):
+    if not same or os.stat(path).st_size != size(declaration, header):
         raise ProtocolError("expected the masked vector in the one form that a client writes, got another form of it")
     found = MaskedUpdate(header, StoredVector(path, names))
     _require(declaration, found)
@@ -69,13 +68,14 @@ def open_masked(declaration: Declaration, path: str | Path) -> MaskedUpdate:
 
 def size(declaration: Declaration, header: MaskedHeader) -> int:
     """Bytes of a body with such a header."""
-    return len(_blank(declaration, header))
+    numbers = sum(math.prod(shape) for shape in vector.layout(declaration).values())
+    return len(_front(declaration, header)) + BYTES_OF[DTYPE] * numbers
 
 
-def _blank(declaration: Declaration, header: MaskedHeader) -> bytes:
-    """A body with such a header and zeros for numbers."""
-    zeros = {name: np.zeros(shape, dtype=np.uint64) for name, shape in vector.layout(declaration).items()}
-    return encode_masked(MaskedUpdate(header, zeros))
+def _front(declaration: Declaration, header: MaskedHeader) -> bytes:
+    """All of such a body before its numbers."""
+    tensors = {name: (DTYPE, shape) for name, shape in vector.layout(declaration).items()}
+    return head_of(tensors, {FIELD: header.model_dump_json()})
 
 
 class StoredVector(Mapping[str, Ring]):

@@ -12,14 +12,13 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
-from shared.bodies import VALUE_BYTES, body_size, head, places, scalars_text, stored
+from shared.bodies import DTYPE, VALUE_BYTES, body_size, head, places, scalars_text, stored
 from shared.errors import ProtocolError
 from shared.parameters import Arrays, Float32
 from shared.schemas import Declaration, TensorSpec
 from shared.strategy import Parameters, Scalars
 
 MEDIA_TYPE = "application/vnd.safetensors"
-DTYPE = "F32"
 
 
 def encode(parameters: Parameters) -> bytes:

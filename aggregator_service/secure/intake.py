@@ -18,6 +18,7 @@ from aggregator_service.storage.records import HeldUpdate
 from aggregator_service.threads import off_loop
 from aggregator_service.uploads import Address
 from shared.errors import ConflictError, ForbiddenError, NotFoundError, ProtocolError, RoundClosedError
+from shared.lengths import require_head
 from shared.masked_wire import open_masked
 from shared.ranges import require_within
 from shared.schemas import Declaration
@@ -183,6 +184,7 @@ def require_own(address: Address, message: FromClient) -> None:
 
 def inspect(declaration: Declaration, address: Address, path: str) -> MaskedHeader:
     """The header of a spooled body that is exactly what this client may send in this round."""
+    require_head(declaration, path)
     header = open_masked(declaration, path).header
     require_own(address, header)
     return header

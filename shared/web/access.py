@@ -20,9 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared.timeouts import LONGEST_BODY_SECONDS
 from shared.web import problems, request_ids
+from shared.web.whole import CLOSE, too_long
 
-LONGEST_MESSAGE = 4 << 20  # bytes of a JSON body; a declaration of 10,000 tensors fits
-CLOSE = {"Connection": "close"}  # the rest of the body may go on coming: nothing can follow it on this connection
+LONGEST_MESSAGE = 4 << 20  # bytes of a JSON body
 UNMATCHED = "(unmatched)"
 HOST_NAME = r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?"  # or an IPv4 address
 HOST = re.compile(rf"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>{HOST_NAME}))(?::[0-9]*)?")
@@ -83,14 +83,14 @@ class Observed:
 class Limited:
     """Ends the reading of a JSON message that is too long, or packed: a small body could unpack to a huge one.
 
-    What is too long is cut where its limit is passed, whether its length was announced or not. Updates have limits of
-    their own, where they are spooled.
+    What is too long is cut where its limit is passed, whether its length was announced or not. The aggregator's routes
+    have limits of their own.
     """
 
     app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] == "PUT":
+        if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         came, packed = 0, "content-encoding" in Headers(scope=scope)
@@ -102,7 +102,7 @@ class Limited:
             message = await receive()
             came += len(message.get("body", b""))
             if came > LONGEST_MESSAGE:
-                raise HTTPException(413, f"expected at most {LONGEST_MESSAGE} bytes, got more", CLOSE)
+                raise too_long(LONGEST_MESSAGE)
             return message
 
         await self.app(scope, count, send)

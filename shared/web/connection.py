@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from shared.timeouts import ANSWER_SECONDS, HEAD_SECONDS
@@ -33,6 +34,8 @@ class Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY:  # nobody will read the rest of what was refused, however long
+            self.transport.close()
         self._watch(ANSWER_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -30,6 +30,7 @@ from shared.errors import (
 from shared.schemas import ProblemOut
 from shared.timeouts import RETRY_AFTER_SECONDS
 from shared.web import request_ids
+from shared.web.whole import CLOSE
 
 MEDIA_TYPE, JSON = "application/problem+json", "application/json"
 INTERNAL = "internal"  # the code of our own mistakes
@@ -50,7 +51,7 @@ STATUS: dict[type[FederationError], int] = {
     FederationError: 500,
 }
 SOON = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: SOON, 507: SOON}
+HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 413: CLOSE, 503: SOON, 507: SOON}
 CODES = {
     400: "bad-request",
     401: "authentication",

@@ -122,11 +122,12 @@ class Besieged:
 
     def signing(self, name: str, **how: Any) -> Signing:
         """A registered client."""
-        key = self.keys.setdefault(name, new_key())
-        file = public_file(name, self.folder / "state" / "keys")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(public_pem(key.public_key()))
-        return Signing(name, key, **how)
+        if name not in self.keys:
+            self.keys[name] = new_key()
+            file = public_file(name, self.folder / "state" / "keys")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(public_pem(self.keys[name].public_key()))
+        return Signing(name, self.keys[name], **how)
 
     def join(self, *names: str) -> None:
         for name in names:

@@ -1,0 +1,37 @@
+"""A body -> its bytes, as many as its route lets it have and no more, read piece by piece."""
+
+from __future__ import annotations
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+CLOSE = {"Connection": "close"}  # the rest of the body may go on coming: nothing can follow it on this connection
+
+
+async def read_whole(request: Request, most: int) -> bytes:
+    """All of it, which whoever asks the request for its body later gets too.
+
+    HTTPException for one that is longer, by its announced length where there is one and else where the limit is
+    passed; and for one that is packed: a small body could unpack to a huge one.
+    """
+    if "content-encoding" in request.headers:
+        raise HTTPException(415, "expected a body without content encoding, got an encoded one", CLOSE)
+    if _announced(request) > most:
+        raise too_long(most)
+    parts, came = [], 0
+    async for piece in request.stream():
+        came += len(piece)
+        if came > most:
+            raise too_long(most)
+        parts.append(piece)
+    request._body = b"".join(parts)  # where `Request.body` keeps it too
+    return request._body
+
+
+def too_long(most: int) -> HTTPException:
+    return HTTPException(413, f"expected at most {most} bytes, got more", CLOSE)
+
+
+def _announced(request: Request) -> int:
+    length = request.headers.get("content-length", "0")
+    return int(length[:20]) if length.isascii() and length.isdigit() else 0

@@ -1,0 +1,107 @@
+"""Limits of messages: an honest one always fits, with the longest names too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shared.bodies import require_short_head
+from shared.errors import ProtocolError
+from shared.lengths import LONGEST_NAME, longest_head, longest_join, longest_update, require_head
+from shared.masked_wire import encode_masked, size
+from shared.schemas import JoinIn
+from shared.secure import vector
+from shared.secure.lengths import longest_message
+from shared.secure.messages import (
+    FEWEST_CLIENTS,
+    Consent,
+    FromClient,
+    MaskedHeader,
+    SealedShare,
+    SealedShares,
+    ShareCheck,
+    UnmaskAnswer,
+)
+from shared.secure.vector import MaskedUpdate
+from shared.settings import MethodSettings
+from shared.strategies import STRATEGIES, build_strategy
+from shared.strategy import Parameters
+from shared.wire import encode
+
+METHOD = MethodSettings(width=4, layers=1, catalogue=12)
+HEX = "0" * 64
+PLACE = {"run": "run-999999999", "round": 100_000, "client": LONGEST_NAME, "transcript": HEX}
+
+
+def names(count: int) -> list[str]:
+    return [f"{number:04d}{'n' * 59}" for number in range(count)]
+
+
+def messages(count: int) -> list[FromClient]:
+    """Full ones, as they are validated when they come."""
+    commitments = {"key_commitment": HEX, "seed_commitment": HEX}
+    share = SealedShare(sealed="0" * 2 * (12 + 64 + 16), **commitments)
+    complaint = {"point": HEX, "challenge": HEX, "response": HEX}
+    others = names(count)
+    return [
+        SealedShares(**PLACE, shares=dict.fromkeys(others, share), **commitments),
+        ShareCheck(**PLACE, complaints=dict.fromkeys(others, complaint)),
+        Consent(**PLACE, survivors=others[::2], dropped=others[1::2]),
+        UnmaskAnswer(
+            **{name: value for name, value in PLACE.items() if name != "transcript"},
+            seeds=dict.fromkeys(others[::2], HEX),
+            keys=dict.fromkeys(others[1::2], HEX),
+        ),
+    ]
+
+
+@pytest.mark.parametrize("count", [FEWEST_CLIENTS, 64, 1024])
+def test_the_longest_honest_message_fits_and_hardly_a_longer_one(count: int) -> None:
+    for message in messages(count):
+        length = len(message.model_dump_json())
+        assert length <= longest_message(type(message), count) <= length + count + 8, type(message)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_a_strategy_declares_fits(strategy: str, tmp_path: Path) -> None:
+    declaration = build_strategy(strategy, METHOD).declaration(METHOD)
+    join = JoinIn(client="ada", declaration=declaration)
+    assert len(join.model_dump_json()) < longest_join(declaration)
+    arrays = {spec.name: np.zeros(spec.shape, np.float32) for spec in declaration.tensors}
+    body = encode(Parameters(arrays, dict.fromkeys(declaration.scalars, -1.0 / 3)))
+    assert len(body) < longest_update(declaration)
+    (tmp_path / "body").write_bytes(body)
+    require_head(declaration, tmp_path / "body")
+
+
+def test_a_masked_vector_fits(tmp_path: Path) -> None:
+    declaration = build_strategy("lpsfed", METHOD).declaration(METHOD).model_copy(update={"secure": True})
+    pieces = {name: np.zeros(shape, np.uint64) for name, shape in vector.layout(declaration).items()}
+    header = MaskedHeader(run="run-1", round=1, client=LONGEST_NAME, digest=HEX, scalars={"rho": -1.0 / 3})
+    body = encode_masked(MaskedUpdate(header, pieces))
+    assert len(body) == size(declaration, header) < longest_update(declaration)
+    (tmp_path / "body").write_bytes(body)
+    require_head(declaration, tmp_path / "body")
+
+
+@pytest.mark.parametrize("start", [b"", b"\x01", (1 << 63).to_bytes(8, "little")])
+def test_a_head_that_is_no_head_or_too_long_is_refused(start: bytes) -> None:
+    with pytest.raises(ProtocolError, match="expected a safetensors body with a head of at most 100 bytes"):
+        require_short_head(start, 100)
+
+
+def test_a_head_with_another_tensor_is_read_and_one_with_a_thousand_is_not(tmp_path: Path) -> None:
+    declaration = build_strategy("lpsfed", METHOD).declaration(METHOD)
+    for count, fits in ((1, True), (1000, False)):
+        entries = {f"{n}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for n in range(count)}
+        head = json.dumps(entries).encode()
+        (tmp_path / "body").write_bytes(len(head).to_bytes(8, "little") + head)
+        assert (len(head) <= longest_head(declaration)) == fits
+        if fits:
+            require_head(declaration, tmp_path / "body")
+        else:
+            with pytest.raises(ProtocolError):
+                require_head(declaration, tmp_path / "body")
