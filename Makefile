@@ -16,7 +16,11 @@ PLAIN := --output-reproducible --no-validate
 SBOM := $(SUPPLY)/bin/python -W ignore -m cyclonedx_py
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo stop check format test faults soak benchmark e2e-compose lock sbom audit base-digest clean
+# What training finds differs in the last digits between processors. These tests train, and hold one run against another.
+TRAINING_TESTS := tests/client_service/test_killed.py tests/client_service/test_agent.py tests/client_service/secure \
+	tests/simulation/test_secure_run.py tests/strategies tests/equations
+
+.PHONY: help install demo stop check format test rounding faults soak benchmark e2e-compose lock sbom audit base-digest clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 14
@@ -50,6 +54,10 @@ format: install ## rewrite the code in the house's format
 
 test: install ## run the tests
 	$(BIN)/pytest -n 2
+
+rounding: install ## run the tests that train as two other processors would round
+	OPENBLAS_CORETYPE=Haswell ATEN_CPU_CAPABILITY=avx2 $(BIN)/pytest -n 2 $(TRAINING_TESTS)
+	OPENBLAS_CORETYPE=Zen ATEN_CPU_CAPABILITY=default $(BIN)/pytest -n 2 $(TRAINING_TESTS)
 
 faults: install ## kill, cut off and misuse the services in every way that is known, about ten minutes
 	$(BIN)/pytest -n 2 -m 'slow or not slow' tests/faults tests/web/test_described.py tests/aggregator_service/test_federation_machine.py
