@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from aggregator_service import routes
 from aggregator_service.conductor import Clock
 from aggregator_service.coordinator import Coordinator
+from aggregator_service.heads import Heads
 from aggregator_service.logs import LOGGER
 from aggregator_service.pages import routes as pages
 from aggregator_service.quarantine.routes import router as quarantine
@@ -39,8 +40,9 @@ def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> Fas
     problems.install(app)
     build(app)
     app.add_middleware(Timed, seconds=settings.longest_body_seconds)
-    app.add_middleware(Signed, coordinator=coordinator)
-    app.add_middleware(Recorded, coordinator=coordinator)
+    heads = Heads(settings.trusted_proxies)
+    app.add_middleware(Signed, coordinator=coordinator, heads=heads)
+    app.add_middleware(Recorded, coordinator=coordinator, heads=heads)
     app.add_middleware(Paced, buckets=Buckets(settings.pace))
     app.add_middleware(SignedAnswers, coordinator=coordinator)
     app.add_middleware(Observed, requests=coordinator.metrics.requests, logger=LOGGER)

@@ -16,11 +16,12 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_service.coordinator import Coordinator
+from aggregator_service.heads import Heads
 from aggregator_service.logs import LOGGER
 from aggregator_service.routes import RoundPath, RunPath
 from aggregator_service.storage.arrivals import LEAST_REFUSED, Arrival, Call
 from aggregator_service.undeclared import announces_body
-from shared.errors import ProtocolError, UnavailableError
+from shared.errors import HeadError, ProtocolError, UnavailableError
 from shared.web import problems
 
 T = TypeVar("T")
@@ -46,12 +47,13 @@ class Recorded:
 
     app: ASGIApp
     coordinator: Coordinator
+    heads: Heads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        exchange = _Exchange(scope, receive, send, self.coordinator)
+        exchange = _Exchange(scope, receive, send, self.coordinator, self.heads)
         try:
             await self.app(scope, exchange.receive, exchange.send)
         except Exception:  # our own mistake: whoever stands outside answers it
@@ -62,9 +64,9 @@ class Recorded:
 class _Exchange:
     """One request and its answer."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, coordinator: Coordinator) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, coordinator: Coordinator, heads: Heads) -> None:
         self._scope, self._receive, self._send = scope, receive, send
-        self._coordinator = coordinator
+        self._coordinator, self._heads = coordinator, heads
         self._size, self._hash = 0, hashlib.sha256()
         self._answered, self._withdrawn = False, False
 
@@ -95,7 +97,8 @@ class _Exchange:
     async def _record(self, status: int, code: str | None) -> None:
         """Under the name of the client that has signed it, which after a first join is one that has joined.
 
-        No row for anybody else: what nobody known has signed could be many, and fill the disk.
+        No row for anybody else: what nobody known has signed could be many, and fill the disk. A head that no client
+        sends is on record of whoever is registered: with all its heads so it never joins.
         """
         call = CALLS.get((self._scope["method"], getattr(self._scope.get("route"), "path", "")), "other")
         if call != "other" and status >= LEAST_REFUSED:
@@ -103,7 +106,7 @@ class _Exchange:
         if call == "other" and not self._undeclared(status, code):
             return
         client = self._scope.get("state", {}).get("client")
-        if client is None or client not in self._coordinator.joined:
+        if client is None or (client not in self._coordinator.joined and code != HeadError.code):
             self._coordinator.metrics.strangers.inc(call != "other")
             return
         await self._coordinator.record(self._arrival(client, call, status, code))
@@ -126,6 +129,7 @@ class _Exchange:
             status=status,
             code=code if status >= LEAST_REFUSED else None,
             nonce=self._scope["state"].get("nonce"),
+            head=self._heads.told(self._scope).model_dump(),
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
@@ -32,7 +31,6 @@ from shared.timeouts import RETRY_AFTER_SECONDS
 from shared.wire import MEDIA_TYPE
 
 PRIVATE = {"Cache-Control": "no-store"}
-CACHED = {"Cache-Control": "private, no-cache"}
 
 RunPath = Annotated[str, Path(pattern=r"^run-[0-9]{1,9}$")]
 RoundPath = Annotated[int, Path(ge=1, le=100_000)]
@@ -64,7 +62,6 @@ async def acceptable(request: Request, service: Service, caller: Caller) -> None
 PROBLEMS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ProblemOut, "description": "RFC 9457 problem document"}}
 BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 PARAMETERS: dict[int | str, dict[str, Any]] = {200: {"content": {MEDIA_TYPE: BINARY}, "description": "parameters"}}
-UNCHANGED: dict[int | str, dict[str, Any]] = {304: {"description": "the caller has it already"}}
 NOT_YET: dict[int | str, dict[str, Any]] = {204: {"description": "the wait is over, the round is not aggregated"}}
 REPEATED: dict[int | str, dict[str, Any]] = {201: {"model": ReceiptOut, "description": "accepted; 200: it came before"}}
 UPDATE_BODY = {"requestBody": {"required": True, "content": {MEDIA_TYPE: BINARY}}}
@@ -91,25 +88,16 @@ async def read_current(
     return await service.current(caller, after=after, wait=wait)
 
 
-@clients.get(
-    "/runs/{run}/model", response_class=Response, dependencies=[Depends(caller)], responses=PARAMETERS | UNCHANGED
-)
-async def read_model(run: RunPath, request: Request, service: Service) -> Response:
-    body = await service.model(run)
-    tag = f'"{body.digest}"'
-    if _holds(request, tag):
-        body.close()
-        return Response(status_code=304, headers={"ETag": tag})
-    return _sent(body, {"ETag": tag} | CACHED)
+@clients.get("/runs/{run}/model", response_class=Response, dependencies=[Depends(caller)], responses=PARAMETERS)
+async def read_model(run: RunPath, service: Service) -> Response:
+    return _sent(await service.model(run), PRIVATE)
 
 
-@clients.get(
-    "/runs/{run}/rounds/{number}/anchor", response_model=AnchorOut, dependencies=[Depends(caller)], responses=UNCHANGED
-)
-async def read_anchor(run: RunPath, number: RoundPath, request: Request, service: Service) -> Response:
+@clients.get("/runs/{run}/rounds/{number}/anchor", dependencies=[Depends(caller)])
+async def read_anchor(run: RunPath, number: RoundPath, response: Response, service: Service) -> AnchorOut:
+    response.headers.update(PRIVATE)
     anchor = await service.anchor(run, number)
-    message = AnchorOut(run=run, round=number, kernel=anchor.kernel, source=anchor.source, size=anchor.size)
-    return _tagged(request, message.model_dump_json().encode(), "application/json")
+    return AnchorOut(run=run, round=number, kernel=anchor.kernel, source=anchor.source, size=anchor.size)
 
 
 @clients.put(
@@ -185,18 +173,6 @@ async def ready(service: Service) -> dict[str, str]:
 @inside.get("/metrics", response_class=Response)
 async def metrics(service: Service) -> Response:
     return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-def _tagged(request: Request, body: bytes, media_type: str) -> Response:
-    """A body with a strong ETag; 304 to whoever has it."""
-    tag = f'"{hashlib.sha256(body).hexdigest()}"'
-    if _holds(request, tag):
-        return Response(status_code=304, headers={"ETag": tag})
-    return Response(body, media_type=media_type, headers={"ETag": tag} | CACHED)
-
-
-def _holds(request: Request, tag: str) -> bool:
-    return tag in [one.strip() for one in request.headers.get("if-none-match", "").split(",")]
 
 
 def _sent(body: Body, headers: dict[str, str]) -> Response:

@@ -1,4 +1,4 @@
-"""A request that claims to be a client's -> refused by its headers, or known as that client's and its body checked.
+"""A request that claims to be a client's -> refused by its head, or known as that client's and its body checked.
 
 It stands before all that reads a body: of what nobody known has signed, nothing is read.
 """
@@ -12,8 +12,9 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_service.coordinator import Coordinator
+from aggregator_service.heads import Heads
 from aggregator_service.undeclared import announces_body
-from shared.errors import AuthenticationError, DigestError, UnavailableError
+from shared.errors import AuthenticationError, DigestError, ProtocolError, UnavailableError
 from shared.signing.messages import NO_BODY, Target, body_digest, is_signed
 from shared.web import problems
 
@@ -27,6 +28,7 @@ class Signed:
 
     app: ASGIApp
     coordinator: Coordinator
+    heads: Heads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not is_signed((headers := Headers(scope=scope)).keys()):
@@ -37,12 +39,13 @@ class Signed:
             claim = self.coordinator.identify(_target(scope), headers.items())
             if not announces_body(headers) and claim.digest != NO_BODY:
                 raise DigestError(ANOTHER_BODY)
-        except (AuthenticationError, UnavailableError) as error:
+            state["client"], state["nonce"] = claim.name, claim.nonce
+            self.heads.require(scope, claim.name)
+        except (AuthenticationError, ProtocolError, UnavailableError) as error:
             self.coordinator.metrics.strangers.inc(isinstance(error, AuthenticationError))
             state["code"] = error.code
             await problems.answer(error)(scope, receive, send)
             return
-        state["client"], state["nonce"] = claim.name, claim.nonce
         await self.app(scope, _Digested(receive, claim.digest), send)
 
 

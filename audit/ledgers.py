@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from audit.case import Case, Client
 from audit.findings import Finding, finding
+from client_service.boundary.calls import declared_calls
 from client_service.boundary.crossings import Attempt
-from client_service.boundary.gate import declared_calls
 from client_service.boundary.headed_ledger import ADOPTED
 from client_service.boundary.ledger import follow_chain
 from client_service.boundary.masked import MESSAGES

@@ -4,7 +4,8 @@ FederationError             anything below; carries a stable `code`
 |- DataError                a data set or shard cannot be used; names file and line where it can
 |- SettingsError            a setting is missing, out of range or excludes another
 |- ProtocolError            a message has other names, types, shapes or values than declared
-|  `- MediaTypeError         a body is not of the one kind that it may be
+|  |- MediaTypeError         a body is not of the one kind that it may be
+|  `- HeadError              a request has other headers, words or spaces in its head than a client sends
 |- PrivacyError             something undeclared was about to leave a client
 |- AuthenticationError      the caller's secret or signature is missing, or nobody's
 |  |- ClockError             the request was signed at another time than now
@@ -52,6 +53,12 @@ class MediaTypeError(ProtocolError):
     """The body is not of the one kind that it may be."""
 
     code = "media-type"
+
+
+class HeadError(ProtocolError):
+    """A request's head has more in it than a client sends, or says it in another way."""
+
+    code = "request-head"
 
 
 class PrivacyError(FederationError):

@@ -124,11 +124,28 @@ class ReceiptOut(Message):
     received_at: str = Field(description="UTC, ISO 8601")
 
 
+class HeaderOut(Message):
+    """A header that no client sends. What it said is not kept."""
+
+    name: str = Field(max_length=40)
+    bytes: int = Field(description="of its name and its value")
+
+
+class HeadOut(Message):
+    """The head of a request as it came."""
+
+    bytes: int | None = Field(None, description="none: a trusted proxy has changed it on the way")
+    sha256: str = Field(description="of its first line and its listed headers but the signature's, sorted")
+    others: tuple[HeaderOut, ...] = Field((), description="headers beyond the list of those that a client sends")
+    more: int = Field(0, description="such headers that are not told one by one")
+
+
 class ArrivalOut(Message):
-    """One request as it reached the aggregator, signed by a client that has joined.
+    """One request as it reached the aggregator, signed by a client that has joined, or by one whose head was refused.
 
     Every join, every update and every message of a secure round, and as `other` whatever no client ever sends: a body
-    elsewhere, a question with more in it than was declared, a path that leads nowhere.
+    elsewhere, a question with more in it than was declared, a path that leads nowhere, a head in another form than a
+    client's.
     """
 
     sequence: int
@@ -142,6 +159,7 @@ class ArrivalOut(Message):
     status: int = Field(description="HTTP status that was answered")
     code: str | None = Field(None, description="stable code of the problem, where it was refused")
     nonce: Nonce | None = Field(None, description="none: recorded before nonces were")
+    head: HeadOut | None = Field(None, description="none: recorded before heads were")
 
 
 class ArrivalsOut(Message):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from sqlalchemy import func, insert, literal, select
 
@@ -22,7 +22,7 @@ MOST_REFUSED = 1000  # rows of one client: who is refused over and over may not 
 class Arrival:
     """What came, from whom, and what was answered.
 
-    run, round: of the path; code: of a refusal; nonce: of the signature.
+    run, round: of the path; code: of a refusal; nonce: of the signature; head: as `HeadOut` tells it.
     """
 
     client: str
@@ -34,6 +34,7 @@ class Arrival:
     status: int
     code: str | None
     nonce: str | None
+    head: dict[str, Any]
 
 
 def add_arrival(database: Database, arrival: Arrival, *, now: float) -> bool:

@@ -164,12 +164,13 @@ SUMS = Table(
     Column("members", JSON, nullable=False),
 )
 
+# `client`: of whoever is registered, joined or not; `head`: names and sizes, never words.
 ARRIVALS = Table(
     "arrivals",
     METADATA,
     Column("sequence", Integer, primary_key=True),
     Column("time", Float, nullable=False),
-    Column("client", String, ForeignKey("clients.name"), nullable=False),
+    Column("client", String, nullable=False),
     Column("call", String, nullable=False),
     Column("run", String),
     Column("round", Integer),
@@ -178,5 +179,6 @@ ARRIVALS = Table(
     Column("status", Integer, nullable=False),
     Column("code", String),
     Column("nonce", String),
+    Column("head", JSON(none_as_null=True)),
     Index("arrivals_by_client", "client", "status"),
 )

@@ -13,9 +13,10 @@ from audit.evidence import Probe
 from audit.probes import bodies
 from audit.probes.masked import probing
 from audit.probes.uploads import JSON, Intruder, Place
-from client_service.boundary.gate import USER_AGENT, Boundary, GateTransport
+from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.ledger import Ledger
 from shared.errors import PrivacyError
+from shared.heads import USER_AGENT
 from shared.wire import MEDIA_TYPE
 
 KIND = "at the gate"

@@ -27,6 +27,7 @@ from shared.errors import (
     ProtocolError,
     ReplayError,
 )
+from shared.heads import dressed
 from shared.schemas import Declaration
 from shared.signing.keys import PrivateKey, new_key
 from shared.signing.messages import NONCE_BYTES, Signatory, Target, sign
@@ -149,7 +150,8 @@ async def _made(http: httpx.AsyncClient, one: Try, who: Signatory) -> tuple[int 
     """Status and code of the answer."""
     media = {"Content-Type": one.media} if one.media else {}
     request = http.build_request(one.method, one.path, content=one.body or None, headers=media)
-    request.headers.update(_signature(one, request, who))
+    signed = _signature(one, request, who)
+    request.headers = httpx.Headers([*dressed(request.headers.multi_items()), *signed.items()])
     try:
         answer = await http.send(request)
     except httpx.TransportError as error:

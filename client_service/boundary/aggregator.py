@@ -10,7 +10,7 @@ import httpx
 import stamina
 from pydantic import BaseModel, ValidationError
 
-from client_service.boundary.gate import USER_AGENT, Boundary, GateTransport, Traffic
+from client_service.boundary.gate import Boundary, GateTransport, Traffic
 from client_service.boundary.ledger import Ledger
 from client_service.secure.members import KnownMembers
 from shared.errors import (
@@ -29,6 +29,7 @@ from shared.errors import (
     TooLargeError,
     UnavailableError,
 )
+from shared.heads import USER_AGENT
 from shared.schemas import AnchorOut, Counts, Declaration, JoinIn, JoinOut, ReceiptOut, RunOut
 from shared.secure.agreement import answered
 from shared.secure.messages import FromClient

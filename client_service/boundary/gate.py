@@ -19,9 +19,11 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 
+from client_service.boundary.calls import Call, declared_calls
 from client_service.boundary.ledger import Ledger, entry_nonce
-from client_service.boundary.masked import MESSAGES, RELAYED, masked, relayed
+from client_service.boundary.masked import MESSAGES, masked, relayed
 from shared.errors import FederationError, PrivacyError, ProtocolError, TooLargeError
+from shared.heads import HOST, LENGTH, TYPE, UNSIGNED, WORDS, Said
 from shared.schemas import Declaration, JoinIn, ReceiptOut
 from shared.signing.answers import read_signer, require_answer
 from shared.signing.keys import PrivateKey, PublicKey
@@ -29,43 +31,7 @@ from shared.signing.messages import SIGNATURE, Signatory, Target, sign
 from shared.timeouts import CALL_SECONDS
 from shared.wire import MEDIA_TYPE, check, decode, encode
 
-USER_AGENT = "lpsfed-client"
-CONSTANT = {"accept": "*/*", "accept-encoding": "identity", "connection": "keep-alive", "user-agent": USER_AGENT}
-CONTENT = re.compile(re.escape(MEDIA_TYPE) + "|application/json")
-LENGTH = re.compile(r"[0-9]{1,12}")
-NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,6})?"
 MAX_RESPONSE_BYTES = 256 << 20
-
-
-@dataclass(frozen=True)
-class Call:
-    """One kind of declared call: its name, method, path, and the query as it may be written."""
-
-    name: str
-    method: str
-    path: re.Pattern[str]
-    query: re.Pattern[str] = re.compile("")
-
-
-def declared_calls(client: str, *, secure: bool = False) -> tuple[Call, ...]:
-    """All that this client ever asks of the aggregator; in a secure federation its updates are masked, and what the
-    masks need is said too."""
-    run, number = r"/v1/runs/(?P<run>run-[0-9]{1,9})", r"/rounds/(?P<round>[0-9]{1,9})"
-    own = f"{run}{number}/clients/{re.escape(client)}"
-    always = (
-        Call("join", "POST", re.compile(r"/v1/clients")),
-        Call("current", "GET", re.compile(r"/v1/runs/current"), re.compile(f"wait={NUMBER}(?:&after={NUMBER})?")),
-        Call("model", "GET", re.compile(f"{run}/model")),
-        Call("anchor", "GET", re.compile(f"{run}{number}/anchor")),
-        Call("update", "PUT", re.compile(f"{own}/update")),
-        Call("personalized", "GET", re.compile(f"{own}/personalized"), re.compile(f"wait={NUMBER}")),
-    )
-    if not secure:
-        return always
-    waiting = re.compile(f"wait={NUMBER}")
-    said = (Call(name, "PUT", re.compile(f"{own}/{name}")) for name in MESSAGES)
-    asked = (Call(name, "GET", re.compile(f"{own}/{name}"), waiting) for name in RELAYED)
-    return (*always, *said, *asked)
 
 
 @dataclass(frozen=True)
@@ -111,9 +77,9 @@ class GateTransport(httpx.AsyncBaseTransport):
         """believed: the key that an answer names as its signer's -> the one that it must be; None: any answer is."""
         self._inner, self._boundary, self._ledger, self._call_seconds = inner, boundary, ledger, call_seconds
         self._signatory, self._believed = Signatory(boundary.client, key), believed
-        said = {**CONSTANT, "host": boundary.aggregator.netloc.decode("ascii")}
-        self._headers = {name: re.compile(re.escape(value)) for name, value in said.items()}
-        self._headers |= {"content-type": CONTENT, "content-length": LENGTH}
+        self._host = boundary.aggregator.netloc.decode("ascii")
+        self._headers = {name: form for name, form in WORDS.items() if name not in UNSIGNED}
+        self._headers[HOST] = re.compile(re.escape(self._host))
         self.traffic = Traffic()
         self._calls = declared_calls(boundary.client, secure=boundary.declaration.secure)
 
@@ -121,10 +87,11 @@ class GateTransport(httpx.AsyncBaseTransport):
         call, place = self._declared(request)
         body = await request.aread()
         fields = self._fields(call, place, request, body)
-        what = {"bytes": len(body), "sha256": hashlib.sha256(body).hexdigest(), **fields}
+        head = self._head(request)
+        what = {"bytes": len(body), "sha256": hashlib.sha256(body).hexdigest(), **self._sent(head), **fields}
         to = str(self._boundary.aggregator)
         intent = self._ledger.append("intent", seal=bool(body), call=call.name, to=to, **place, **what)
-        signed = self._signed(request, body, entry_nonce(self._ledger.last_hash))
+        signed = self._signed(request, head, body, entry_nonce(self._ledger.last_hash))
         self.traffic.up += len(body)
         try:
             response = await self._answer_in_time(signed)
@@ -221,10 +188,21 @@ class GateTransport(httpx.AsyncBaseTransport):
         permit = self._boundary.permit
         return {} if permit is None else {"privacy": permit(digest)}
 
-    def _signed(self, request: httpx.Request, body: bytes, nonce: str) -> httpx.Request:
+    def _head(self, request: httpx.Request) -> Said:
+        """What leaves in place of the head that came: the same, written in the one way."""
+        media, length = request.headers.get(TYPE), request.headers.get(LENGTH)
+        target = request.url.raw_path.decode("ascii")
+        return Said(request.method, target, self._host, media, None if length is None else int(length))
+
+    def _sent(self, head: Said) -> dict[str, Any]:
+        """What the ledger says of a head: its query, and its bytes with the signature that follows from the entry."""
+        query = head.target.partition("?")[2]
+        return {"head": {"bytes": head.size(self._boundary.client)} | ({"query": query} if query else {})}
+
+    def _signed(self, request: httpx.Request, head: Said, body: bytes, nonce: str) -> httpx.Request:
         target = Target.of(request.method, request.url.raw_path)
         made = sign(target, body, self._signatory, created=int(time.time()), nonce=nonce)
-        headers = [*request.headers.multi_items(), *made.items()]
+        headers = [*head.headers(), *made.items()]
         return httpx.Request(
             request.method, request.url, headers=headers, stream=request.stream, extensions=request.extensions
         )

@@ -32,6 +32,7 @@ from shared.signing.keys import PrivateKey, PublicKey
 DIGEST, INPUT, SIGNATURE = HEADERS = ("content-digest", "signature-input", "signature")
 LABEL = "sig1"
 NONCE_BYTES = 16
+SECONDS_DIGITS = 10  # of a time between 2001 and 2286
 ORIGIN = "http://unsigned"  # the library wants a whole URL; what it says of the host is not signed
 PATH, QUERY = re.compile(r"/[^?#]*"), re.compile(r"[^#]*")  # or the library would read other parts of a URL in them
 FORMS = {
@@ -138,6 +139,13 @@ def sign(target: Target, body: bytes, who: Signatory, *, created: int, nonce: st
         body=body,
     )
     return {name.lower(): value for name, value in message.headers.items()}
+
+
+def length(name: str, *, query: bool) -> dict[str, int]:
+    """Characters of each of the three headers, which are the same of every request of this client."""
+    covered = " ".join(f'"{one}"' for one in ("@method", "@path", *(("@query",) if query else ()), DIGEST))
+    parameters = f'created={"0" * SECONDS_DIGITS};keyid="{name}";alg="ed25519";nonce="{"0" * 2 * NONCE_BYTES}"'
+    return {DIGEST: len(NO_BODY), INPUT: len(f"{LABEL}=({covered});{parameters}"), SIGNATURE: len(f"{LABEL}=::") + 88}
 
 
 def is_signed(headers: Iterable[str]) -> bool:

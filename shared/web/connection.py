@@ -8,11 +8,14 @@ their own: `shared.web.access.Timed`.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import h11
+from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from shared.timeouts import ANSWER_SECONDS, HEAD_SECONDS
+from shared.web.raw_heads import STATE, Measured, RawHead
 
 SILENT = 2  # times as many connections as are answered may be open; beyond them nobody is even told so
 
@@ -21,6 +24,15 @@ class Connection(H11Protocol):
     """A clock runs while no request is under way; a byte does not set it back, and at its end the connection goes."""
 
     _late: asyncio.TimerHandle | None = None
+
+    def __init__(self, config: Config, *arguments: Any, **others: Any) -> None:
+        super().__init__(config, *arguments, **others)
+        self.conn = Measured(config.h11_max_incomplete_event_size, self._note_head)
+
+    def _note_head(self, size: int, names: tuple[str, ...]) -> None:
+        """Where the request's state will be copied from in a moment."""
+        peer = self.client[0] if self.client else None
+        self.app_state = {**self.app_state, STATE: RawHead(size, names, peer)}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

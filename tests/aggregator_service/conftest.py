@@ -26,6 +26,7 @@ from safetensors.numpy import load
 
 from aggregator_service.app import create_app
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
+from shared.heads import dressed
 from shared.parameters import Float32
 from shared.schemas import Declaration
 from shared.settings import AnchorSettings, MethodSettings
@@ -56,7 +57,9 @@ class Signing(httpx.Auth):
     body: bytes | None = None
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        request.headers.update(self.headers(request))
+        signed = self.headers(request)
+        unsigned = [(name, value) for name, value in request.headers.multi_items() if name not in signed]
+        request.headers = httpx.Headers([*dressed(unsigned), *signed.items()])
         yield request
 
     def headers(self, request: httpx.Request) -> dict[str, str]:
@@ -99,7 +102,8 @@ class FakeClient:
         return await self.http.post("/v1/clients", content=body, headers=headers, auth=self.auth)
 
     async def get(self, path: str, **query: Any) -> httpx.Response:
-        return await self.http.get(path, params=query, auth=self.auth)
+        said = {name: f"{value:g}" if isinstance(value, float) else value for name, value in query.items()}
+        return await self.http.get(path, params=said, auth=self.auth)
 
     def arrays(self, value: float) -> dict[str, Float32]:
         return {spec.name: np.full(spec.shape, value, dtype=np.float32) for spec in self.declaration.tensors}
@@ -159,10 +163,10 @@ class Federation:
         return await self.operate("POST", "/v1/runs", json={"method": METHOD.model_dump(mode="json")} | request)
 
     async def arrivals(self, after: int = 0) -> list[dict[str, Any]]:
-        """The aggregator's own record, without times, sequence numbers and nonces."""
+        """The aggregator's own record, without times, sequence numbers, nonces and heads."""
         answer = await self.operate("GET", "/v1/arrivals", params={"after": after})
         assert answer.status_code == 200, answer.text
-        passing = ("time", "sequence", "nonce")
+        passing = ("time", "sequence", "nonce", "head")
         return [{k: v for k, v in one.items() if k not in passing} for one in answer.json()["entries"]]
 
     async def history(self) -> dict[str, Any]:

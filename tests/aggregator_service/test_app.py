@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -49,14 +48,9 @@ async def test_everybody_starts_from_the_same_seeded_parameters(running: Running
         answer = await north.get("/v1/runs/run-1/model")
         expected = initial_parameters(federation.settings.declaration().tensors, 5, exact=True)
         assert answer.headers["content-type"] == MEDIA_TYPE
-        assert answer.headers["etag"] == f'"{hashlib.sha256(answer.content).hexdigest()}"'
         got = tensors(answer.content)
         assert got.keys() == expected.keys()
         assert all(np.array_equal(got[name], expected[name]) for name in expected)
-        known = await federation.http.get(
-            "/v1/runs/run-1/model", headers={"If-None-Match": answer.headers["etag"]}, auth=north.auth
-        )
-        assert (known.status_code, known.content) == (304, b"")
 
 
 async def test_lpsfed_mixes_the_mean_with_ones_own_as_much_as_ones_spectrum_is_far(
@@ -131,8 +125,9 @@ async def test_a_wait_is_cut_to_what_the_aggregator_allows(running: Running, mon
         (north,) = await begin(federation, "north")
         sequence = (await north.get("/v1/runs/current")).json()["sequence"]
         with anyio.fail_after(1):
-            assert (await north.get("/v1/runs/current", after=sequence, wait=1e9)).json()["sequence"] == sequence
-            answer = await north.personalised(1, wait=1e9)
+            found = await north.get("/v1/runs/current", after=sequence, wait=10**9)
+            assert found.json()["sequence"] == sequence
+            answer = await north.personalised(1, wait=10**9)
         assert (answer.status_code, answer.headers["retry-after"]) == (204, "1")
 
 
@@ -174,17 +169,13 @@ async def test_a_deadline_without_quorum_fails_the_run_and_tells_whoever_waits(r
         assert (await federation.start_run(rounds=1, clients=2)).json()["run"] == "run-2"
 
 
-async def test_an_anchor_is_the_same_for_everybody_and_is_known_by_its_tag(running: Running) -> None:
+async def test_an_anchor_is_the_same_for_everybody(running: Running) -> None:
     async with running() as federation:
         north, south = await begin(federation, "north", "south")
         first, second = [await one.get("/v1/runs/run-1/rounds/1/anchor") for one in (north, south)]
         assert first.json() == second.json()
         assert first.json()["source"] == "declared 40 x 30 x 200"
         assert sum(first.json()["kernel"]) == pytest.approx(1.0)
-        again = await federation.http.get(
-            "/v1/runs/run-1/rounds/1/anchor", headers={"If-None-Match": first.headers["etag"]}, auth=north.auth
-        )
-        assert again.status_code == 304
         assert (await north.get("/v1/runs/run-1/rounds/2/anchor")).status_code == 404
 
 

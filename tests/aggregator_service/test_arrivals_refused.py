@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from starlette.types import Message, Scope
 
+from shared.heads import CONSTANT
 from shared.wire import MEDIA_TYPE
 
 if TYPE_CHECKING:
@@ -85,11 +86,11 @@ async def other_name_in_the_path(north: FakeClient) -> Row:
 
 async def malformed_path(north: FakeClient) -> Row:
     await north.put_at("run-x/rounds/soon/clients/north/update", north.update(1.0))
-    return north.arrival("update", b"", 422, code="protocol", run=None, round=None)
+    return north.arrival("other", b"", 400, code="request-head", run=None, round=None)
 
 
 async def round_out_of_range(north: FakeClient) -> Row:
-    await north.put_at(f"run-1/rounds/{10**30}/clients/north/update", north.update(1.0))
+    await north.put_at("run-1/rounds/100001/clients/north/update", north.update(1.0))
     return north.arrival("update", b"", 422, code="protocol", round=None)
 
 
@@ -100,7 +101,7 @@ async def query(north: FakeClient) -> Row:
 
 async def other_kind(north: FakeClient) -> Row:
     await north.put(1, north.update(1.0), Content_Type="text/csv")
-    return north.arrival("update", b"", 415, code="media-type")
+    return north.arrival("other", b"", 415, code="media-type", run=None, round=None)
 
 
 async def too_large_by_its_header(north: FakeClient) -> Row:
@@ -156,10 +157,11 @@ async def sent_raw(federation: Federation, client: FakeClient, messages: list[Me
     path = "/v1/runs/run-1/rounds/1/clients/north/update"
     body = b"".join(message.get("body", b"") for message in messages)
     signed = client.auth.headers(client.http.build_request("PUT", path, content=body))
-    headers = signed | {"Content-Type": MEDIA_TYPE, "Transfer-Encoding": "chunked"}
+    headers = signed | {"Content-Type": MEDIA_TYPE, "Transfer-Encoding": "chunked", "Host": "aggregator", **CONSTANT}
     scope: Scope = {
         "type": "http",
         "method": "PUT",
+        "http_version": "1.1",
         "path": path,
         "raw_path": path.encode(),
         "query_string": b"",

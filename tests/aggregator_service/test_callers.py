@@ -12,6 +12,7 @@ from fastapi import Depends
 from aggregator_service.callers import operator_at_browser
 from aggregator_service.settings import aggregator_settings
 from shared.errors import AuthenticationError, SettingsError
+from shared.heads import CONSTANT
 from shared.web.credentials import operator_secret
 from shared.web.pace import Buckets
 
@@ -93,9 +94,10 @@ async def test_whoever_signs_is_a_client_even_with_the_operator_s_token_beside_i
     async with running() as federation:
         (north,) = await federation.joined("north")
         request = federation.http.build_request("GET", "http://aggregator/v1/runs")
-        headers = {"Authorization": f"Bearer {TOKEN}"} | north.auth.headers(request)
+        headers = {"Authorization": f"Bearer {TOKEN}", **CONSTANT} | north.auth.headers(request)
         answer = await federation.http.get("/v1/runs", headers=headers)
-        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+        assert (answer.status_code, answer.json()["code"]) == (400, "request-head")
+        assert "authorization" in answer.json()["detail"] and TOKEN not in answer.text
 
 
 async def test_a_page_makes_the_browser_ask_for_the_password(running: Running) -> None:

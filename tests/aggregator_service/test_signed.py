@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from shared.heads import CONSTANT
 from shared.signing.enrolment import public_file
 from shared.signing.keys import new_key, public_pem
 from shared.wire import MEDIA_TYPE
@@ -36,7 +37,7 @@ def require(answer: httpx.Response, code: str, status: int = 401) -> str:
 
 def signed(client: FakeClient, method: str, path: str, body: bytes = b"") -> dict[str, str]:
     """The headers of such a request, to be sent with whatever other one."""
-    return client.auth.headers(client.http.build_request(method, path, content=body))
+    return CONSTANT | client.auth.headers(client.http.build_request(method, path, content=body))
 
 
 async def ask(client: FakeClient, **auth: Any) -> httpx.Response:

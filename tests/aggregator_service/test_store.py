@@ -14,6 +14,7 @@ import pytest
 from aggregator_service import aggregation
 from aggregator_service.storage import store
 from shared.errors import SettingsError
+from shared.heads import CONSTANT
 from shared.settings import MethodSettings
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ async def test_of_the_operator_s_token_and_of_signatures_nothing_is_stored(runni
     async with running() as federation:
         await federation.joined("north")
         request = federation.http.build_request("GET", "http://aggregator/v1/runs/current")
-        headers = federation.client("north").auth.headers(request)
+        headers = CONSTANT | federation.client("north").auth.headers(request)
         assert (await federation.http.get("/v1/runs/current", headers=headers)).status_code == 200
     files = list(federation.settings.state_directory.glob("*.sqlite*"))
     assert {"aggregator.sqlite", "nonces.sqlite"} <= {file.name for file in files}

@@ -22,10 +22,11 @@ from audit.case import open_case
 from audit.collect import of_aggregator, of_client
 from audit.evidence import Evidence
 from audit.report import Report, report
-from client_service.boundary.gate import USER_AGENT, Boundary, GateTransport
+from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.ledger import Ledger
 from client_service.boundary.signing_key import own_key
 from client_service.settings import ClientSettings, client_settings
+from shared.heads import USER_AGENT
 from shared.schemas import (
     ArrivalOut,
     Declaration,

@@ -22,6 +22,7 @@ from audit.evidence import Evidence
 from audit.report import Report, report
 from client_service.boundary.aggregator import Aggregator
 from client_service.participation import Participation
+from shared.heads import CONSTANT
 from shared.schemas import Declaration, ReceiptOut
 from shared.signing.messages import Target, sign
 from shared.strategy import Parameters
@@ -185,7 +186,7 @@ class Smuggler:
         path = f"/v1/runs/{run}/rounds/{number}/clients/{client}/update"
         target, nonce = Target("PUT", path, ""), secrets.token_hex(16)
         signed = sign(target, body, self._running.signatory(client), created=int(time.time()), nonce=nonce)
-        headers = {"Content-Type": MEDIA_TYPE} | signed
+        headers = {"Content-Type": MEDIA_TYPE} | CONSTANT | signed
         async with self._running.stranger() as http:
             answer = await http.put(path, content=body, headers=headers)
         self.digests.append(hashlib.sha256(body).hexdigest())

@@ -18,9 +18,10 @@ import pytest
 from safetensors.numpy import save
 
 from client_service.boundary.aggregator import connected
-from client_service.boundary.gate import USER_AGENT, Boundary, GateTransport
+from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.ledger import Ledger
 from shared.errors import PrivacyError, ProtocolError, TooLargeError
+from shared.heads import USER_AGENT
 from shared.parameters import Float32
 from shared.schemas import Counts, Declaration, JoinIn, ReceiptOut, TensorSpec
 from shared.signing.keys import new_key

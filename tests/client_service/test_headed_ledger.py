@@ -11,11 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
-from client_service.boundary.gate import USER_AGENT, Boundary, GateTransport
+from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.headed_ledger import LAG, HeadedLedger
 from client_service.boundary.ledger import LEDGER, Ledger
 from client_service.boundary.ledger_heads import NAME, LedgerHead, LedgerHeads
 from shared.errors import DataError
+from shared.heads import USER_AGENT
 from shared.schemas import Declaration, JoinIn
 from shared.signing.keys import new_key
 

@@ -19,6 +19,7 @@ from typing import TypeVar
 import anyio
 import httpx
 
+from shared.heads import dressed
 from shared.schemas import Declaration, JoinIn, RunIn
 from shared.signing.enrolment import kept_pair, register
 from shared.signing.keys import PrivateKey, read_private
@@ -48,7 +49,8 @@ class Signing(httpx.Auth):
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         target, nonce = Target.of(request.method, request.url.raw_path), secrets.token_hex(NONCE_BYTES)
         signatory = Signatory(self.name, self.key)
-        request.headers.update(sign(target, request.content, signatory, created=int(time.time()), nonce=nonce))
+        signed = sign(target, request.content, signatory, created=int(time.time()), nonce=nonce)
+        request.headers = httpx.Headers([*dressed(request.headers.multi_items()), *signed.items()])
         yield request
 
 

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from requests.auth import AuthBase
+from requests.structures import CaseInsensitiveDict
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.core.failures import FailureGroup
@@ -30,6 +31,7 @@ from schemathesis.specs.openapi.checks import (
 
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
+from shared.heads import CONSTANT, dressed
 from shared.schemas import JoinIn
 from shared.signing.enrolment import enrol
 from shared.signing.keys import read_private
@@ -80,7 +82,9 @@ class Signing(AuthBase):
         target = Target.of(str(request.method), request.path_url.encode("ascii"))
         content = body.encode() if isinstance(body, str) else body
         nonce = secrets.token_hex(NONCE_BYTES)
-        request.headers.update(sign(target, content, self._signatory, created=int(time.time()), nonce=nonce))
+        signed = sign(target, content, self._signatory, created=int(time.time()), nonce=nonce)
+        said = dict(dressed([(name, str(value)) for name, value in request.headers.items()]))
+        request.headers = CaseInsensitiveDict(CONSTANT | said | signed)
         return request
 
 

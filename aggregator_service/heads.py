@@ -1,0 +1,130 @@
+"""The head of a client's request -> taken in its one form, refused in any other; and what the record says of it.
+
+A proxy that the operator trusts changes heads: spaces and capital letters are its own then, and it may add headers of
+a list, whose names and sizes are recorded. Nobody else may add any.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from shared import heads
+from shared.errors import HeadError, MediaTypeError
+from shared.schemas import HeaderOut, HeadOut
+from shared.web.raw_heads import raw_head
+
+FROM_PROXIES = frozenset(
+    {f"x-forwarded-{what}" for what in ("for", "host", "port", "prefix", "proto", "scheme", "server")}
+    | {"forwarded", "via", "x-real-ip", "x-request-id", "x-scheme", "x-original-forwarded-for"}
+    | {"traceparent", "tracestate"}
+)
+MOST_ADDED = 1024  # bytes of one header that a proxy has added
+MOST_TOLD = 16  # headers that are not of the list, told in one row of the record
+MOST_HOSTS = 4  # names by which one client calls, since the aggregator's start
+BY_PROXY = {"connection": re.compile("close|keep-alive"), "transfer-encoding": re.compile("chunked")}
+REQUIRED = frozenset({heads.HOST, *heads.CONSTANT})
+PLAIN = re.compile(r"[a-z0-9-]{1,40}")
+UNPLAIN = "(a name of other signs)"
+
+
+class Heads:
+    """`trusted`: addresses and networks of the proxies before the aggregator."""
+
+    def __init__(self, trusted: Iterable[str]) -> None:
+        self._trusted = tuple(ipaddress.ip_network(one) for one in trusted)
+        self._hosts: defaultdict[str, set[str]] = defaultdict(set)
+
+    def require(self, scope: Scope, client: str) -> None:
+        """HeadError, which repeats no value, for a head that the genuine client would not have sent."""
+        headers = Headers(scope=scope).items()
+        proxied = self._is_proxied(scope)
+        _require_names(headers, proxied=proxied or raw_head(scope) is None)
+        _require_words(headers, proxied=proxied or raw_head(scope) is None)
+        if not heads.is_plain(*_target(scope).partition("?")[::2]):
+            raise HeadError("expected plain words and numbers in path and query, each in its one spelling, got others")
+        if not proxied:
+            _require_spelling(scope, headers)
+        self._require_host(client, scope)
+
+    def told(self, scope: Scope) -> HeadOut:
+        """What is recorded of a head: its size where it came as sent, its digest, and the headers beyond the list."""
+        headers, raw = Headers(scope=scope).items(), raw_head(scope)
+        listed = [(name, value) for name, value in headers if name in heads.WORDS]
+        computed = heads.size(scope["method"], _target(scope), headers)
+        size = None if self._is_proxied(scope) else computed if raw is None else raw.bytes
+        others = tuple(_other(name, value) for name, value in headers if name not in {*heads.WORDS, *BY_PROXY})
+        digest = heads.digest(scope["method"], _target(scope), listed)
+        return HeadOut(bytes=size, sha256=digest, others=others[:MOST_TOLD], more=max(0, len(others) - MOST_TOLD))
+
+    def _is_proxied(self, scope: Scope) -> bool:
+        """Has a trusted proxy connected? What the scope calls its client is whom the proxy speaks of."""
+        raw = raw_head(scope)
+        if raw is None or raw.peer is None or not self._trusted:
+            return False
+        try:
+            peer = ipaddress.ip_address(raw.peer)
+        except ValueError:
+            return False
+        return any(peer in network for network in self._trusted if network.version == peer.version)
+
+    def _require_host(self, client: str, scope: Scope) -> None:
+        """Nobody signs the host, so that it could be another word each time."""
+        known, host = self._hosts[client], Headers(scope=scope).get(heads.HOST, "")
+        known.add(host) if len(known) < MOST_HOSTS else None
+        if host not in known:
+            raise HeadError(f"host: expected one of the {MOST_HOSTS} names by which this client calls, got another")
+
+
+def _require_names(headers: Iterable[heads.Header], *, proxied: bool) -> None:
+    counts = Counter(name for name, _ in headers)
+    allowed = {*heads.WORDS, *FROM_PROXIES, *BY_PROXY} if proxied else {*heads.WORDS}
+    if strange := [name for name in counts if name not in allowed]:
+        raise HeadError(f"expected the headers of a client alone, got {len(strange)} more: {_told(strange)}")
+    if twice := [name for name, count in counts.items() if count > 1 and name in heads.WORDS]:
+        raise HeadError(f"expected each header once, got twice: {_told(twice)}")
+    if not proxied and (missing := sorted(REQUIRED - set(counts))):
+        raise HeadError(f"expected every header that a client sends, got none of: {', '.join(missing)}")
+
+
+def _require_words(headers: Iterable[heads.Header], *, proxied: bool) -> None:
+    words = {**heads.WORDS, **(BY_PROXY if proxied else {})}
+    for name, value in headers:
+        if name not in words and len(value) > MOST_ADDED:
+            raise HeadError(f"{name}: expected at most {MOST_ADDED} bytes that a proxy adds, got more")
+        if name in words and not words[name].fullmatch(value):
+            if name == heads.TYPE:
+                raise MediaTypeError(f"expected {' or '.join(heads.MEDIA_TYPES)}, got another media type")
+            raise HeadError(f"{name}: expected what a client says there, got other words")
+
+
+def _require_spelling(scope: Scope, headers: list[heads.Header]) -> None:
+    if scope["http_version"] != "1.1":
+        raise HeadError("expected HTTP/1.1, got another version")
+    raw = raw_head(scope)
+    if raw is None:
+        return
+    if any(name != name.lower() for name in raw.names):
+        raise HeadError("expected names of headers in small letters, got others")
+    if raw.bytes != (size := heads.size(scope["method"], _target(scope), headers)):
+        raise HeadError(f"expected a head of {size} bytes, without spaces that say nothing, got {raw.bytes}")
+
+
+def _target(scope: Scope) -> str:
+    query: str = scope["query_string"].decode("latin-1")
+    path: str = scope["raw_path"].decode("latin-1")
+    return path + (f"?{query}" if query else "")
+
+
+def _told(names: list[str]) -> str:
+    shown = [name if PLAIN.fullmatch(name) else UNPLAIN for name in names[:MOST_TOLD]]
+    return ", ".join(shown)
+
+
+def _other(name: str, value: str) -> HeaderOut:
+    return HeaderOut(name=name if PLAIN.fullmatch(name) else UNPLAIN, bytes=len(name) + len(value))
