@@ -109,8 +109,8 @@ def _require_spelling(scope: Scope, headers: list[heads.Header]) -> None:
     raw = raw_head(scope)
     if raw is None:
         return
-    if any(name != name.lower() for name in raw.names):
-        raise HeadError("expected names of headers in small letters, got others")
+    if any(name not in (name.lower(), name.title()) for name in raw.names):
+        raise HeadError("expected names of headers in small letters, or each word with a capital, got others")
     if raw.bytes != (size := heads.size(scope["method"], _target(scope), headers)):
         raise HeadError(f"expected a head of {size} bytes, without spaces that say nothing, got {raw.bytes}")
 

@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 
 from aggregator_service.settings import aggregator_settings
+from shared.heads import CONSTANT
 from shared.schemas import Declaration
 from shared.settings import AnchorSettings, MethodSettings
 from shared.signing.enrolment import public_file
@@ -56,7 +57,8 @@ class Signing(httpx.Auth):
 
     def headers(self, method: str, raw: bytes, body: bytes) -> dict[str, str]:
         created, nonce = int(time.time() + self.ahead), secrets.token_hex(NONCE_BYTES)
-        return sign(Target.of(method, raw), body, Signatory(self.name, self.key), created=created, nonce=nonce)
+        signed = sign(Target.of(method, raw), body, Signatory(self.name, self.key), created=created, nonce=nonce)
+        return CONSTANT | signed
 
 
 @dataclass

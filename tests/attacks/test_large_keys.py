@@ -44,7 +44,9 @@ def test_messages_without_end_are_cut_off_and_take_no_memory(tmp_path: Path, ann
         calls = [pool.submit(flood, besieged, call, announced=announced) for call in MESSAGES]
         assert besieged.is_answered("bob")
         for status, code, sent in (call.result() for call in calls):
-            assert (status, code) == (413, "too-large") and sent < LENGTH / 4
+            # No client sends a body of a length that it does not know: its head is refused.
+            assert (status, code) == ((413, "too-large") if announced else (400, "request-head"))
+            assert sent < LENGTH / 4
         assert besieged.peak - idle < MOST_MEBIBYTES
 
 
@@ -57,5 +59,6 @@ def test_of_whoever_may_not_send_it_nothing_is_read(tmp_path: Path) -> None:
             sent = list[int]()
             path = f"/v1/runs/{run}/rounds/1/clients/{client}/shares"
             auth = besieged.signing("ada", body=b"another")
-            answer = httpx.put(f"{besieged.url}{path}", content=endless(sent), auth=auth, timeout=60.0)
+            said = {"Content-Length": str(LENGTH)}
+            answer = httpx.put(f"{besieged.url}{path}", content=endless(sent), headers=said, auth=auth, timeout=60.0)
             assert answer.status_code == expected and sum(sent) < LENGTH / 4
