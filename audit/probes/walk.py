@@ -85,13 +85,11 @@ def _entries(folder: Path, found: Walk) -> Iterator[os.DirEntry[str]]:
 
 
 def _mode(entry: os.DirEntry[str]) -> int:
-    """Only what is neither folder nor file nor link has to be asked for."""
+    """A folder tells what each entry is, but not what is mounted over a file: that has to be asked for."""
     if entry.is_symlink():
         return stat.S_IFLNK
     if entry.is_dir(follow_symlinks=False):
         return stat.S_IFDIR
-    if entry.is_file(follow_symlinks=False):
-        return stat.S_IFREG
     try:
         return stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)
     except OSError:

@@ -6,7 +6,7 @@ import typer
 
 from audit.cli import privacy_report, probe
 from audit.entry import enter
-from simulation.cli import experiments, keys, ledger, members, quarantine, services, tuning
+from simulation.cli import breaks, experiments, keys, ledger, members, quarantine, services, tuning
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Federated recommendations between silos that keep their data."
@@ -28,6 +28,7 @@ for command in (
     privacy_report,
 ):
     app.command()(command)
+app.command("break")(breaks.break_)
 app.add_typer(keys.app, name="keys")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(members.app, name="members")

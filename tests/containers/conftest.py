@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,28 +133,31 @@ def stack(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="module")
+def small_stack(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The same after two rounds."""
+    with brought_up(engine, tmp_path_factory.mktemp("small"), LPSFED_ROUNDS="2") as up:
+        yield up
+
+
+@pytest.fixture(scope="module")
 def secure_stack(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The same with secure aggregation, as its user turns it on, until its run is over: without probes and report."""
-    folder, chosen = tmp_path_factory.mktemp("secure"), {"LPSFED_SECURE": "true", "LPSFED_ROUNDS": "2"}
-    with brought_up(engine, folder, ["run", "gateway", *(f"gateway-{n}" for n in range(1, 5))], **chosen) as up:
+    """The same with secure aggregation, as its user turns it on."""
+    with brought_up(engine, tmp_path_factory.mktemp("secure"), LPSFED_SECURE="true", LPSFED_ROUNDS="2") as up:
         yield up
 
 
 @contextmanager
-def brought_up(
-    engine: docker.DockerClient, folder: Path, services: Sequence[str] = (), **chosen: str
-) -> Iterator[Stack]:
-    """Plain `up`, in the foreground, until the report has been printed; or `up` of these services, and of what they
-    need, until the first of them has ended. `chosen`: variables of its user."""
+def brought_up(engine: docker.DockerClient, folder: Path, **chosen: str) -> Iterator[Stack]:
+    """Plain `up`, in the foreground, until the report has been printed. `chosen`: variables of its user."""
     environment = os.environ | {"COMPOSE_PROJECT_NAME": PROJECT, "DOCKER_BUILDKIT": "0"} | chosen
     log = folder / "up.log"
-    command = [*(compose_command() or ()), "up", "--build", *services]  # an earlier day's image would be taken as it is
+    command = [*(compose_command() or ()), "up", "--build"]  # an earlier day's image would be taken as it is
     with log.open("wb") as file:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT)
     stack = Stack(engine, environment, log, process, time.monotonic())
     try:
         with busy(BUSY):
-            _until_ended(stack, services[0] if services else "report")
+            _until_ended(stack)
         yield stack
     finally:
         process.terminate()
@@ -174,15 +177,15 @@ def busy(count: int) -> Iterator[None]:
             loop.wait()
 
 
-def _until_ended(stack: Stack, service: str) -> None:
+def _until_ended(stack: Stack) -> None:
     until = time.monotonic() + LONGEST_SECONDS
     while time.monotonic() < until:
         if not stack.first_answer and _recommended("http://127.0.0.1:8801"):
             stack.first_answer = time.monotonic() - stack.began
-        last = stack.containers().get(service)
+        last = stack.containers().get("report")
         if last is not None and last.status == "exited":
             return
         if stack.process.poll() is not None:
             raise AssertionError(f"`up` ended by itself:\n{stack.log.read_text()[-3000:]}")
         time.sleep(0.5)
-    raise AssertionError(f"no end of {service} within {LONGEST_SECONDS:g} s:\n{stack.log.read_text()[-3000:]}")
+    raise AssertionError(f"no end of the report within {LONGEST_SECONDS:g} s:\n{stack.log.read_text()[-3000:]}")

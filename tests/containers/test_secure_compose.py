@@ -20,6 +20,8 @@ def test_one_variable_makes_the_whole_federation_secure_and_its_run_ends(secure_
     operator = secure_stack.container("run")
     assert operator.wait()["StatusCode"] == 0, operator.logs(tail=40).decode()
     assert all(read(url, "/v1/declaration")["secure"] for url in SILOS.values())
+    report = secure_stack.container("report")
+    assert report.wait()["StatusCode"] == 0, report.logs(tail=60).decode()
     token = {"Authorization": f"Bearer {secure_stack.token()}"}
     run = read(OPERATOR, "/v1/runs/run-1", token)
     assert run["phase"] == "finished" and len(run["rounds"]) == 2

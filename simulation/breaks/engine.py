@@ -1,0 +1,71 @@
+"""The container engine of this machine, by its own commands, each of which is told before it runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shared.errors import SettingsError, UnavailableError
+
+LONGEST_SECONDS = 1800.0
+COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+SHOWN = 500  # characters of what a command that failed has said
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """`tell` is given every command that changes something, as it could be typed."""
+
+    tell: Tell
+
+    def ask(self, *arguments: str) -> str:
+        """A question to docker, untold."""
+        return _output(("docker", *arguments), {}, (0,))[1]
+
+    def do(
+        self, *command: str, environment: Mapping[str, str] | None = None, may_end_with: Sequence[int] = (0,)
+    ) -> tuple[int, str]:
+        """Run it to its end: its exit code and what it has printed."""
+        said = {key: value for key, value in (environment or {}).items() if "\n" not in value}
+        self.tell("$ " + shlex.join([*(f"{key}={value}" for key, value in said.items()), *command]))
+        return _output(command, environment or {}, may_end_with)
+
+
+def started() -> None:
+    """UnavailableError where no engine answers; SettingsError where there is no docker at all."""
+    if shutil.which("docker") is None:
+        raise SettingsError("expected docker on this machine, got no such command")
+    _output(("docker", "version", "--format", "{{.Server.Version}}"), {}, (0,))
+
+
+def compose_command() -> tuple[str, ...]:
+    """`docker compose` where it is installed, else docker-compose."""
+    if subprocess.run(("docker", "compose", "version"), capture_output=True, check=False).returncode == 0:
+        return ("docker", "compose")
+    if shutil.which("docker-compose") is None:
+        raise SettingsError("expected `docker compose` or docker-compose on this machine, got neither")
+    return ("docker-compose",)
+
+
+def _output(command: Sequence[str], environment: Mapping[str, str], codes: Sequence[int]) -> tuple[int, str]:
+    done = subprocess.run(
+        command,
+        env={**os.environ, **environment},
+        cwd=Path.cwd().anchor,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        timeout=LONGEST_SECONDS,
+    )
+    if done.returncode not in codes:
+        said = COLOURS.sub("", (done.stderr or done.stdout).strip())[-SHOWN:]
+        raise UnavailableError(f"{shlex.join(command[:4])} ...: expected success, got {done.returncode}: {said}")
+    return done.returncode, COLOURS.sub("", done.stdout)

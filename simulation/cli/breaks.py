@@ -1,0 +1,96 @@
+"""`lpsfed break`: plant a break of the boundary in the running compose federation, see the report name it, mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from audit.console import plain
+from audit.report import Report
+from shared.errors import SettingsError
+from simulation.breaks import plant
+from simulation.breaks.engine import Engine, started
+from simulation.breaks.federation import Federation, find
+from simulation.breaks.kinds import BREAKS
+from simulation.console import OUT, tell_on_stderr
+
+MOST_FAULTS = 20  # that are shown
+
+
+def break_(
+    kinds: Annotated[list[str] | None, typer.Argument(help=f"{', '.join(BREAKS)}; several are planted at once")] = None,
+    shown: Annotated[bool, typer.Option("--list", help="what each kind does")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="leave it planted, to look around")] = False,
+    mending: Annotated[bool, typer.Option("--mend", help="take away what was left planted")] = False,
+    project: Annotated[str | None, typer.Option(help="of Compose, where several federations run")] = None,
+) -> None:
+    """Plant a break in the running `docker compose` federation, show the report naming it, and mend it again.
+
+    Whatever it leaves is taken away: the states of all parts are as they were before. Exit code 1 where the report does
+    not name a break, or does not hold afterwards.
+    """
+    if shown:
+        return _show_kinds()
+    _require(kinds or (), mending=mending)
+    started()
+    federation = find(Engine(tell_on_stderr), project)
+    named = mending or _planted(federation, kinds or (), keep=keep)
+    mended = keep or _mended(federation)
+    if not (named and mended):
+        raise typer.Exit(1)
+
+
+def _require(kinds: Sequence[str], *, mending: bool) -> None:
+    if unknown := sorted({*kinds} - {*BREAKS}):
+        raise SettingsError(f"expected kinds of break out of {', '.join(BREAKS)}, got {', '.join(unknown)}")
+    if bool(kinds) == mending:
+        raise SettingsError("expected kinds of break, or --mend, or --list")
+
+
+def _show_kinds() -> None:
+    table = Table("kind", "what is done", "the report must name", show_lines=True)
+    for kind, one in BREAKS.items():
+        table.add_row(kind, one.does, escape("\n".join(one.named)))
+    OUT.print(table)
+
+
+def _planted(federation: Federation, kinds: Sequence[str], *, keep: bool) -> bool:
+    """Plant, ask and show. Is every break named? Where something goes wrong in between, what is planted is mended."""
+    for kind in kinds:
+        OUT.print(f"[bold]{kind}[/]: {escape(BREAKS[kind].does)}", highlight=False)
+    try:
+        plant.plant(federation, kinds)
+        plant.probe_again(federation, kinds)
+        report = plant.ask_report(federation)
+    except BaseException:
+        if not keep and plant.is_planted(federation):
+            plant.mend(federation)
+        raise
+    return _show(report, kinds)
+
+
+def _show(report: Report, kinds: Sequence[str]) -> bool:
+    OUT.print(f"[bold red]{escape(report.verdict)}[/]" if not report.held else report.verdict, highlight=False)
+    faults = [f"{one.name}: {fault}" for one in report.findings for fault in one.faults]
+    for fault in faults[:MOST_FAULTS]:
+        OUT.print(plain(f"- {fault}"), highlight=False)
+    if len(faults) > MOST_FAULTS:
+        OUT.print(f"- and {len(faults) - MOST_FAULTS} more", highlight=False)
+    missing = [f"{kind}: {wanted}" for kind in kinds for wanted, line in plant.named(kind, report) if line is None]
+    for one in missing:
+        OUT.print(f"[bold red]not named:[/] {escape(one)}", highlight=False)
+    if not missing:
+        OUT.print(f"Named: {', '.join(kinds)}.", highlight=False)
+    return not missing
+
+
+def _mended(federation: Federation) -> bool:
+    plant.mend(federation)
+    plant.probe_again(federation)
+    report = plant.ask_report(federation)
+    OUT.print(f"[bold {'green' if report.held else 'red'}]{escape(report.verdict)}[/]", highlight=False)
+    return report.held
