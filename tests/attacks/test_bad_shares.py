@@ -6,13 +6,17 @@ was sealed for out of the round in silence; a wrong share made the recovery fail
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 
+from aggregator_service.quarantine.keeping import Quarantines
+from client_service.boundary.aggregator import Aggregator
 from shared.secure import client
 from shared.secure.identities import sign_share
 from shared.settings import MethodSettings
@@ -51,6 +55,25 @@ def answer_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
         return found.model_copy(update={"seeds": {**found.seeds, "client-1": found.seeds["client-3"]}})
 
     monkeypatch.setattr(client, "unmask", spoil)
+    let_the_bad_one_speak_first(monkeypatch)
+
+
+def let_the_bad_one_speak_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others' answers would end the round, and nobody would look at an answer that comes after it."""
+    refused, relay, blamed = Quarantines.refused, Aggregator.relay, threading.Event()
+
+    async def note_refusal(quarantines: Quarantines, place: Any) -> None:
+        await refused(quarantines, place)
+        blamed.set()
+
+    async def relay_in_turn(link: Aggregator, call: str, message: Any) -> None:
+        with anyio.fail_after(60.0):
+            while call == "answers" and message.client != BAD and not blamed.is_set():
+                await anyio.sleep(0.01)
+        await relay(link, call, message)
+
+    monkeypatch.setattr(Quarantines, "refused", note_refusal)
+    monkeypatch.setattr(Aggregator, "relay", relay_in_turn)
 
 
 def described(silos: Silos, small: MethodSettings, folder: Path) -> Experiment:
