@@ -14,9 +14,10 @@ import h11
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from shared.timeouts import ANSWER_SECONDS, HEAD_SECONDS
+from shared.timeouts import ANSWER_SECONDS, HEAD_SECONDS, UNREAD_SECONDS
 from shared.web.raw_heads import STATE, Measured, RawHead
 
+MOST_UNREAD = 2 << 20  # bytes of a body that go on coming after its refusal
 SILENT = 2  # times as many connections as are answered may be open; beyond them nobody is even told so
 
 
@@ -24,6 +25,7 @@ class Connection(H11Protocol):
     """A clock runs while no request is under way; a byte does not set it back, and at its end the connection goes."""
 
     _late: asyncio.TimerHandle | None = None
+    _unread = 0  # bytes of a refused body that may still come
 
     def __init__(self, config: Config, *arguments: Any, **others: Any) -> None:
         super().__init__(config, *arguments, **others)
@@ -42,17 +44,26 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self._is_refused_unread():
+            self._unread -= len(data)
+            if self._unread < 0:
+                self.transport.close()
         self._watch(HEAD_SECONDS)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.conn.their_state is h11.SEND_BODY:  # nobody will read the rest of what was refused, however long
-            self.transport.close()
-        self._watch(ANSWER_SECONDS)
+        self._unread = MOST_UNREAD
+        self._watch(UNREAD_SECONDS if self._is_refused_unread() else ANSWER_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
         super().connection_lost(exc)
+
+    def _is_refused_unread(self) -> bool:
+        """Is a body still coming in whose answer has gone out? Nobody reads it, but a caller whose sending is cut off
+        at once would not come to read why: so it goes on for a moment, and up to so many bytes."""
+        answered = self.cycle is not None and self.cycle.response_complete
+        return answered and self.conn.their_state is h11.SEND_BODY
 
     def _watch(self, seconds: float) -> None:
         under_way = self.cycle is not None and not self.cycle.response_complete
