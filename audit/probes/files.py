@@ -10,6 +10,7 @@ from pathlib import Path
 from audit.evidence import Probe
 from audit.probes.walk import Seen, Walk
 
+KIND = "files"
 PRIVATE = ("interactions.parquet", "ledger.jsonl")
 
 
@@ -35,9 +36,7 @@ class Names:
 
 def _none_of_others(count: int, name: str, seen: Walk) -> Probe:
     observed = f"{count or 'none'}; {seen.words}"
-    return Probe(
-        kind="files", name=name, expected="none but its own", observed=observed, held=seen.counts and not count
-    )
+    return Probe(kind=KIND, name=name, expected="none but its own", observed=observed, held=seen.counts and not count)
 
 
 def _finds_its_own(count: int) -> Probe:

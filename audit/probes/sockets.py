@@ -16,7 +16,7 @@ from audit.probes.walk import Seen, Walk
 
 KIND = "sockets"
 SECONDS = 2.0
-MOST_ASKED = 16
+MOST_ASKED, MOST_KEPT = 16, 1000
 ASKING_BY_HTTP = b"GET /_ping HTTP/1.0\r\nHost: engine\r\n\r\n"
 ENGINES = (b"docker", b"libpod", b"api-version", b"ostype")  # in the head of an answer
 USUAL_NAMES = ("docker.sock", "containerd.sock", "crio.sock", "podman.sock")  # of one that this part may not even ask
@@ -32,25 +32,28 @@ class Sockets:
     expected: tuple[str, ...] = ()
     paths: list[Path] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
+    count: int = 0
 
     def see(self, entry: Seen) -> None:
         if stat.S_ISSOCK(entry.mode) and not is_among(entry.place, self.expected):
-            self.paths.append(entry.path)
-            self.places.append(entry.place)
+            self.count += 1
+            if len(self.paths) < MOST_KEPT:
+                self.paths.append(entry.path)
+                self.places.append(entry.place)
 
     def probes(self, seen: Walk) -> Iterator[Probe]:
         """Where it is known what should be there: a container of this system has no socket at all."""
-        observed = f"{len(self.places)}: {named(self.places)}" if self.places else f"none; {seen.words}"
+        observed = f"{self.count}: {named(self.places)}" if self.places else f"none; {seen.words}"
         held = seen.counts and not self.places
         yield Probe(kind=KIND, name="of UNIX", expected="none", observed=observed, held=held)
         yield self.engine()
 
-    def engine(self) -> Probe:
+    def engine(self, kind: str = KIND) -> Probe:
         """An engine under another name is found by its answer."""
         asked = zip(self.paths[:MOST_ASKED], self.places, strict=False)
         there = [place for path, place in asked if path.name in USUAL_NAMES or is_engine(path)]
         observed = f"at {named(there)}" if there else "none"
-        return Probe(kind=KIND, name="a container engine's", expected="none", observed=observed, held=not there)
+        return Probe(kind=kind, name="a container engine's", expected="none", observed=observed, held=not there)
 
 
 def is_engine(path: Path) -> bool:

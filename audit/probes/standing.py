@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from audit.evidence import Probe
-from audit.probes import confinement, mounts
+from audit.probes import confinement, files, mounts
 from audit.probes.confinement import Devices
 from audit.probes.contents import Contents
 from audit.probes.expected import Expected
@@ -44,7 +44,7 @@ def probe(here: Standing) -> list[Probe]:
     names = Names([_beneath(root, folder, inside=inside) for folder in here.own])
     if here.expected is None:
         sockets = Sockets()
-        return [*names.probes(walk(root, [names, sockets])), sockets.engine()]
+        return [*names.probes(walk(root, [names, sockets])), sockets.engine(files.KIND)]
     there = [one for one in read_mounts(here.process) if here.is_another_s or one.place not in here.brought]
     return [*_control(here, inside=inside), *_looked(here, here.expected, names, there, root)]
 

@@ -44,6 +44,10 @@ class Federation:
             raise UnavailableError(f"{self.project}: expected one container of {service}, got {len(found)}")
         return found[0]
 
+    def command(self, service: str) -> list[str]:
+        """The arguments that its container was made with."""
+        return [str(word) for word in _inspected(self.engine, self.project, service)["Config"]["Cmd"]]
+
     def bring_up(self, services: Iterable[str], override: Path | None = None, *, anew: bool = False) -> None:
         """These services as the files have them, each made anew where they now say something else; or all of them."""
         files = () if override is None else ("--file", str(override))

@@ -23,7 +23,7 @@ WRITERS = ("aggregator", *SILOS)
 READY_SECONDS = 600.0
 PAUSE_SECONDS = 0.5
 READY = ("sh", "/opt/code/shared/web/ready.sh", "/tmp/ready")
-REPORT = [f"/{name}" for name in EVIDENCE]
+FOR_PEOPLE = ("--demonstrate", "--brief")  # of the report that `up` ends with
 
 
 def is_planted(federation: Federation) -> bool:
@@ -59,8 +59,9 @@ def probe_again(federation: Federation, kinds: Sequence[str] = ()) -> None:
 
 def ask_report(federation: Federation) -> Report:
     """The verdict over the evidence that lies there."""
-    asked = (*federation.compose, "run", "--rm", "-T", "--no-deps", "report", "--json", *REPORT)
-    _, said = federation.engine.do(*asked, environment=federation.chosen, may_end_with=(0, 1))
+    asked = [word for word in federation.command("report") if word not in FOR_PEOPLE]
+    command = (*federation.compose, "run", "--rm", "-T", "--no-deps", "report", "--json", *asked)
+    _, said = federation.engine.do(*command, environment=federation.chosen, may_end_with=(0, 1))
     found, _ = json.JSONDecoder().raw_decode(said[said.find("{") :])
     return Report.model_validate(found)
 
