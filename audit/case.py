@@ -41,7 +41,8 @@ class Case:
         if self.aggregator is None:
             return ()
         arrived = {one.client for one in self.aggregator.arrivals}
-        return tuple(sorted(arrived | {client for _, _, client in self.held}))
+        enrolled = {client for run in self.aggregator.runs for client in (*run.enrolled, *run.missing)}
+        return tuple(sorted(arrived | enrolled | {client for _, _, client in self.held}))
 
     @property
     def held(self) -> dict[tuple[str, int, str], ParticipantOut]:

@@ -18,6 +18,8 @@ from audit.evidence import Evidence
 from audit.flags import RoleName
 from audit.inquiry import Inquiry, Services, inquire, nobody_to_tell, nothing_to_wait_for
 from audit.live import Places, read_services
+from audit.presence import WITHIN_SECONDS as WITHIN
+from audit.presence import Asked
 from audit.probes.meeting import Part, leave, meet, others_left, peer
 from audit.report import report
 from shared.errors import SettingsError
@@ -133,6 +135,13 @@ def privacy_report(
     demonstrate: Annotated[
         bool, typer.Option("--demonstrate", help="before it the same with one deliberate break, which must be named")
     ] = False,
+    expect: Annotated[
+        str, typer.Option(envvar="LPSFED_PROBE_EXPECT", help="further parts that must have given evidence: a,b,c")
+    ] = "",
+    within: Annotated[float, typer.Option(min=1, help="seconds between the oldest and the newest evidence")] = WITHIN,
+    records_only: Annotated[
+        bool, typer.Option("--records-only", help="hold the records against each other; nobody need have been probed")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Hold all that left the clients against all that arrived: from evidence, or from running services.
@@ -146,9 +155,10 @@ def privacy_report(
         urls, keys = flags.urls(clients or ()), flags.files("--operator-key", operator_keys or ())
         places = Places(aggregator_url, operator_token_file, urls, keys, Calling(ca, certificate, certificate_key))
         parts = asyncio.run(read_services(places, probed=parts))
-    made = report(open_case(parts))
+    asked = Asked(flags.names(expect) if expect else (), not records_only, within)
+    made = report(open_case(parts), asked)
     if demonstrate and made.held and not as_json:
-        console.show_break(plant_break(parts))
+        console.show_break(plant_break(parts, asked))
     if as_json:
         sys.stdout.write(made.model_dump_json(indent=1) + "\n")
     elif brief and made.held:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from audit.case import open_case
 from audit.evidence import Evidence, Sent
+from audit.presence import RECORDS_ONLY, Asked
 from audit.probes import gate, uploads
 from audit.probes.masked import probing
 from audit.report import Report, report
@@ -31,12 +32,12 @@ class Demonstration:
     red: Report
 
 
-def plant_break(parts: Sequence[Evidence]) -> Demonstration:
+def plant_break(parts: Sequence[Evidence], asked: Asked = RECORDS_ONLY) -> Demonstration:
     """The first client whose probes sent such an update. DataError where none did, or where the report holds all the
     same: then it would not have named a dishonest client either."""
     for part in parts:
         if part.declaration is not None and (silent := _without_break(part, part.declaration)) != part:
-            red = report(open_case([silent if one is part else one for one in parts]))
+            red = report(open_case([silent if one is part else one for one in parts]), asked)
             if red.held:
                 raise DataError(f"{part.name}: expected a report that names a deliberate break, got one that holds")
             return Demonstration(part.name, _observed(part, gate.KIND), _observed(part, uploads.KIND), red)

@@ -45,6 +45,7 @@ class Evidence(Message):
     role: Role
     taken_at: str = Field(description="UTC, ISO 8601")
     probes: tuple[Probe, ...] = ()
+    probed_at: str | None = Field(None, description="UTC, ISO 8601; none: when the evidence was taken")
     sent: tuple[Sent, ...] = Field((), description="bodies of these probes, and of earlier ones kept in the same file")
     declaration: Declaration | None = None
     entries: tuple[dict[str, Any], ...] = ()

@@ -38,10 +38,10 @@ async def read_services(places: Places, probed: Sequence[Evidence] = ()) -> tupl
 def _with_probes(parts: Sequence[Evidence], probed: Sequence[Evidence]) -> tuple[Evidence, ...]:
     """Each part with the probes of the evidence of its name; parts that serve nothing themselves as they are."""
     earlier, names = {one.name: one for one in probed}, {part.name for part in parts}
-    told = (
-        part.model_copy(update={"probes": earlier[part.name].probes, "sent": earlier[part.name].sent})
-        if part.name in earlier
-        else part
-        for part in parts
-    )
+    told = (part.model_copy(update=_probed(earlier[part.name])) if part.name in earlier else part for part in parts)
     return (*told, *(one for one in probed if one.name not in names))
+
+
+def _probed(part: Evidence) -> dict[str, object]:
+    """What its probes have found, and when that was."""
+    return {"probes": part.probes, "sent": part.sent, "probed_at": part.probed_at or part.taken_at}

@@ -23,7 +23,7 @@ FROM_BETWEEN = (502, 504)  # a proxy says so, of an answer that it did not get
 @dataclass(frozen=True)
 class Sending:
     """One body that left, as its sender tells it. `status` is None where it heard of no answer, `nonce` where the
-    ledger does not tell it."""
+    ledger does not tell it; `attempt`: what else the ledger says."""
 
     source: Source
     call: str
@@ -33,6 +33,7 @@ class Sending:
     sha256: str
     status: int | None
     nonce: str | None = None
+    attempt: Attempt | None = None
 
     @property
     def accepted(self) -> bool:
@@ -58,7 +59,7 @@ def refused(arrival: ArrivalOut) -> bool:
 
 def from_ledger(attempts: Iterable[Attempt]) -> list[Sending]:
     return [
-        Sending("ledger", one.call, one.run, one.round, one.bytes, one.sha256, one.status, one.nonce)
+        Sending("ledger", one.call, one.run, one.round, one.bytes, one.sha256, one.status, one.nonce, one)
         for one in attempts
         if one.call in ("join", "update", *MESSAGES)
     ]

@@ -30,17 +30,6 @@ def matched(case: Case) -> Matches:
     return found
 
 
-def evidence(case: Case) -> Finding:
-    missing = [name for name in case.known if name not in case.clients]
-    faults = [f"{name}: no evidence" for name in missing] + ([] if case.aggregator else ["aggregator: no evidence"])
-    return finding(
-        "evidence",
-        "evidence of the aggregator, and of every client that it knows",
-        f"the aggregator and {counted(len(case.clients), 'client')}",
-        faults if case.clients else [*faults, "no evidence of any client"],
-    )
-
-
 def declaration(case: Case) -> Finding:
     ours = None if case.aggregator is None else case.aggregator.declaration
     faults = [f"{name}: another declaration" for name, one in case.clients.items() if one.declaration != ours]

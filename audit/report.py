@@ -8,9 +8,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from audit import ledgers, probing, records
+from audit import ledgers, presence, probing, records
 from audit.case import Case, Client
 from audit.findings import Finding
+from audit.heads import heads
+from audit.presence import RECORDS_ONLY, Asked
 from audit.probing import Tried
 from client_service.boundary.crossings import Attempt
 from shared.privacy import few_clients
@@ -21,8 +23,8 @@ _ATTEMPTS = TypeAdapter(tuple[Attempt, ...])
 ALWAYS_OPEN = (
     "What the declared values themselves give away: they were trained on private data, and a client whose code was"
     " changed could write anything into them.",
-    "The wording of headers, how often and when a client asks, and calls under a secret that the aggregator does not"
-    " know: the client's own gate alone holds these.",
+    "How often and when a client asks, the nonces of questions without a body, and calls under a secret that the"
+    " aggregator does not know: the client's own gate alone holds these.",
     "Calls without a body: a ledger that was cut off after its last body looks whole.",
     "The machine and the engine beneath the containers, and whoever may change either.",
 )
@@ -74,12 +76,13 @@ class Report(Message):
     not_covered: tuple[str, ...]
 
 
-def report(case: Case) -> Report:
-    """Everything in one pass; it decides nothing by any clock."""
+def report(case: Case, asked: Asked = RECORDS_ONLY) -> Report:
+    """Everything in one pass; it decides nothing by any clock. `asked`: which evidence there must be."""
     matches = records.matched(case)
     probed = any(part.probes or part.sent for part in case.parts)
     findings = (
-        records.evidence(case),
+        presence.present(case, asked),
+        presence.fresh(case, asked),
         ledgers.chain(case),
         records.declaration(case),
         ledgers.calls(case),
@@ -90,6 +93,8 @@ def report(case: Case) -> Report:
         records.arrived(case, matches),
         records.refusals(case),
         records.undeclared(matches),
+        heads(case, matches),
+        *((presence.tried(case),) if asked.probed else ()),
         *((probing.bodies(case), probing.verdicts(case)) if probed else ()),
     )
     held = all(one.held for one in findings)

@@ -23,6 +23,7 @@ from shared.errors import (
     ConflictError,
     DigestError,
     ForbiddenError,
+    HeadError,
     MediaTypeError,
     ProtocolError,
     ReplayError,
@@ -66,7 +67,8 @@ class Place:
 class Try:
     """One call and the refusal that it must meet with.
 
-    `key`: another one than the client's; `signed`: of another body than is sent; `nonce`: one that has come before.
+    `key`: another one than the client's; `signed`: of another body than is sent; `nonce`: one that has come before;
+    `header`: what a header says that no client sends.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Try:
     key: PrivateKey | None = None
     signed: bytes | None = None
     nonce: str | None = None
+    header: str | None = None
 
 
 def latest_place(evidence: Evidence) -> Place | None:
@@ -108,6 +111,7 @@ def tries(who: Intruder, place: Place) -> Iterator[Try]:
     yield Try("join as another client", "POST", "/v1/clients", 403, ForbiddenError.code, foreign, JSON)
     yield Try("join with a field more", "POST", "/v1/clients", 422, ProtocolError.code, more, JSON)
     yield Try("question with a parameter more", "GET", f"/v1/runs/current?{bodies.WORD}=1", 422, ProtocolError.code)
+    yield Try("a header more", "GET", "/v1/runs/current", 400, HeadError.code, header=bodies.WORD)
     yield Try("the operator's question", "GET", "/v1/runs", 403, ForbiddenError.code)
 
 
@@ -134,7 +138,7 @@ def planned(who: Intruder, place: Place | None) -> tuple[Sent, ...]:
 def _recorded(one: Try) -> bool:
     """Is it on the aggregator's record from then on? Not if it counts as nobody's; a mere question, if something in it
     is undeclared."""
-    return one.code not in NOBODY_S and (bool(one.body) or one.code == ProtocolError.code)
+    return one.code not in NOBODY_S and (bool(one.body) or one.code in (ProtocolError.code, HeadError.code))
 
 
 def _sent(one: Try, status: int | None) -> Sent:
@@ -149,6 +153,7 @@ def _sent(one: Try, status: int | None) -> Sent:
 async def _made(http: httpx.AsyncClient, one: Try, who: Signatory) -> tuple[int | None, str]:
     """Status and code of the answer."""
     media = {"Content-Type": one.media} if one.media else {}
+    media |= {bodies.HEADER: one.header} if one.header else {}
     request = http.build_request(one.method, one.path, content=one.body or None, headers=media)
     signed = _signature(one, request, who)
     request.headers = httpx.Headers([*dressed(request.headers.multi_items()), *signed.items()])

@@ -16,7 +16,8 @@ class Attempt:
     """One call to the aggregator.
 
     status, error: None where the client was ended before the answer. nonce: by which the request was signed, None in
-    entries of clients whose nonces told nothing of their ledgers.
+    entries of clients whose nonces told nothing of their ledgers. head_bytes: of its head on the wire, None in entries
+    of clients that did not count them.
     """
 
     sequence: int
@@ -34,6 +35,8 @@ class Attempt:
     answer_sha256: str = ""
     receipt: Mapping[str, Any] | None = None
     nonce: str | None = None
+    to: str = ""
+    head_bytes: int | None = None
 
 
 def attempts(entries: Iterable[Entry]) -> list[Attempt]:
@@ -61,4 +64,6 @@ def _attempt(intent: Entry, outcome: Entry) -> Attempt:
         answer_sha256=outcome.get("sha256", ""),
         receipt=outcome.get("receipt"),
         nonce=entry_nonce(str(intent.get("hash"))) if "mac" in intent else None,
+        to=str(intent.get("to", "")),
+        head_bytes=(intent.get("head") or {}).get("bytes"),
     )

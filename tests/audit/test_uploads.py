@@ -71,15 +71,15 @@ async def test_every_undeclared_body_is_refused_and_accounted_for(federation: Ru
         parts = await running.evidence()
     assert place == Place("run-1", 1) and failed(probes) == {}
     expected = {one.name: one.expected for one in probes}
-    assert {expected[name] for name in MALFORMED} == {"422 protocol"} and len(expected) == len(probes) == 20
+    assert {expected[name] for name in MALFORMED} == {"422 protocol"} and len(expected) == len(probes) == 21
     assert expected["control: as declared"] == "409 conflict" and expected["a wrong key"] == "401 authentication"
     assert expected["the same once more"] == "401 replay"
     assert expected["another body than was signed"] == "401 content-digest"
     refused = [one for one in parts[-1].arrivals if one.status >= 400]
-    assert len(refused) == len(sent) == 17 and {one.client for one in refused} == {"client-1"}
+    assert len(refused) == len(sent) == 18 and {one.client for one in refused} == {"client-1"}
     with_probes = parts[0].model_copy(update={"probes": tuple(probes), "sent": tuple(sent)})
     made = report(open_case((with_probes, *parts[1:])))
-    assert made.held and any("17 sent by the probes and refused" in one.found for one in made.findings)
+    assert made.held and any("18 sent by the probes and refused" in one.found for one in made.findings)
     without = report(open_case(parts))
     assert [one.name for one in without.findings if not one.held] == ["arrivals"]
 
@@ -118,7 +118,7 @@ async def test_before_any_round_and_without_an_answer_nothing_is_claimed(federat
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(nobody), base_url="http://aggregator") as http:
         probes, sent = await uploads.probe(http, who, Place("run-1", 1))
-    assert set(failed(probes).values()) == {"no answer ConnectError"} and len(failed(probes)) == len(probes) == 20
+    assert set(failed(probes).values()) == {"no answer ConnectError"} and len(failed(probes)) == len(probes) == 21
     assert {one.status for one in sent} == {None}
 
 

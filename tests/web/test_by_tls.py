@@ -112,9 +112,9 @@ async def test_a_run_and_its_report_by_mutual_tls(
         shown = ["--certificate", str(papers.crt("caller")), "--certificate-key", str(papers.key("caller"))]
         asked = [word for name, place in urls.items() for word in ("--client", f"{name}={place}")]
         asked += [word for name in urls for word in ("--operator-key", f"{name}={tmp_path / 'operator_key'}")]
-        report = await anyio.to_thread.run_sync(run, "privacy-report", *said, *shown, *asked)
+        report = await anyio.to_thread.run_sync(run, "privacy-report", "--records-only", *said, *shown, *asked)
         followed = await anyio.to_thread.run_sync(run, "run", *said, *shown, "--if-none")
-        kept_out = await anyio.to_thread.run_sync(run, "privacy-report", *said, *asked)
+        kept_out = await anyio.to_thread.run_sync(run, "privacy-report", "--records-only", *said, *asked)
     assert report.exit_code == 0 and json.loads(report.stdout)["held"] is True, report.output
     assert followed.exit_code == 0 and json.loads(followed.stdout)["phase"] == "finished"
     assert kept_out.exit_code == 1 and "does it ask for a certificate?" in str(kept_out.exception)

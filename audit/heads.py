@@ -1,0 +1,73 @@
+"""The heads of requests: what the ledgers say was sent, held against what the aggregator says has come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import httpx
+
+from audit.case import Case
+from audit.findings import Finding, finding
+from audit.matching import Matched, Sending
+from audit.probes import bodies
+from client_service.boundary.crossings import Attempt
+from shared.errors import HeadError
+from shared.heads import Said
+from shared.schemas import ArrivalOut
+from shared.wire import MEDIA_TYPE
+from shared.words import counted
+
+JSON = "application/json"
+PROBED = ((bodies.HEADER, len(bodies.HEADER) + len(bodies.WORD)),)  # what the probes themselves add to a head
+
+
+def said(client: str, attempt: Attempt) -> Said:
+    """The head of a request with a body, as the one form of it makes it."""
+    host = httpx.URL(attempt.to).netloc.decode("ascii")
+    if attempt.call == "join":
+        return Said("POST", "/v1/clients", host, JSON, attempt.bytes)
+    target = f"/v1/runs/{attempt.run}/rounds/{attempt.round}/clients/{client}/{attempt.call}"
+    return Said("PUT", target, host, MEDIA_TYPE if attempt.call == "update" else JSON, attempt.bytes)
+
+
+def heads(case: Case, matches: Mapping[str, Matched]) -> Finding:
+    """Nobody adds a header, a space or a word: the aggregator counts what comes, and refuses what no client sends."""
+    pairs = {
+        name: [(arrival, sending) for arrival, sending in found.pairs if sending.source == "ledger"]
+        for name, found in matches.items()
+    }
+    held = sum(arrival.head is not None for found in pairs.values() for arrival, _ in found)
+    return finding(
+        "request heads",
+        "every head that came is as long as its ledger tells, and says what the call makes it say",
+        f"{counted(held, 'head')}, the very same",
+        [*_refused(case), *(fault for name, found in pairs.items() for fault in _different(name, found))],
+    )
+
+
+def _refused(case: Case) -> Iterator[str]:
+    for one in () if case.aggregator is None else case.aggregator.arrivals:
+        if one.code != HeadError.code:
+            continue
+        others = () if one.head is None else tuple((other.name, other.bytes) for other in one.head.others)
+        if others == PROBED:
+            continue
+        told = ", ".join(f"header {name!r} of {size:,} bytes" for name, size in others) or "words that no client says"
+        yield f"{one.client}: {told}, refused with {one.status}"
+
+
+def _different(name: str, pairs: list[tuple[ArrivalOut, Sending]]) -> Iterator[str]:
+    for arrival, sending in pairs:
+        came, left = arrival.head, sending.attempt
+        if came is None or left is None or left.head_bytes is None:  # recorded before heads were
+            continue
+        where = f"{name}, {sending.call}" + (f" of {sending.run} round {sending.round}" if sending.run else "")
+        if came.bytes is not None and came.bytes != left.head_bytes:
+            yield f"{where}: a head of {came.bytes:,} bytes came, the ledger tells of {left.head_bytes:,}"
+        elif left.head_bytes != said(name, left).size(name):
+            yield f"{where}: a head of {left.head_bytes:,} bytes on the ledger, other than its call makes"
+        elif came.sha256 != said(name, left).digest():
+            yield f"{where}: a head with other words than its call makes"
+        for other in came.others:
+            if came.bytes is not None:
+                yield f"{where}: header {other.name!r} of {other.bytes:,} bytes, which no client sends"

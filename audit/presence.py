@@ -1,0 +1,105 @@
+"""Evidence that must be there -> what of it is missing, too old, or has not tried what it should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from audit.case import Case
+from audit.evidence import Evidence
+from audit.findings import Finding, finding
+from audit.probes import kinds
+from shared.words import counted
+
+WITHIN_SECONDS = 3600.0  # between the oldest and the newest evidence
+CLOCKS_SECONDS = 120.0  # by which the clocks of two parts may differ
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the report is held to. `parts`: who must have given evidence, beside the aggregator and every client that it
+    knows; `probed`: must all have been probed? `within`: seconds between the oldest and the newest evidence."""
+
+    parts: tuple[str, ...] = ()
+    probed: bool = True
+    within: float = WITHIN_SECONDS
+
+
+RECORDS_ONLY = Asked(probed=False)
+
+
+def present(case: Case, asked: Asked) -> Finding:
+    """Who has given no evidence at all."""
+    there = {part.name for part in case.parts}
+    faults = [f"{name}: no evidence" for name in case.known if name not in case.clients]
+    faults += [f"{name}: no evidence" for name in asked.parts if name not in there and name not in case.known]
+    faults += [] if case.aggregator else ["aggregator: no evidence"]
+    others = len(case.parts) - len(case.clients) - (case.aggregator is not None)
+    return finding(
+        "evidence",
+        "evidence of the aggregator, of every client that it knows, and of every part that is named",
+        f"the aggregator and {counted(len(case.clients), 'client')}" + (f", {others} more" if others else ""),
+        faults if case.clients else [*faults, "no evidence of any client"],
+    )
+
+
+def fresh(case: Case, asked: Asked) -> Finding:
+    """Old evidence shows what once was: a part may have been changed since, and a run may have gone on."""
+    return finding(
+        "freshness",
+        f"evidence of all parts within {asked.within:g} seconds, and after the last round had closed",
+        f"{counted(len(case.parts), 'part')}, all of one time",
+        _stale(case, asked),
+    )
+
+
+def _stale(case: Case, asked: Asked) -> Iterator[str]:
+    times = {(part.name, what): at for part in case.parts for what, at in _times(part, asked)}
+    for (name, what), at in times.items():
+        if at is None:
+            yield f"{name}: {what} of an unknown time"
+    known = {place: at for place, at in times.items() if at is not None}
+    newest, closed = max(known.values(), default=0.0), _last_closed(case)
+    for (name, what), at in known.items():
+        if newest - at > asked.within:
+            yield f"{name}: {what} {newest - at:,.0f} seconds older than the newest"
+        elif at < closed - CLOCKS_SECONDS:
+            yield f"{name}: {what} from before the last round had closed"
+
+
+def _times(part: Evidence, asked: Asked) -> Iterator[tuple[str, float | None]]:
+    yield "evidence", _seconds(part.taken_at)
+    if asked.probed and part.probed_at is not None:
+        yield "probes", _seconds(part.probed_at)
+
+
+def _last_closed(case: Case) -> float:
+    runs = () if case.aggregator is None else case.aggregator.runs
+    closed = (_seconds(one.closed_at) for run in runs for one in run.rounds if one.closed_at is not None)
+    return max((at for at in closed if at is not None), default=0.0)
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def tried(case: Case) -> Finding:
+    """A probe that is missing cannot fail."""
+    contained = any(probe.kind in kinds.CONTAINED for part in case.parts for probe in part.probes)
+    missing = (
+        f"{part.name}: no probe of {kind!r}"
+        for part in case.parts
+        for kind in kinds.expected(part.role, contained=contained)
+        if kind not in {probe.kind for probe in part.probes}
+    )
+    return finding(
+        "every probe",
+        "every part has tried each kind of thing that parts of its role must try",
+        f"{counted(len({probe.kind for part in case.parts for probe in part.probes}), 'kind')} of probes",
+        missing,
+    )
