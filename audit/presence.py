@@ -90,16 +90,16 @@ def _seconds(text: str) -> float | None:
 
 def tried(case: Case) -> Finding:
     """A probe that is missing cannot fail."""
-    contained = any(probe.kind in kinds.CONTAINED for part in case.parts for probe in part.probes)
+    anybody_s = {probe.kind for part in case.parts for probe in part.probes}
     missing = (
         f"{part.name}: no probe of {kind!r}"
         for part in case.parts
-        for kind in kinds.expected(part.role, contained=contained)
+        for kind in kinds.expected(part.role, anybody_s)
         if kind not in {probe.kind for probe in part.probes}
     )
     return finding(
         "every probe",
         "every part has tried each kind of thing that parts of its role must try",
-        f"{counted(len({probe.kind for part in case.parts for probe in part.probes}), 'kind')} of probes",
+        f"{counted(len(anybody_s), 'kind')} of probes",
         missing,
     )

@@ -5,7 +5,7 @@ Whoever adds a kind of probe adds it here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from audit.evidence import Role
 from audit.probes import confinement, contents, gate, mounts, sockets, uploads
@@ -18,11 +18,14 @@ ALWAYS: Mapping[Role, tuple[str, ...]] = {
     "gateway": OUTSIDE,
 }
 """By every part of that role, wherever it runs."""
-CONTAINED = ("control: the part's own files", mounts.KIND, contents.KIND, sockets.KIND, confinement.KIND)
-"""By every part as soon as one part has tried any of them: then all of them run in containers."""
+GROUPS = (
+    (mounts.KIND, contents.KIND, sockets.KIND, confinement.KIND),  # of containers
+    ("control: the part's own files",),  # of probes that stand among the processes of their part
+)
+"""By every part as soon as one part has tried any of a group: then all of them run so."""
 
 
-def expected(role: Role, *, contained: bool) -> tuple[str, ...]:
-    """All kinds that a part of this role must have tried."""
-    more = (*CONTAINED, *FILES) if contained else ()
+def expected(role: Role, anybody_s: Collection[str]) -> tuple[str, ...]:
+    """All kinds that a part of this role must have tried. `anybody_s`: those that any part has tried."""
+    more = [kind for group in GROUPS if not set(group).isdisjoint(anybody_s) for kind in (*group, *FILES)]
     return tuple(dict.fromkeys((*ALWAYS[role], *more)))

@@ -16,6 +16,7 @@ from audit.report import report
 if TYPE_CHECKING:
     from conftest import Parts
 
+CONTAINED = tuple(kind for group in kinds.GROUPS for kind in group)
 PROBED, LATER, YESTERDAY = Asked(), "2026-01-01T00:20:00+00:00", "2025-12-31T00:00:00+00:00"
 
 
@@ -24,7 +25,7 @@ def of_kind(kind: str) -> Probe:
 
 
 def probed(part: Evidence, *, contained: bool = True) -> Evidence:
-    tried = tuple(of_kind(kind) for kind in kinds.expected(part.role, contained=contained))
+    tried = tuple(of_kind(kind) for kind in kinds.expected(part.role, CONTAINED if contained else ()))
     return part.model_copy(update={"probes": tried})
 
 
