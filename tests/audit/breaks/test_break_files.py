@@ -79,7 +79,11 @@ def test_a_shard_among_the_aggregator_s_own_files_is_found(part: Made, place: st
 
 
 @pytest.mark.parametrize("file", ["client-1.key", "notes.txt"])
-@pytest.mark.parametrize("form", [key(), key(Encoding.DER), key(form=PrivateFormat.OpenSSH), b"Bag\n" + key()])
+@pytest.mark.parametrize(
+    "form",
+    [key(), key(Encoding.DER), key(form=PrivateFormat.OpenSSH), b"Bag\n" + key()],
+    ids=["PKCS 8", "DER", "OpenSSH", "with a head"],
+)
 def test_a_private_key_is_found_wherever_none_belongs(part: Made, file: str, form: bytes) -> None:
     aggregator = part("aggregator")
     aggregator.put("/identity/aggregator.key", key())
@@ -137,7 +141,7 @@ def test_every_form_of_data_is_found_and_nothing_of_it_is_told(part: Made, tmp_p
         (b"", None),
         (b"some words, and more words\nof a text, as people write\n" * 5, None),
         (b"[aggregator]\nkey = 'x'\n" * 5, None),
-        (Ed25519PrivateKey.generate().public_key().public_bytes_raw(), None),
+        pytest.param(Ed25519PrivateKey.generate().public_key().public_bytes_raw(), None, id="public key"),
         (b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n", None),
     ],
 )
