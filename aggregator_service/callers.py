@@ -14,6 +14,7 @@ from aggregator_service.undeclared import nothing_undeclared
 from shared.errors import AuthenticationError, ForbiddenError
 from shared.signing.messages import HEADERS
 from shared.web.credentials import OPERATOR, bearer, operator_secret, same
+from shared.web.crowd import vouch
 from shared.web.whole import read_whole
 
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="LPSFed aggregator"'}  # makes a browser ask for name and password
@@ -74,6 +75,7 @@ async def operator(request: Request, service: Service) -> None:
     secret = operator_secret(header) if request.method == "GET" else bearer(header)
     if not same(secret, service.operator_token):
         raise AuthenticationError("expected the operator's token")
+    vouch(request.scope)
 
 
 class OperatedRoute(APIRoute):

@@ -6,7 +6,10 @@ It stands before all that reads a body: of what nobody known has signed, nothing
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,7 +20,10 @@ from aggregator_service.undeclared import announces_body
 from shared.errors import AuthenticationError, DigestError, ProtocolError, UnavailableError
 from shared.signing.messages import NO_BODY, Target, body_digest, is_signed
 from shared.web import problems
+from shared.web.crowd import vouch
 
+MOST_AT_ONCE = 32  # requests of one client under way; each may wait for half a minute, and it needs one or two
+TOO_MANY = f"expected at most {MOST_AT_ONCE} requests of one client at once, got more"
 ANOTHER_BODY = "content-digest: expected the sha256 of the body that came, got another"
 
 
@@ -29,6 +35,7 @@ class Signed:
     app: ASGIApp
     coordinator: Coordinator
     heads: Heads
+    under_way: Counter[str] = field(default_factory=Counter)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not is_signed((headers := Headers(scope=scope)).keys()):
@@ -46,7 +53,22 @@ class Signed:
             state["code"] = error.code
             await problems.answer(error)(scope, receive, send)
             return
-        await self.app(scope, _Digested(receive, claim.digest), send)
+        vouch(scope)
+        if self.under_way[claim.name] >= MOST_AT_ONCE:
+            await problems.answer(UnavailableError(TOO_MANY))(scope, receive, send)
+            return
+        with self._counted(claim.name):
+            await self.app(scope, _Digested(receive, claim.digest), send)
+
+    @contextmanager
+    def _counted(self, client: str) -> Iterator[None]:
+        self.under_way[client] += 1
+        try:
+            yield
+        finally:
+            self.under_way[client] -= 1
+            if not self.under_way[client]:
+                del self.under_way[client]
 
 
 class _Digested:

@@ -17,6 +17,7 @@ from starlette.types import Scope
 from client_service.settings import ClientSettings
 from shared.errors import AuthenticationError, ForbiddenError
 from shared.web.credentials import OPERATOR, bearer, operator_secret, same
+from shared.web.crowd import vouch
 from shared.web.pace import by_address
 
 Role = Literal["application", "operator"]
@@ -46,6 +47,10 @@ class Keys:
             raise AuthenticationError(f"expected the {role}'s key")
         if holder != role:
             raise ForbiddenError(f"expected the {role}'s key, got the {holder}'s")
+
+    def asks(self, role: Role) -> bool:
+        """Does a role have a key at all?"""
+        return self._of(role) is not None
 
     def holder(self, secret: str) -> Role | None:
         """Whose key this is; None where it is nobody's."""
@@ -82,6 +87,8 @@ class Guarded(APIRoute):
     def admit(self, request: Request) -> None:
         keys: Keys = request.app.state.keys
         keys.admit(self.role, request.method, request.headers.get("authorization"))
+        if keys.asks(self.role):
+            vouch(request.scope)
 
 
 class ForApplications(Guarded):

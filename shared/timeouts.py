@@ -21,6 +21,8 @@ DEADLINE_SECONDS = 3600.0  # one phase of a round
 # Both services, for whoever calls
 HEAD_SECONDS = 20.0  # for the first line and the headers of a request, and for the first of them after connecting
 UNREAD_SECONDS = 5.0  # for the rest of a body that was refused before it was read
+HANDSHAKE_SECONDS = 10.0  # for TLS to begin
+SILENCE_SECONDS = 30.0  # between two pieces of a body
 ANSWER_SECONDS = 600.0  # for taking an answer, from when all of it has been given to the system
 KEEP_ALIVE_SECONDS = 15  # for the next request on the same connection; callers such as httpx give it up after 5
 GRACE_SECONDS = 5  # for requests under way at a shutdown; long polls are woken and need none

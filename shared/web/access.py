@@ -18,7 +18,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shared.timeouts import LONGEST_BODY_SECONDS
+from shared.timeouts import LONGEST_BODY_SECONDS, SILENCE_SECONDS
 from shared.web import problems, request_ids
 from shared.web.whole import CLOSE, too_long
 
@@ -119,15 +119,20 @@ class Timed:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        until, whole = asyncio.get_running_loop().time() + self.seconds, False
+        loop, whole = asyncio.get_running_loop(), False
+        until = loop.time() + self.seconds
 
         async def in_time() -> Message:
             nonlocal whole
             try:
-                async with asyncio.timeout_at(None if whole else until):
+                async with asyncio.timeout_at(None if whole else min(until, loop.time() + SILENCE_SECONDS)):
                     message = await receive()
             except TimeoutError:
-                raise HTTPException(408, f"expected the whole body within {self.seconds:g} seconds", CLOSE) from None
+                silent = loop.time() < until
+                expected = (
+                    f"a piece of it within {SILENCE_SECONDS:g}" if silent else f"it whole within {self.seconds:g}"
+                )
+                raise HTTPException(408, f"the body: expected {expected} seconds", CLOSE) from None
             whole = not message.get("more_body", False)
             return message
 

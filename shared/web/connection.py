@@ -2,34 +2,52 @@
 
 uvicorn limits the time between two requests alone. It waits for ever for the rest of a request's head, for whatever
 is left of a body that was refused unread, and for a caller to take its answer. Bodies that are read have a limit of
-their own: `shared.web.access.Timed`.
+their own: `shared.web.access.Timed`. And it counts connections only once they have shaken hands, whoever they are.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
+from asyncio import sslproto
 from typing import Any
 
 import h11
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.utils import get_remote_addr
+from uvicorn.server import ServerState
 
-from shared.timeouts import ANSWER_SECONDS, HEAD_SECONDS, UNREAD_SECONDS
+from shared.timeouts import ANSWER_SECONDS, HANDSHAKE_SECONDS, HEAD_SECONDS, UNREAD_SECONDS
+from shared.web.crowd import VOUCH, Crowd, Guest
 from shared.web.raw_heads import STATE, Measured, RawHead
 
+LONGEST_HEAD = 32 << 10  # bytes of a request's first line and headers
 MOST_UNREAD = 2 << 20  # bytes of a body that go on coming after its refusal
-SILENT = 2  # times as many connections as are answered may be open; beyond them nobody is even told so
+# asyncio sets so many bytes aside for each connection by TLS; by itself 256 KiB, a gigabyte for four thousand callers
+# who say nothing. A record of TLS has at most 16.
+sslproto.SSLProtocol.max_size = 32 << 10
+
+
+class Admitting(Config):
+    """uvicorn's configuration, with whom to let in and how to speak to them."""
+
+    crowd: Crowd
+    context: ssl.SSLContext | None = None
 
 
 class Connection(H11Protocol):
     """A clock runs while no request is under way; a byte does not set it back, and at its end the connection goes."""
 
+    config: Admitting
     _late: asyncio.TimerHandle | None = None
+    _handshake: asyncio.Task[None] | None = None
     _unread = 0  # bytes of a refused body that may still come
 
-    def __init__(self, config: Config, *arguments: Any, **others: Any) -> None:
-        super().__init__(config, *arguments, **others)
+    def __init__(self, config: Admitting, server_state: ServerState, app_state: dict[str, Any], **more: Any) -> None:
+        super().__init__(config, server_state, {**app_state, VOUCH: self._vouch}, **more)
         self.conn = Measured(config.h11_max_incomplete_event_size, self._note_head)
+        self._early: bytearray | None = bytearray()  # what comes before this is a connection; None once it is
 
     def _note_head(self, size: int, names: tuple[str, ...]) -> None:
         """Where the request's state will be copied from in a moment."""
@@ -37,12 +55,43 @@ class Connection(H11Protocol):
         self.app_state = {**self.app_state, STATE: RawHead(size, names, peer)}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if self.limit_concurrency is not None and len(self.connections) > SILENT * self.limit_concurrency:
+        self.transport = transport
+        address = get_remote_addr(transport)
+        self._guest = Guest(address[0] if address else "", self._yields, transport.abort)
+        standing = self.config.crowd.enter(self._guest)
+        if standing == "refused":
             transport.abort()
+            return
+        self.limit_concurrency = None if standing == "welcome" else 0  # 0: whatever is asked, there is no room
+        if self.config.context is None:
+            self._begin(transport)
+        else:
+            self._handshake = self.loop.create_task(self._shake_hands(transport, self.config.context))
+
+    async def _shake_hands(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
+        """TLS begins here and not in the listening socket, so that who does not end it counts, and can be sent away."""
+        try:
+            secured = await self.loop.start_tls(
+                transport, self, context, server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS
+            )
+        except OSError:  # an ssl.SSLError is one, and the end of its time
+            secured = None
+        if secured is None or secured.is_closing():
+            self.config.crowd.leave(self._guest)
+        else:
+            self._begin(secured)
+
+    def _begin(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        early, self._early = self._early, None
         self._watch(HEAD_SECONDS)
+        if early:
+            self.data_received(bytes(early))
 
     def data_received(self, data: bytes) -> None:
+        if self._early is not None:  # a caller may speak in the moment in which hands are shaken
+            self._early += data
+            return
         super().data_received(data)
         if self._is_refused_unread():
             self._unread -= len(data)
@@ -57,6 +106,7 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
+        self.config.crowd.leave(self._guest)
         super().connection_lost(exc)
 
     def _is_refused_unread(self) -> bool:
@@ -65,9 +115,17 @@ class Connection(H11Protocol):
         answered = self.cycle is not None and self.cycle.response_complete
         return answered and self.conn.their_state is h11.SEND_BODY
 
+    def _vouch(self) -> None:
+        self.config.crowd.vouch(self._guest)
+
+    def _yields(self) -> bool:
+        return not self._is_under_way() or self.cycle.more_body
+
+    def _is_under_way(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
     def _watch(self, seconds: float) -> None:
-        under_way = self.cycle is not None and not self.cycle.response_complete
-        if under_way:
+        if self._is_under_way():
             self._unwatch()
         elif self._late is None or self._late.when() > self.loop.time() + seconds:
             self._unwatch()

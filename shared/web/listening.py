@@ -9,6 +9,7 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings
 
+from shared.web.crowd import MOST, MOST_OF_ADDRESS, Crowd
 from shared.web.tls import PORT, Identity, port_identity
 
 LOCALHOST = "localhost"
@@ -30,7 +31,13 @@ class Listening(BaseSettings):
         allow_inf_nan=False,
         description=f"of one caller; 0: any; else {REQUESTS_PER_SECOND:g}, on loopback any",
     )
-    most_connections: int = Field(512, ge=1, description="at once; whoever comes beyond is told to come again")
+    most_connections: int = Field(MOST, ge=1, description="at once; whoever comes beyond is told to come again")
+    most_connections_of_address: int = Field(
+        MOST_OF_ADDRESS, ge=0, description="but of loopback's and a trusted proxy's; 0: any number"
+    )
+    kept_connections: int | None = Field(
+        None, ge=0, description="of most_connections, for callers who have shown who they are; else a quarter"
+    )
     trusted_proxies: tuple[str, ...] = Field((), description="addresses whose X-Forwarded-For is believed")
     ready_file: Path | None = Field(None, description="written while it is ready, for a health check by `ready.sh`")
 
@@ -40,6 +47,13 @@ class Listening(BaseSettings):
         for proxy in proxies:
             ipaddress.ip_network(proxy)
         return proxies
+
+    @model_validator(mode="after")
+    def _open_to_strangers(self) -> Self:
+        if self.kept_connections is not None and self.kept_connections >= self.most_connections:
+            expected = f"kept_connections: expected less than most_connections = {self.most_connections}"
+            raise ValueError(f"{expected}, because whoever comes is a stranger at first, got {self.kept_connections}")
+        return self
 
     @model_validator(mode="after")
     def _whole_certificate(self) -> Self:
@@ -60,6 +74,11 @@ class Listening(BaseSettings):
         if self.tls_certificate is None or self.tls_key is None:
             return {}
         return {PORT: port_identity(self.tls_certificate, self.tls_key, self.tls_client_authority)}
+
+    def crowd(self) -> Crowd:
+        """Whom the port lets in."""
+        most, of_address = self.most_connections, self.most_connections_of_address
+        return Crowd(most, of_address, self.kept_connections, self.trusted_proxies)
 
     @property
     def pace(self) -> float:

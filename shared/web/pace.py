@@ -45,7 +45,11 @@ class Buckets:
 
 def by_address(scope: Scope) -> str:
     """The caller's address; of IPv6 the network, in which a caller may take any address."""
-    host = (scope.get("client") or ("",))[0]
+    return address_of((scope.get("client") or ("",))[0])
+
+
+def address_of(host: str) -> str:
+    """What callers are told apart by."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -17,7 +17,8 @@ from fastapi import FastAPI
 
 from shared.errors import SettingsError
 from shared.timeouts import GRACE_SECONDS, KEEP_ALIVE_SECONDS
-from shared.web.connection import Connection
+from shared.web.connection import LONGEST_HEAD, Admitting, Connection
+from shared.web.crowd import Crowd
 from shared.web.listening import Listening
 from shared.web.ready import keep_ready, require_ready_place
 from shared.web.tls import PORT, Identity, keep_renewed
@@ -70,11 +71,11 @@ def build_server(
     port: int,
     wind_down: Callable[[], None],
     tls: ssl.SSLContext | None = None,
-    most_connections: int | None = None,
+    crowd: Crowd | None = None,
     trusted_proxies: tuple[str, ...] = (),
 ) -> _Server:
-    """What serves the app; its lifespan is the caller's own."""
-    config = uvicorn.Config(
+    """What serves the app; its lifespan is the caller's own. Connections by TLS begin in `Connection`."""
+    config = Admitting(
         app,
         host=host,
         port=port,
@@ -86,11 +87,11 @@ def build_server(
         server_header=False,
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=list(trusted_proxies),
-        limit_concurrency=most_connections,
+        h11_max_incomplete_event_size=LONGEST_HEAD,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
-        ssl_context_factory=None if tls is None else lambda *_: tls,
     )
+    config.crowd, config.context = crowd or Crowd(), tls
     return _Server(config, wind_down)
 
 
@@ -122,7 +123,7 @@ async def run_server(
         port=settings.port,
         wind_down=stopping,
         tls=identities[PORT].context if PORT in identities else None,
-        most_connections=settings.most_connections,
+        crowd=settings.crowd(),
         trusted_proxies=settings.trusted_proxies,
     )
     if (file := settings.ready_file) is not None:

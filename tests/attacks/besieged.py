@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import secrets
@@ -148,9 +147,15 @@ class Besieged:
 
     def is_answered(self, name: str, **how: Any) -> bool:
         """Does an honest client get its answer, as if nobody else called?"""
+        return self._current(name, **how).status_code == 200
+
+    def sequence(self, name: str) -> int:
+        """Where the federation stands; who knows it waits for the next change."""
+        return int(self._current(name).json()["sequence"])
+
+    def _current(self, name: str, **how: Any) -> httpx.Response:
         who = self.signing(name, **how)
-        answer = httpx.get(f"{self.url}/v1/runs/current", params={"wait": "0"}, auth=who, timeout=10.0)
-        return answer.status_code == 200 and json.loads(answer.content)["sequence"] >= 0
+        return httpx.get(f"{self.url}/v1/runs/current", params={"wait": "0"}, auth=who, timeout=10.0)
 
     @property
     def resident(self) -> float:

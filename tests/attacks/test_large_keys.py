@@ -55,6 +55,7 @@ def test_of_whoever_may_not_send_it_nothing_is_read(tmp_path: Path) -> None:
     with Besieged(tmp_path, {"secure": True}).running() as besieged:
         besieged.join(*CLIENTS)
         besieged.start_run(clients=3)
+        idle = besieged.forget_peak()
         for run, client, expected in (("run-1", "bob", 403), ("run-7", "ada", 404)):
             sent = list[int]()
             path = f"/v1/runs/{run}/rounds/1/clients/{client}/shares"
@@ -62,3 +63,4 @@ def test_of_whoever_may_not_send_it_nothing_is_read(tmp_path: Path) -> None:
             said = {"Content-Length": str(LENGTH)}
             answer = httpx.put(f"{besieged.url}{path}", content=endless(sent), headers=said, auth=auth, timeout=60.0)
             assert answer.status_code == expected and sum(sent) < LENGTH / 4
+        assert besieged.peak - idle < MOST_MEBIBYTES

@@ -67,7 +67,7 @@ def require_too_slow(answer: bytes, seconds: float) -> None:
     assert head.startswith(b"HTTP/1.1 408 ") and b"\r\nconnection: close" in head.lower()
     problem = json.loads(body)
     assert (problem["status"], problem["code"], problem["title"]) == (408, "too-slow", "Too slow")
-    assert problem["detail"] == f"expected the whole body within {seconds:g} seconds"
+    assert problem["detail"] == f"the body: expected it whole within {seconds:g} seconds"
 
 
 async def test_an_update_that_trickles_is_refused_in_time_and_leaves_no_file(

@@ -35,7 +35,7 @@ def serve(
         port=listening.getsockname()[1],
         wind_down=wind_down,
         tls=identities[PORT].context if identities else None,
-        most_connections=chosen.most_connections,
+        crowd=chosen.crowd(),
         trusted_proxies=chosen.trusted_proxies,
     )
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(app.router.lifespan_context(app)):

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from threading import Event, Semaphore
 from typing import TYPE_CHECKING, Annotated
 
 import httpx
@@ -171,29 +172,59 @@ def test_the_rest_of_a_refused_body_is_not_listened_to_for_long(
 
 @pytest.fixture
 def crowd(app: FastAPI, served: Served) -> Iterator[tuple[str, Callable[[], socket.socket]]]:
-    """A service of four connections at once, and a way to open more of them."""
+    """A service of four connections at once, one of them kept, and a way to open more of them."""
     with ExitStack() as stack, served(app, Listening(most_connections=4)) as url:
         yield url, lambda: stack.enter_context(connected(url))
 
 
-def test_beyond_so_many_connections_callers_are_told_to_come_again(
-    crowd: tuple[str, Callable[[], socket.socket]],
+@pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: silo\r\n", b"POST /json HTTP/1.1\r\nHost: silo\r\n"])
+def test_who_says_nothing_whole_makes_room_for_the_next(
+    crowd: tuple[str, Callable[[], socket.socket]], begun: bytes
 ) -> None:
     url, connect = crowd
+    lines = [connect() for _ in range(20)]
+    for line in lines[-3:]:
+        line.sendall(begun)
+    assert all(httpx.get(url).is_success for _ in range(5))
+    assert read_to_end(lines[0]) == b""
+
+
+def test_beyond_so_many_requests_under_way_callers_are_told_to_come_again(
+    app: FastAPI, crowd: tuple[str, Callable[[], socket.socket]]
+) -> None:
+    begun, go_on = Semaphore(0), Event()
+
+    @app.get("/held")
+    def hold() -> None:
+        begun.release()
+        go_on.wait(LONGEST_SECONDS)
+
+    url, connect = crowd
+    lines = [connect() for _ in range(3)]
+    for line in lines:
+        line.sendall(b"GET /held HTTP/1.1\r\nHost: silo\r\nConnection: close\r\n\r\n")
+        assert begun.acquire(timeout=LONGEST_SECONDS)
+    refused = httpx.get(url)
+    assert refused.status_code == 503
+    go_on.set()
+    assert all(read_to_end(line).startswith(b"HTTP/1.1 200") for line in lines)
     assert httpx.get(url).is_success
-    idle = [connect() for _ in range(4)]
-    assert httpx.get(url).status_code == 503
-    idle.pop().close()
-    idle.pop().close()
-    until = time.monotonic() + LONGEST_SECONDS
-    while httpx.get(url).status_code == 503:  # until the service has seen them go
-        assert time.monotonic() < until
 
 
-def test_far_beyond_them_nobody_is_let_in(crowd: tuple[str, Callable[[], socket.socket]]) -> None:
-    _, connect = crowd
-    lines = [connect() for _ in range(4 * connection.SILENT + 1)]
-    assert read_to_end(lines[-1]) == b""
+def test_who_never_shakes_hands_makes_room_too(app: FastAPI, served: Served, papers: Papers) -> None:
+    context = Calling(papers.crt("authority")).context
+    with ExitStack() as stack, served(app, Listening(**papers.port(), most_connections=4)) as url:
+        lines = [stack.enter_context(connected(url)) for _ in range(20)]
+        assert all(httpx.get(url, verify=context).is_success for _ in range(5))
+        assert read_to_end(lines[0]) == b""
+
+
+def test_who_never_shakes_hands_is_cut_off(
+    app: FastAPI, served: Served, papers: Papers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "HANDSHAKE_SECONDS", 0.2)
+    with served(app, Listening(**papers.port())) as url, connected(url) as line:
+        assert read_to_end(line) == b""
 
 
 def test_who_comes_too_fast_is_told_when_to_come_again(app: FastAPI, served: Served) -> None:

@@ -1,0 +1,39 @@
+"""Connections on which nothing whole is asked keep nobody out.
+
+Who: anybody who can reach the port, without a key. Before, 530 half-sent heads from one address, renewed every twenty
+seconds, had everybody answered with 503: clients, the operator, health checks.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.attacks.besieged import HOST, MOST_MEBIBYTES, TOKEN, Besieged
+
+MANY = 700
+HALVES = {
+    "nothing": b"",
+    "half a head": b"GET /v1/runs/current HTTP/1.1\r\nHost: aggregator\r\nX-Half: " + b"x" * 8000,
+    "no body": b"POST /v1/clients HTTP/1.1\r\nHost: aggregator\r\nContent-Length: 100\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_a_client_the_operator_and_a_health_check_are_answered_meanwhile(tmp_path: Path, half: str) -> None:
+    with ExitStack() as stack, Besieged(tmp_path).running() as besieged:
+        besieged.join("ada")
+        idle = besieged.forget_peak()
+        for number in range(MANY):
+            line = stack.enter_context(socket.create_connection((HOST, besieged.port)))
+            line.sendall(HALVES[half])
+            if number % 100 == 99:
+                assert besieged.is_answered("ada")
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        assert httpx.get(f"{besieged.url}/v1/runs", headers=headers).is_success
+        assert httpx.get(f"{besieged.url}/health/ready").is_success
+        assert besieged.peak - idle < MOST_MEBIBYTES
