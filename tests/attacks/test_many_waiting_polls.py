@@ -25,7 +25,7 @@ def test_beyond_so_many_at_once_a_client_is_told_to_come_again(tmp_path: Path) -
             line = stack.enter_context(socket.create_connection((HOST, besieged.port)))
             signed = besieged.signing("ada").headers("GET", path.encode(), b"")
             head = "".join(f"{name}: {value}\r\n" for name, value in signed.items())
-            line.sendall(f"GET {path} HTTP/1.1\r\nHost: aggregator\r\nConnection: close\r\n{head}\r\n".encode())
+            line.sendall(f"GET {path} HTTP/1.1\r\nHost: aggregator\r\n{head}\r\n".encode())
             lines.append(line)
             if number % 20 == 19:
                 assert besieged.is_answered("bob")
