@@ -133,15 +133,8 @@ def stack(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="module")
-def small_stack(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The same after two rounds."""
-    with brought_up(engine, tmp_path_factory.mktemp("small"), LPSFED_ROUNDS="2") as up:
-        yield up
-
-
-@pytest.fixture(scope="module")
 def secure_stack(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The same with secure aggregation, as its user turns it on."""
+    """The same with secure aggregation, as its user turns it on, after two rounds."""
     with brought_up(engine, tmp_path_factory.mktemp("secure"), LPSFED_SECURE="true", LPSFED_ROUNDS="2") as up:
         yield up
 
