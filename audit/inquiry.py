@@ -10,7 +10,7 @@ import httpx
 
 from audit import collect
 from audit.evidence import Evidence, Probe, Role, now
-from audit.probes import addresses, bodies, gate, network, standing, uploads
+from audit.probes import addresses, bodies, gate, network, own_gate, standing, uploads
 from audit.probes.meeting import Part
 from audit.probes.network import Outside, Surroundings
 from audit.probes.standing import Standing
@@ -106,13 +106,14 @@ async def _client(inquiry: Inquiry) -> Evidence:
         key = None if services.key is None else token(services.key)
         async with opened(services.client, key, calling=services.calling) as client:
             found = await collect.of_client(client, name)
+            gated = await own_gate.probe(client, inquiry.standing)
         if services.signing_key is None:
-            return found.model_copy(update={"probes": (control,)})
+            return found.model_copy(update={"probes": (control, *gated)})
         who = _intruder(inquiry, found, services.signing_key)
         place = uploads.latest_place(found)
         inquiry.announce(found.model_copy(update={"sent": uploads.planned(who, place)}))
         tried, sent = await uploads.probe(aggregator, who, place)
-    probes = (control, *tried, *await gate.probe(who))
+    probes = (control, *tried, *await gate.probe(who), *gated)
     return found.model_copy(update={"probes": probes, "sent": tuple(sent)})
 
 

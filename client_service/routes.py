@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.security import HTTPBearer
 
+from client_service.boundary.self_check import GateOut
 from client_service.callers import ForApplications, ForOperator
 from client_service.schemas import (
     BatchOut,
@@ -101,6 +102,12 @@ def read_ledger(service: Service, after: After = 0, limit: Limit = 100) -> Ledge
     except DataError:
         total, verified = sum(1 for _ in service.ledger.entries()), False
     return LedgerOut(entries=tuple(service.ledger.entries(after, limit)), total=total, verified=verified)
+
+
+@silo.post("/gate/probe")
+async def probe_gate(service: Service) -> GateOut:
+    """Forbidden messages are put to this client's own gate, before a wire that leads nowhere."""
+    return await service.check_gate()
 
 
 @inside.get("/health/live")

@@ -12,8 +12,10 @@ import httpx
 from client_service.agent import Agent, Silo, Standing
 from client_service.anchors import KnownAnchors
 from client_service.boundary.aggregator import connected
-from client_service.boundary.gate import Boundary
+from client_service.boundary.code import code_digests
+from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.headed_ledger import HeadedLedger
+from client_service.boundary.self_check import GateOut, check_gate
 from client_service.boundary.signing_key import own_key
 from client_service.device import choose_device, pin_threads
 from client_service.figures import kept_quality, kept_spectra
@@ -48,6 +50,7 @@ class ClientService:
         self._models = settings.state_directory / "model"
         self._recommender: Recommender | None = None
         self._agent: Agent | None = None
+        self._gate: GateTransport | None = None
         self._following: asyncio.Task[None] | None = None
         self.metrics.watch_state(settings.state_directory, self.status)
 
@@ -101,6 +104,7 @@ class ClientService:
                 _sealed_at_end(records),
                 connected(boundary, records.ledger, key, limits=limits, inner=self._outside, members=members) as link,
             ):
+                self._gate = link.gate
                 self._agent = Agent(self._silo(shard, interrupt, records, masking), link, worker)
                 self._following = asyncio.create_task(self._follow(shard, worker))
                 try:
@@ -206,6 +210,13 @@ class ClientService:
         """The kernels that the latest rho compared; empty before there is one."""
         part = None if self._agent is None else self._agent.participation
         return kept_spectra(self._models) if part is None else part.spectrum
+
+    async def check_gate(self) -> GateOut:
+        """Forbidden messages put to the gate that this client sends through, and which code that is."""
+        if self._gate is None:
+            raise UnavailableError("the client has not opened its way out yet")
+        verdicts, code = await check_gate(self._gate), await asyncio.to_thread(code_digests)
+        return GateOut(client=self.settings.name, verdicts=verdicts, code=code)
 
     def declaration(self) -> Declaration:
         """All that may leave this client."""

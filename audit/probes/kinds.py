@@ -8,19 +8,29 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from audit.evidence import Role
-from audit.probes import confinement, contents, gate, mounts, sockets, uploads
+from audit.probes import confinement, contents, gate, mounts, own_gate, sockets, uploads
 
 OUTSIDE = ("outside by TCP", "outside by UDP", "outside by DNS")
 FILES = ("files",)
 ALWAYS: Mapping[Role, tuple[str, ...]] = {
-    "client": (*OUTSIDE, *FILES, "control: its own files", "control: the aggregator", uploads.KIND, gate.KIND),
+    "client": (
+        *OUTSIDE,
+        *FILES,
+        "control: its own files",
+        "control: the aggregator",
+        uploads.KIND,
+        gate.KIND,
+        own_gate.GATE,
+        own_gate.WORD,
+    ),
     "aggregator": (*OUTSIDE, *FILES),
     "gateway": OUTSIDE,
 }
 """By every part of that role, wherever it runs."""
+SEEN = "control: the part's own files"  # of probes that stand among the processes of their part
 GROUPS = (
     (mounts.KIND, contents.KIND, sockets.KIND, confinement.KIND),  # of containers
-    ("control: the part's own files",),  # of probes that stand among the processes of their part
+    (SEEN,),
 )
 """By every part as soon as one part has tried any of a group: then all of them run so."""
 
@@ -28,4 +38,5 @@ GROUPS = (
 def expected(role: Role, anybody_s: Collection[str]) -> tuple[str, ...]:
     """All kinds that a part of this role must have tried. `anybody_s`: those that any part has tried."""
     more = [kind for group in GROUPS if not set(group).isdisjoint(anybody_s) for kind in (*group, *FILES)]
-    return tuple(dict.fromkeys((*ALWAYS[role], *more)))
+    code = [own_gate.CODE] if role == "client" and SEEN in anybody_s else []
+    return tuple(dict.fromkeys((*ALWAYS[role], *more, *code)))

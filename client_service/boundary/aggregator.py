@@ -69,10 +69,10 @@ class Aggregator:
     """The aggregator as this client may call it. Every answer that is no success becomes an error of the tree."""
 
     def __init__(
-        self, http: httpx.AsyncClient, boundary: Boundary, ledger: Ledger, limits: CallLimits, traffic: Traffic
+        self, http: httpx.AsyncClient, gate: GateTransport, ledger: Ledger, limits: CallLimits, traffic: Traffic
     ) -> None:
-        self._http, self._ledger, self._limits, self.traffic = http, ledger, limits, traffic
-        self._client, self._declaration = boundary.client, boundary.declaration
+        self._http, self._ledger, self._limits, self.gate, self.traffic = http, ledger, limits, gate, traffic
+        self._client, self._declaration = gate.boundary.client, gate.boundary.declaration
 
     async def join(self, declaration: Declaration, counts: Counts | None) -> JoinOut:
         """DataError where the aggregator has accepted an update of which the ledger knows nothing."""
@@ -166,7 +166,7 @@ async def connected(
     transport = GateTransport(inner, boundary, ledger, key, call_seconds=limits.call, believed=believed)
     http = httpx.AsyncClient(transport=transport, base_url=boundary.aggregator, headers=headers, trust_env=False)
     async with http:
-        yield Aggregator(http, boundary, ledger, limits, transport.traffic)
+        yield Aggregator(http, transport, ledger, limits, transport.traffic)
 
 
 def require_on_ledger(ledger: Ledger, nonce: str | None) -> None:

@@ -13,7 +13,7 @@ import hashlib
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -82,6 +82,14 @@ class GateTransport(httpx.AsyncBaseTransport):
         self._headers[HOST] = re.compile(re.escape(self._host))
         self.traffic = Traffic()
         self._calls = declared_calls(boundary.client, secure=boundary.declaration.secure)
+
+    @property
+    def boundary(self) -> Boundary:
+        return self._boundary
+
+    def twin(self, inner: httpx.AsyncBaseTransport, ledger: Ledger) -> GateTransport:
+        """This very gate before another wire and with another ledger; it asks nobody about releases."""
+        return type(self)(inner, replace(self._boundary, permit=None), ledger, self._signatory.key)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         call, place = self._declared(request)

@@ -1,0 +1,102 @@
+"""The running client -> what its own gate refuses, by its own word, and which code it runs, by its files and its word.
+
+Three that hold each other: files can be read without asking anybody, but say nothing of what a process has made of them
+since; a client's own word is worth what its code is worth; and what leaves all the same, the aggregator counts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import httpx
+from pydantic import ValidationError
+
+from audit.evidence import Probe
+from audit.probes.standing import Standing
+from client_service.boundary.code import STARTED, WAY_OUT, code_digests, digest_folder, folder_of
+from client_service.boundary.self_check import CONTROL, FORBIDDEN, GateOut
+
+GATE, WORD, CODE = "its own gate", "its code, by its own word", "its code, by its files"
+ASKED = "/v1/gate/probe"
+SHORT = 12  # characters of a digest
+STEERING = ("PYTHON", "LD_")  # variables that begin so change which code runs
+MOST_BYTES = 1 << 20
+
+
+async def probe(client: httpx.AsyncClient, here: Standing) -> list[Probe]:
+    """All of it; what cannot be asked has not held."""
+    expected = code_digests()
+    said = await _asked(client)
+    files = list(_files(here, expected)) if here.is_another_s else []
+    return [*_gate(said), *_word(said, expected), *files]
+
+
+async def _asked(client: httpx.AsyncClient) -> GateOut | None:
+    try:
+        return GateOut.model_validate_json((await client.post(ASKED)).content)
+    except (httpx.HTTPError, ValidationError):
+        return None
+
+
+def _gate(said: GateOut | None) -> Iterator[Probe]:
+    verdicts: Mapping[str, str] = {} if said is None else said.verdicts
+    for name in (CONTROL, *FORBIDDEN):
+        expected, observed = "passed" if name == CONTROL else "refused", verdicts.get(name, "no answer")
+        yield Probe(kind=GATE, name=name, expected=expected, observed=observed[:60], held=expected == observed)
+
+
+def _word(said: GateOut | None, expected: Mapping[str, str]) -> Iterator[Probe]:
+    code: Mapping[str, str] = {} if said is None else said.code
+    for package in WAY_OUT:
+        yield _same(WORD, package, expected[package], code.get(package, "no answer"))
+
+
+def _files(here: Standing, expected: Mapping[str, str]) -> Iterator[Probe]:
+    """What lies where the part's process has its code from, and what could put other code before it."""
+    root = here.process / "root"
+    for package in WAY_OUT:
+        folder = root / folder_of(package).relative_to("/")
+        yield _same(CODE, package, expected[package], _digested(folder))
+    more = sorted(_steered(here.process))
+    observed = f"other than here: {', '.join(more)}" if more else "as here"
+    yield Probe(kind=CODE, name="its environment", expected="as here", observed=observed, held=not more)
+    strange = sorted({str(path) for place in sys.path if place for path in _started(root, Path(place))})
+    observed = f"also {', '.join(strange)}" if strange else "none"
+    yield Probe(kind=CODE, name="what runs before it", expected="none", observed=observed, held=not strange)
+
+
+def _digested(folder: Path) -> str:
+    try:
+        return digest_folder(folder)
+    except OSError as error:
+        return error.strerror or "closed to it"
+
+
+def _same(kind: str, name: str, expected: str, observed: str) -> Probe:
+    told = observed if len(observed) != len(expected) else observed[:SHORT]
+    return Probe(kind=kind, name=name, expected=expected[:SHORT], observed=told[:60], held=expected == observed)
+
+
+def _steered(process: Path) -> Iterator[str]:
+    """Names of variables that say something else to the part than to this process, or could not be read."""
+    try:
+        lines = (process / "environ").read_bytes()[:MOST_BYTES].split(b"\0")
+    except OSError:
+        yield "all, closed to it"
+        return
+    theirs = dict(line.decode("utf-8", "replace").partition("=")[::2] for line in lines if line)
+    for name in {*theirs, *os.environ}:
+        if name.startswith(STEERING) and theirs.get(name) != os.environ.get(name):
+            yield name
+
+
+def _started(root: Path, place: Path) -> Iterator[Path]:
+    """Files that Python runs at its start, where the part has another one than this process."""
+    there = root / place.relative_to(place.anchor)
+    for path in (*there.glob("*.pth"), *(there / name for name in STARTED)):
+        own = place / path.name
+        if path.is_file() and not (own.is_file() and own.read_bytes() == path.read_bytes()):
+            yield own

@@ -1,0 +1,113 @@
+"""The running client's own gate -> forbidden messages put to it, over a wire that leads nowhere, and what came of each.
+
+The very gate that the client sends through makes a twin of itself for this: the same class, the same boundary, another
+ledger, and nothing beneath it. A client whose code was changed may say here what it likes: `code_digests` and the
+aggregator's record of heads are held beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx
+import numpy as np
+from safetensors.numpy import save
+
+from client_service.boundary.gate import Boundary, GateTransport
+from client_service.boundary.ledger import LEDGER, Ledger
+from shared.errors import PrivacyError
+from shared.heads import CONSTANT, USER_AGENT
+from shared.schemas import Declaration, JoinIn, Message
+from shared.wire import MEDIA_TYPE
+
+WORD = "probe"
+MODEL, OWN = "/v1/runs/run-1/model", "/v1/runs/run-1/rounds/1/clients"
+FORBIDDEN = (
+    "an undeclared tensor",
+    "foreign dtypes",
+    "no tensors at all",
+    "ids as a body",
+    "a join with a field more",
+    "another client's name",
+    "ids in a query",
+    "ids in a path",
+    "a header more",
+    "ids in the user agent",
+    "a signature of its own",
+    "another destination",
+    "an undeclared call",
+)
+"""What the gate must refuse, by name."""
+CONTROL = "control: a declared question"
+
+
+@dataclass
+class Nowhere(httpx.AsyncBaseTransport):
+    """It counts what comes through."""
+
+    reached: int = field(default=0)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        del request
+        self.reached += 1
+        return httpx.Response(204, stream=httpx.ByteStream(b""))
+
+
+class GateOut(Message):
+    """What the gate has made of messages that must not leave, and by which code. It is this client's own word."""
+
+    client: str
+    verdicts: dict[str, str]
+    code: dict[str, str]
+
+
+async def check_gate(gate: GateTransport) -> dict[str, str]:
+    """Each message by its name, and whether it was refused or passed."""
+    with TemporaryDirectory(prefix="lpsfed-gate-") as folder:
+        beneath = Nowhere()
+        twin = gate.twin(beneath, Ledger(Path(folder) / LEDGER))
+        return {name: await _put(twin, beneath, request) for name, request in _messages(gate.boundary)}
+
+
+async def _put(twin: GateTransport, beneath: Nowhere, request: httpx.Request) -> str:
+    before = beneath.reached
+    try:
+        await twin.handle_async_request(request)
+    except PrivacyError:
+        return "refused" if beneath.reached == before else "refused, but something was sent"
+    return "passed"
+
+
+def _messages(boundary: Boundary) -> Iterator[tuple[str, httpx.Request]]:
+    def asked(method: str, path: str, body: bytes | None = None, media: str = "", **more: str) -> httpx.Request:
+        said = {**CONSTANT, **({"content-type": media} if media else {})}
+        said |= {name.replace("_", "-"): value for name, value in more.items()}
+        return httpx.Request(method, boundary.aggregator.join(path), headers=said, content=body)
+
+    update = f"{OWN}/{boundary.client}/update"
+    for name, body in zip(FORBIDDEN, _bodies(boundary.declaration), strict=False):
+        yield name, asked("PUT", update, body, MEDIA_TYPE)
+    join = JoinIn(client=boundary.client, declaration=boundary.declaration).model_dump_json().encode()
+    others = (
+        asked("POST", "/v1/clients", join[:-1] + b',"probe":"probe"}', "application/json"),
+        asked("GET", f"{OWN}/another-client/personalized?wait=1"),
+        asked("GET", "/v1/runs/current?wait=user-1"),
+        asked("GET", "/v1/runs/user-1/model"),
+        asked("GET", MODEL, x_note=WORD),
+        asked("GET", MODEL, user_agent=f"{USER_AGENT}/{WORD}"),
+        asked("GET", MODEL, signature=f"sig1={WORD}"),
+        asked("GET", f"http://elsewhere.invalid{MODEL}"),
+        asked("GET", "/v1/runs"),
+    )
+    yield from zip(FORBIDDEN[4:], others, strict=True)
+    yield CONTROL, asked("GET", MODEL)
+
+
+def _bodies(declaration: Declaration) -> tuple[bytes, ...]:
+    shapes = {spec.name: spec.shape for spec in declaration.tensors}
+    more = save({**{name: np.zeros(shape, np.float32) for name, shape in shapes.items()}, WORD: np.zeros(1)})
+    foreign = save({name: np.zeros(shape, np.float64) for name, shape in shapes.items()} or {WORD: np.zeros(1)})
+    return more, foreign, save({WORD: np.zeros(1)}), b"user-1,item-1"
