@@ -31,7 +31,7 @@ from schemathesis.specs.openapi.checks import (
 
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
-from shared.heads import CONSTANT, dressed
+from shared.heads import CONSTANT, WORDS, dressed
 from shared.schemas import JoinIn
 from shared.signing.enrolment import enrol
 from shared.signing.keys import read_private
@@ -84,7 +84,8 @@ class Signing(AuthBase):
         nonce = secrets.token_hex(NONCE_BYTES)
         signed = sign(target, content, self._signatory, created=int(time.time()), nonce=nonce)
         said = dict(dressed([(name, str(value)) for name, value in request.headers.items()]))
-        request.headers = CaseInsensitiveDict(CONSTANT | said | signed)
+        kept = {name: value for name, value in said.items() if name in WORDS}
+        request.headers = CaseInsensitiveDict(CONSTANT | kept | signed)
         return request
 
 
