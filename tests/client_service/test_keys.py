@@ -37,6 +37,7 @@ WHO = {  # every route of the service, and whose key it asks for
     ("GET", "/v1/spectrum"): "operator",
     ("GET", "/v1/declaration"): "operator",
     ("GET", "/v1/ledger"): "operator",
+    ("POST", "/v1/gate/probe"): "operator",
     ("GET", "/"): "operator",
     ("GET", "/health/live"): "anybody",
     ("GET", "/health/ready"): "anybody",
