@@ -10,9 +10,11 @@ import httpx
 import stamina
 from pydantic import BaseModel, ValidationError
 
+from client_service.boundary.answers import opened
 from client_service.boundary.gate import Boundary, GateTransport, Traffic
 from client_service.boundary.ledger import Ledger
 from client_service.secure.members import KnownMembers
+from shared.bodies import require_short_head
 from shared.errors import (
     AuthenticationError,
     ClockError,
@@ -30,8 +32,8 @@ from shared.errors import (
     UnavailableError,
 )
 from shared.heads import USER_AGENT
+from shared.lengths import longest_head
 from shared.schemas import AnchorOut, Counts, Declaration, JoinIn, JoinOut, ReceiptOut, RunOut
-from shared.secure.agreement import answered
 from shared.secure.messages import FromClient
 from shared.signing.keys import PrivateKey
 from shared.strategy import Parameters
@@ -120,8 +122,10 @@ class Aggregator:
     def _parameters(self, answer: httpx.Response) -> Parameters:
         """What came must be what this client shares, and in a secure federation may have rhobar beside it: the
         aggregator may overwrite nothing else in the model."""
+        expected = opened(self._declaration)
+        require_short_head(answer.content, longest_head(expected))
         specification, content = decode(answer.content)
-        check(answered(self._declaration) if self._declaration.secure else self._declaration, specification, content)
+        check(expected, specification, content)
         return content
 
     def _own(self, run: str, number: int) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 
+from client_service.boundary.answers import longest_answer
 from client_service.boundary.calls import Call, declared_calls
 from client_service.boundary.ledger import Ledger, entry_nonce
 from client_service.boundary.masked import MESSAGES, masked, relayed
@@ -30,8 +31,6 @@ from shared.signing.keys import PrivateKey, PublicKey
 from shared.signing.messages import SIGNATURE, Signatory, Target, sign
 from shared.timeouts import CALL_SECONDS
 from shared.wire import MEDIA_TYPE, check, decode, encode
-
-MAX_RESPONSE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class GateTransport(httpx.AsyncBaseTransport):
         signed = self._signed(request, head, body, entry_nonce(self._ledger.last_hash))
         self.traffic.up += len(body)
         try:
-            response = await self._answer_in_time(signed)
+            response = await self._answer_in_time(signed, longest_answer(call.name, self._boundary.declaration))
         except (httpx.HTTPError, FederationError) as error:
             self._ledger.append("outcome", of=intent, error=type(error).__name__)
             raise
@@ -215,15 +214,15 @@ class GateTransport(httpx.AsyncBaseTransport):
             request.method, request.url, headers=headers, stream=request.stream, extensions=request.extensions
         )
 
-    async def _answer_in_time(self, request: httpx.Request) -> httpx.Response:
+    async def _answer_in_time(self, request: httpx.Request, longest: int) -> httpx.Response:
         """Each step of a call has its limit; all together have one too, else an answer could trickle in for ever."""
         try:
             async with asyncio.timeout(self._call_seconds):
-                return await self._answer(request)
+                return await self._answer(request, longest)
         except TimeoutError:
             raise httpx.ReadTimeout("the answer was not whole in time", request=request) from None
 
-    async def _answer(self, request: httpx.Request) -> httpx.Response:
+    async def _answer(self, request: httpx.Request, longest: int) -> httpx.Response:
         """The whole answer, read here so that its size is on record and bounded."""
         response = await self._inner.handle_async_request(request)
         parts, size = [], 0
@@ -233,8 +232,8 @@ class GateTransport(httpx.AsyncBaseTransport):
             async for part in response.aiter_raw():
                 parts.append(part)
                 size += len(part)
-                if size > MAX_RESPONSE_BYTES:
-                    raise TooLargeError(f"expected an answer of at most {MAX_RESPONSE_BYTES} bytes, got more")
+                if size > longest:
+                    raise TooLargeError(f"expected an answer of at most {longest} bytes, got more")
         finally:
             await response.aclose()
         content = b"".join(parts)

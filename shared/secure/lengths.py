@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from shared.lengths import LONGEST_NAME
+from shared.lengths import LONGEST_NAME, longest_join
+from shared.schemas import Declaration
 from shared.secure.group import BYTES
 from shared.secure.keys import NONCE_BYTES, TAG_BYTES
 from shared.secure.messages import (
@@ -31,6 +32,12 @@ def longest_message(kind: type[FromClient], clients: int) -> int:
     """Bytes, where every name is as long as a name may be."""
     alone, with_one = _length(kind, 0), _length(kind, 1)
     return alone + clients * (with_one - alone + len(","))
+
+
+def longest_relayed(declaration: Declaration, clients: int) -> int:
+    """Of whatever the aggregator passes on to one client: a roster, or what all others have sealed, said or signed."""
+    each = sum(_length(kind, 1) for kind in (PublicKeys, SealedShares, ShareCheck))
+    return longest_join(declaration) + clients * each
 
 
 @cache

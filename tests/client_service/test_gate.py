@@ -458,7 +458,7 @@ async def test_a_failed_call_and_an_answer_without_end_are_outcomes_too(
     gated: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = gated(Wire(content=b"x" * 2000))
-    monkeypatch.setattr("client_service.boundary.gate.MAX_RESPONSE_BYTES", 1999)
+    monkeypatch.setattr("client_service.boundary.gate.longest_answer", lambda *_: 1999)
     with pytest.raises(TooLargeError):
         await gate.send("GET", "/v1/runs/run-1/model")
     gate.wire.error = httpx.ConnectError("no way")

@@ -1,0 +1,28 @@
+"""A declared call -> how long its answer may be: an aggregator that says more is not listened to."""
+
+from __future__ import annotations
+
+from client_service.boundary.masked import RELAYED
+from shared.lengths import longest_update
+from shared.schemas import Declaration
+from shared.secure.agreement import answered
+from shared.secure.fixed_point import MOST_CLIENTS
+from shared.secure.lengths import longest_relayed
+
+SHORT = 64 << 10  # a receipt, where the federation stands, a problem document
+ANCHOR = 256 << 10  # 4,096 numbers
+PARAMETERS = ("model", "personalized")
+
+
+def longest_answer(call: str, declaration: Declaration) -> int:
+    """Bytes, whatever the answer's status."""
+    if call in PARAMETERS:
+        return longest_update(opened(declaration))
+    if call in RELAYED:
+        return longest_relayed(declaration, MOST_CLIENTS)
+    return ANCHOR if call == "anchor" else SHORT
+
+
+def opened(declaration: Declaration) -> Declaration:
+    """What a client gets back: never masked, and in a secure federation rhobar beside it."""
+    return answered(declaration).model_copy(update={"secure": False}) if declaration.secure else declaration
