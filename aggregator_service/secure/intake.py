@@ -39,6 +39,7 @@ from shared.secure.verification import verify
 from shared.signing.keys import raw_hex
 
 T = TypeVar("T")
+Stage = tuple[int, Phase | None]
 
 
 class Intake:
@@ -51,27 +52,39 @@ class Intake:
     async def relay(self, address: Address, message: Relayed) -> None:
         """Keep a verified message for the others. The same one again changes nothing.
 
-        A proven complaint shuts the dealer out, before it is taken in: a crash in between is followed by the same.
+        What it was held against may be over by the time that it could be taken in, if somebody else has closed the
+        phase meanwhile: then it is held against what is there now.
         """
         require_own(address, message)
-        await self._verify(address, message)
+        while not await self._taken(address, message, await self._verify(address, message)):
+            pass
+
+    async def _verify(self, address: Address, message: Relayed) -> Stage:
+        """Where the run stood when the message was held against it. ProtocolError for a message whose signature,
+        commitments, shares or proofs do not hold. Off the loop: of a thousand clients it takes a second."""
+        run = await self._conductor.find(address.run)
+        if isinstance(message, PublicKeys):
+            self._require_registered(message)
+        if run.exchange is not None and (run.exchange.terms.run, run.exchange.terms.round) == (run.name, address.round):
+            await off_loop(verify, run.exchange, message)
+        return _stage(run)
+
+    async def _taken(self, address: Address, message: Relayed, verified: Stage) -> bool:
+        """False, and nothing has changed, where the run stands elsewhere than the message was held against.
+
+        A proven complaint shuts the dealer out, before it is taken in: a crash in between is followed by the same.
+        """
         async with self._conductor.lock:
             run = await self._conductor.find(address.run)
+            if _stage(run) != verified:
+                return False
             after = rounds.take(run, message, now=self._clock())
             if isinstance(message, ShareCheck) and after is not run:
                 await self._shut_out_dealers(run, message)
                 after = rounds.take(await self._conductor.find(address.run), message, now=self._clock())
             write = partial(store.add_message, phase=server.PHASE_OF[type(message)], message=message)
             await self._conductor.commit(after, write)
-
-    async def _verify(self, address: Address, message: Relayed) -> None:
-        """ProtocolError for a message whose signature, commitments, shares or proofs do not hold. Off the loop: of a
-        thousand clients it takes a second."""
-        run = await self._conductor.find(address.run)
-        if isinstance(message, PublicKeys):
-            self._require_registered(message)
-        if run.exchange is not None and (run.exchange.terms.run, run.exchange.terms.round) == (run.name, address.round):
-            await off_loop(verify, run.exchange, message)
+            return True
 
     def _require_registered(self, message: PublicKeys) -> None:
         """ProtocolError for an identity that is not the key that this very request was signed with."""
@@ -160,6 +173,11 @@ class Intake:
         if run is None or (run.name, run.round) != (address.run, address.round) or run.phase != "open":
             return True
         return run.exchange is None or _is_closed(run.exchange, phase)
+
+
+def _stage(run: Run) -> Stage:
+    """What a message's verification depends on: the round, and its phase."""
+    return run.round, None if run.exchange is None else run.exchange.phase
 
 
 def _is_closed(state: SecureRound, phase: Phase) -> bool:
