@@ -232,7 +232,7 @@ class Agent:
         """K^R of the round, as this client draws it. PrivacyError where the aggregator says another one, and where rho
         would be compared with more anchors than the silo's policy allows."""
         said = await self._aggregator.anchor(place.run, number)
-        anchors, question = self._silo.anchors, AnchorQuestion(place.method, state.seed, number)
+        anchors, question = self._silo.anchors, AnchorQuestion(place.method, state.seed, number, place.run)
         return await self._off_loop(anchors.accept, question, said)
 
     async def _personalised(self, run: str, number: int) -> Parameters:

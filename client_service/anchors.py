@@ -16,7 +16,7 @@ from shared.anchor import declared_size, draw_anchor, same_kernel
 from shared.errors import DataError, PrivacyError
 from shared.graph import Float64
 from shared.schemas import AnchorOut, Counts
-from shared.secure.common import digest_anchor
+from shared.secure.common import digest_anchor, digest_method
 from shared.settings import MethodSettings
 
 NAME = "anchors.jsonl"  # in the state directory
@@ -24,11 +24,13 @@ NAME = "anchors.jsonl"  # in the state directory
 
 @dataclass(frozen=True)
 class AnchorQuestion:
-    """What K^R follows from: the run's settings and seed, and the round."""
+    """What K^R follows from: the run's settings and seed, and the round. `run`: whose training the kernel of this
+    client follows from, where it is trained."""
 
     method: MethodSettings
     seed: int
     number: int
+    run: str = ""
 
 
 class KnownAnchors:
@@ -67,7 +69,7 @@ class KnownAnchors:
 
     def _count(self, question: AnchorQuestion, size: Counts) -> None:
         kernel = digest_anchor(question.method, seed=question.seed, number=question.number)
-        anchor = f"{kernel}/{size.users}/{size.items}/{size.edges}"
+        anchor = f"{kernel}/{size.users}/{size.items}/{size.edges}{_trained(question)}"
         if self._limit is None or anchor in self._known:
             return
         if len(self._known) >= self._limit:
@@ -75,3 +77,10 @@ class KnownAnchors:
             raise PrivacyError(f"anchor: {words}, got another one: start the run with an earlier one's seed")
         self._ledger.append("anchor", seal=True, shard=self._shard, anchor=anchor)
         self._known.add(anchor)
+
+
+def _trained(question: AnchorQuestion) -> str:
+    """What makes rho another number beside the anchor: a trained kernel is another one after each round of training."""
+    if question.method.signal != "trained":
+        return ""
+    return f"/{digest_method(question.method)}/{question.seed}/{question.run}/{question.number}"

@@ -18,11 +18,28 @@ from client_service.secure.mixing import mix_received, split_rhobar
 from client_service.settings import ClientSettings
 from shared.errors import ConflictError, NotFoundError, PrivacyError, RoundClosedError
 from shared.privacy import pass_gate
-from shared.schemas import ReceiptOut, RunOut
+from shared.schemas import Declaration, ReceiptOut, RunOut
+from shared.settings import MethodSettings
 from shared.strategies import build_strategy
 from shared.strategy import Parameters
 
 T = TypeVar("T")
+
+
+def require_trained_so(part: Participation, state: RunOut) -> None:
+    """PrivacyError where a run has another seed or length by now than this client has trained for: the others would be
+    told the later ones."""
+    moment = part.moment
+    if (part.place.seed, moment.seed, moment.rounds) != (state.seed, state.seed, state.rounds):
+        words = f"expected the seed and the number of rounds that round {moment.round} was trained with"
+        raise PrivacyError(f"{words}, {moment.seed} and {moment.rounds}, got {state.seed} and {state.rounds}")
+
+
+def require_similar(declaration: Declaration, method: MethodSettings, least: float) -> None:
+    """PrivacyError for a run that gives clients less of the mean, and so more different starts, than a silo bears."""
+    if "rho" in declaration.scalars and method.similarity_floor < least:
+        words = f"policy: expected a run with similarity_floor of at least {least:g} (policy.least_similarity)"
+        raise PrivacyError(f"{words}, got {method.similarity_floor:g}")
 
 
 class Sending:
@@ -41,6 +58,7 @@ class Sending:
     ) -> None:
         self._declaration, self._aggregator, self._guard = settings.declaration(), aggregator, guard
         self._masking, self._wait = masking, settings.wait_seconds
+        self._least_similarity = settings.policy.least_similarity
         self._metrics, self._worker = metrics, worker
 
     def draws(self, run: str) -> bytes:
@@ -83,6 +101,8 @@ class Sending:
             return await self._aggregator.upload(run, number, body)
         if state.threshold is None:
             raise PrivacyError("expected a secure round, as this silo demands, got an open one")
+        require_trained_so(part, state)
+        require_similar(self._declaration, part.place.method, self._least_similarity)
         terms = self._masking.terms(self._declaration, part.place.method, run, number, state)
         exchange = Exchange(self._masking, self._aggregator, wait=self._wait)
         return await exchange.send(terms, update)
@@ -100,7 +120,7 @@ class Sending:
         self._masking.remember_start(part.place.run, number + 1, given)
         if number == 0:
             return given
-        summed = split_rhobar(given)[0] < 1.0
+        summed = split_rhobar(given, floor=part.place.method.similarity_floor)[0] < 1.0
         own = await self._leaving(part, update) if summed and update is not None else None
         self.forget()
         return mix_received(build_strategy(self._declaration.strategy, part.place.method), given, own)

@@ -49,6 +49,9 @@ class Policy(BaseModel):
     changing_members: bool = Field(
         False, description="secure runs: may a change of this silo alone tell its update, where the operator allows it?"
     )
+    least_similarity: float = Field(
+        0.0, ge=0, le=1, description="secure runs: least similarity_floor; 1: all begin each round with the mean"
+    )
     max_upload_bytes: int = Field(64 << 20, ge=1)
 
 

@@ -63,8 +63,10 @@ class Exchange:
         return state
 
     def _begin(self, terms: Terms) -> Begun:
-        self._memory.require_pinned_threshold(terms)
         own = self._own
+        self._memory.require_pinned_terms(terms)
+        if not (own.noised or (own.changing_members and terms.common.changing_members)):
+            self._memory.require_every_sum(terms)
         state = client.begin(terms, own.name, own.identity, noised=own.noised, changing_members=own.changing_members)
         self._vault.keep(state)  # first: a crash in between is followed by the same keys
         self._memory.remember_exchange(terms)

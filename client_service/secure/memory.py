@@ -16,6 +16,7 @@ from shared.secure.membership import MemberSum, describe_exposed, find_exposed
 from shared.secure.messages import Roster, Terms
 
 NAME = "secure_rounds.jsonl"  # in the state directory
+PINNED = ("threshold", "method", "seed", "rounds")  # of a run's terms: the same in all of its rounds
 
 
 class RoundMemory:
@@ -25,10 +26,11 @@ class RoundMemory:
         """ledger: of this alone. DataError for a damaged file: without it a client could be made to repeat itself."""
         self._ledger = ledger
         self._ledger.verify()
-        self._thresholds: dict[tuple[str, str], int] = {}
+        self._pinned: dict[tuple[str, str], Mapping[str, Any]] = {}
         self._begun: set[tuple[str, str, int]] = set()
         self._starts: dict[tuple[str, str, int], str] = {}
         self._sums: dict[tuple[str, str], dict[MemberSum, None]] = {}  # different ones, in the order of their rounds
+        self._summed: set[tuple[str, str, int]] = set()
         self._excused: dict[tuple[str, str], set[str]] = {}
         self._members_of_start: dict[str, frozenset[str]] = {}
         self.pinned: dict[str, str] = {}
@@ -46,7 +48,8 @@ class RoundMemory:
 
     def _take_exchange(self, entry: Mapping[str, Any]) -> None:
         self._begun.add((entry["aggregator"], entry["run"], entry["round"]))
-        self._thresholds.setdefault((entry["aggregator"], entry["run"]), entry["threshold"])
+        pinned = {name: entry[name] for name in PINNED if name in entry}  # earlier versions kept the threshold alone
+        self._pinned.setdefault((entry["aggregator"], entry["run"]), pinned)
 
     def _take_start(self, entry: Mapping[str, Any]) -> None:
         self._starts[entry["aggregator"], entry["run"], entry["round"]] = entry["digest"]
@@ -56,6 +59,7 @@ class RoundMemory:
         self._sums.setdefault(run, {})[MemberSum(members, frozenset(entry["bearing"]))] = None
         self._excused.setdefault(run, set()).update(entry["proven"])
         self._members_of_start.setdefault(entry["start"], members)
+        self._summed.add((*run, entry["round"]))
 
     def _take_pin(self, entry: Mapping[str, Any]) -> None:
         self.pinned[entry["member"]] = entry["key"]
@@ -69,9 +73,13 @@ class RoundMemory:
         self._append("pin", member=member, key=key)
 
     def remember_start(self, aggregator: str, run: str, number: int, digest: str) -> None:
-        """What round `number` of a run begins with, once: a later word about it changes nothing."""
-        if (aggregator, run, number) not in self._starts:
+        """What round `number` of a run begins with, once. PrivacyError for another word about it later: this client
+        would train from the one, and say to the others that it was told the other."""
+        said = self._starts.get((aggregator, run, number))
+        if said is None:
             self._append("start", aggregator=aggregator, run=run, round=number, digest=digest)
+        elif said != digest:
+            raise PrivacyError(f"expected what round {number} of {run} began with when it was told first, got another")
 
     def start_of(self, aggregator: str, run: str, number: int) -> str:
         """PrivacyError for a round of whose beginning this client was not told."""
@@ -85,22 +93,31 @@ class RoundMemory:
         return (terms.common.aggregator, terms.run, terms.round) in self._begun
 
     def remember_exchange(self, terms: Terms) -> None:
-        """Once: the round is begun, and its run has this threshold."""
+        """Once: the round is begun, and its run has this threshold and these settings."""
         if not self.has_begun(terms):
-            self._append(
-                "exchange",
-                aggregator=terms.common.aggregator,
-                run=terms.run,
-                round=terms.round,
-                threshold=terms.threshold,
-            )
+            place = {"aggregator": terms.common.aggregator, "run": terms.run, "round": terms.round}
+            self._append("exchange", **place, **_pinned_by(terms))
 
-    def require_pinned_threshold(self, terms: Terms) -> None:
-        """PrivacyError for another threshold than the run's first round had."""
-        pinned = self._thresholds.get((terms.common.aggregator, terms.run), terms.threshold)
-        if terms.threshold != pinned:
-            words = f"expected the threshold that {terms.run} was begun with, {pinned}"
-            raise PrivacyError(f"{words}, got {terms.threshold}")
+    def require_pinned_terms(self, terms: Terms) -> None:
+        """PrivacyError for another threshold, or other settings, than the run's first round had."""
+        pinned = self._pinned.get((terms.common.aggregator, terms.run), {})
+        now = _pinned_by(terms)
+        if differing := [name for name, value in pinned.items() if now[name] != value]:
+            shown = ", ".join(name if name == "method" else f"{name} {pinned[name]}" for name in differing)
+            got = ", ".join("another" if name == "method" else str(now[name]) for name in differing)
+            raise PrivacyError(f"expected the terms that {terms.run} was begun with, {shown}, got {got}")
+
+    def require_every_sum(self, terms: Terms) -> None:
+        """PrivacyError unless this client has helped with the sum of each earlier round of the run.
+
+        Only who knows all sums can see what the next one tells beside them. Of the four sums of three out of four
+        clients each client is in three, and those tell nobody's update; all four together tell everybody's.
+        """
+        place = terms.common.aggregator, terms.run
+        missed = (number for number in range(1, terms.round) if (*place, number) not in self._summed)
+        if (first := next(missed, None)) is not None:
+            words = f"expected to have helped with the sum of each earlier round of {terms.run}, not with round {first}"
+            raise PrivacyError(f"{words}: this client goes on in the next run")
 
     def require_hidden(self, roster: Roster, members: Iterable[str], proven: Iterable[str]) -> None:
         """PrivacyError for a sum whose difference from earlier ones would tell one client's update.
@@ -117,10 +134,10 @@ class RoundMemory:
             raise PrivacyError(describe_exposed(exposed, terms.run))
 
     def remember_sum(self, roster: Roster, members: Iterable[str], proven: Iterable[str]) -> None:
-        """That this client has agreed to uncover the sum of these members; once for each start."""
+        """That this client has agreed to uncover the sum of these members; once a round."""
         terms, new = roster.terms, member_sum(roster, members)
         common = terms.common
-        if common.start in self._members_of_start and new in self._sums.get((common.aggregator, terms.run), ()):
+        if (common.aggregator, terms.run, terms.round) in self._summed:
             return
         self._append(
             "sum",
@@ -134,6 +151,11 @@ class RoundMemory:
             bearing=sorted(new.bearing),
             proven=sorted(proven),
         )
+
+
+def _pinned_by(terms: Terms) -> dict[str, Any]:
+    common = terms.common
+    return {"threshold": terms.threshold, "method": common.method, "seed": common.seed, "rounds": common.rounds}
 
 
 def member_sum(roster: Roster, members: Iterable[str]) -> MemberSum:

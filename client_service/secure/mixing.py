@@ -6,11 +6,11 @@ from shared.errors import ProtocolError
 from shared.strategy import Parameters, Strategy
 
 
-def split_rhobar(given: Parameters) -> tuple[float, Parameters]:
-    """rhobar, and the mean by itself. ProtocolError for a rhobar that is none."""
+def split_rhobar(given: Parameters, *, floor: float = 0.0) -> tuple[float, Parameters]:
+    """rhobar, and the mean by itself. ProtocolError for a rhobar that is none, or below the run's similarity_floor."""
     near = given.scalars.get("rhobar")
-    if near is None or not 0.0 <= near <= 1.0:
-        raise ProtocolError("expected a rhobar from 0 to 1 with the mean, got another or none")
+    if near is None or not floor <= near <= 1.0:
+        raise ProtocolError(f"expected a rhobar from {floor:g} to 1 with the mean, got another or none")
     return near, Parameters(given.arrays, {name: one for name, one in given.scalars.items() if name != "rhobar"})
 
 

@@ -80,6 +80,7 @@ class Liar:
     refused: dict[str, str] = field(default_factory=dict)
     answered: set[tuple[str, int]] = field(default_factory=set)  # who has fetched what a round gave
     kernel: Callable[[int], Any] | None = None
+    rhobars: Mapping[str, float] = field(default_factory=dict)  # by client, where it is not a half
     exchange: SecureRound | None = None
     vectors: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     done: dict[int, Parameters] = field(default_factory=dict)  # what each round gave
@@ -164,7 +165,8 @@ class Liar:
             return 204, b"", JSON
         self.answered.add((client, number))
         given = self.done[number]
-        scalars = {**given.scalars, "rhobar": 0.5} if self.declaration.secure else given.scalars
+        near = self.rhobars.get(client, 0.5)
+        scalars = {**given.scalars, "rhobar": near} if self.declaration.secure else given.scalars
         return 200, encode(Parameters(given.arrays, scalars)), MEDIA_TYPE
 
     def _taken(self, client: str, number: int, call: str, body: bytes) -> tuple[int, bytes, str]:

@@ -2,7 +2,8 @@
 
 Who: the aggregator, in any mode. Each rho is one linear equation of the logarithms of a client's spectrum, with the
 anchor's kernel as its coefficients. With as many chosen kernels as eigenvalues it solved for all of them, to 2e-14.
-With the kernels of honest anchors, one a seed, it did the same: `test_honest_anchors`.
+With the kernels of honest anchors, one a seed, it did the same: `test_honest_anchors`. And where the silo's own kernels
+are trained, one honest anchor was a new question in each round.
 """
 
 from __future__ import annotations
@@ -118,3 +119,17 @@ def test_a_silo_answers_for_so_many_anchors_of_its_shard_and_no_more_over_restar
     again.accept(*said(2))  # an earlier one tells nothing new
     KnownAnchors(Ledger(tmp_path / NAME), "another shard", limit=3, agreed=None).accept(*said(4))
     KnownAnchors(Ledger(tmp_path / NAME), "shard", limit=None, agreed=None).accept(*said(4))
+
+
+def test_where_kernels_are_trained_each_round_of_each_run_is_a_question_of_its_own(tmp_path: Path) -> None:
+    """Before, one anchor was counted once, and each further round told ten more digits of the kernel that it had."""
+    method = METHOD.model_copy(update={"signal": "trained"})
+    known, heard = KnownAnchors(Ledger(tmp_path / NAME), "shard", limit=3, agreed=None), said(1)[1]
+
+    def ask(run: str, number: int) -> None:
+        known.accept(AnchorQuestion(method, 1, number, run), heard)
+
+    for run, number in (("run-1", 1), ("run-1", 2), ("run-1", 2), ("run-2", 1)):
+        ask(run, number)
+    with pytest.raises(PrivacyError, match="at most 3 different anchors for one shard"):
+        ask("run-2", 2)

@@ -63,20 +63,43 @@ def test_a_round_is_begun_once_under_any_terms_and_its_run_keeps_its_threshold(t
     assert again.has_begun(terms()) and again.has_begun(terms(threshold=4, seed=7, start=HEX))
     assert not again.has_begun(terms(number=2)) and not again.has_begun(terms(run="run-2"))
     assert not again.has_begun(terms(aggregator="0b" * 32))  # another federation's run-1 is another run
-    again.require_pinned_threshold(terms(number=2))
-    with pytest.raises(PrivacyError, match="run-1 was begun with, 3, got 4"):
-        again.require_pinned_threshold(terms(number=2, threshold=4))
-    again.require_pinned_threshold(terms(run="run-2", threshold=4))
+    again.require_pinned_terms(terms(number=2))
+    with pytest.raises(PrivacyError, match="run-1 was begun with, threshold 3, got 4"):
+        again.require_pinned_terms(terms(number=2, threshold=4))
+    again.require_pinned_terms(terms(run="run-2", threshold=4))
     assert len((tmp_path / NAME).read_text().splitlines()) == 1
 
 
-def test_what_a_round_began_with_is_what_was_said_first(tmp_path: Path) -> None:
+def test_a_round_begins_with_what_was_said_first_and_another_word_later_is_refused(tmp_path: Path) -> None:
     RoundMemory(Ledger(tmp_path / NAME)).remember_start(OWN, "run-1", 2, "first")
     again = RoundMemory(Ledger(tmp_path / NAME))
-    again.remember_start(OWN, "run-1", 2, "later")
+    again.remember_start(OWN, "run-1", 2, "first")
+    with pytest.raises(PrivacyError, match="what round 2 of run-1 began with"):
+        again.remember_start(OWN, "run-1", 2, "later")
     assert again.start_of(OWN, "run-1", 2) == "first"
     with pytest.raises(PrivacyError, match="what round 3 of run-1 began with"):
         again.start_of(OWN, "run-1", 3)
+
+
+@pytest.mark.parametrize("changed", [{"seed": 1}, {"rounds": 40}, {"method": "cd" * 32}])
+def test_a_run_keeps_its_settings_in_all_of_its_rounds(tmp_path: Path, changed: dict[str, Any]) -> None:
+    RoundMemory(Ledger(tmp_path / NAME)).remember_exchange(terms())
+    again = RoundMemory(Ledger(tmp_path / NAME))
+    again.require_pinned_terms(terms(number=2))
+    again.require_pinned_terms(terms(run="run-2", **changed))
+    with pytest.raises(PrivacyError, match=f"run-1 was begun with, {next(iter(changed))}"):
+        again.require_pinned_terms(terms(number=2, **changed))
+
+
+def test_who_has_missed_a_sum_of_a_run_goes_on_in_the_next_one(tmp_path: Path) -> None:
+    memory = RoundMemory(Ledger(tmp_path / NAME))
+    memory.require_every_sum(terms())
+    summed(tmp_path, 1, "ada bob cyd")
+    RoundMemory(Ledger(tmp_path / NAME)).require_every_sum(terms(number=2))
+    with pytest.raises(PrivacyError, match="not with round 2"):
+        RoundMemory(Ledger(tmp_path / NAME)).require_every_sum(terms(number=3))
+    with pytest.raises(PrivacyError, match="not with round 1"):
+        RoundMemory(Ledger(tmp_path / NAME)).require_every_sum(terms(number=2, run="run-2"))
 
 
 def test_a_sum_that_differs_from_an_earlier_one_in_one_client_is_refused_after_a_restart_too(tmp_path: Path) -> None:
