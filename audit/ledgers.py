@@ -17,6 +17,7 @@ from client_service.boundary.crossings import Attempt
 from client_service.boundary.headed_ledger import ADOPTED
 from client_service.boundary.ledger import follow_chain
 from client_service.boundary.masked import MESSAGES
+from client_service.boundary.recorder import POLLS
 from shared.masked_wire import size
 from shared.schemas import Counts, Declaration, JoinIn
 from shared.secure.agreement import Form, beside, forms
@@ -51,7 +52,7 @@ def _chain(client: Client) -> Iterator[str]:
 
 def calls(case: Case) -> Finding:
     kinds = sorted({attempt.call for client in case.clients.values() for attempt in client.attempts})
-    total = sum(len(client.attempts) for client in case.clients.values())
+    total = sum(one.times for client in case.clients.values() for one in client.attempts)
     places = sorted({place for client in case.clients.values() for place in _places(client)})
     return finding(
         "calls",
@@ -78,15 +79,37 @@ def _places(client: Client) -> set[str]:
 
 
 def _strays(client: Client) -> Iterator[str]:
-    """Entries that are neither an intent nor the one outcome of an earlier intent. `chain` tells of adoptions."""
-    waiting: set[Any] = set()
+    """Entries that are neither an intent, nor the one outcome of an earlier intent, nor count calls that are like an
+    earlier one. `chain` tells of adoptions."""
+    waiting: dict[Any, Mapping[str, Any]] = {}
+    ended: dict[Any, Mapping[str, Any]] = {}
     for number, entry in enumerate(client.evidence.entries, start=1):
         if entry.get("kind") == "intent":
-            waiting.add(entry.get("sequence"))
+            waiting[entry.get("sequence")] = entry
         elif entry.get("kind") == "outcome" and entry.get("of") in waiting:
-            waiting.discard(entry.get("of"))
+            ended[entry.get("of")] = {**_place(waiting.pop(entry.get("of"))), **_answer(entry)}
+        elif entry.get("kind") == POLLS:
+            if not _repeats(entry, ended.get(entry.get("of"))):
+                yield f"entry {number} counts calls that are not like an earlier one without a body"
         elif entry.get("kind") != ADOPTED:
             yield f"entry {number} is neither an intent nor the outcome of one"
+
+
+def _repeats(line: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> bool:
+    """Does a line count calls like that one: the same question without a body, and the same status or error?"""
+    if earlier is None or earlier["body"] != 0:
+        return False
+    same = {**_place(line), **_answer(line)} == {**earlier, "body": None}
+    return same and type(line.get("n")) is int and line["n"] > 0
+
+
+def _place(entry: Mapping[str, Any]) -> dict[str, Any]:
+    body = entry.get("bytes") if entry.get("kind") == "intent" else None
+    return {"body": body, "call": entry.get("call"), "run": entry.get("run"), "round": entry.get("round")}
+
+
+def _answer(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {"status": entry.get("status"), "error": entry.get("error")}
 
 
 def fields(case: Case) -> Finding:

@@ -62,7 +62,7 @@ class Refused(Message):
 
 
 class Report(Message):
-    """`crossings`: every call of every client, whole, as its ledger has it."""
+    """`crossings`: every call of every client, whole, as its ledger has it; repeated questions as one with `times`."""
 
     totals: tuple[Total, ...]
     rounds: tuple[Round, ...]
@@ -125,7 +125,7 @@ def _totals(name: str, client: Client) -> Iterable[Total]:
         calls[attempt.call].append(attempt)
     for call, made in calls.items():
         up, down = sum(one.bytes for one in made), sum(one.answer_bytes for one in made)
-        yield Total(client=name, call=call, calls=len(made), bytes_up=up, bytes_down=down)
+        yield Total(client=name, call=call, calls=sum(one.times for one in made), bytes_up=up, bytes_down=down)
 
 
 def _rounds(name: str, client: Client) -> Iterable[Round]:

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import anyio
-import stamina
 
 from client_service.app import create_app
 from client_service.logs import LOGGER
@@ -24,7 +23,6 @@ def serve(settings: ClientSettings) -> None:
     """Run until SIGINT or SIGTERM. DataError or SettingsError when shard or state directory are of no use."""
     configure("client_service", settings.log_level)
     sys.setswitchinterval(SWITCH_SECONDS)
-    stamina.instrumentation.set_on_retry_hooks([])  # a lost connection shows in the status, and in our own log lines
     anyio.run(_serve, settings)
 
 

@@ -26,14 +26,13 @@ from client_service.sending import Sending
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings, allowed
 from client_service.shard import Shard
-from shared.errors import ConflictError, FederationError, PrivacyError, UnavailableError
+from shared.errors import FederationError, PrivacyError
 from shared.graph import Float64
 from shared.privacy import few_clients
 from shared.schemas import Counts, Declaration, RunOut
 from shared.settings import MethodSettings
 from shared.strategies import build_strategy
 from shared.strategy import Parameters
-from shared.timeouts import LONG_PAUSE_SECONDS, PAUSE_SECONDS
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -88,18 +87,18 @@ class Agent:
         while True:
             try:
                 await self._step()
+                self._aggregator.pace.went_on()
                 self._note(problem=None)
-            except (UnavailableError, ConflictError) as error:
-                await self._pause(error, PAUSE_SECONDS)
             except FederationError as error:
-                await self._pause(error, LONG_PAUSE_SECONDS)
+                self._held_up(error)
 
-    async def _pause(self, error: FederationError, seconds: float) -> None:
+    def _held_up(self, error: FederationError) -> None:
+        """The next call waits: see `Pace`."""
         LOGGER.warning("held_up", code=error.code, reason=str(error))
         self._silo.metrics.held_up.labels(error.code).inc()
         self._note(problem=str(error))
         self._sequence = None  # whatever was missed meanwhile is asked for again
-        await asyncio.sleep(seconds)
+        self._aggregator.pace.held_up(error)
 
     async def _step(self) -> None:
         """One change of the federation: wait for it, then do what it asks of this client."""

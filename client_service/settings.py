@@ -20,7 +20,7 @@ from shared.secure.agreement import secured
 from shared.settings import MethodSettings
 from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
 from shared.strategy import Strategy
-from shared.timeouts import ANSWER_SECONDS, CALL_SECONDS, TIMEOUT_SECONDS, WAIT_SECONDS, CallLimits
+from shared.timeouts import ANSWER_SECONDS, CALL_SECONDS, POLL_SECONDS, TIMEOUT_SECONDS, WAIT_SECONDS, CallLimits
 from shared.web.access import HOST_NAME
 from shared.web.address import require_url
 from shared.web.credentials import chosen_secret, require_own
@@ -84,6 +84,9 @@ class ClientSettings(Listening):
     wait_seconds: float = Field(WAIT_SECONDS, gt=0, description="length of one long poll")
     timeout_seconds: float = Field(TIMEOUT_SECONDS, gt=0, description="silence in one step of a call")
     call_seconds: float = Field(CALL_SECONDS, gt=0, le=ANSWER_SECONDS, description="one whole call, with its wait")
+    poll_seconds: float = Field(
+        POLL_SECONDS, ge=0, le=60, description="least time between calls alike that were answered at once"
+    )
     allowed_hosts: tuple[HostName, ...] = Field((), description="more names under which the API may be asked")
     application_key: SecretStr | None = Field(None, description="secret of those who ask for recommendations")
     application_key_file: Path | None = Field(None, description="a file whose content is that secret")
@@ -190,7 +193,7 @@ class ClientSettings(Listening):
 
     def limits(self) -> CallLimits:
         """How long the calls to the aggregator may take."""
-        return CallLimits(self.timeout_seconds, self.wait_seconds, self.call_seconds)
+        return CallLimits(self.timeout_seconds, self.wait_seconds, self.call_seconds, self.poll_seconds)
 
     def declaration(self) -> Declaration:
         """All that may leave this client: computed here, from the installed strategy and the silo's policy."""

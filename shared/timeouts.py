@@ -1,4 +1,4 @@
-"""Every limit of time of both services: six that an operator may set, what follows from them, and what is fixed.
+"""Every limit of time of both services: seven that an operator may set, what follows from them, and what is fixed.
 
 The table with their meanings is in docs/reliability.md. Two that exclude each other are refused where both are known:
 at a service's start, at the start of a run, or, where only the other side knows one of them, when a client joins.
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 TIMEOUT_SECONDS = 30.0  # silence in one step of a call
 WAIT_SECONDS = 20.0  # one long poll
 CALL_SECONDS = 150.0  # one whole call
+POLL_SECONDS = 1.0  # from a call that was answered at once with nothing new to the same one again, at least
 # The aggregator's
 LONGEST_BODY_SECONDS = 120.0  # a body that comes; at a client's own API this is fixed
 SIGNATURE_SECONDS = 60  # by which clocks may differ, and a signed request be late
@@ -32,9 +33,9 @@ RETRY_AFTER_SECONDS = 1  # what a refusal of this moment asks for
 # A client's calls
 ATTEMPTS = 4  # of one call, all of them safe to repeat; the agent comes back later anyway
 RETRY_SECONDS = 15.0  # after which no further attempt begins
-RETRY_PAUSE_SECONDS = 5.0  # most between two attempts
-PAUSE_SECONDS = 1.0  # after a call that could not be made, before the next
-LONG_PAUSE_SECONDS = 10.0  # after a refusal: somebody has to change something first
+PAUSE_SECONDS = 1.0  # at most, after a first failed call; the bound doubles with each further one
+AWAY_SECONDS = 30.0  # at most, however many calls have failed, and whatever Retry-After asks for
+LONG_PAUSE_SECONDS = 10.0  # at least, after a refusal: somebody has to change something first
 
 # The aggregator's own work
 LOOK_SECONDS = 1.0  # the wall's clock, which deadlines are on, may leap, and the disk may refuse: no change tells
@@ -51,16 +52,18 @@ IDLE_SECONDS = 300.0  # a relay's, without a byte in one direction
 
 @dataclass(frozen=True)
 class CallLimits:
-    """Of one client's calls: silence in a step, a long poll, and all of one call with its body, wait and answer."""
+    """Of one client's calls: silence in a step, a long poll, all of one call with its body, wait and answer; and the
+    least time between two alike that were answered at once with nothing new."""
 
     timeout: float = TIMEOUT_SECONDS
     wait: float = WAIT_SECONDS
     call: float = CALL_SECONDS
+    poll: float = POLL_SECONDS
 
     @property
     def longest(self) -> float:
-        """All of a call with its repetitions: the last one begins within `RETRY_SECONDS` and a pause."""
-        return RETRY_SECONDS + RETRY_PAUSE_SECONDS + self.call
+        """All of a call with its repetitions: the last one begins within `RETRY_SECONDS`."""
+        return RETRY_SECONDS + self.call
 
     def require_possible(self) -> None:
         """ValueError naming two limits that exclude each other."""

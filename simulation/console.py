@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from client_service.boundary.crossings import Attempt, attempts
 from shared.schemas import RunHistoryOut
 from simulation.federation import Observe
 from simulation.federation import Progress as RunProgress
@@ -149,8 +150,8 @@ def crossing_table(ledgers: Mapping[str, list[dict[str, Any]]]) -> Table:
     title = "What left each client: calls and bytes, from its ledger"
     table = _columns(title, "client", *calls)
     for name, ledger in ledgers.items():
-        intents = [entry for entry in ledger if entry["kind"] == "intent"]
-        table.add_row(name, *(_sent([entry for entry in intents if entry["call"] == call]) for call in calls))
+        made_here = attempts(ledger)
+        table.add_row(name, *(_sent([one for one in made_here if one.call == call]) for call in calls))
     return table
 
 
@@ -173,9 +174,9 @@ def answer_table(answer: Mapping[str, Any]) -> Table:
     return table
 
 
-def _sent(entries: list[dict[str, Any]]) -> str:
-    size = sum(entry["bytes"] for entry in entries)
-    return f"{len(entries)} x, {size:,}" if size else f"{len(entries)} x"
+def _sent(made: list[Attempt]) -> str:
+    size, count = sum(one.bytes for one in made), sum(one.times for one in made)
+    return f"{count} x, {size:,}" if size else f"{count} x"
 
 
 def _cell(figures: Mapping[str, float] | None) -> str:

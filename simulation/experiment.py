@@ -22,6 +22,7 @@ from simulation.catalogue import write_catalogue
 from simulation.privacy import require_affordable
 
 DEADLINE_SECONDS = 6 * 3600.0
+POLL_SECONDS = 0.05  # the aggregator is the experiment's own, and rounds may be as short as they like
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,7 @@ class Experiment:
             cache_directory=self.cache_of(shard),
             device=self.device,
             threads=self.threads,
+            poll_seconds=POLL_SECONDS,
             port=port,
             application_key=self.application_key,
             operator_key=self.operator_key,

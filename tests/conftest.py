@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
@@ -12,7 +12,6 @@ import httpx
 import numpy as np
 import polars as pl
 import pytest
-import stamina
 
 from client_service.app import create_app
 from client_service.settings import ClientSettings
@@ -95,13 +94,13 @@ class Unreachable(httpx.AsyncBaseTransport):
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that does not wait long before it tries again."""
-    monkeypatch.setattr("client_service.agent.PAUSE_SECONDS", 0.02)
-    monkeypatch.setattr("client_service.agent.LONG_PAUSE_SECONDS", 0.05)
-    stamina.set_testing(True, attempts=1)
-    yield
-    stamina.set_testing(False)
+    monkeypatch.setattr("client_service.boundary.pace.PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr("client_service.boundary.pace.AWAY_SECONDS", 0.02)
+    monkeypatch.setattr("client_service.boundary.pace.LONG_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("client_service.boundary.aggregator.ATTEMPTS", 1)
+    monkeypatch.setenv("LPSFED_CLIENT_POLL_SECONDS", "0")
 
 
 @pytest.fixture

@@ -152,7 +152,7 @@ def loaded(*modules: str) -> set[str]:
 def test_importing_the_aggregator_leaves_torch_and_the_client_out() -> None:
     found = loaded("aggregator_service.app", "aggregator_service.__main__")
     assert {"aggregator_service", "shared", "fastapi"} <= found
-    assert found & (HEAVY | {"client_service", "simulation", "httpx", "stamina"}) == set()
+    assert found & (HEAVY | {"client_service", "simulation", "httpx"}) == set()
 
 
 def test_importing_the_audit_leaves_torch_and_the_services_out() -> None:

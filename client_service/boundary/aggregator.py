@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import httpx
-import stamina
 from pydantic import BaseModel, ValidationError
 
 from client_service.boundary.answers import opened
 from client_service.boundary.gate import Boundary, GateTransport, Traffic
 from client_service.boundary.ledger import Ledger
+from client_service.boundary.pace import Pace, seconds_asked
 from client_service.secure.members import KnownMembers
 from shared.bodies import require_short_head
 from shared.errors import (
@@ -37,11 +37,12 @@ from shared.schemas import AnchorOut, Counts, Declaration, JoinIn, JoinOut, Rece
 from shared.secure.messages import FromClient
 from shared.signing.keys import PrivateKey
 from shared.strategy import Parameters
-from shared.timeouts import ATTEMPTS, RETRY_PAUSE_SECONDS, RETRY_SECONDS, CallLimits
+from shared.timeouts import ATTEMPTS, RETRY_SECONDS, CallLimits
 from shared.web.calling import reason
 from shared.wire import MEDIA_TYPE, check, decode
 
 Model = TypeVar("Model", bound=BaseModel)
+CURRENT = "/v1/runs/current"
 PASSING = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS)  # refusals of this moment alone
 RAISED: dict[str, type[FederationError]] = {
     kind.code: kind
@@ -61,19 +62,31 @@ RAISED: dict[str, type[FederationError]] = {
 }
 
 
-def _passing(error: Exception) -> bool:
-    """Worth another attempt, which is signed anew: the connection failed, the aggregator is not ready, or somebody on
-    the way has sent a request twice and passed on the answer to the second."""
-    return isinstance(error, httpx.TransportError | ReplayError | UnavailableError)
+class _Failed(Exception):
+    """Worth another attempt: the connection failed, the aggregator is not ready, or somebody on the way has sent a
+    request twice and passed on the answer to the second. `asked`: the seconds that the answer asks to wait."""
+
+    def __init__(self, error: FederationError, asked: float | None = None) -> None:
+        self.error, self.asked = error, asked
 
 
 class Aggregator:
-    """The aggregator as this client may call it. Every answer that is no success becomes an error of the tree."""
+    """The aggregator as this client may call it. Every answer that is no success becomes an error of the tree.
+
+    `pace`: where every call waits for its turn.
+    """
 
     def __init__(
-        self, http: httpx.AsyncClient, gate: GateTransport, ledger: Ledger, limits: CallLimits, traffic: Traffic
+        self,
+        http: httpx.AsyncClient,
+        gate: GateTransport,
+        ledger: Ledger,
+        limits: CallLimits,
+        traffic: Traffic,
+        pace: Pace,
     ) -> None:
-        self._http, self._ledger, self._limits, self.gate, self.traffic = http, ledger, limits, gate, traffic
+        self._http, self._ledger, self._limits = http, ledger, limits
+        self.gate, self.traffic, self.pace = gate, traffic, pace
         self._client, self._declaration = gate.boundary.client, gate.boundary.declaration
 
     async def join(self, declaration: Declaration, counts: Counts | None) -> JoinOut:
@@ -87,7 +100,10 @@ class Aggregator:
 
     async def current(self, after: int | None, wait: float) -> RunOut:
         query = {"wait": f"{wait:g}"} | ({} if after is None else {"after": str(after)})
-        return _parsed(RunOut, await self._call("GET", "/v1/runs/current", params=query, wait=wait))
+        state = _parsed(RunOut, await self._call("GET", CURRENT, params=query, wait=wait))
+        if state.sequence == after:
+            self.pace.answered(CURRENT, news=False)
+        return state
 
     async def model(self, run: str) -> Parameters:
         return self._parameters(await self._call("GET", f"/v1/runs/{run}/model"))
@@ -99,6 +115,7 @@ class Aggregator:
     async def upload(self, run: str, number: int, body: bytes) -> ReceiptOut:
         headers = {"Content-Type": MEDIA_TYPE}
         answer = await self._call("PUT", f"{self._own(run, number)}/update", content=body, headers=headers)
+        self.pace.earned()
         return _parsed(ReceiptOut, answer)
 
     async def personalised(self, run: str, number: int, wait: float) -> Parameters | None:
@@ -132,22 +149,36 @@ class Aggregator:
         return f"/v1/runs/{run}/rounds/{number}/clients/{self._client}"
 
     async def _call(self, method: str, path: str, *, wait: float = 0.0, **what: object) -> httpx.Response:
-        """One call, repeated while the connection fails. UnavailableError when it goes on failing."""
-        try:
-            async for attempt in stamina.retry_context(
-                on=_passing, attempts=ATTEMPTS, timeout=RETRY_SECONDS, wait_max=RETRY_PAUSE_SECONDS
-            ):
-                with attempt:
-                    limits = httpx.Timeout(self._limits.timeout, read=self._limits.timeout + wait)
-                    return await self._once(method, path, timeout=limits, **what)
-        except httpx.TransportError as error:
-            raise UnavailableError(f"the aggregator cannot be reached: {reason(error)}") from None
-        raise AssertionError("a retry context ends by returning or raising")
+        """One call in its turn, repeated while it fails for the moment alone, each time signed anew.
+
+        No repetition begins `RETRY_SECONDS` after the first: the error is raised, and whoever comes back has to wait.
+        """
+        await self.pace.turn(path)
+        last = self.pace.clock() + RETRY_SECONDS
+        limits = httpx.Timeout(self._limits.timeout, read=self._limits.timeout + wait)
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                return await self._once(method, path, timeout=limits, **what)
+            except _Failed as failed:
+                pause = self.pace.failed(failed.asked)
+                if not left or self.pace.clock() + pause > last:
+                    raise failed.error from None
+            await self.pace.turn(path)
+        raise AssertionError("the last attempt ends by returning or raising")
 
     async def _once(self, method: str, path: str, **what: object) -> httpx.Response:
-        answer = await self._http.request(method, path, **what)  # type: ignore[arg-type]
-        if not answer.is_success:
-            raise _error(answer)
+        try:
+            answer = await self._http.request(method, path, **what)  # type: ignore[arg-type]
+        except httpx.TransportError as lost:
+            raise _Failed(UnavailableError(f"the aggregator cannot be reached: {reason(lost)}")) from None
+        except UnavailableError as stranger:  # an answer that is not the aggregator's own
+            raise _Failed(stranger) from None
+        error = None if answer.is_success else _error(answer)
+        if isinstance(error, ReplayError | UnavailableError):
+            raise _Failed(error, seconds_asked(answer))
+        self.pace.answered(path, news=answer.is_success and answer.status_code != httpx.codes.NO_CONTENT)
+        if error is not None:
+            raise error
         return answer
 
 
@@ -160,17 +191,19 @@ async def connected(
     limits: CallLimits,
     inner: httpx.AsyncBaseTransport,
     members: KnownMembers | None = None,
+    pace: Pace | None = None,
 ) -> AsyncIterator[Aggregator]:
     """The client's only outgoing HTTP client: it follows no redirect, heeds no proxy, and passes the gate.
 
-    `members`: who knows the aggregator's key, where answers without its signature are not believed.
+    `members`: who knows the aggregator's key, where answers without its signature are not believed. `pace`: by default
+    the one that the limits ask for.
     """
     headers = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
     believed = None if members is None else members.aggregator
     transport = GateTransport(inner, boundary, ledger, key, call_seconds=limits.call, believed=believed)
     http = httpx.AsyncClient(transport=transport, base_url=boundary.aggregator, headers=headers, trust_env=False)
     async with http:
-        yield Aggregator(http, transport, ledger, limits, transport.traffic)
+        yield Aggregator(http, transport, ledger, limits, transport.traffic, pace or Pace(limits.poll))
 
 
 def require_on_ledger(ledger: Ledger, nonce: str | None) -> None:

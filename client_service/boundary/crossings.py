@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from client_service.boundary.ledger import entry_nonce
+from client_service.boundary.recorder import POLLS
 
 Entry = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One call to the aggregator.
+    """One call to the aggregator; or so many `times` one like an earlier one, which had no body, with the same answer.
 
+    of: the sequence number of the earlier one's intent; answer_bytes: of all of them together.
     status, error: None where the client was ended before the answer. nonce: by which the request was signed, None in
     entries of clients whose nonces told nothing of their ledgers. head_bytes: of its head on the wire, None in entries
     of clients that did not count them.
@@ -37,13 +39,19 @@ class Attempt:
     nonce: str | None = None
     to: str = ""
     head_bytes: int | None = None
+    times: int = 1
+    of: int | None = None
 
 
 def attempts(entries: Iterable[Entry]) -> list[Attempt]:
-    """Each intent with its outcome, in the order of the intents. An outcome without an intent is left out."""
+    """Each intent with its outcome, and each count of calls, in order. An outcome without an intent is left out."""
     held = [entry for entry in entries if "kind" in entry]
     outcomes = {entry.get("of"): entry for entry in held if entry["kind"] == "outcome"}
-    return [_attempt(entry, outcomes.get(entry.get("sequence", 0), {})) for entry in held if entry["kind"] == "intent"]
+    return [
+        _attempt(entry, outcomes.get(entry.get("sequence", 0), {})) if entry["kind"] == "intent" else _repeated(entry)
+        for entry in held
+        if entry["kind"] in ("intent", POLLS)
+    ]
 
 
 def _attempt(intent: Entry, outcome: Entry) -> Attempt:
@@ -63,7 +71,30 @@ def _attempt(intent: Entry, outcome: Entry) -> Attempt:
         answer_bytes=outcome.get("bytes", 0),
         answer_sha256=outcome.get("sha256", ""),
         receipt=outcome.get("receipt"),
-        nonce=entry_nonce(str(intent.get("hash"))) if "mac" in intent else None,
+        nonce=_nonce(intent),
         to=str(intent.get("to", "")),
         head_bytes=(intent.get("head") or {}).get("bytes"),
+    )
+
+
+def _nonce(intent: Entry) -> str | None:
+    """One that was written after its call says by which it was signed."""
+    if "nonce" in intent:
+        return str(intent["nonce"])
+    return entry_nonce(str(intent.get("hash"))) if "mac" in intent else None
+
+
+def _repeated(line: Entry) -> Attempt:
+    number = line.get("round")
+    return Attempt(
+        sequence=line.get("sequence", 0),
+        time=line.get("from", ""),
+        call=line.get("call", ""),
+        run=line.get("run"),
+        round=None if number is None else int(number),
+        status=line.get("status"),
+        error=line.get("error"),
+        answer_bytes=line.get("bytes", 0),
+        times=line.get("n", 0),
+        of=line.get("of", 0),
     )

@@ -2,8 +2,9 @@
 
 Whatever is built above it, an undeclared method, path, query, header or body raises PrivacyError and nothing is sent.
 
-The nonce of a request's signature is the beginning of the hash of its entry in the ledger. So whoever keeps nonces, as
-the aggregator does of every body, can later hold the ledger to what it was; and nobody can say anything by a nonce.
+The nonce of a request's signature is the beginning of the hash of its entry in the ledger; of a question that is asked
+again it follows from that of the first time. So whoever keeps nonces, as the aggregator does of every body, can later
+hold the ledger to what it was; and nobody can say anything by a nonce.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from pydantic import ValidationError
 
 from client_service.boundary.answers import longest_answer
 from client_service.boundary.calls import Call, declared_calls
-from client_service.boundary.ledger import Ledger, entry_nonce
+from client_service.boundary.ledger import Ledger
 from client_service.boundary.masked import MESSAGES, masked, relayed
+from client_service.boundary.outcomes import read_news, read_outcome
+from client_service.boundary.recorder import CallRecorder
+from client_service.logs import LOGGER
 from shared.errors import FederationError, PrivacyError, ProtocolError, TooLargeError
 from shared.heads import HOST, LENGTH, TYPE, UNSIGNED, WORDS, Said
-from shared.schemas import Declaration, JoinIn, ReceiptOut
+from shared.schemas import Declaration, JoinIn
 from shared.signing.answers import read_signer, require_answer
 from shared.signing.keys import PrivateKey, PublicKey
 from shared.signing.messages import SIGNATURE, Signatory, Target, sign
@@ -74,7 +78,8 @@ class GateTransport(httpx.AsyncBaseTransport):
         believed: Callable[[str], PublicKey] | None = None,
     ) -> None:
         """believed: the key that an answer names as its signer's -> the one that it must be; None: any answer is."""
-        self._inner, self._boundary, self._ledger, self._call_seconds = inner, boundary, ledger, call_seconds
+        self._inner, self._boundary, self._call_seconds = inner, boundary, call_seconds
+        self._recorder = CallRecorder(ledger)
         self._signatory, self._believed = Signatory(boundary.client, key), believed
         self._host = boundary.aggregator.netloc.decode("ascii")
         self._headers = {name: form for name, form in WORDS.items() if name not in UNSIGNED}
@@ -96,20 +101,28 @@ class GateTransport(httpx.AsyncBaseTransport):
         fields = self._fields(call, place, request, body)
         head = self._head(request)
         what = {"bytes": len(body), "sha256": hashlib.sha256(body).hexdigest(), **self._sent(head), **fields}
-        to = str(self._boundary.aggregator)
-        intent = self._ledger.append("intent", seal=bool(body), call=call.name, to=to, **place, **what)
-        signed = self._signed(request, head, body, entry_nonce(self._ledger.last_hash))
+        crossing = self._recorder.begin({"call": call.name, "to": str(self._boundary.aggregator), **place, **what})
+        signed = self._signed(request, head, body, crossing.nonce)
         self.traffic.up += len(body)
         try:
             response = await self._answer_in_time(signed, longest_answer(call.name, self._boundary.declaration))
         except (httpx.HTTPError, FederationError) as error:
-            self._ledger.append("outcome", of=intent, error=type(error).__name__)
+            name = type(error).__name__
+            self._recorder.end(crossing, {"error": name}, told=name)
+            raise
+        except BaseException:
+            self._recorder.cut_off(crossing)
             raise
         self.traffic.down += len(response.content)
-        self._ledger.append("outcome", of=intent, **self._outcome(call, response))
+        self._recorder.end(crossing, read_outcome(call.name, response), told=read_news(call.name, response))
         return response
 
     async def aclose(self) -> None:
+        """What was counted is written first; where the disk refuses, the client ends all the same."""
+        try:
+            self._recorder.flush()
+        except OSError as error:
+            LOGGER.error("polls_not_written", reason=error.strerror)
         await self._inner.aclose()
 
     def _declared(self, request: httpx.Request) -> tuple[Call, dict[str, str]]:
@@ -247,21 +260,6 @@ class GateTransport(httpx.AsyncBaseTransport):
         headers, sha256 = list(response.headers.items()), hashlib.sha256(content).digest()
         key = self._believed(read_signer(headers))
         require_answer(response.status_code, headers, sha256, request.headers[SIGNATURE], key)
-
-    def _outcome(self, call: Call, response: httpx.Response) -> dict[str, Any]:
-        digest = hashlib.sha256(response.content).hexdigest()
-        outcome: dict[str, Any] = {"status": response.status_code, "bytes": len(response.content), "sha256": digest}
-        if call.name == "update" and response.is_success:
-            outcome["receipt"] = _receipt(response.content)
-        return outcome
-
-
-def _receipt(content: bytes) -> dict[str, Any] | None:
-    """What the aggregator says it holds, or None where it says something else."""
-    try:
-        return ReceiptOut.model_validate_json(content).model_dump()
-    except ValidationError:
-        return None
 
 
 def _tensor(name: str, shape: tuple[int, ...], content: bytes, dtype: str = "F32") -> dict[str, Any]:

@@ -65,9 +65,12 @@ def _row(line: int, entry: Mapping[str, Any], broken: int | None) -> Row:
 
 
 def _about(entry: Mapping[str, Any]) -> str:
-    """An intent's call and place, the number of the intent that an outcome belongs to, or what is left of a line."""
+    """An intent's call and place, how many calls a line counts, the number of the intent that an outcome belongs to, or
+    what is left of a line."""
     if "damaged" in entry:
         return _text(entry["damaged"])
+    if "n" in entry:
+        return f"{_text(entry.get('call'))}: {_text(entry['n'])} more like {_text(entry.get('of'))}"
     if "of" in entry:
         return f"answer to {_text(entry['of'])}"
     words = [_text(entry.get("call")), _text(entry.get("run")), _text(entry.get("round"))]

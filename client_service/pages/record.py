@@ -36,10 +36,10 @@ class Total:
     def plus(self, one: Attempt, declaration: Declaration) -> Total:
         return Total(
             self.call,
-            self.count + 1,
-            self.refused + ((one.status or 0) >= REFUSED),
-            self.unanswered + (one.status is None),
-            self.other + (not as_declared(one, declaration)),
+            self.count + one.times,
+            self.refused + one.times * ((one.status or 0) >= REFUSED),
+            self.unanswered + one.times * (one.status is None),
+            self.other + one.times * (not as_declared(one, declaration)),
             self.bytes_out + one.bytes,
             self.bytes_in + one.answer_bytes,
         )
@@ -127,7 +127,7 @@ class Record:
         waited = {entry.get("sequence") for entry in self._open}
         for one in attempts(entry for entry in held if entry.get("sequence") not in waited):
             self._totals = self._plus(self._totals, one)
-            if one.call != POLL:
+            if one.call != POLL and one.of is None:
                 self._latest.append(one)
 
     def _summary(self, written: int) -> Summary:

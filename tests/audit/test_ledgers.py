@@ -90,6 +90,47 @@ def test_a_second_outcome_of_one_call_is_none_of_it(mine: Tampered) -> None:
     assert "entry 4 is neither an intent nor the outcome of one" in mine.broken()["calls"]
 
 
+COUNTED = {"kind": "polls", "of": 3, "n": 4, "from": "", "to": "", "bytes": 0}
+
+
+@pytest.mark.parametrize(
+    ("change", "held"),
+    [
+        ({}, True),
+        ({"n": 0}, False),
+        ({"n": -4}, False),
+        ({"of": 99}, False),
+        ({"of": 1}, False),  # a join, which had a body
+        ({"call": "update"}, False),
+        ({"round": "9"}, False),
+        ({"status": 204}, False),
+    ],
+)
+def test_a_count_of_calls_must_be_of_calls_like_an_earlier_one_without_a_body(
+    mine: Tampered, change: dict[str, Any], held: bool
+) -> None:
+    ledger = appended(mine)
+    entries = list(ledger.entries())
+    earlier = next(one for one in entries if one["kind"] == "intent" and not one["bytes"])
+    answer = next(one for one in entries if one.get("of") == earlier["sequence"])
+    same = {name: earlier[name] for name in ("call", "run", "round") if name in earlier} | {"status": answer["status"]}
+    before = next(one for one in mine.report().findings if one.name == "calls").found
+    ledger.append(**{**COUNTED, **same, "of": earlier["sequence"], **change})
+    mine.change("client-1", entries=tuple(ledger.entries()))
+    assert (mine.broken() == {}) == held
+    if held:
+        after = next(one for one in mine.report().findings if one.name == "calls").found
+        assert int(after.split()[0].replace(",", "")) == int(before.split()[0].replace(",", "")) + 4
+    else:
+        assert "counts calls that are not like an earlier one" in mine.broken()["calls"]
+
+
+def appended(mine: Tampered) -> Ledger:
+    """The first client's ledger, to which more can be written."""
+    mine.rewrite("client-1", anchors())
+    return Ledger(next(mine.folder.iterdir()))
+
+
 def test_a_ledger_without_its_beginning_is_no_chain(mine: Tampered) -> None:
     mine.change("client-1", entries=mine.parts["client-1"].entries[2:])
     assert "client-1: entry 1 does not follow" in mine.broken()["chain"]

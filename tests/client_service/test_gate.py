@@ -285,8 +285,8 @@ async def test_the_same_call_again_is_another_signed_request(gated: Opened) -> N
 
 async def test_a_nonce_is_the_beginning_of_the_hash_of_the_request_s_entry(gated: Opened) -> None:
     gate = gated()
-    for _ in range(2):
-        await gate.http.get("/v1/runs/run-1/model")
+    for number in range(1, 3):
+        await gate.http.get(f"/v1/runs/run-{number}/model")
     nonces = [read(one.headers.multi_items()).nonce for one in gate.wire.reached]
     assert nonces == [entry["hash"][:32] for entry in gate.ledger.entries() if entry["kind"] == "intent"]
     assert all(gate.ledger.knows_nonce(nonce) for nonce in nonces) and not gate.ledger.knows_nonce("0" * 32)

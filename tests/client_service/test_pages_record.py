@@ -51,6 +51,16 @@ def settled(record: Record) -> Summary:
     return [record.look() for _ in range(30)][-1]
 
 
+@pytest.mark.usefixtures("bit_by_bit")
+def test_calls_that_a_line_counts_are_counted_and_not_listed(ledger: Ledger) -> None:
+    first = asked(ledger, "personalized", 204, run="run-1", round="1")
+    same = {"call": "personalized", "run": "run-1", "round": "1", "status": 204}
+    ledger.append("polls", of=first, **same, n=300, bytes=0, **{"from": "a", "to": "b"})
+    found = settled(Record(ledger, DECLARATION))
+    assert totals(found)["personalized"] == Total("personalized", 301, bytes_in=7) and found.broken is None
+    assert [one.sequence for one in found.latest] == [first]
+
+
 def test_calls_are_counted_by_kind_and_the_latest_are_held_in_order(ledger: Ledger) -> None:
     record = Record(ledger, DECLARATION)
     assert record.look() == Summary(0, 0, None, (), ())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import pytest
-import stamina
 
-from client_service.boundary.aggregator import ATTEMPTS
 from shared.settings import MethodSettings
 from simulation.experiment import Experiment
 from simulation.run import simulate
@@ -35,13 +33,11 @@ def three(silos: Silos, small: MethodSettings, tmp_path: Path, tmp_path_factory:
 
 
 @pytest.fixture
-def federation(three: Experiment, monkeypatch: pytest.MonkeyPatch) -> Iterator[Federation]:
+def federation(three: Experiment, monkeypatch: pytest.MonkeyPatch) -> Federation:
     """`async with federation() as running`: aim the proxies, then `begin`. It may be given the aggregator's clock."""
-    monkeypatch.setattr("client_service.agent.PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr("client_service.agent.LONG_PAUSE_SECONDS", 0.05)
-    stamina.set_testing(True, attempts=ATTEMPTS)  # as often as ever, without a pause in between
-    yield partial(disturbed, three)
-    stamina.set_testing(False)
+    for name in ("PAUSE_SECONDS", "AWAY_SECONDS", "LONG_PAUSE_SECONDS"):
+        monkeypatch.setattr(f"client_service.boundary.pace.{name}", 0.05)
+    return partial(disturbed, three)
 
 
 @pytest.fixture(scope="session")

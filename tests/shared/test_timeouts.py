@@ -1,4 +1,4 @@
-"""Six limits of time may be set. Two that exclude each other are refused by name, wherever both are known first."""
+"""Seven limits of time may be set. Two that exclude each other are refused by name, wherever both are known first."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ SETTABLE = {
     ("client", "timeout_seconds"),
     ("client", "wait_seconds"),
     ("client", "call_seconds"),
+    ("client", "poll_seconds"),
     ("aggregator", "longest_body_seconds"),
     ("aggregator", "signature_seconds"),
     ("run", "deadline_seconds"),
 }
 
 
-def test_no_more_than_six_limits_of_time_can_be_set() -> None:
+def test_no_more_than_seven_limits_of_time_can_be_set() -> None:
     kinds = {"client": ClientSettings, "aggregator": AggregatorSettings, "run": RunIn}
     found = {(side, name) for side, kind in kinds.items() for name in kind.model_fields if "second" in name}
     assert found - {("client", "requests_per_second"), ("aggregator", "requests_per_second")} == SETTABLE
-    assert len(SETTABLE) == 6
+    assert len(SETTABLE) == 7
 
 
 def test_the_table_names_every_one_with_its_default_and_every_fixed_one() -> None:
@@ -72,12 +73,12 @@ def test_a_run_may_not_end_while_a_body_that_is_in_time_still_comes() -> None:
 
 def test_what_both_sides_together_know_is_held_against_each_other() -> None:
     limits = CallLimits(timeout=60.0, wait=20.0, call=150.0)
-    assert limits.longest == 170.0
-    assert limits.shortcomings(signature=60.1, deadline=170.1) == ()
+    assert limits.longest == 165.0
+    assert limits.shortcomings(signature=60.1, deadline=165.1) == ()
     assert limits.shortcomings(signature=None, deadline=None) == ()
-    late, short = limits.shortcomings(signature=60.0, deadline=170.0)
+    late, short = limits.shortcomings(signature=60.0, deadline=165.0)
     assert late.startswith("timeout_seconds: expected less than the aggregator's signature_seconds = 60")
-    assert late.endswith("got 60") and "(170 s) to take less than the run's deadline_seconds = 170" in short
+    assert late.endswith("got 60") and "(165 s) to take less than the run's deadline_seconds = 165" in short
 
 
 def test_the_defaults_fit_together() -> None:

@@ -12,11 +12,11 @@ import anyio
 import anyio.to_thread
 import httpx
 import pytest
-import stamina
 from typer.testing import CliRunner, Result
 
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
+from client_service.boundary.pace import Pace
 from shared.errors import SettingsError
 from shared.web.calling import Calling
 from simulation.cli import app as cli
@@ -37,7 +37,6 @@ def ignore(progress: Progress) -> None:
 def impatient(impatient: None) -> None:
     """No long pauses."""
     del impatient
-    stamina.set_testing(True, attempts=1)
 
 
 Placed = Callable[..., Any]
@@ -139,8 +138,8 @@ async def test_a_silo_that_is_kept_out_says_why(
     until: Until,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("PAUSE_SECONDS", "LONG_PAUSE_SECONDS"):  # one try: a second one could be cut off in its handshake
-        monkeypatch.setattr(f"client_service.agent.{name}", 60.0)
+    # One try: a second one could be cut off in its handshake.
+    monkeypatch.setattr(Pace, "held_up", lambda pace, _: pace._hold(60.0))
     files = {"tls_client_key": papers.key}
     wrong = {name: name_of and files.get(name, papers.crt)(name_of) for name, name_of in spoilt.items()}
     with (

@@ -1,0 +1,120 @@
+"""When the next call to the aggregator may be made: each of them, a repetition too, waits here for its turn.
+
+- A question that was answered at once with nothing new is asked again after `least` seconds, and no earlier. One that
+  the aggregator has held for longer, as it should, is asked again at once.
+- Answers that do bring something new are followed at once, up to `BURST` of one question; then `least` seconds count
+  for them too, because an aggregator may make up news without end. An update that it has taken gives the burst back,
+  so a client that has work to do never waits.
+- While the aggregator is away, or answers 5xx or 429, the pause is drawn between nothing and a bound that doubles with
+  each failure (full jitter), so that many clients do not come back in the same moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import httpx
+
+from shared.errors import ConflictError, FederationError, UnavailableError
+from shared.timeouts import AWAY_SECONDS, LONG_PAUSE_SECONDS, PAUSE_SECONDS, POLL_SECONDS
+
+BURST = 20.0  # answers with news to one question that are followed at once
+MOST_QUESTIONS = 32  # that are remembered; the one that was not asked for longest is forgotten first
+MOST_DOUBLINGS = 16
+ROUNDING = 1e-6  # of a turn: sleeping for the rest of one may end a little short of it
+
+Clock = Callable[[], float]
+Sleep = Callable[[float], Awaitable[object]]
+Draw = Callable[[float, float], float]
+
+
+@dataclass
+class _Turns:
+    """Of one question: how often it may be asked at once, as it was at a moment."""
+
+    left: float
+    since: float
+
+
+class Pace:
+    """Of one client. `draw`: a number between two others."""
+
+    def __init__(
+        self,
+        least: float = POLL_SECONDS,
+        *,
+        clock: Clock = time.monotonic,
+        sleep: Sleep = asyncio.sleep,
+        draw: Draw = random.uniform,
+    ) -> None:
+        self._least, self.clock, self._sleep, self._draw = least, clock, sleep, draw
+        self._turns: OrderedDict[str, _Turns] = OrderedDict()
+        self._failures = self._setbacks = 0
+        self._not_before = 0.0
+
+    async def turn(self, question: str) -> None:
+        """Wait until this may be asked."""
+        while (wait := max(self._not_before - self.clock(), self._wait(question))) > 0.0:
+            await self._sleep(wait)
+        self._turns[question].left -= 1.0
+
+    def answered(self, question: str, *, news: bool) -> None:
+        """The aggregator is there. Without news this question is not asked again at once."""
+        self._failures = 0
+        if not news and question in self._turns:
+            self._turns[question].left = 0.0
+
+    def earned(self) -> None:
+        """The aggregator has taken an update: what follows from that may follow at once."""
+        self._turns.clear()
+
+    def failed(self, asked: float | None = None) -> float:
+        """A call has failed; the seconds until the next one. `asked`: what the aggregator itself asks for."""
+        self._failures += 1
+        pause = max(self._draw(0.0, _bound(PAUSE_SECONDS, self._failures)), min(asked or 0.0, AWAY_SECONDS))
+        return self._hold(pause)
+
+    def held_up(self, error: FederationError) -> None:
+        """All that a change of the federation asks for has ended in an error: it begins anew after a pause."""
+        self._setbacks += 1
+        passing = isinstance(error, UnavailableError | ConflictError)
+        base = PAUSE_SECONDS if passing else LONG_PAUSE_SECONDS
+        least = 0.0 if isinstance(error, UnavailableError) else base
+        self._hold(self._draw(least, _bound(base, self._setbacks)))
+
+    def went_on(self) -> None:
+        """It has not."""
+        self._setbacks = 0
+
+    def _hold(self, pause: float) -> float:
+        self._not_before = max(self._not_before, self.clock() + pause)
+        return self._not_before - self.clock()
+
+    def _wait(self, question: str) -> float:
+        """The seconds until this question has a turn; 0 where it has one. As of now it is the latest one."""
+        if self._least == 0.0:
+            self._turns[question] = _Turns(BURST, 0.0)
+            return 0.0
+        now = self.clock()
+        known = self._turns.pop(question, _Turns(BURST, now))
+        left = min(BURST, known.left + (now - known.since) / self._least)
+        self._turns[question] = _Turns(left, now)
+        if len(self._turns) > MOST_QUESTIONS:
+            self._turns.popitem(last=False)
+        return 0.0 if left > 1.0 - ROUNDING else (1.0 - left) * self._least
+
+
+def seconds_asked(answer: httpx.Response) -> float | None:
+    """Retry-After, where it is a number of seconds."""
+    said = answer.headers.get("retry-after", "")
+    return float(said) if said.isascii() and said.isdigit() and len(said) < 10 else None
+
+
+def _bound(base: float, times: int) -> float:
+    """The longest pause after so many failures in a row; never below `base`."""
+    return max(base, min(AWAY_SECONDS, base * 2.0 ** min(times - 1, MOST_DOUBLINGS)))

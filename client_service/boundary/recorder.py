@@ -1,0 +1,137 @@
+"""Calls -> entries of the ledger: two for each call, and one for many that repeat a question and bring nothing new.
+
+A call with a body, and the first of its kind without one, is an intent that is durable before the call leaves, and an
+outcome. A question that was asked before, in the very same words, is not written beforehand: nothing leaves with it
+that has not left before. If its answer is one that came before too, the call is counted in memory, and the count
+written as one line: before anything else is written, when the client ends, and at the latest after `MOST_COUNTED` calls
+or, with the next answer, after `COUNTED_SECONDS`. If it is another answer, or none, the call is written by itself then.
+
+So a crash loses at most that many calls, none of which had a body. Calls with a body are written each time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from client_service.boundary.ledger import Ledger, entry_nonce
+
+POLLS = "polls"  # kind of the entry that counts calls
+MOST_COUNTED = 600  # calls that a crash may lose
+COUNTED_SECONDS = 600.0
+MOST_SERIES = 8  # questions with their answers that are remembered; of others each call is written
+
+Fields = Mapping[str, Any]
+
+
+@dataclass
+class _Series:
+    """Calls alike, the first of which is on the ledger as entry `of`. n: those since the last line that counts them."""
+
+    of: int
+    said: Fields
+    outcome: Fields
+    n: int = 0
+    bytes: int = 0
+    first: str = ""
+    last: str = ""
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """One call under way. nonce: by which it is signed; intent: its entry, None where it repeats a question."""
+
+    question: str
+    said: Fields
+    nonce: str
+    began: str
+    intent: int | None
+
+
+class CallRecorder:
+    """Of one client's calls, one at a time or several."""
+
+    def __init__(self, ledger: Ledger, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._ledger, self._clock = ledger, clock
+        self._series: OrderedDict[tuple[str, str], _Series] = OrderedDict()
+        self._nonces: dict[str, str] = {}  # of the first call of each question that is remembered
+        self._repeats = self._counted = 0
+        self._since = 0.0
+
+    def begin(self, said: Fields) -> Crossing:
+        """Before a call leaves. `said`: what its intent says."""
+        question, began = json.dumps(said, sort_keys=True), _now()
+        if question in self._nonces:
+            return Crossing(question, said, self._another(question), began, None)
+        self.flush()
+        intent = self._ledger.append("intent", seal=bool(said["bytes"]), **said)
+        return Crossing(question, said, entry_nonce(self._ledger.last_hash), began, intent)
+
+    def end(self, crossing: Crossing, outcome: Fields, *, told: str) -> None:
+        """What came of it. Outcomes with the same `told` tell the same."""
+        found = self._series.get((crossing.question, told))
+        if crossing.intent is None and found is not None:
+            self._series.move_to_end((crossing.question, told))
+            self._count(found, crossing, outcome)
+            return
+        intent = self.cut_off(crossing)
+        self._ledger.append("outcome", of=intent, **outcome)
+        if not crossing.said["bytes"]:
+            self._remember(crossing, told, _Series(intent, crossing.said, outcome))
+
+    def cut_off(self, crossing: Crossing) -> int:
+        """A call without an outcome is on the ledger all the same; its intent."""
+        if crossing.intent is not None:
+            return crossing.intent
+        self.flush()
+        return self._ledger.append("intent", **crossing.said, nonce=crossing.nonce)
+
+    def flush(self) -> None:
+        """Everything that was counted is durable when this returns."""
+        for one in self._series.values():
+            if one.n:
+                self._ledger.append(POLLS, **_line(one))
+                one.n, one.bytes = 0, 0
+        self._counted = 0
+
+    def _count(self, series: _Series, crossing: Crossing, outcome: Fields) -> None:
+        if not self._counted:
+            self._since = self._clock()
+        if not series.n:
+            series.first = crossing.began
+        series.n, series.bytes, series.last = series.n + 1, series.bytes + outcome.get("bytes", 0), _now()
+        self._counted += 1
+        if self._counted >= MOST_COUNTED or self._clock() - self._since >= COUNTED_SECONDS:
+            self.flush()
+
+    def _remember(self, crossing: Crossing, told: str, series: _Series) -> None:
+        self._series[crossing.question, told] = series
+        self._nonces.setdefault(crossing.question, crossing.nonce)
+        if len(self._series) > MOST_SERIES:
+            self.flush()
+            (question, _), _ = self._series.popitem(last=False)
+            if all(question != known for known, _ in self._series):
+                del self._nonces[question]
+
+    def _another(self, question: str) -> str:
+        """A nonce that follows from that of the question's first call, and so from the ledger, and is a new one."""
+        self._repeats += 1
+        return entry_nonce(hashlib.sha256(f"{self._nonces[question]} {self._repeats}".encode()).hexdigest())
+
+
+def _line(series: _Series) -> Fields:
+    """So many calls like that of entry `of`, with an answer like that one's. bytes: of all their answers."""
+    said = {name: series.said[name] for name in ("call", "run", "round") if name in series.said}
+    came = {name: series.outcome[name] for name in ("status", "error") if name in series.outcome}
+    span = {"n": series.n, "from": series.first, "to": series.last}
+    return {"of": series.of, **said, **span, **came, "bytes": series.bytes}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
