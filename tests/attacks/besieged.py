@@ -62,12 +62,13 @@ class Signing(httpx.Auth):
 
 @dataclass
 class Besieged:
-    """`told`: settings that differ from the defaults, by name."""
+    """`told`: settings that differ from the defaults, by name; `tree`: the folder of another version's code."""
 
     folder: Path
     told: dict[str, Any] = field(default_factory=dict)
     method: MethodSettings = METHOD
     keys: dict[str, PrivateKey] = field(default_factory=dict)
+    tree: Path | None = None
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
 
@@ -106,9 +107,12 @@ class Besieged:
         told = {"state_directory": self.folder / "state", "operator_token": TOKEN, "port": self.port}
         told |= {"method": self.method.model_dump_json()} | self.told
         environment = {f"LPSFED_AGGREGATOR_{name.upper()}": str(value) for name, value in told.items()}
+        if self.tree is not None:
+            environment["PYTHONPATH"] = str(self.tree)
         command = [sys.executable, "-c", PROGRAM, str(self.folder / "clock")]
         nowhere = subprocess.DEVNULL
-        self.process = subprocess.Popen(command, env=os.environ | environment, stdout=nowhere, stderr=nowhere)
+        given = os.environ | environment
+        self.process = subprocess.Popen(command, env=given, cwd=self.tree, stdout=nowhere, stderr=nowhere)
 
     def _ready(self) -> None:
         until = time.monotonic() + LONGEST_SECONDS

@@ -1,0 +1,143 @@
+"""What one caller can make an aggregator hold: `python -m benchmarks.attacks.limits [--tree FOLDER] [--json]`.
+
+For each abuse a service of its own, of this code or of another version's folder: its size before, its largest size
+during the abuse, and how an honest client's calls were answered meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.attacks.besieged import HOST, Besieged
+from tests.attacks.test_many_empty_tensors import WIDE, many_empty_tensors
+
+PIECE, PIECES = bytes(1 << 20), 300
+HEADS, POLLS = 530, 530
+HALF = b"GET /v1/runs/current HTTP/1.1\r\nHost: aggregator\r\nX-Half: "
+PAUSE_SECONDS, LEAST_CALLS, LONGEST_SECONDS = 0.05, 10, 60.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One abuse. Sizes in MiB; `slowest`: seconds of the slowest honest call; `refused`: of `calls` honest ones."""
+
+    abuse: str
+    idle: float
+    peak: float
+    slowest: float
+    calls: int
+    refused: int
+
+
+def flood_keys(service: Besieged, stack: ExitStack) -> None:
+    """Five messages of a secure round of 300 MB each, at once."""
+    del stack
+    with ThreadPoolExecutor(5) as pool:
+        list(pool.map(lambda _: _flood(service), range(5)))
+
+
+def _flood(service: Besieged) -> None:
+    path, auth = "/v1/runs/run-1/rounds/1/clients/ada/keys", service.signing("ada", body=b"another")
+
+    def endless() -> Iterator[bytes]:
+        for _ in range(PIECES):
+            yield PIECE
+
+    headers = {"Content-Type": "application/json", "Content-Length": str(PIECES * len(PIECE))}
+    with suppress(httpx.TransportError):
+        httpx.put(f"{service.url}{path}", content=endless(), headers=headers, auth=auth, timeout=LONGEST_SECONDS)
+
+
+def send_empty_tensors(service: Besieged, stack: ExitStack) -> None:
+    """400,000 tensors without values in an update of 24 MB."""
+    del stack
+    body = many_empty_tensors()
+    path = f"{service.url}/v1/runs/run-1/rounds/1/clients/ada/update"
+    kind = {"Content-Type": "application/vnd.safetensors"}
+    with suppress(httpx.TransportError):
+        httpx.put(path, content=body, headers=kind, auth=service.signing("ada"), timeout=LONGEST_SECONDS)
+
+
+def hold_heads(service: Besieged, stack: ExitStack) -> None:
+    """530 requests whose heads do not end, of nobody."""
+    for _ in range(HEADS):
+        stack.enter_context(socket.create_connection((HOST, service.port))).sendall(HALF)
+    time.sleep(2.0)
+
+
+def hold_polls(service: Besieged, stack: ExitStack) -> None:
+    """530 long polls of one client, half a minute each."""
+    path = f"/v1/runs/current?wait=30&after={service.sequence('ada')}"
+    for _ in range(POLLS):
+        signed = service.signing("ada").headers("GET", path.encode(), b"")
+        head = "".join(f"{name}: {value}\r\n" for name, value in signed.items())
+        line = stack.enter_context(socket.create_connection((HOST, service.port)))
+        line.sendall(f"GET {path} HTTP/1.1\r\nHost: aggregator\r\n{head}\r\n".encode())
+    time.sleep(2.0)
+
+
+ABUSES: dict[str, tuple[Callable[[Besieged, ExitStack], None], dict[str, Any]]] = {
+    "large keys": (flood_keys, {"told": {"secure": True}}),
+    "many empty tensors": (send_empty_tensors, {"method": WIDE}),
+    "half-sent heads": (hold_heads, {}),
+    "many waiting polls": (hold_polls, {}),
+}
+
+
+def measured(name: str, folder: Path, tree: Path | None) -> Outcome:
+    """One abuse of a service of its own."""
+    abuse, how = ABUSES[name]
+    with ExitStack() as stack, Besieged(folder, tree=tree, **how).running() as service, ThreadPoolExecutor(1) as pool:
+        service.join("ada", "bob", "cyd")
+        service.start_run(clients=3, rounds=1)
+        idle = service.forget_peak()
+        slowest, calls, refused = _honest(service, pool.submit(abuse, service, stack))
+        return Outcome(name, round(idle, 1), round(service.peak, 1), round(slowest, 3), calls, refused)
+
+
+def _honest(service: Besieged, under_way: Future[None]) -> tuple[float, int, int]:
+    """Calls of a client that behaves, until the abuse is over: the slowest, how many, how many were not answered."""
+    slowest, calls, refused = 0.0, 0, 0
+    while not under_way.done() or calls < LEAST_CALLS:
+        began, answered = time.perf_counter(), False
+        with suppress(httpx.TransportError):
+            answered = service.is_answered("bob")
+        slowest, calls, refused = max(slowest, time.perf_counter() - began), calls + 1, refused + (not answered)
+        time.sleep(PAUSE_SECONDS)
+    return slowest, calls, refused
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--tree", type=Path, help="the folder of another version; else this one")
+    parser.add_argument("--only", choices=list(ABUSES), action="append", help="this abuse; else all")
+    parser.add_argument("--json", action="store_true", help="one line of JSON an abuse")
+    given = parser.parse_args(arguments)
+    for name in given.only or ABUSES:
+        with tempfile.TemporaryDirectory() as folder:
+            found = measured(name, Path(folder), given.tree)
+        sys.stdout.write((json.dumps(asdict(found)) if given.json else _line(found)) + "\n")
+        sys.stdout.flush()
+    return 0
+
+
+def _line(found: Outcome) -> str:
+    honest = f"honest calls: slowest {found.slowest:.2f} s, {found.refused} of {found.calls} not answered"
+    return f"{found.abuse:<20} {found.idle:6.1f} -> {found.peak:7.1f} MiB; {honest}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
