@@ -45,7 +45,7 @@ BREAKS: dict[str, Break] = {
     ),
     "header": Break(
         f"client-2's code is changed: 6,000 characters of its interactions in the header {HEADER} of each request",
-        (f"client-2, {HEADER}",),
+        (f"client-2, {HEADER}", "client-2, its code, by its files, its environment: other than here: PYTHONPATH"),
         services={"client-2": {"environment": {"PYTHONPATH": "/state/changed:/opt/code"}}},
         before=Errand(
             {"state-2": "/state"},
