@@ -12,13 +12,12 @@ from rich.table import Table
 from audit.console import plain
 from audit.report import Report
 from shared.errors import SettingsError
+from shared.words import counted
 from simulation.breaks import plant
 from simulation.breaks.engine import Engine, started
 from simulation.breaks.federation import Federation, find
 from simulation.breaks.kinds import BREAKS
 from simulation.console import OUT, tell_on_stderr
-
-MOST_FAULTS = 20  # that are shown
 
 
 def break_(
@@ -74,23 +73,25 @@ def _planted(federation: Federation, kinds: Sequence[str], *, keep: bool) -> boo
 
 
 def _show(report: Report, kinds: Sequence[str]) -> bool:
-    OUT.print(f"[bold red]{escape(report.verdict)}[/]" if not report.held else report.verdict, highlight=False)
-    faults = [f"{one.name}: {fault}" for one in report.findings for fault in one.faults]
-    for fault in faults[:MOST_FAULTS]:
-        OUT.print(plain(f"- {fault}"), highlight=False)
-    if len(faults) > MOST_FAULTS:
-        OUT.print(f"- and {len(faults) - MOST_FAULTS} more", highlight=False)
-    missing = [f"{kind}: {wanted}" for kind in kinds for wanted, line in plant.named(kind, report) if line is None]
-    for one in missing:
-        OUT.print(f"[bold red]not named:[/] {escape(one)}", highlight=False)
-    if not missing:
-        OUT.print(f"Named: {', '.join(kinds)}.", highlight=False)
-    return not missing
+    """The verdict, and of each kind the lines that name it. Does none lack one?"""
+    _verdict(report)
+    said = [(kind, wanted, line) for kind in kinds for wanted, line in plant.named(kind, report)]
+    for kind, wanted, line in said:
+        told = f"[bold red]not named: {escape(wanted)}[/]" if line is None else escape(plain(line).plain)
+        OUT.print(f"- {kind}: {told}", highlight=False, soft_wrap=True)
+    more = {fault for one in report.findings for fault in one.faults} - {line for _, _, line in said}
+    if more:
+        OUT.print(f"- and {counted(len(more), 'line')} more in the same report", highlight=False)
+    return all(line is not None for _, _, line in said)
+
+
+def _verdict(report: Report) -> None:
+    OUT.print(f"[bold {'green' if report.held else 'red'}]{escape(report.verdict)}[/]", highlight=False)
 
 
 def _mended(federation: Federation) -> bool:
     plant.mend(federation)
     plant.probe_again(federation)
     report = plant.ask_report(federation)
-    OUT.print(f"[bold {'green' if report.held else 'red'}]{escape(report.verdict)}[/]", highlight=False)
+    _verdict(report)
     return report.held

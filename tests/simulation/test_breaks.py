@@ -24,7 +24,7 @@ from simulation.breaks.engine import Engine
 from simulation.breaks.federation import PROBES, SERVING, Federation, find
 from simulation.breaks.kinds import BREAKS
 from simulation.breaks.planted_header import HEADER, SOURCE
-from simulation.cli import app
+from simulation.cli import app, breaks
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
@@ -179,6 +179,20 @@ def test_a_break_is_named_only_where_all_its_words_stand_in_one_fault() -> None:
         "aggregator, mounts, places: also /spare": faults[0],
         "aggregator, contents, private key: 1 at /spare": None,
     }
+
+
+def test_what_is_named_and_what_is_not_is_shown_by_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    faults = ["aggregator, contents, Parquet: 1 at /state", "something else"]
+    found = finding("probes", "nothing", "nothing", faults)
+    report = Report.model_construct(findings=(found,), held=False, verdict="Red.")
+    assert breaks._show(report, ["shard"])
+    assert capsys.readouterr().out.split("\n")[:3] == [
+        "Red.",
+        f"- shard: {faults[0]}",
+        "- and 1 line more in the same report",
+    ]
+    assert not breaks._show(report, ["shard", "evidence"])
+    assert "- evidence: not named: client-3: no evidence" in capsys.readouterr().out
 
 
 def test_kinds_are_listed_and_unknown_ones_refused() -> None:
