@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from shared.parameters import Float32
+from shared.settings import AnchorSettings, MethodSettings
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Federation, Served
@@ -23,6 +24,9 @@ pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 NAMES = [f"client-{number:02d}" for number in range(12)]
 VALUES = {name: float(number) for number, name in enumerate(NAMES)}
 PIECE = 1 << 20  # of a body so slow that the kill falls into it; the service writes so much at once
+GRAPH = AnchorSettings(users=40, items=30, edges=200)
+WIDE = MethodSettings(width=256, layers=1, cutoff=12, margin_strength=1.0, anchor=GRAPH)
+"""Of which an update may have three pieces."""
 
 
 def body_of(client: FakeClient) -> bytes:
@@ -31,7 +35,8 @@ def body_of(client: FakeClient) -> bytes:
 
 async def opened(federation: Federation, names: list[str]) -> list[FakeClient]:
     clients = await federation.joined(*names)
-    assert (await federation.start_run(rounds=2, clients=len(names))).status_code == 201
+    method = federation.settings.method.model_dump(mode="json")
+    assert (await federation.start_run(rounds=2, clients=len(names), method=method)).status_code == 201
     return clients
 
 
@@ -55,7 +60,7 @@ class Stream:
 
     async def linger(self, client: FakeClient) -> None:
         with pytest.raises(httpx.TransportError):
-            await client.put(1, self._unfinished())
+            await client.put(1, self._unfinished(), Content_Length=str(3 * PIECE))
 
     async def _unfinished(self) -> AsyncIterator[bytes]:
         yield b"0" * (2 * PIECE)
@@ -96,9 +101,9 @@ def require_whole(state: Path) -> set[str]:
 
 @pytest.mark.parametrize("kill_after", [1, 4, 7])
 async def test_nothing_accepted_is_lost_and_nothing_half_accepted_is_there(
-    served: Callable[[], Served], tensors: Callable[[bytes], dict[str, Float32]], kill_after: int
+    served: Callable[..., Served], tensors: Callable[[bytes], dict[str, Float32]], kill_after: int
 ) -> None:
-    service = served()
+    service = served(WIDE)
     async with service.started() as federation:
         stream = Stream(service, kill_after)
         await stream.run(await opened(federation, NAMES))
