@@ -1,0 +1,103 @@
+"""An honest secure run ends as if nobody else called, while others do to the aggregator what they can.
+
+Who: anybody who can reach the port, and a registered client. Before, half-sent heads had every client answered with
+503, and messages of one client filled the memory of the machine.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from shared.settings import MethodSettings
+from shared.signing.enrolment import enrol
+from shared.signing.keys import read_private
+from simulation.experiment import Experiment
+from simulation.federation import Outcome, Progress, conduct
+from simulation.processes import addresses, connected, processes
+from tests.attacks.besieged import MOST_MEBIBYTES, Signing
+
+if TYPE_CHECKING:
+    from conftest import Silos
+
+pytestmark = [pytest.mark.anyio, pytest.mark.processes]
+HALF = b"GET /v1/runs/current HTTP/1.1\r\nHost: aggregator\r\nX-Half: "
+LINES, PIECE, PIECES, PAUSE_SECONDS = 530, bytes(1 << 20), 300, 0.2
+Abuse = Callable[[str, Signing, threading.Event], None]
+
+
+def hold_heads(url: str, who: Signing, over: threading.Event) -> None:
+    """As many requests at once as the port takes, whose heads do not end; those that are cut off come again."""
+    del who
+    place = urlsplit(url)
+    while not over.is_set():
+        with ExitStack() as stack:
+            for _ in range(LINES):
+                with suppress(OSError):
+                    line = stack.enter_context(closing(socket.create_connection((place.hostname, place.port), 5.0)))
+                    line.sendall(HALF)
+            over.wait(PAUSE_SECONDS)
+
+
+def flood_keys(url: str, who: Signing, over: threading.Event) -> None:
+    """Messages of a secure round of 300 MB, one after the other, by a registered client."""
+
+    def endless() -> Iterator[bytes]:
+        for _ in range(PIECES):
+            yield PIECE
+
+    headers = {"Content-Type": "application/json", "Content-Length": str(PIECES * len(PIECE))}
+    path = f"{url}/v1/runs/run-1/rounds/1/clients/{who.name}/keys"
+    while not over.wait(PAUSE_SECONDS):
+        with suppress(httpx.TransportError):
+            httpx.put(path, content=endless(), headers=headers, auth=who, timeout=10.0)
+
+
+@contextmanager
+def under_way(abuse: Abuse, url: str, who: Signing) -> Iterator[None]:
+    over = threading.Event()
+    thread = threading.Thread(target=abuse, args=(url, who, over))
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def resident(pid: int, field: str) -> float:
+    """MiB, by the kernel's word."""
+    found = re.search(rf"^{field}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text("ascii"), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+def ignore(progress: Progress) -> None:
+    del progress
+
+
+@pytest.mark.parametrize("abuse", [hold_heads, flood_keys])
+async def test_the_run_ends_with_everybody_in_it_and_the_aggregator_stays_small(
+    silos: Silos, small: MethodSettings, tmp_path: Path, abuse: Abuse
+) -> None:
+    one = Experiment(silos(3), tmp_path, small, rounds=2, device="cpu", secure=True)
+    mallory = read_private(enrol("mallory", tmp_path / "mallory", one.registry).private)
+    places = addresses(one)
+    with processes(one, places) as children:
+        async with connected(one, places) as federation:
+            pid = children.processes["aggregator"].pid
+            idle = resident(pid, "VmRSS")
+            with under_way(abuse, places.aggregator, Signing("mallory", mallory, body=b"another")):
+                outcome: Outcome = await conduct(federation, one.request(), ignore)
+            assert resident(pid, "VmHWM") - idle < MOST_MEBIBYTES
+    assert outcome.history.phase == "finished"
+    assert all(who.received for a_round in outcome.history.rounds for who in a_round.participants)
