@@ -35,7 +35,8 @@ class Blob:
 
 
 class Spool:
-    """A blob that is being written. Leaving the context before `finish` is through removes it.
+    """A blob that is being written. Leaving the context before `finish` is through, or by an exception, removes it:
+    whoever waited for it may be cancelled just when a worker thread has finished it.
 
     UnavailableError where the disk refuses.
     """
@@ -53,12 +54,12 @@ class Spool:
     def __enter__(self) -> Spool:
         return self
 
-    def __exit__(self, *reason: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *reason: object) -> None:
         with self._disk.asked("a file to be closed"):
             try:
                 self._file.close()  # where there is no room this fails too: it writes what is still in memory
             finally:
-                if not self._durable:
+                if kind is not None or not self._durable:
                     _remove(self._part)
                     _remove(self._whole)
 
