@@ -22,7 +22,7 @@ from client_service.participation import Participation, Place
 from client_service.privacy.guard import Guard
 from client_service.schemas import QualityOut, RoundQuality
 from client_service.secure.masking import Masking
-from client_service.sending import Sending
+from client_service.sending import Sending, unlike_starts
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings, allowed
 from client_service.shard import Shard
@@ -128,7 +128,7 @@ class Agent:
                 return self._note(phase="waiting")
             part = await self._begin(state, run)
         self._note(run=run, round=state.round, rounds=state.rounds)
-        self._warn(self._cautions(state) if state.phase == "open" else self.standing.warnings)
+        self._warn(self._cautions(state, part.place.method) if state.phase == "open" else self.standing.warnings)
         if over and part.quality.finished:
             return
         await self._catch_up(part, state)
@@ -137,12 +137,12 @@ class Agent:
         elif over:
             await self._finish(part, None if state.phase == "finished" else "the aggregator ended the run as failed")
 
-    def _cautions(self, state: RunOut) -> tuple[str, ...]:
+    def _cautions(self, state: RunOut, method: MethodSettings) -> tuple[str, ...]:
         """Of what only both sides together know."""
         limits, signature = self._silo.settings.limits(), self._signature_seconds
         late = limits.shortcomings(signature=signature, deadline=state.deadline_seconds)
         shut_out = (QUARANTINED,) if state.standing == "quarantined" else ()
-        return (*few_clients(state.joined), *late, *shut_out)
+        return (*few_clients(state.joined), *unlike_starts(self._declaration, method), *late, *shut_out)
 
     def _left_off(self, run: str) -> bool:
         """Was this client stopped in this run, before it had evaluated it?"""

@@ -42,6 +42,16 @@ def require_similar(declaration: Declaration, method: MethodSettings, least: flo
         raise PrivacyError(f"{words}, got {method.similarity_floor:g}")
 
 
+def unlike_starts(declaration: Declaration, method: MethodSettings) -> tuple[str, ...]:
+    """A warning, where the clients of a secure run go on from different parameters (Eq. 14)."""
+    if not declaration.secure or "rho" not in declaration.scalars or method.similarity_floor == 1.0:
+        return ()
+    return (
+        "with a similarity_floor below 1 an aggregator that lies about the mean can tell one client's update from"
+        " a sum: policy.least_similarity = 1 refuses such runs",
+    )
+
+
 class Sending:
     """Of one client. `guard`: there with differential privacy; `masking`: there in a secure federation; `worker`: the
     thread for what is slow."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from client_service.sending import unlike_starts
 from shared.settings import MethodSettings
 from shared.signing.keys import new_key
 from shared.strategies import build_strategy
@@ -86,3 +87,12 @@ async def test_nobody_begins_elsewhere_than_the_run_and_the_silo_allow(
         elif len(liar.means) == 2:  # as before
             assert laid_bare(liar, clients) < 0.5, "the victim's update lies bare"
         assert words is None or len(liar.means) < 2
+
+
+@pytest.mark.parametrize(("floor", "secure", "warned"), [(0.0, True, True), (1.0, True, False), (0.0, False, False)])
+def test_a_silo_whose_run_leaves_this_open_is_warned(
+    small: MethodSettings, floor: float, secure: bool, warned: bool
+) -> None:
+    method = small.model_copy(update={"similarity_floor": floor})
+    declaration = build_strategy("lpsfed", method).declaration(method).model_copy(update={"secure": secure})
+    assert any("policy.least_similarity" in one for one in unlike_starts(declaration, method)) == warned
