@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from client_service.participation import kept_model
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
 from client_service.shard.catalogue import placed
+from shared.anchor import choose_size
 from shared.errors import DataError
+from shared.schemas import Counts
 from shared.settings import MethodSettings
 from simulation.experiment import Experiment
 from simulation.federation import Outcome, Progress
@@ -70,11 +73,18 @@ class Work:
 
 
 class CountedExperiment(Experiment):
-    """An experiment whose silos agree to count users, items and edges for the anchor's size."""
+    """An experiment whose silos agree to count users, items and edges, and upon the anchor's size that follows."""
+
+    @cached_property
+    def anchor_size(self) -> Counts:
+        graphs = [read_shard(path).train for path in self.shards]
+        counts = [Counts(users=graph.shape[0], items=graph.shape[1], edges=graph.nnz) for graph in graphs]
+        return choose_size(self.method.anchor, counts)[0]
 
     def client(self, shard: Path, *, aggregator_url: str, port: int = 0) -> ClientSettings:
         settings = super().client(shard, aggregator_url=aggregator_url, port=port)
-        return settings.model_copy(update={"policy": settings.policy.model_copy(update={"counts": True})})
+        agreed = settings.policy.model_copy(update={"counts": True, "anchor_size": self.anchor_size})
+        return settings.model_copy(update={"policy": agreed})
 
 
 def measure(work: Work) -> Figures:
