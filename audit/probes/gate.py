@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,6 +14,7 @@ from audit.probes.masked import probing
 from audit.probes.uploads import JSON, Intruder, Place
 from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.ledger import Ledger
+from client_service.boundary.self_check import Nowhere
 from shared.errors import PrivacyError
 from shared.heads import USER_AGENT
 from shared.wire import MEDIA_TYPE
@@ -23,18 +23,6 @@ KIND = "at the gate"
 AGGREGATOR, ELSEWHERE = "http://aggregator:8800", "http://elsewhere:8800"
 MOST_BYTES = 64 << 20
 PLACE = Place("run-1", 1)
-
-
-@dataclass
-class Nowhere(httpx.AsyncBaseTransport):
-    """What lies beneath the gate here: it counts what comes through."""
-
-    reached: int = field(default=0)
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        del request
-        self.reached += 1
-        return httpx.Response(204, stream=httpx.ByteStream(b""))
 
 
 async def probe(who: Intruder) -> list[Probe]:
