@@ -8,18 +8,18 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from aggregator_service import routes
-from aggregator_service.conductor import Clock
 from aggregator_service.coordinator import Coordinator
-from aggregator_service.heads import Heads
+from aggregator_service.http import routes
+from aggregator_service.http.heads import Heads
+from aggregator_service.http.quarantine_routes import router as quarantine
+from aggregator_service.http.recorded import Recorded
+from aggregator_service.http.secure_routes import router as secure
+from aggregator_service.http.signed import Signed
+from aggregator_service.http.signed_answers import SignedAnswers
 from aggregator_service.logs import LOGGER
 from aggregator_service.pages import routes as pages
-from aggregator_service.quarantine.routes import router as quarantine
-from aggregator_service.recorded import Recorded
-from aggregator_service.secure.routes import router as secure
+from aggregator_service.rounds.conductor import Clock
 from aggregator_service.settings import AggregatorSettings
-from aggregator_service.signed import Signed
-from aggregator_service.signed_answers import SignedAnswers
 from shared.web import problems, reference
 from shared.web.access import Observed, Timed
 from shared.web.built import build

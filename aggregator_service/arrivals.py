@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from aggregator_service.conductor import Clock
 from aggregator_service.logs import LOGGER
-from aggregator_service.metrics import Metrics
+from aggregator_service.rounds.conductor import Clock
+from aggregator_service.rounds.metrics import Metrics
 from aggregator_service.storage.arrivals import MOST_REFUSED, Arrival, add_arrival, arrivals, last_nonce
 from aggregator_service.storage.database import Database
 from aggregator_service.threads import off_loop

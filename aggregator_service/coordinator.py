@@ -9,25 +9,26 @@ from functools import partial
 
 import anyio
 
-from aggregator_service import aggregation, rounds
-from aggregator_service.anchors import Anchor
-from aggregator_service.answers import Body
-from aggregator_service.conductor import Clock, Conductor
+from aggregator_service.aggregation import computation
+from aggregator_service.aggregation.answers import Body
 from aggregator_service.federation import Federation, opened
 from aggregator_service.logs import LOGGER
-from aggregator_service.membership import require_same
-from aggregator_service.metrics import Metrics
-from aggregator_service.quarantine.keeping import Quarantines
-from aggregator_service.runs import Receipt, Run
-from aggregator_service.secure.intake import Intake
-from aggregator_service.secure.pledge import Pledge
+from aggregator_service.rounds import transitions
+from aggregator_service.rounds.conductor import Clock, Conductor
+from aggregator_service.rounds.history import run_histories, run_history
+from aggregator_service.rounds.membership import require_same
+from aggregator_service.rounds.metrics import Metrics
+from aggregator_service.rounds.pledge import Pledge
+from aggregator_service.rounds.quarantine import Quarantines
+from aggregator_service.rounds.run import Receipt, Run
+from aggregator_service.rounds.secure_intake import Intake
+from aggregator_service.rounds.uploads import Address
+from aggregator_service.rounds.views import view
 from aggregator_service.settings import AggregatorSettings
 from aggregator_service.storage import records, store
+from aggregator_service.storage.anchors import Anchor
 from aggregator_service.storage.arrivals import Arrival
-from aggregator_service.storage.history import run_histories, run_history
 from aggregator_service.threads import off_loop
-from aggregator_service.uploads import Address
-from aggregator_service.views import view
 from shared.anchor import choose_size, draw_anchor
 from shared.errors import ConflictError, DamagedError, NotFoundError, ProtocolError, UnavailableError
 from shared.schemas import ArrivalsOut, JoinIn, JoinOut, RunHistoryOut, RunIn, RunOut
@@ -134,7 +135,7 @@ class Coordinator:
 
     async def _enrol(self, conductor: Conductor, client: str) -> None:
         if conductor.run is not None:
-            run = rounds.enrol(conductor.run, client, now=self._clock())
+            run = transitions.enrol(conductor.run, client, now=self._clock())
             await conductor.commit(run, partial(store.enrol, clients=(client,)))
 
     async def start_run(self, request: RunIn) -> RunHistoryOut:
@@ -146,11 +147,13 @@ class Coordinator:
         self.settings.require_summable(request)
         here = self._running
         async with here.conductor.lock:
-            name = rounds.next_name(here.conductor.run)
+            name = transitions.next_name(here.conductor.run)
             known = await off_loop(registered, self.settings.registry)  # nobody waits for one whose key was removed
             clients, pledge = here.members.names & known.keys(), await self._pledge(here, name, request)
             shut_out = await here.quarantines.causes()
-            run = rounds.start(name, request, clients=clients, now=self._clock(), pledge=pledge, quarantined=shut_out)
+            run = transitions.start(
+                name, request, clients=clients, now=self._clock(), pledge=pledge, quarantined=shut_out
+            )
             await here.conductor.commit(run, partial(store.enrol, clients=run.clients))
         return await self.history(name)
 
@@ -158,7 +161,7 @@ class Coordinator:
         """What a secure run is held on; None in an open federation."""
         if not self.declaration.secure:
             return None
-        start = await here.archive.tensors.off_loop(aggregation.digest_initial, here.archive, request)
+        start = await here.archive.tensors.off_loop(computation.digest_initial, here.archive, request)
         earlier = await here.conductor.members_summed(name, start)
         own = raw_hex(here.key.public_key())
         return Pledge(declaration=self.declaration, aggregator=own, start=start, earlier=earlier)
@@ -177,7 +180,7 @@ class Coordinator:
     async def model(self, name: str) -> Body:
         """The body that every client of the run starts from."""
         run, archive = await self._running.conductor.find(name), self._running.archive
-        return await archive.tensors.off_loop(aggregation.started, archive, run)
+        return await archive.tensors.off_loop(computation.started, archive, run)
 
     async def current(self, client: str, *, after: int | None, wait: float) -> RunOut:
         """Where the federation stands, once its sequence is another than `after` or the wait is over."""
@@ -253,7 +256,7 @@ class Coordinator:
 
     async def _computed(self, run: Run, address: Address) -> Body:
         """What cannot be computed any more, and cannot be asked for again, ends the run."""
-        compute = partial(aggregation.personalise, number=address.round, client=address.client)
+        compute = partial(computation.personalise, number=address.round, client=address.client)
         try:
             return await self._running.archive.tensors.off_loop(compute, self._running.archive, run)
         except DamagedError as error:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aggregator_service.aggregation import Archive
+from aggregator_service.aggregation.computation import Archive
 from aggregator_service.arrivals import Arrivals
-from aggregator_service.conductor import Clock, Conductor
-from aggregator_service.keys import Keys
-from aggregator_service.membership import Members
-from aggregator_service.metrics import Metrics
-from aggregator_service.quarantine.keeping import Quarantines
-from aggregator_service.secure.intake import Intake
+from aggregator_service.rounds.conductor import Clock, Conductor
+from aggregator_service.rounds.membership import Members
+from aggregator_service.rounds.metrics import Metrics
+from aggregator_service.rounds.quarantine import Quarantines
+from aggregator_service.rounds.secure_intake import Intake
+from aggregator_service.rounds.uploads import Uploads
 from aggregator_service.settings import AggregatorSettings
 from aggregator_service.signatures import Signatures
 from aggregator_service.storage import records
 from aggregator_service.storage.blobs import Blobs
 from aggregator_service.storage.database import Database
+from aggregator_service.storage.keys import Keys
 from aggregator_service.storage.nonces import Nonces
-from aggregator_service.uploads import Uploads
 from shared.errors import SettingsError
 from shared.signing.enrolment import kept_pair
 from shared.signing.keys import PrivateKey, read_private

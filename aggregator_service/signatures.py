@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from aggregator_service.conductor import Clock
-from aggregator_service.keys import Keys
+from aggregator_service.rounds.conductor import Clock
+from aggregator_service.storage.keys import Keys
 from aggregator_service.storage.nonces import Nonces
 from shared.errors import AuthenticationError, ClockError, ReplayError
 from shared.signing import messages

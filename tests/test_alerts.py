@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from aggregator_service.metrics import Metrics as AggregatorMetrics
+from aggregator_service.rounds.metrics import Metrics as AggregatorMetrics
 from client_service.metrics import PHASES
 from client_service.metrics import Metrics as ClientMetrics
 from client_service.schemas import PrivacyOut, StatusOut

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from cryptography import x509
 
-from aggregator_service.metrics import Metrics
+from aggregator_service.rounds.metrics import Metrics
 from aggregator_service.settings import AggregatorSettings
 from audit.probes.expected import read_expected
 from client_service.settings import ClientSettings

@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 
-from aggregator_service.callers import Service, operator_at_browser
 from aggregator_service.coordinator import Coordinator
+from aggregator_service.http.callers import Service, operator_at_browser
 from aggregator_service.pages.arrived import arrived, window
 from aggregator_service.pages.rounds import SHOWN_CLIENTS, clients, curves, rounds
 from aggregator_service.pages.standing import standing

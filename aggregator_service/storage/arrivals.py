@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from sqlalchemy import func, insert, literal, select
 
+from aggregator_service.rounds.history import instant
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.history import instant
 from aggregator_service.storage.tables import ARRIVALS
 from shared.schemas import ArrivalOut, ArrivalsOut
 

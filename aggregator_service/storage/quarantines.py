@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from sqlalchemy import delete, select, update
 from sqlalchemy.dialects.sqlite import insert
 
-from aggregator_service.runs import Run
+from aggregator_service.rounds.run import Run
 from aggregator_service.storage import store
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.tables import QUARANTINES, REFUSALS, UPDATES

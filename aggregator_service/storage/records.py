@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select
 
-from aggregator_service.anchors import Anchor
-from aggregator_service.runs import Receipt, Run
-from aggregator_service.secure.pledge import Pledge
+from aggregator_service.rounds.pledge import Pledge
+from aggregator_service.rounds.run import Receipt, Run
+from aggregator_service.storage.anchors import Anchor
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.tables import (
     ANCHORS,

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, update
 from sqlalchemy.dialects.sqlite import insert
 
-from aggregator_service.anchors import Anchor
-from aggregator_service.runs import Run
+from aggregator_service.rounds.run import Run
+from aggregator_service.storage.anchors import Anchor
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.records import Client, HeldState, HeldUpdate
 from aggregator_service.storage.tables import (

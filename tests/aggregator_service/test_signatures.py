@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from aggregator_service.keys import Keys
 from aggregator_service.signatures import Signatures
 from aggregator_service.storage.disk import Disk
+from aggregator_service.storage.keys import Keys
 from aggregator_service.storage.nonces import Nonces
 from shared.errors import AuthenticationError, ClockError, ReplayError
 from shared.signing.enrolment import enrol

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aggregator_service.quarantine.keeping import Quarantines
+from aggregator_service.rounds.quarantine import Quarantines
 from client_service.boundary.aggregator import Aggregator
 from shared.secure import client
 from shared.secure.identities import sign_share

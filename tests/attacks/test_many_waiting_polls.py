@@ -9,7 +9,7 @@ import socket
 from contextlib import ExitStack
 from pathlib import Path
 
-from aggregator_service.signed import MOST_AT_ONCE
+from aggregator_service.http.signed import MOST_AT_ONCE
 from tests.attacks.besieged import HOST, MOST_MEBIBYTES, Besieged
 
 MANY = 80  # sent while the first of them still wait

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from aggregator_service.app import create_app
-from aggregator_service.heads import Heads
+from aggregator_service.http.heads import Heads
 from aggregator_service.settings import aggregator_settings
 from audit.case import open_case
 from audit.collect import of_aggregator, of_client

@@ -86,8 +86,8 @@ def without_gate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def without_aggregator_s_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aggregator_service.uploads.check", checks_nothing)
-    monkeypatch.setattr("aggregator_service.uploads.require_canonical", checks_nothing)
+    monkeypatch.setattr("aggregator_service.rounds.uploads.check", checks_nothing)
+    monkeypatch.setattr("aggregator_service.rounds.uploads.require_canonical", checks_nothing)
 
 
 def updates(evidence: Evidence) -> list[dict[str, Any]]:

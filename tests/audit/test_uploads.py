@@ -88,8 +88,8 @@ async def test_an_aggregator_that_does_not_look_is_found_out_and_takes_nothing_a
     federation: Running, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with trained(federation, until) as (running, evidence):
-        monkeypatch.setattr("aggregator_service.uploads.check", looks_at_nothing)
-        monkeypatch.setattr("aggregator_service.uploads.require_canonical", looks_at_nothing)
+        monkeypatch.setattr("aggregator_service.rounds.uploads.check", looks_at_nothing)
+        monkeypatch.setattr("aggregator_service.rounds.uploads.require_canonical", looks_at_nothing)
         async with running.stranger() as http:
             probes, _ = await uploads.probe(http, intruder(running, evidence), uploads.latest_place(evidence))
         history = (await running.operator.get("/v1/runs/run-1")).json()

@@ -154,27 +154,27 @@ def state_committed(plan: Plan) -> None:
 
 def aggregating(plan: Plan) -> None:
     """The new state is computed, and nothing of it is written."""
-    from aggregator_service import aggregation
+    from aggregator_service.aggregation import computation
 
-    real, packed = aggregation.aggregate, aggregation.packed
+    real, packed = computation.aggregate, computation.packed
 
     def struck(state: Any) -> Any:
         plan.strike()
         return packed(state)
 
     def aggregate(archive: Any, run: Any) -> Any:
-        aggregation.packed = struck if run.round == ROUND else packed
+        computation.packed = struck if run.round == ROUND else packed
         return real(archive, run)
 
-    aggregation.aggregate = aggregate
+    computation.aggregate = aggregate
 
 
 def writing_a_state(plan: Plan) -> None:
     """Half of the new state is in its file."""
-    from aggregator_service import aggregation
+    from aggregator_service.aggregation import computation
     from aggregator_service.storage.blobs import Spool
 
-    real, write = aggregation.aggregate, Spool.write
+    real, write = computation.aggregate, Spool.write
 
     def half(spool: Spool, piece: bytes) -> None:
         if plan.marker.exists():
@@ -189,7 +189,7 @@ def writing_a_state(plan: Plan) -> None:
             Spool.write = half  # type: ignore[method-assign]
         return real(archive, run)
 
-    aggregation.aggregate = aggregate
+    computation.aggregate = aggregate
 
 
 def writing_a_checkpoint(plan: Plan) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggregator_service.state_body import packed, unpacked
+from aggregator_service.aggregation.state_body import packed, unpacked
 from shared.errors import PrivacyError
 from shared.parameters import Arrays, Float32, digest, initial_parameters
 from shared.privacy import pass_gate

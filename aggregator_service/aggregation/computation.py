@@ -1,0 +1,176 @@
+"""A closed round's spooled updates -> the next state; a state and one client's update -> that client's parameters.
+
+Everything is read tensor by tensor from files, so that no client's whole update lies in memory. What a strategy makes
+for each client does, once, until it is written. A file is held against its digest before anything is read from it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from aggregator_service.aggregation.answers import Body, prepared
+from aggregator_service.aggregation.secure_mean import state_after, told
+from aggregator_service.aggregation.state_body import packed, unpacked
+from aggregator_service.rounds.run import Run
+from aggregator_service.settings import AggregatorSettings
+from aggregator_service.storage import records
+from aggregator_service.storage.blobs import Blobs
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.records import HeldState, HeldUpdate
+from aggregator_service.threads import OneAtATime
+from shared.bodies import pieces
+from shared.errors import DamagedError, NotFoundError
+from shared.masked_wire import StoredVector
+from shared.parameters import initial_parameters
+from shared.robust import clipping
+from shared.schemas import RunIn
+from shared.secure.common import digest_start
+from shared.secure.server import SecureRound
+from shared.secure.vector import layout
+from shared.strategies import build_strategy
+from shared.strategy import Parameters, State, Strategy, Update
+from shared.wire import open_parameters
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Where rows and files lie, and what is exchanged."""
+
+    database: Database
+    blobs: Blobs
+    settings: AggregatorSettings
+    tensors: OneAtATime = field(default_factory=OneAtATime)
+
+    def probe(self) -> None:
+        """Give the disk what an update gives it: a file of that size, and a transaction. UnavailableError where it
+        refuses either; else what it refused before is forgotten."""
+        self.blobs.probe(4 * sum(math.prod(spec.shape) for spec in self.settings.declaration().tensors))
+        self.database.probe()
+        self.database.disk.refusal = None
+
+    def strategy(self, run: Run) -> Strategy:
+        return build_strategy(self.settings.strategy, run.request.method)
+
+
+def initial(archive: Archive, request: RunIn) -> Parameters:
+    """What every client of a run starts from."""
+    specification, method = archive.settings.declaration().tensors, request.method
+    exact = method.start == "exact" and method.model == "lgcn"  # another encoder has no filter to begin at
+    return Parameters(initial_parameters(specification, request.seed, exact=exact))
+
+
+def digest_initial(archive: Archive, request: RunIn) -> str:
+    """Of that, as the clients of a secure run compare it."""
+    return digest_start(initial(archive, request))
+
+
+def digest_after(archive: Archive, state: HeldState) -> str:
+    """The same of the state after a round, which is on disk."""
+    what = f"{state.run}: the state after round {state.round}"
+    found = unpacked(_content(archive, state.blob, state.digest, what=what), state.latest)
+    return digest_start(Parameters(found.arrays, found.scalars))
+
+
+def damaged(archive: Archive, run: Run) -> list[HeldUpdate]:
+    """Those of the current round's updates that the disk no longer gives back as they were accepted."""
+    held = records.updates(archive.database, run.name, number=run.round)
+    return [one for one in held if archive.blobs.damage(str(one.blob), one.receipt.digest) is not None]
+
+
+def far(archive: Archive, run: Run) -> dict[str, float]:
+    """Whose update of the current round is further from where the round began than the run allows, and how many times
+    the median that is. Nobody in a run without such a limit."""
+    factor = run.request.method.quarantine_factor
+    if factor == 0 or run.exchange is not None:
+        return {}
+    return clipping.far(clipping.distances(*_round(archive, run)), factor)
+
+
+def aggregate(archive: Archive, run: Run) -> HeldState:
+    """Eq. 13, or what the strategy puts in its place: the state after the run's current round, on disk."""
+    after = _after(archive, run) if run.exchange is None else _summed(archive, run, run.exchange)
+    blob = archive.blobs.save(pieces(packed(after)))
+    return HeldState(run.name, run.round, blob.digest, dict(after.latest), blob.name)
+
+
+def _after(archive: Archive, run: Run) -> State:
+    return archive.strategy(run).aggregate(*_round(archive, run))
+
+
+def _round(archive: Archive, run: Run) -> tuple[State, list[Update]]:
+    """Where the current round began, and what came in it."""
+    held = records.updates(archive.database, run.name, number=run.round)
+    return _before(archive, run), [_update(archive, one) for one in held]
+
+
+def _before(archive: Archive, run: Run) -> State:
+    """The state before the current round. What quarantined clients last said of themselves is not in it: their rho
+    would go on moving everybody's rhobar (Eq. 12)."""
+    state = _state(archive, run, run.round - 1)
+    return replace(state, latest={name: said for name, said in state.latest.items() if name not in run.quarantined})
+
+
+def _summed(archive: Archive, run: Run, exchange: SecureRound) -> State:
+    """The same where nobody's update but the sum of all can be read."""
+    pieces_of = tuple(layout(exchange.terms.declaration))
+    held = records.updates(archive.database, run.name, number=run.round)
+    paths = {one.receipt.client: archive.blobs.path(str(one.blob)) for one in held}
+    vectors = {client: StoredVector(path, pieces_of) for client, path in paths.items()}
+    return state_after(exchange, _before(archive, run), vectors)
+
+
+def started(archive: Archive, run: Run) -> Body:
+    """The body that every client of the run starts from."""
+    return _prepared(archive, initial(archive, run.request))
+
+
+def personalise(archive: Archive, run: Run, *, number: int, client: str) -> Body:
+    """Eq. 14, or what the strategy puts in its place: the body that this client alone may fetch after a round."""
+    try:
+        return _personalised(archive, run, number, client)
+    except (DamagedError, FileNotFoundError):
+        # Retention may delete a file between the query and the reading. Asked again, its row says so.
+        return _personalised(archive, run, number, client)
+
+
+def _personalised(archive: Archive, run: Run, number: int, client: str) -> Body:
+    state = _state(archive, run, number)
+    if archive.settings.secure:
+        return _prepared(archive, _told(archive, run, state, number, client))
+    held = records.last_update(archive.database, run.name, number=number, client=client)
+    update = None if held is None else _update(archive, held)
+    return _prepared(archive, archive.strategy(run).personalise(state, update))
+
+
+def _told(archive: Archive, run: Run, state: State, number: int, client: str) -> Parameters:
+    summed = records.update(archive.database, run.name, number=number, client=client) is not None
+    return told(state, client, summed=summed, floor=run.request.method.similarity_floor)
+
+
+def _prepared(archive: Archive, parameters: Parameters) -> Body:
+    return prepared(parameters, archive.blobs.directory, archive.database.disk)
+
+
+def _state(archive: Archive, run: Run, number: int) -> State:
+    if number == 0:
+        return State(initial(archive, run.request).arrays)
+    held = records.state(archive.database, run.name, number=number)
+    what = f"{run.name}: the state after round {number}"
+    return unpacked(_content(archive, held.blob, held.digest, what=what), held.latest)
+
+
+def _update(archive: Archive, held: HeldUpdate) -> Update:
+    receipt = held.receipt
+    what = f"{receipt.run}: the update of {receipt.client} of round {receipt.round}"
+    content = _content(archive, held.blob, receipt.digest, what=what)
+    return Update(receipt.client, content.arrays, content.scalars)
+
+
+def _content(archive: Archive, blob: str | None, digest: str, *, what: str) -> Parameters:
+    """The parameters in a file; NotFoundError after the retention time, DamagedError where it is another content."""
+    if blob is None:
+        raise NotFoundError(f"{what} was deleted after the retention time")
+    if (damage := archive.blobs.damage(blob, digest)) is not None:
+        raise DamagedError(f"{what} is damaged: {damage}; check the aggregator's disk, then start a new run")
+    return open_parameters(archive.blobs.path(blob))[1]

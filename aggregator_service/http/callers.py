@@ -1,0 +1,103 @@
+"""A request -> the coordinator that answers it and whoever is calling: a client, or the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
+
+from fastapi import Depends, HTTPException, Request, Response
+from fastapi.routing import APIRoute
+
+from aggregator_service.coordinator import Coordinator
+from aggregator_service.http.lengths import LONGEST_BY_OPERATOR, longest_body
+from aggregator_service.http.undeclared import nothing_undeclared
+from shared.errors import AuthenticationError, ForbiddenError
+from shared.signing.messages import HEADERS
+from shared.web.credentials import OPERATOR, bearer, operator_secret, same
+from shared.web.crowd import vouch
+from shared.web.whole import read_whole
+
+CHALLENGE = {"WWW-Authenticate": 'Basic realm="LPSFed aggregator"'}  # makes a browser ask for name and password
+
+
+# Dependencies are async because the framework sends each plain function through a worker thread.
+async def coordinator(request: Request) -> Coordinator:
+    """The inside of the app that was asked."""
+    found: Coordinator = request.app.state.coordinator
+    return found
+
+
+Service = Annotated[Coordinator, Depends(coordinator)]
+
+
+async def signer(request: Request) -> str:
+    """The client that has signed this request, as `Signed` has found."""
+    name: str | None = getattr(request.state, "client", None)
+    if name is None:
+        raise AuthenticationError(f"expected a request that its client has signed, by the headers {', '.join(HEADERS)}")
+    return name
+
+
+Signer = Annotated[str, Depends(signer)]
+
+
+async def caller(service: Service, name: Signer) -> str:
+    """The same, if it has joined."""
+    service.require_joined(name)
+    return name
+
+
+Caller = Annotated[str, Depends(caller)]
+
+
+class SignedRoute(APIRoute):
+    """A route for clients: of what nobody known has signed, no body is read, not even to find it malformed; and of
+    what a client has signed, no more than such a message can be long."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            await signer(request)
+            if self.body_field is not None:  # read here: the framework hides what goes wrong where it reads itself
+                await read_whole(request, await longest_body(request, await coordinator(request)))
+            return await handler(request)
+
+        return handle
+
+
+async def operator(request: Request, service: Service) -> None:
+    """Nobody but the operator; ForbiddenError for a client, AuthenticationError for anybody else."""
+    if hasattr(request.state, "client"):
+        raise ForbiddenError("expected the operator's token, got a client's signature")
+    header = request.headers.get("authorization")
+    # A browser sends its password by itself, even where another site made it call: a password may look, not act.
+    secret = operator_secret(header) if request.method == "GET" else bearer(header)
+    if not same(secret, service.operator_token):
+        raise AuthenticationError("expected the operator's token")
+    vouch(request.scope)
+
+
+class OperatedRoute(APIRoute):
+    """A route for the operator: of what comes from anybody else, or says something undeclared, no body is read."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            await nothing_undeclared(request)
+            await operator(request, await coordinator(request))
+            if self.body_field is not None:
+                await read_whole(request, LONGEST_BY_OPERATOR)
+            return await handler(request)
+
+        return handle
+
+
+async def operator_at_browser(request: Request, service: Service) -> None:
+    """As `operator`, for pages: the browser is told to ask for name and token where they are missing or wrong."""
+    try:
+        await operator(request, service)
+    except AuthenticationError:
+        detail = f"expected the user {OPERATOR!r} with the operator's token as password"
+        raise HTTPException(401, detail, CHALLENGE) from None

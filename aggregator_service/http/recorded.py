@@ -1,0 +1,141 @@
+"""Each join, each upload, and whatever nobody has declared -> one row of the aggregator's own record, durable before
+the answer goes out.
+
+Bytes are counted and hashed as they come and never kept. What a crash cuts off before its answer has no row; its
+sender has heard of no success.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from aggregator_service.coordinator import Coordinator
+from aggregator_service.http.heads import Heads
+from aggregator_service.http.routes import RoundPath, RunPath
+from aggregator_service.http.undeclared import announces_body
+from aggregator_service.logs import LOGGER
+from aggregator_service.storage.arrivals import LEAST_REFUSED, Arrival, Call
+from shared.errors import HeadError, ProtocolError, UnavailableError
+from shared.web import problems
+
+T = TypeVar("T")
+
+OWN = "/v1/runs/{run}/rounds/{number}/clients/{client}"
+CALLS: dict[tuple[str, str], Call] = {
+    ("POST", "/v1/clients"): "join",
+    ("PUT", f"{OWN}/update"): "update",
+    ("PUT", f"{OWN}/keys"): "keys",
+    ("PUT", f"{OWN}/shares"): "shares",
+    ("PUT", f"{OWN}/checks"): "checks",
+    ("PUT", f"{OWN}/consents"): "consents",
+    ("PUT", f"{OWN}/answers"): "answers",
+}
+WRONG_METHOD = 405
+RUN: TypeAdapter[str] = TypeAdapter(RunPath)
+ROUND: TypeAdapter[int] = TypeAdapter(RoundPath)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Records what it wraps. It stands outside of whatever cuts a body short, so that all that came is counted."""
+
+    app: ASGIApp
+    coordinator: Coordinator
+    heads: Heads
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        exchange = _Exchange(scope, receive, send, self.coordinator, self.heads)
+        try:
+            await self.app(scope, exchange.receive, exchange.send)
+        except Exception:  # our own mistake: whoever stands outside answers it
+            await exchange.broke()
+            raise
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, coordinator: Coordinator, heads: Heads) -> None:
+        self._scope, self._receive, self._send = scope, receive, send
+        self._coordinator, self._heads = coordinator, heads
+        self._size, self._hash = 0, hashlib.sha256()
+        self._answered, self._withdrawn = False, False
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        piece = message.get("body", b"")
+        self._size += len(piece)
+        self._hash.update(piece)
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Pass an answer on once it is on record. Where it cannot be, nobody hears of a success."""
+        if message["type"] == "http.response.start":
+            self._answered = True
+            try:
+                await self._record(message["status"], self._scope.get("state", {}).get("code"))
+            except UnavailableError as error:
+                LOGGER.exception("arrival_not_recorded")
+                self._withdrawn = True
+                await problems.answer(error)(self._scope, self._receive, self._send)
+        if not self._withdrawn:
+            await self._send(message)
+
+    async def broke(self) -> None:
+        if not self._answered:
+            await self._record(500, problems.INTERNAL)
+
+    async def _record(self, status: int, code: str | None) -> None:
+        """Under the name of the client that has signed it, which after a first join is one that has joined.
+
+        No row for anybody else: what nobody known has signed could be many, and fill the disk. A head that no client
+        sends is on record of whoever is registered: with all its heads so it never joins.
+        """
+        call = CALLS.get((self._scope["method"], getattr(self._scope.get("route"), "path", "")), "other")
+        if call != "other" and status >= LEAST_REFUSED:
+            self._coordinator.metrics.refused.labels(call, code or str(status)).inc()
+        if call == "other" and not self._undeclared(status, code):
+            return
+        client = self._scope.get("state", {}).get("client")
+        if client is None or (client not in self._coordinator.joined and code != HeadError.code):
+            self._coordinator.metrics.strangers.inc(call != "other")
+            return
+        await self._coordinator.record(self._arrival(client, call, status, code))
+
+    def _undeclared(self, status: int, code: str | None) -> bool:
+        """Something that no client ever sends, and that could carry anything."""
+        announced = announces_body(Headers(scope=self._scope))
+        nowhere = self._scope.get("route") is None or status == WRONG_METHOD
+        return nowhere or announced or self._size > 0 or code == ProtocolError.code
+
+    def _arrival(self, client: str, call: Call, status: int, code: str | None) -> Arrival:
+        place = self._scope.get("path_params", {})
+        return Arrival(
+            client=client,
+            call=call,
+            run=_named(RUN, place.get("run")),
+            round=_named(ROUND, place.get("number")),
+            size=self._size,
+            digest=self._hash.hexdigest(),
+            status=status,
+            code=code if status >= LEAST_REFUSED else None,
+            nonce=self._scope["state"].get("nonce"),
+            head=self._heads.told(self._scope).model_dump(),
+        )
+
+
+def _named(kind: TypeAdapter[T], part: object) -> T | None:
+    """What a part of the path names; None where there is none, or where it is none of that kind."""
+    try:
+        return kind.validate_python(part)
+    except ValidationError:
+        return None

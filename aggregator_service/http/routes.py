@@ -1,0 +1,183 @@
+"""HTTP -> calls of the coordinator -> HTTP. Nothing is decided here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from fastapi.security import APIKeyHeader, HTTPBearer
+
+from aggregator_service.aggregation.answers import Body
+from aggregator_service.http.callers import Caller, OperatedRoute, Service, SignedRoute, Signer, caller
+from aggregator_service.http.undeclared import nothing_undeclared
+from aggregator_service.rounds.history import instant
+from aggregator_service.rounds.uploads import Address
+from shared.errors import ForbiddenError, MediaTypeError, TooLargeError, UnavailableError
+from shared.schemas import (
+    AnchorOut,
+    ArrivalsOut,
+    Declaration,
+    JoinIn,
+    JoinOut,
+    ProblemOut,
+    ReceiptOut,
+    RunHistoryOut,
+    RunIn,
+    RunOut,
+)
+from shared.signing.messages import DIGEST, body_digest
+from shared.timeouts import RETRY_AFTER_SECONDS
+from shared.wire import MEDIA_TYPE
+
+PRIVATE = {"Cache-Control": "no-store"}
+
+RunPath = Annotated[str, Path(pattern=r"^run-[0-9]{1,9}$")]
+RoundPath = Annotated[int, Path(ge=1, le=100_000)]
+ClientPath = Annotated[str, Path(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+Wait = Annotated[float, Query(ge=0, allow_inf_nan=False, description="seconds; clamped by the aggregator")]
+After = Annotated[int, Query(ge=0, lt=1 << 53, description="the sequence number of the last one that is known")]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+
+
+# Dependencies are async because the framework sends each plain function through a worker thread.
+async def address(run: RunPath, number: RoundPath, client: ClientPath, caller: Caller) -> Address:
+    """What a client may name: only its own."""
+    if client != caller:
+        raise ForbiddenError(f"expected your own name, {caller!r}, got {client!r}")
+    return Address(run, number, client)
+
+
+async def acceptable(request: Request, service: Service, caller: Caller) -> None:
+    """Refuse by its headers a body that could not be an update; but only to somebody known."""
+    del caller
+    kind, encoding = request.headers.get("content-type", ""), request.headers.get("content-encoding")
+    if kind != MEDIA_TYPE or encoding is not None:
+        raise MediaTypeError(f"expected {MEDIA_TYPE} without content encoding, got {kind!r}, {encoding!r}")
+    length, limit = request.headers.get("content-length", "0"), service.settings.longest_update
+    if not length.isascii() or not length.isdigit() or int(length[:20]) > limit:
+        raise TooLargeError(f"expected at most {limit} bytes, got {length[:20]!r}")
+
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ProblemOut, "description": "RFC 9457 problem document"}}
+BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+PARAMETERS: dict[int | str, dict[str, Any]] = {200: {"content": {MEDIA_TYPE: BINARY}, "description": "parameters"}}
+NOT_YET: dict[int | str, dict[str, Any]] = {204: {"description": "the wait is over, the round is not aggregated"}}
+REPEATED: dict[int | str, dict[str, Any]] = {201: {"model": ReceiptOut, "description": "accepted; 200: it came before"}}
+UPDATE_BODY = {"requestBody": {"required": True, "content": {MEDIA_TYPE: BINARY}}}
+# The first of each is for /docs alone; who is calling is decided by `Signed` and `OperatedRoute`.
+SIGNED = [Depends(APIKeyHeader(name="Signature", auto_error=False)), Depends(nothing_undeclared)]
+BY_TOKEN = [Depends(HTTPBearer(auto_error=False))]
+clients = APIRouter(prefix="/v1", tags=["clients"], dependencies=SIGNED, responses=PROBLEMS, route_class=SignedRoute)
+operated = APIRouter(
+    prefix="/v1", tags=["operator"], dependencies=BY_TOKEN, responses=PROBLEMS, route_class=OperatedRoute
+)
+inside = APIRouter(tags=["service"])
+
+
+@clients.post("/clients")
+async def join(message: JoinIn, signer: Signer, service: Service) -> JoinOut:
+    return await service.join(message, signer)
+
+
+@clients.get("/runs/current")
+async def read_current(
+    service: Service, caller: Caller, response: Response, after: int | None = None, wait: Wait = 0.0
+) -> RunOut:
+    response.headers.update(PRIVATE)
+    return await service.current(caller, after=after, wait=wait)
+
+
+@clients.get("/runs/{run}/model", response_class=Response, dependencies=[Depends(caller)], responses=PARAMETERS)
+async def read_model(run: RunPath, service: Service) -> Response:
+    return _sent(await service.model(run), PRIVATE)
+
+
+@clients.get("/runs/{run}/rounds/{number}/anchor", dependencies=[Depends(caller)])
+async def read_anchor(run: RunPath, number: RoundPath, response: Response, service: Service) -> AnchorOut:
+    response.headers.update(PRIVATE)
+    anchor = await service.anchor(run, number)
+    return AnchorOut(run=run, round=number, kernel=anchor.kernel, source=anchor.source, size=anchor.size)
+
+
+@clients.put(
+    "/runs/{run}/rounds/{number}/clients/{client}/update",
+    dependencies=[Depends(acceptable)],
+    responses=REPEATED,
+    openapi_extra=UPDATE_BODY,
+)
+async def put_update(
+    place: Annotated[Address, Depends(address)], request: Request, response: Response, service: Service
+) -> ReceiptOut:
+    receipt, new = await service.receive(place, request.stream())
+    response.status_code = 201 if new else 200
+    return ReceiptOut(
+        run=receipt.run,
+        round=receipt.round,
+        client=receipt.client,
+        digest=receipt.digest,
+        size=receipt.size,
+        received_at=instant(receipt.received_at),
+    )
+
+
+@clients.get(
+    "/runs/{run}/rounds/{number}/clients/{client}/personalized", response_class=Response, responses=PARAMETERS | NOT_YET
+)
+async def read_personalised(
+    place: Annotated[Address, Depends(address)], service: Service, wait: Wait = 0.0
+) -> Response:
+    body = await service.personalised(place, wait=wait)
+    if body is None:
+        return Response(status_code=204, headers=PRIVATE | {"Retry-After": str(RETRY_AFTER_SECONDS)})
+    return _sent(body, PRIVATE)
+
+
+@operated.post("/runs", status_code=201)
+async def start_run(message: RunIn, service: Service) -> RunHistoryOut:
+    return await service.start_run(message)
+
+
+@operated.get("/runs")
+async def list_runs(service: Service) -> list[RunHistoryOut]:
+    return await service.histories()
+
+
+@operated.get("/runs/{run}")
+async def read_run(run: RunPath, service: Service) -> RunHistoryOut:
+    return await service.history(run)
+
+
+@operated.get("/arrivals")
+async def list_arrivals(service: Service, after: After = 0, limit: Limit = 100) -> ArrivalsOut:
+    return await service.arrivals(after, limit)
+
+
+@operated.get("/declaration")
+async def read_declaration(service: Service) -> Declaration:
+    return service.declaration
+
+
+@inside.get("/health/live")
+async def live() -> dict[str, str]:
+    return {"status": "live"}
+
+
+@inside.get("/health/ready")
+async def ready(service: Service) -> dict[str, str]:
+    if (hindrance := service.hindrance) is not None:
+        raise UnavailableError(hindrance)
+    return {"status": "ready"}
+
+
+@inside.get("/metrics", response_class=Response)
+async def metrics(service: Service) -> Response:
+    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _sent(body: Body, headers: dict[str, str]) -> Response:
+    """Parameters: a large body is read from its file as the caller takes it."""
+    if (content := body.whole()) is not None:
+        return Response(content, media_type=MEDIA_TYPE, headers=headers)
+    known = {"Content-Length": str(body.size), DIGEST: body_digest(bytes.fromhex(body.digest))}
+    return StreamingResponse(body.stream(), media_type=MEDIA_TYPE, headers=headers | known)

@@ -1,0 +1,102 @@
+"""What happens in the service -> Prometheus series, in a registry of its own for each app."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from aggregator_service.rounds.run import Run
+from shared.schemas import Phase
+from shared.web.tls import Identity, measure
+
+PREFIX = "lpsfed_aggregator"
+PHASES: tuple[Phase, ...] = ("waiting", "open", "aggregated", "finished", "failed")
+
+
+class Metrics:
+    """Series named lpsfed_aggregator_*; no label ever holds a client's name."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._registry = CollectorRegistry()
+        self._clock = clock
+        self._run: Run | None = None
+        self._count()
+        self._time()
+        self._gauge()
+
+    def _count(self) -> None:
+        counter = partial(Counter, registry=self._registry)
+        self.uploads = counter(f"{PREFIX}_uploads", "Uploads by outcome", ["outcome"])
+        self.upload_bytes = counter(f"{PREFIX}_upload_bytes", "Bytes of accepted updates")
+        self.refused = counter(f"{PREFIX}_refused_messages", "Joins and uploads refused, by reason", ["call", "code"])
+        self.strangers = counter(f"{PREFIX}_strangers", "Calls that no client has signed who has joined")
+        self.unrecorded = counter(f"{PREFIX}_unrecorded_refusals", "Refusals beyond what is recorded of one client")
+        self.damaged = counter(f"{PREFIX}_damaged_blobs", "Stored updates and states that the disk has damaged")
+        self.rounds = counter(f"{PREFIX}_rounds", "Rounds that ended, by outcome", ["outcome"])
+
+    def _time(self) -> None:
+        histogram = partial(Histogram, registry=self._registry)
+        self.round_seconds = histogram(f"{PREFIX}_round_seconds", "From opened to closed")
+        self.aggregation_seconds = histogram(f"{PREFIX}_aggregation_seconds", "Closed to durable")
+        self.requests = histogram(f"{PREFIX}_request_seconds", "Latency by route", ["method", "route", "status"])
+
+    def _gauge(self) -> None:
+        gauge = partial(Gauge, registry=self._registry)
+        self._phase = gauge(f"{PREFIX}_phase", "1 for the current run's phase", ["phase"])
+        self._round = gauge(f"{PREFIX}_round", "Number of the current round")
+        self._since = gauge(f"{PREFIX}_seconds_since_round", "Since a round of the newest run opened or closed")
+        self._since.set_function(self._seconds_since_moved)
+        self._left = gauge(f"{PREFIX}_seconds_left", "Until the deadline of a phase that waits")
+        self._left.set_function(self._seconds_left)
+        self._missing = gauge(f"{PREFIX}_missing_clients", "Whose update the open round waits for")
+        self._to_quorum = gauge(f"{PREFIX}_updates_to_quorum", "That the open round still needs")
+        self._ready = gauge(f"{PREFIX}_ready", "1 while clients may call")
+        self._refusing = gauge(f"{PREFIX}_disk_refuses", "1 while the disk refuses what is stored")
+        self._free = gauge(f"{PREFIX}_disk_free_bytes", "Where the state lies")
+        self.clients = gauge(f"{PREFIX}_clients", "Clients enrolled in the federation")
+        self.quarantined = gauge(f"{PREFIX}_quarantined_clients", "Clients that the newest run takes nothing of")
+
+    def stand(self, run: Run) -> None:
+        """Where the current run stands."""
+        self._run = run
+        for known in PHASES:
+            self._phase.labels(known).set(known == run.phase)
+        self._round.set(run.round)
+        is_open = run.phase == "open"
+        self._missing.set(len(run.missing) if is_open else 0)
+        self._to_quorum.set(max(0, run.quorum - len(run.receipts)) if is_open else 0)
+
+    def watch_state(
+        self, directory: Path, hindrance: Callable[[], str | None], refusal: Callable[[], str | None]
+    ) -> None:
+        """Whether clients may call, and the disk of the state directory."""
+        self._ready.set_function(lambda: float(hindrance() is None))
+        self._refusing.set_function(lambda: float(refusal() is not None))
+        self._free.set_function(lambda: float(shutil.disk_usage(directory).free))
+
+    def _seconds_since_moved(self) -> float:
+        return 0.0 if self._run is None else max(0.0, self._clock() - self._run.moved_at)
+
+    def _seconds_left(self) -> float:
+        if self._run is None or self._run.phase not in ("waiting", "open"):
+            return 0.0
+        return max(0.0, self._run.deadline - self._clock())
+
+    def close_round(self, run: Run, *, now: float) -> None:
+        """A round whose state is durable since `now`."""
+        closed_at = run.closed_at or now
+        self.rounds.labels("aggregated").inc()
+        self.round_seconds.observe(closed_at - run.opened_at)
+        self.aggregation_seconds.observe(now - closed_at)
+
+    def watch(self, identities: Mapping[str, Identity]) -> None:
+        """How long the service's certificates are good for."""
+        measure(identities, PREFIX, self._registry)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)

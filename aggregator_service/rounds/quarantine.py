@@ -1,0 +1,102 @@
+"""Who is shut out: by the operator, by being refused too often, or for the distance of an update; and who sees it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from aggregator_service.rounds import secure_phases
+from aggregator_service.rounds.conductor import Clock, Conductor
+from aggregator_service.rounds.history import instant
+from aggregator_service.rounds.membership import Members
+from aggregator_service.rounds.quarantine_transitions import let_in
+from aggregator_service.rounds.run import Run
+from aggregator_service.rounds.uploads import Address
+from aggregator_service.storage import quarantines
+from aggregator_service.storage.quarantines import Quarantine
+from aggregator_service.storage.records import Client
+from aggregator_service.threads import off_loop
+from shared.errors import ConflictError, NotFoundError
+from shared.schemas import Cause, MemberOut, QuarantineOut
+
+
+class Quarantines:
+    """Of one federation. `limit`: refused updates of a client in one run that shut it out; 0: no number does."""
+
+    def __init__(self, conductor: Conductor, members: Members, *, limit: int, clock: Clock) -> None:
+        self._conductor, self._members = conductor, members
+        self._database = conductor.archive.database
+        self._limit, self._clock = limit, clock
+
+    async def impose(self, client: str, reason: str) -> MemberOut:
+        """Shut a client out by hand. NotFoundError for one that has not joined, ConflictError where it is already."""
+        self._require_member(client)
+        async with self._conductor.lock:
+            if client in await off_loop(quarantines.active, self._database):
+                raise ConflictError(f"expected a client that is not quarantined, {client!r} is")
+            await self._conductor.quarantine([Quarantine(client, "operator", reason, self._clock())])
+        return await self._member(client)
+
+    async def lift(self, client: str) -> MemberOut:
+        """Let a client in again. NotFoundError for one that has not joined, ConflictError where it is not shut out."""
+        self._require_member(client)
+        async with self._conductor.lock:
+            if client not in await off_loop(quarantines.active, self._database):
+                raise ConflictError(f"expected a client that is quarantined, {client!r} is not")
+            run, now = self._conductor.run, self._clock()
+            after = None if run is None else let_in(run, client, now=now)
+            await self._conductor.decide(after, partial(quarantines.lift, client=client, now=now))
+        return await self._member(client)
+
+    async def refused(self, place: Address) -> None:
+        """An update was not what is declared; too many of them in one run shut its client out.
+
+        Counted where the round at hand waits for it. Elsewhere none could be taken, whatever it was: so an audit may
+        try the aggregator with as many as it likes.
+        """
+        async with self._conductor.lock:
+            run = self._conductor.run
+            if self._limit == 0 or run is None or not _waits_for(run, place):
+                return
+            count = await off_loop(quarantines.count_refusal, self._database, run.name, client=place.client)
+            if count >= self._limit:
+                why = f"{count} of its updates were not what is declared"
+                entry = Quarantine(place.client, "refusals", why, self._clock(), run.name, run.round)
+                await self._conductor.quarantine([entry])
+
+    async def causes(self) -> dict[str, Cause]:
+        """Who is shut out now, and why, as a run knows it."""
+        held = await off_loop(quarantines.active, self._database)
+        return {client: entry.cause for client, entry in held.items()}
+
+    async def members(self) -> list[MemberOut]:
+        """Every client of the federation by name, as the operator sees it."""
+        return await off_loop(self._all, sorted(self._members.names))
+
+    async def _member(self, client: str) -> MemberOut:
+        [found] = await off_loop(self._all, [client])
+        return found
+
+    def _all(self, names: list[str]) -> list[MemberOut]:
+        run, held = self._conductor.run, quarantines.active(self._database)
+        refused = {} if run is None else quarantines.refusals(self._database, run.name)
+        return [_shown(self._members[name], refused.get(name, 0), held.get(name)) for name in names]
+
+    def _require_member(self, client: str) -> None:
+        if client not in self._members.names:
+            raise NotFoundError(f"there is no client {client!r}")
+
+
+def _waits_for(run: Run, place: Address) -> bool:
+    """Is something expected of this client in the round at hand?"""
+    if run.phase != "open" or (run.name, run.round) != (place.run, place.round):
+        return False
+    return place.client in (run.missing if run.exchange is None else secure_phases.expected(run.exchange, run.awaited))
+
+
+def _shown(client: Client, refused: int, held: Quarantine | None) -> MemberOut:
+    shown = None
+    if held is not None:
+        shown = QuarantineOut(
+            cause=held.cause, reason=held.reason, run=held.run, round=held.round, since=instant(held.since)
+        )
+    return MemberOut(client=client.name, joined_at=instant(client.joined_at), refused=refused, quarantine=shown)

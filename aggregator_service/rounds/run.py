@@ -1,0 +1,90 @@
+"""A run as it stands in its current round, and what was accepted of it. Times are seconds since the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from aggregator_service.rounds.pledge import Pledge, select_awaited
+from aggregator_service.rounds.requests import needed_updates
+from shared.schemas import Cause, Phase, RunIn
+from shared.secure.server import SecureRound
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """One accepted update."""
+
+    run: str
+    round: int
+    client: str
+    digest: str
+    size: int
+    received_at: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as it stands in its current round; `receipts` are that round's, by client.
+
+    `lost`: whose update of that round was accepted, and then damaged before it was aggregated.
+    `quarantined`: who of the federation is shut out, and why; `readmitted`: let in again since this round was opened.
+    `pledge`: what a secure run is held on, None in an open one; `exchange`: the round's messages so far.
+    """
+
+    name: str
+    request: RunIn
+    started_at: float
+    deadline: float
+    clients: frozenset[str]
+    phase: Phase = "waiting"
+    round: int = 0
+    opened_at: float = 0.0
+    closed_at: float | None = None
+    reason: str | None = None
+    receipts: Mapping[str, Receipt] = field(default_factory=dict)
+    lost: frozenset[str] = frozenset()
+    quarantined: Mapping[str, Cause] = field(default_factory=dict)
+    readmitted: frozenset[str] = frozenset()
+    pledge: Pledge | None = None
+    exchange: SecureRound | None = None
+
+    @property
+    def active(self) -> bool:
+        return self.phase not in ("finished", "failed")
+
+    @property
+    def awaited(self) -> frozenset[str]:
+        """The enrolled clients that are not quarantined, and that may be in this round: those that count."""
+        allowed = self.clients - self.quarantined.keys()
+        if self.pledge is None:
+            return allowed
+        return select_awaited(self.pledge, allowed, changing_members=self.request.changing_members)
+
+    @property
+    def quorum(self) -> int:
+        return needed_updates(self.request, len(self.awaited))
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Awaited clients whose update of the current round is not in, sorted."""
+        return tuple(sorted(self.awaited - self.receipts.keys()))
+
+    @property
+    def gone(self) -> frozenset[str]:
+        """Who has to send once more what was accepted before."""
+        return ((self.lost | self.readmitted) & self.awaited) - self.receipts.keys()
+
+    @property
+    def moved_at(self) -> float:
+        """When it last went from one phase to the next; of a round that is open, when it opened."""
+        if self.phase == "waiting":
+            return self.started_at
+        return self.opened_at if self.closed_at is None else self.closed_at
+
+    def asks_again(self, client: str) -> bool:
+        return self.phase == "open" and client in self.gone
+
+    def aggregated(self, number: int) -> bool:
+        """Is the state after round `number` there?"""
+        return number < self.round or (number == self.round and self.phase == "finished")

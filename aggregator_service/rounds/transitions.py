@@ -1,0 +1,207 @@
+"""Events (a join, an update, time that passes) -> the next state of a run. Pure: no clock, no HTTP, no disk.
+
+waiting -> open -> aggregated -> open ... -> finished; each but the last may also end as failed, with a reason.
+From aggregated a round opens again where the disk has lost an update of it.
+An open round of a secure run goes through the phases of `secure.phases`: keys -> shares -> checks -> masked ->
+consents -> answers.
+Times are seconds since the epoch, given by the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from aggregator_service.rounds import secure_phases
+from aggregator_service.rounds.pledge import Pledge, find_objection, open_exchange, record_sum, require_welcome
+from aggregator_service.rounds.requests import require_quorum
+from aggregator_service.rounds.run import Receipt, Run
+from aggregator_service.rounds.words import SAID
+from shared.errors import ConflictError, NotFoundError, QuarantinedError, RoundClosedError
+from shared.schemas import Cause, RunIn
+from shared.secure import server
+from shared.secure.messages import MaskedHeader, PublicKeys
+from shared.secure.server import Relayed, SecureRound
+
+
+def next_name(run: Run | None) -> str:
+    """The name of the run after this one, the newest; ConflictError while it is active."""
+    if run is not None and run.active:
+        raise ConflictError(f"expected no active run, {run.name} is {run.phase}")
+    return f"run-{1 + (int(run.name.removeprefix('run-')) if run else 0)}"
+
+
+def start(
+    name: str,
+    request: RunIn,
+    *,
+    clients: frozenset[str],
+    now: float,
+    pledge: Pledge | None = None,
+    quarantined: Mapping[str, Cause] | None = None,
+) -> Run:
+    """A new run with everybody who has joined so far; ProtocolError if it could never reach its quorum."""
+    require_quorum(request)
+    first = Run(name, request, now, now + request.deadline_seconds, clients, pledge=pledge)
+    return advance(replace(first, quarantined=dict(quarantined or {})), now)
+
+
+def enrol(run: Run, client: str, *, now: float) -> Run:
+    """A client that joins takes part from the current round on; once a run has ended nothing changes."""
+    if not run.active or client in run.clients:
+        return run
+    return advance(replace(run, clients=run.clients | {client}), now)
+
+
+def accept(run: Run, receipt: Receipt, *, earlier: Receipt | None = None, header: MaskedHeader | None = None) -> Run:
+    """Take an update in. The same one again changes nothing; `earlier`: what is held of a round before the current.
+    `header`: of a masked vector, which is the update of a secure round.
+
+    Raises NotFoundError (not enrolled), QuarantinedError, ConflictError (another digest came before), RoundClosedError.
+    """
+    require_taken(run, receipt.client)
+    held = run.receipts.get(receipt.client) if receipt.round == run.round else earlier
+    if held is not None:
+        return _unchanged(run, held, receipt)
+    require_open(run, receipt.round, now=receipt.received_at)
+    exchange = run.exchange
+    if exchange is not None and header is not None:
+        exchange = server.accept_header(exchange, header)
+    taken = replace(run, receipts={**run.receipts, receipt.client: receipt}, exchange=exchange)
+    return advance(taken, receipt.received_at)
+
+
+def take(run: Run, message: Relayed, *, now: float) -> Run:
+    """Take a verified message of a secure round in. The same one again changes nothing.
+
+    Raises NotFoundError (not enrolled, or not of the phase before), QuarantinedError, ConflictError (another message
+    came before), RoundClosedError, ProtocolError (it does not fit).
+    """
+    require_taken(run, message.client)
+    if run.exchange is None or run.pledge is None or run.phase != "open" or message.round != run.round:
+        raise RoundClosedError(f"expected round {run.round} ({run.phase}) of {run.name}, got round {message.round}")
+    exchange = server.accept(run.exchange, message)
+    if exchange is run.exchange:
+        return run
+    if isinstance(message, PublicKeys):
+        require_welcome(run.pledge, message)
+    require_open(run, message.round, now=now)
+    return advance(replace(run, exchange=exchange), now)
+
+
+def _unchanged(run: Run, held: Receipt, receipt: Receipt) -> Run:
+    if held.digest != receipt.digest:
+        raise ConflictError(f"round {held.round}: expected digest {held.digest} as before, got {receipt.digest}")
+    return run
+
+
+def require_taken(run: Run, client: str) -> None:
+    """NotFoundError for a client that is not enrolled, QuarantinedError for one of which nothing is taken."""
+    if client not in run.clients:
+        raise NotFoundError(f"client {client!r} is not enrolled in {run.name}")
+    if (cause := run.quarantined.get(client)) is not None:
+        raise QuarantinedError(f"you are quarantined: {SAID[cause]}; the aggregator's operator can let you in again")
+
+
+def require_open(run: Run, number: int, *, now: float) -> None:
+    """RoundClosedError unless round `number` of this run takes updates at this moment."""
+    if run.phase != "open" or number != run.round:
+        raise RoundClosedError(f"expected round {run.round} ({run.phase}) of {run.name}, got round {number}")
+    if now >= run.deadline:
+        raise RoundClosedError(f"round {number} of {run.name} closed at its deadline")
+
+
+def advance(run: Run, now: float) -> Run:
+    """What follows from who is there and from the time: a round opens, closes, or the run fails. Else the same run."""
+    if run.phase == "waiting":
+        return _leave_waiting(run, now)
+    if run.phase == "open":
+        return _leave_open(run, now)
+    return run
+
+
+def _leave_waiting(run: Run, now: float) -> Run:
+    if len(run.awaited) >= run.request.clients:
+        return _open(run, 1, now)
+    if now < run.deadline:
+        return run
+    return fail(run, f"{len(run.awaited)} of {run.request.clients} clients had joined at the deadline", now=now)
+
+
+def _leave_open(run: Run, now: float) -> Run:
+    if len(run.awaited) < run.quorum:
+        left = f"{len(run.awaited)} clients are left that are not quarantined, expected {run.quorum} or more"
+        return fail(run, f"round {run.round}: {left}", now=now)
+    if run.exchange is not None and run.pledge is not None:
+        return _leave_phase(run, run.pledge, run.exchange, now)
+    late = now >= run.deadline
+    if len(run.receipts) >= run.quorum and (late or not run.missing):
+        return replace(run, phase="aggregated", closed_at=now)
+    if not late:
+        return run
+    held = f"round {run.round}: {len(run.receipts)} of {run.quorum} updates at the deadline"
+    return fail(run, f"{held}, missing {', '.join(run.missing)}{_damage(run)}", now=now)
+
+
+def _leave_phase(run: Run, pledge: Pledge, exchange: SecureRound, now: float) -> Run:
+    late, missing = now >= run.deadline, secure_phases.expected(exchange, run.awaited)
+    if secure_phases.came(exchange) >= secure_phases.needed(exchange, run.quorum) and (late or not missing):
+        if exchange.phase == "answers":
+            return replace(run, phase="aggregated", closed_at=now)
+        if exchange.phase != "consents" and (objection := find_objection(pledge, exchange)) is not None:
+            return fail(run, f"round {run.round}: {objection}", now=now)
+        after = secure_phases.next_phase(exchange)
+        return replace(
+            run, exchange=after, deadline=now + secure_phases.PARTS[after.phase] * run.request.deadline_seconds
+        )
+    if not late:
+        return run
+    return fail(run, secure_phases.shortage(exchange, run.awaited, run.quorum), now=now)
+
+
+def _damage(run: Run) -> str:
+    if not (gone := sorted(run.gone & run.lost)):
+        return ""
+    return f"; the disk had damaged what {', '.join(gone)} had sent: check it, then start a new run"
+
+
+def lose(run: Run, clients: Collection[str], *, now: float) -> Run:
+    """Updates of a closed round that cannot be read as they came. They are asked for again while the round's time
+    lasts; once it is over the round does without them, or the run fails."""
+    if run.phase != "aggregated":
+        raise RoundClosedError(f"expected an aggregated round, got round {run.round} ({run.phase})")
+    if run.exchange is not None:  # the sum cannot do without a vector whose masks the others' vectors hold
+        gone = ", ".join(sorted(clients))
+        words = f"round {run.round}: the disk had damaged the masked vector of {gone}: check it, then start a new run"
+        return fail(run, words, now=now)
+    kept = {client: receipt for client, receipt in run.receipts.items() if client not in clients}
+    return advance(replace(run, phase="open", closed_at=None, receipts=kept, lost=run.lost | {*clients}), now)
+
+
+def proceed(run: Run, now: float, *, start: str | None = None, earlier: tuple[str, ...] | None = None) -> Run:
+    """Once the state after the current round is durable: the next round opens, or the run is finished.
+
+    Of a secure run: `start`, the digest of that state; `earlier`, the members of another run's sum that began there.
+    """
+    if run.phase != "aggregated":
+        raise RoundClosedError(f"expected an aggregated round, got round {run.round} ({run.phase})")
+    if run.pledge is not None and run.exchange is not None:
+        pledge = record_sum(run.pledge, run.exchange).model_copy(update={"start": start, "earlier": earlier})
+        run = replace(run, pledge=pledge)
+    if run.round == run.request.rounds:
+        return replace(run, phase="finished", exchange=None)
+    return _open(run, run.round + 1, now)
+
+
+def fail(run: Run, reason: str, *, now: float) -> Run:
+    """End a run for a reason that the operator can act on."""
+    return replace(run, phase="failed", reason=reason, closed_at=now, exchange=None)
+
+
+def _open(run: Run, number: int, now: float) -> Run:
+    deadline, pledge, exchange = now + run.request.deadline_seconds, run.pledge, None
+    if pledge is not None:
+        pledge, exchange = open_exchange(pledge, run.request, run.name, number, len(run.awaited))
+        deadline = now + secure_phases.PARTS["keys"] * run.request.deadline_seconds
+    opened = replace(run, phase="open", round=number, opened_at=now, deadline=deadline, closed_at=None)
+    return replace(opened, receipts={}, lost=frozenset(), readmitted=frozenset(), pledge=pledge, exchange=exchange)
