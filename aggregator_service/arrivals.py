@@ -8,7 +8,7 @@ from aggregator_service.rounds.metrics import Metrics
 from aggregator_service.storage.arrivals import MOST_REFUSED, Arrival, add_arrival, arrivals, last_nonce
 from aggregator_service.storage.database import Database
 from aggregator_service.threads import off_loop
-from shared.schemas import ArrivalsOut
+from shared.protocol.schemas import ArrivalsOut
 
 
 class Arrivals:

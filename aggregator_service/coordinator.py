@@ -29,13 +29,13 @@ from aggregator_service.storage import records, store
 from aggregator_service.storage.anchors import Anchor
 from aggregator_service.storage.arrivals import Arrival
 from aggregator_service.threads import off_loop
-from shared.anchor import choose_size, draw_anchor
 from shared.errors import ConflictError, DamagedError, NotFoundError, ProtocolError, UnavailableError
-from shared.schemas import ArrivalsOut, JoinIn, JoinOut, RunHistoryOut, RunIn, RunOut
-from shared.secure.server import Relayed
-from shared.signing.enrolment import registered
-from shared.signing.keys import PrivateKey, raw_hex
-from shared.signing.messages import Claim, Target
+from shared.method.anchor import choose_size, draw_anchor
+from shared.protocol.schemas import ArrivalsOut, JoinIn, JoinOut, RunHistoryOut, RunIn, RunOut
+from shared.protocol.secure.server import Relayed
+from shared.protocol.signing.enrolment import registered
+from shared.protocol.signing.keys import PrivateKey, raw_hex
+from shared.protocol.signing.messages import Claim, Target
 from shared.strategies import build_strategy
 from shared.timeouts import LONGEST_WAIT_SECONDS
 

@@ -20,8 +20,8 @@ from aggregator_service.storage.database import Database
 from aggregator_service.storage.keys import Keys
 from aggregator_service.storage.nonces import Nonces
 from shared.errors import SettingsError
-from shared.signing.enrolment import kept_pair
-from shared.signing.keys import PrivateKey, read_private
+from shared.protocol.signing.enrolment import kept_pair
+from shared.protocol.signing.keys import PrivateKey, read_private
 
 OWN = "aggregator"  # the name of its key's two files
 

@@ -11,13 +11,14 @@ from pydantic_settings import SettingsConfigDict
 
 from aggregator_service.rounds.secure_phases import PARTS
 from shared.errors import ProtocolError, SettingsError
-from shared.lengths import longest_update
-from shared.schemas import Declaration, RunIn
-from shared.secure.agreement import require_mean, secured
-from shared.secure.fixed_point import MOST_CLIENTS
-from shared.secure.messages import FEWEST_CLIENTS
-from shared.settings import MethodSettings
+from shared.method.declaration import Declaration
+from shared.method.settings import MethodSettings
+from shared.protocol.lengths import longest_update
+from shared.protocol.schemas import RunIn
+from shared.protocol.secure.fixed_point import MOST_CLIENTS
+from shared.protocol.secure.messages import FEWEST_CLIENTS
 from shared.strategies import STRATEGIES, build_strategy
+from shared.strategies.agreement import require_mean, secured
 from shared.timeouts import LONGEST_BODY_SECONDS, SIGNATURE_SECONDS, require_time_for_a_body
 from shared.web.credentials import chosen_secret, require_own
 from shared.web.environment import read_settings

@@ -14,9 +14,9 @@ from aggregator_service.rounds.conductor import Clock
 from aggregator_service.storage.keys import Keys
 from aggregator_service.storage.nonces import Nonces
 from shared.errors import AuthenticationError, ClockError, ReplayError
-from shared.signing import messages
-from shared.signing.keys import new_key
-from shared.signing.messages import Claim, Target
+from shared.protocol.signing import messages
+from shared.protocol.signing.keys import new_key
+from shared.protocol.signing.messages import Claim, Target
 
 
 class Signatures:

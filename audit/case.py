@@ -10,7 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 from audit.evidence import Evidence, Sent
 from client_service.boundary.crossings import Attempt, attempts
 from shared.errors import DataError
-from shared.schemas import Declaration, ParticipantOut
+from shared.method.declaration import Declaration
+from shared.protocol.schemas import ParticipantOut
 
 _ATTEMPTS = TypeAdapter(tuple[Attempt, ...])
 

@@ -10,7 +10,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from audit.evidence import Evidence, now
 from shared.errors import FederationError, ProtocolError, TooLargeError, UnavailableError
-from shared.schemas import ArrivalOut, ArrivalsOut, Declaration, RunHistoryOut
+from shared.method.declaration import Declaration
+from shared.protocol.schemas import ArrivalOut, ArrivalsOut, RunHistoryOut
 from shared.web.calling import reason
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from audit.probes import gate, uploads
 from audit.probes.masked import probing
 from audit.report import Report, report
 from shared.errors import DataError
-from shared.schemas import Declaration
+from shared.method.declaration import Declaration
 
 BREAK = "one tensor more"
 

@@ -11,7 +11,9 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from shared.errors import DataError, SettingsError
-from shared.schemas import ArrivalOut, ClientName, Declaration, Message, RunHistoryOut
+from shared.message import Message
+from shared.method.declaration import Declaration
+from shared.protocol.schemas import ArrivalOut, ClientName, RunHistoryOut
 
 Role = Literal["client", "aggregator", "gateway"]
 MOST_BYTES = 1 << 30  # of one evidence file

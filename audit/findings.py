@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shared.schemas import Message
+from shared.message import Message
 
 SHOWN = 3  # faults that are told in the sentence
 

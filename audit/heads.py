@@ -12,9 +12,9 @@ from audit.matching import Matched, Sending
 from audit.probes import bodies
 from client_service.boundary.crossings import Attempt
 from shared.errors import HeadError
-from shared.heads import Said
-from shared.schemas import ArrivalOut
-from shared.wire import MEDIA_TYPE
+from shared.protocol.heads import Said
+from shared.protocol.schemas import ArrivalOut
+from shared.protocol.wire import MEDIA_TYPE
 from shared.words import counted
 
 JSON = "application/json"

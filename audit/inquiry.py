@@ -16,7 +16,7 @@ from audit.probes.network import Outside, Surroundings
 from audit.probes.standing import Standing
 from client_service.boundary.signing_key import own_key
 from shared.errors import SettingsError
-from shared.signing.messages import Signatory
+from shared.protocol.signing.messages import Signatory
 from shared.web.address import require_url
 from shared.web.calling import Calling
 

@@ -18,12 +18,13 @@ from client_service.boundary.headed_ledger import ADOPTED
 from client_service.boundary.ledger import follow_chain
 from client_service.boundary.masked import MESSAGES
 from client_service.boundary.recorder import POLLS
-from shared.masked_wire import size
-from shared.schemas import Counts, Declaration, JoinIn
-from shared.secure.agreement import Form, beside, forms
-from shared.secure.messages import MaskedHeader
-from shared.strategy import Parameters
-from shared.wire import encode
+from shared.method.declaration import Counts, Declaration
+from shared.method.exchanged import Parameters
+from shared.protocol.forms import Form, beside, forms
+from shared.protocol.masked_wire import size
+from shared.protocol.schemas import JoinIn
+from shared.protocol.secure.messages import MaskedHeader
+from shared.protocol.wire import encode
 from shared.words import counted
 
 SAID = ("update", *MESSAGES)  # the calls of a round that have a body

@@ -10,7 +10,7 @@ from typing import Literal
 from audit.evidence import Sent
 from client_service.boundary.crossings import Attempt
 from client_service.boundary.masked import MESSAGES
-from shared.schemas import ArrivalOut
+from shared.protocol.schemas import ArrivalOut
 
 Source = Literal["ledger", "probes"]
 SUCCESS = 300  # the first HTTP status that is none

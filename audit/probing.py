@@ -9,7 +9,7 @@ from audit.evidence import Probe
 from audit.findings import Finding, finding
 from audit.probes import masked
 from audit.probes.bodies import digests
-from shared.schemas import Message
+from shared.message import Message
 from shared.words import counted
 
 

@@ -10,7 +10,7 @@ from audit.findings import Finding, finding
 from audit.matching import Matched, Sending, from_ledger, from_probes, match, refused
 from client_service.boundary.crossings import Attempt
 from client_service.boundary.masked import MESSAGES
-from shared.schemas import ArrivalOut, ParticipantOut
+from shared.protocol.schemas import ArrivalOut, ParticipantOut
 from shared.words import counted
 
 MOST_REFUSED = 1000  # refusals of one client that an aggregator records; beyond them it only counts

@@ -15,8 +15,9 @@ from audit.heads import heads
 from audit.presence import RECORDS_ONLY, Asked
 from audit.probing import Tried
 from client_service.boundary.crossings import Attempt
-from shared.privacy import few_clients
-from shared.schemas import ArrivalOut, Message
+from shared.message import Message
+from shared.protocol.privacy import few_clients
+from shared.protocol.schemas import ArrivalOut
 from shared.words import counted
 
 _ATTEMPTS = TypeAdapter(tuple[Attempt, ...])

@@ -27,12 +27,13 @@ from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings, allowed
 from client_service.shard import Shard
 from shared.errors import FederationError, PrivacyError
-from shared.graph import Float64
-from shared.privacy import few_clients
-from shared.schemas import Counts, Declaration, RunOut
-from shared.settings import MethodSettings
+from shared.method.declaration import Counts, Declaration
+from shared.method.exchanged import Parameters
+from shared.method.graph import Float64
+from shared.method.settings import MethodSettings
+from shared.protocol.privacy import few_clients
+from shared.protocol.schemas import RunOut
 from shared.strategies import build_strategy
-from shared.strategy import Parameters
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from client_service.boundary.ledger import Ledger
-from shared.anchor import declared_size, draw_anchor, same_kernel
 from shared.errors import DataError, PrivacyError
-from shared.graph import Float64
-from shared.schemas import AnchorOut, Counts
-from shared.secure.common import digest_anchor, digest_method
-from shared.settings import MethodSettings
+from shared.method.anchor import declared_size, draw_anchor, same_kernel
+from shared.method.declaration import Counts
+from shared.method.graph import Float64
+from shared.method.settings import MethodSettings
+from shared.protocol.schemas import AnchorOut
+from shared.protocol.secure.common import digest_anchor, digest_method
 
 NAME = "anchors.jsonl"  # in the state directory
 

@@ -15,7 +15,7 @@ from client_service.secure.memory import NAME as ROUNDS
 from client_service.settings import ClientSettings
 from client_service.shard import Shard
 from shared.errors import DataError, SettingsError
-from shared.signing.keys import PrivateKey
+from shared.protocol.signing.keys import PrivateKey
 
 
 @dataclass(frozen=True)

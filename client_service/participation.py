@@ -26,10 +26,11 @@ from client_service.serving.recommender import Recommender, Served, freeze
 from client_service.shard import Shard
 from client_service.training_checkpoint import Owner, TrainingCheckpoint, drop_training, keep_training, kept_training
 from shared.errors import DataError
-from shared.parameters import digest
-from shared.settings import MethodSettings
-from shared.spectrum import Spectrum
-from shared.strategy import Parameters, Strategy
+from shared.method.exchanged import Parameters
+from shared.method.parameters import digest
+from shared.method.settings import MethodSettings
+from shared.method.spectrum import Spectrum
+from shared.strategies.strategy import Strategy
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from client_service.boundary.ledger_heads import NAME, HeadsFile, LedgerHead, Le
 from client_service.privacy.account import ACCOUNT, SECRET, find_shortfall
 from shared.errors import DataError, SettingsError
 from shared.ownership import owned
-from shared.signing.keys import PrivateKey, fingerprint
+from shared.protocol.signing.keys import PrivateKey, fingerprint
 
 LONGEST_REASON = 200  # characters of an operator's words
 NOTHING = HeadsFile(key="")

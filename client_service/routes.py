@@ -22,7 +22,8 @@ from client_service.schemas import (
 from client_service.service import ClientService
 from client_service.serving.recommender import Limits
 from shared.errors import DataError, UnavailableError
-from shared.schemas import Declaration, ProblemOut
+from shared.method.declaration import Declaration
+from shared.protocol.schemas import ProblemOut
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ProblemOut, "description": "RFC 9457 problem document"}}
 LEDGER_PAGE = 1000

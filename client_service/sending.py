@@ -17,11 +17,12 @@ from client_service.secure.masking import Masking
 from client_service.secure.mixing import mix_received, split_rhobar
 from client_service.settings import ClientSettings
 from shared.errors import ConflictError, NotFoundError, PrivacyError, RoundClosedError
-from shared.privacy import pass_gate
-from shared.schemas import Declaration, ReceiptOut, RunOut
-from shared.settings import MethodSettings
+from shared.method.declaration import Declaration
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
+from shared.protocol.privacy import pass_gate
+from shared.protocol.schemas import ReceiptOut, RunOut
 from shared.strategies import build_strategy
-from shared.strategy import Parameters
 
 T = TypeVar("T")
 

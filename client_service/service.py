@@ -34,9 +34,9 @@ from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
 from client_service.shard.catalogue import placed
 from shared.errors import DataError, UnavailableError
+from shared.method.declaration import Declaration
 from shared.ownership import owned
-from shared.schemas import Declaration
-from shared.signing.keys import PrivateKey
+from shared.protocol.signing.keys import PrivateKey
 
 
 class ClientService:

@@ -15,11 +15,12 @@ from pydantic_settings import SettingsConfigDict
 from client_service.device import DeviceWish
 from client_service.privacy.settings import PrivacySettings, require_accountable
 from shared.errors import PrivacyError, SettingsError
-from shared.schemas import ClientName, Counts, Declaration
-from shared.secure.agreement import secured
-from shared.settings import MethodSettings
+from shared.method.declaration import Counts, Declaration
+from shared.method.settings import MethodSettings
+from shared.protocol.schemas import ClientName
 from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
-from shared.strategy import Strategy
+from shared.strategies.agreement import secured
+from shared.strategies.strategy import Strategy
 from shared.timeouts import ANSWER_SECONDS, CALL_SECONDS, POLL_SECONDS, TIMEOUT_SECONDS, WAIT_SECONDS, CallLimits
 from shared.web.access import HOST_NAME
 from shared.web.address import require_url

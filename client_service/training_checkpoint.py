@@ -20,8 +20,8 @@ from client_service.models.fusion import Recipe
 from client_service.models.start import Filter
 from client_service.schemas import QualityOut
 from client_service.shard.files import settle
-from shared.parameters import Arrays, digest
-from shared.settings import MethodSettings
+from shared.method.parameters import Arrays, digest
+from shared.method.settings import MethodSettings
 
 FORMAT = "lpsfed-training/1"
 NAME = "training.safetensors"

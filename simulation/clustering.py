@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from scipy import linalg, sparse
 
 from shared.errors import DataError
-from shared.graph import Float64
-from shared.spectrum import low_spectrum
+from shared.method.graph import Float64
+from shared.method.spectrum import low_spectrum
 
 Int64 = NDArray[np.int64]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from shared.errors import FederationError
 from shared.new_files import create_secret
-from shared.signing.enrolment import enrol, kept_pair, registered_files
-from shared.signing.registry import write_registry
+from shared.protocol.signing.enrolment import enrol, kept_pair, registered_files
+from shared.protocol.signing.registry import write_registry
 from simulation.certificates import AUTHORITY, development, write
 
 AGGREGATOR = "aggregator"

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from client_service.boundary.crossings import Attempt, attempts
-from shared.schemas import RunHistoryOut
+from shared.protocol.schemas import RunHistoryOut
 from simulation.federation import Observe
 from simulation.federation import Progress as RunProgress
 from simulation.operate import round_line, standing

@@ -13,10 +13,10 @@ from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from client_service.device import DeviceWish
 from client_service.secure.draws import write_draw_secret
 from client_service.settings import ClientSettings, Policy, client_settings
-from shared.schemas import RunIn
-from shared.settings import MethodSettings, validated
-from shared.signing.enrolment import Pair, enrol, kept_pair
-from shared.signing.registry import write_registry
+from shared.method.settings import MethodSettings, validated
+from shared.protocol.schemas import RunIn
+from shared.protocol.signing.enrolment import Pair, enrol, kept_pair
+from shared.protocol.signing.registry import write_registry
 from shared.strategies import build_strategy
 from simulation.catalogue import write_catalogue
 from simulation.privacy import require_affordable

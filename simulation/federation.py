@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from client_service.schemas import QualityOut, StatusOut
 from shared.errors import FederationError, UnavailableError
-from shared.schemas import RunHistoryOut, RunIn
+from shared.protocol.schemas import RunHistoryOut, RunIn
 
 POLL_SECONDS = 0.2
 AFTERMATH_SECONDS = 1800.0  # for the clients' last evaluation, after the aggregator has ended the run

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from shared.graph import Float64, degrees
+from shared.method.graph import Float64, degrees
 from simulation.clustering import joint_labels, user_labels
 
 Int64 = NDArray[np.int64]

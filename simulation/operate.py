@@ -9,8 +9,8 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from shared.errors import ConflictError, FederationError, ProtocolError
-from shared.schemas import MemberOut, QuarantineIn, RoundOut, RunHistoryOut, RunIn
-from shared.settings import validated
+from shared.method.settings import validated
+from shared.protocol.schemas import MemberOut, QuarantineIn, RoundOut, RunHistoryOut, RunIn
 from simulation import operator_calls as calls
 from simulation.operator_calls import Operator, ask
 

@@ -8,7 +8,7 @@ from typing import Any
 from client_service.privacy.accountant import planned
 from client_service.privacy.settings import PrivacySettings
 from shared.errors import SettingsError
-from shared.settings import MethodSettings, validated
+from shared.method.settings import MethodSettings, validated
 from shared.strategies import SHARES_ITEMS, build_strategy
 
 

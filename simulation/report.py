@@ -9,7 +9,7 @@ from typing import Any
 
 from client_service.learning.evaluate import Quality
 from client_service.schemas import QualityOut, RoundQuality
-from shared.schemas import RunHistoryOut
+from shared.protocol.schemas import RunHistoryOut
 from simulation.experiment import Experiment
 from simulation.federation import Outcome
 from simulation.floors import FLOORS, START

@@ -17,8 +17,8 @@ from client_service.app import create_app
 from client_service.settings import ClientSettings
 from client_service.shard import write_shard
 from shared.errors import ConflictError
-from shared.settings import AnchorSettings, MethodSettings
-from shared.signing.enrolment import kept_pair, register
+from shared.method.settings import AnchorSettings, MethodSettings
+from shared.protocol.signing.enrolment import kept_pair, register
 from simulation.experiment import Experiment
 
 Silos = Callable[..., tuple[Path, ...]]

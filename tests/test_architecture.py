@@ -24,7 +24,8 @@ HEAVY = {"torch", "polars"}  # the client's; the aggregator's image does not hol
 TERMINAL = {"typer", "rich", "matplotlib"}  # the simulation's; the audit has a command line too, and no plots
 WEB_AND_DATA = {"httpx", "fastapi", "starlette", "uvicorn", "sqlalchemy"}
 OUTER_WORLD = {"os", "io", "pathlib", "tempfile", "socket", "time", "datetime", "logging", "structlog"}
-KNOWING_CRYPTOGRAPHY = {"shared/secure", "shared/signing", "shared/web", "simulation"}
+KNOWING_CRYPTOGRAPHY = {"shared/protocol/secure", "shared/protocol/signing", "shared/web", "simulation"}
+STOREYS = ("", "method", "protocol", "strategies", "web")  # of shared, from the ground up; "": files beside the rooms
 COMPUTED = "(computed)"  # a module whose name stands nowhere in the code
 LONGEST_FUNCTION, LONGEST_FILE = 60, 300
 LONGER: dict[str, int] = {}  # "file" or "file:function" -> lines, with a reason; empty is best
@@ -77,6 +78,22 @@ def test_a_package_imports_only_what_lies_beneath_it(package: str) -> None:
     assert {path: names for path, names in wrong.items() if names} == {}
 
 
+def storey(module: str) -> int:
+    """The number of a module's storey in `shared`."""
+    room = module.split(".")[1]
+    return STOREYS.index(room) if room in STOREYS else 0
+
+
+def test_no_storey_of_shared_imports_one_above_it() -> None:
+    climbing = [
+        (str(path.relative_to(ROOT)), name)
+        for path in files("shared")
+        for name in imported(path)
+        if name.startswith("shared.") and storey(name) > storey(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    ]
+    assert climbing == []
+
+
 def test_the_rule_sees_imports_wherever_they_stand(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text("def f(x):\n    import torch.nn\n    from simulation.run import g\n    __import__('polars')\n")
@@ -113,12 +130,12 @@ def test_the_mathematics_knows_neither_http_nor_databases() -> None:
 
 def test_keys_and_ciphers_are_handled_in_few_places() -> None:
     knowing = {str(path.relative_to(ROOT).parent) for path in EVERY_FILE if "cryptography" in tops(path)}
-    assert "shared/secure" in knowing and knowing <= KNOWING_CRYPTOGRAPHY
+    assert "shared/protocol/secure" in knowing and knowing <= KNOWING_CRYPTOGRAPHY
 
 
 def test_secure_aggregation_touches_neither_disk_nor_network_nor_clock() -> None:
-    assert len(files("shared/secure")) > 10
-    assert [str(path) for path in files("shared/secure") if tops(path) & (OUTER_WORLD | WEB_AND_DATA)] == []
+    assert len(files("shared/protocol/secure")) > 10
+    assert [str(path) for path in files("shared/protocol/secure") if tops(path) & (OUTER_WORLD | WEB_AND_DATA)] == []
 
 
 def test_only_one_module_of_the_client_builds_a_way_to_the_outside() -> None:

@@ -15,8 +15,8 @@ from aggregator_service.rounds.metrics import Metrics
 from aggregator_service.settings import AggregatorSettings
 from audit.probes.expected import read_expected
 from client_service.settings import ClientSettings
-from shared.signing.keys import read_public
-from shared.signing.registry import read_registry
+from shared.protocol.signing.keys import read_public
+from shared.protocol.signing.registry import read_registry
 from simulation.certificates import write
 from simulation.compose_secrets import make_certificate, make_secrets
 

@@ -28,8 +28,8 @@ from aggregator_service.settings import aggregator_settings
 from client_service.participation import Participation
 from client_service.settings import ClientSettings, client_settings
 from client_service.shard import write_shard
-from shared.settings import MethodSettings
-from shared.strategy import Parameters
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
 
 if TYPE_CHECKING:
     from conftest import Opened, Until

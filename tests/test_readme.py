@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from aggregator_service.settings import AggregatorSettings
 from client_service.settings import ClientSettings
-from shared.schemas import RunIn
+from shared.protocol.schemas import RunIn
 from simulation.cli import app
 from simulation.cli.keys import app as keys
 

@@ -12,8 +12,8 @@ from typing import IO
 
 from aggregator_service.storage.disk import Disk
 from aggregator_service.threads import off_loop
-from shared.bodies import pieces
-from shared.strategy import Parameters
+from shared.method.exchanged import Parameters
+from shared.protocol.bodies import pieces
 
 LONGEST_IN_MEMORY = 1 << 20  # bytes
 CHUNK = 1 << 18  # bytes read from the file at a time

@@ -19,18 +19,19 @@ from aggregator_service.storage.blobs import Blobs
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.records import HeldState, HeldUpdate
 from aggregator_service.threads import OneAtATime
-from shared.bodies import pieces
 from shared.errors import DamagedError, NotFoundError
-from shared.masked_wire import StoredVector
-from shared.parameters import initial_parameters
-from shared.robust import clipping
-from shared.schemas import RunIn
-from shared.secure.common import digest_start
-from shared.secure.server import SecureRound
-from shared.secure.vector import layout
+from shared.method.exchanged import Parameters, State, Update
+from shared.method.parameters import initial_parameters
+from shared.protocol.bodies import pieces
+from shared.protocol.masked_wire import StoredVector
+from shared.protocol.schemas import RunIn
+from shared.protocol.secure.common import digest_start
+from shared.protocol.secure.server import SecureRound
+from shared.protocol.secure.vector import layout
+from shared.protocol.wire import open_parameters
 from shared.strategies import build_strategy
-from shared.strategy import Parameters, State, Strategy, Update
-from shared.wire import open_parameters
+from shared.strategies.robust import clipping
+from shared.strategies.strategy import Strategy
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shared.secure import recovery
-from shared.secure.server import SecureRound
-from shared.secure.vector import Vector
+from shared.method.exchanged import Parameters, Scalars, State
+from shared.protocol.secure import recovery
+from shared.protocol.secure.server import SecureRound
+from shared.protocol.secure.vector import Vector
 from shared.strategies.lpsfed import similarities
-from shared.strategy import Parameters, Scalars, State
 
 
 def state_after(exchange: SecureRound, before: State, vectors: Mapping[str, Vector]) -> State:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from shared.parameters import Arrays, Float32, part
-from shared.strategy import Parameters, Scalars, State
+from shared.method.exchanged import Parameters, Scalars, State
+from shared.method.parameters import Arrays, Float32, part
 
 OWNED = "/"  # neither a client's name nor a tensor's can hold one
 

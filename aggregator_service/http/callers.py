@@ -12,7 +12,7 @@ from aggregator_service.coordinator import Coordinator
 from aggregator_service.http.lengths import LONGEST_BY_OPERATOR, longest_body
 from aggregator_service.http.undeclared import nothing_undeclared
 from shared.errors import AuthenticationError, ForbiddenError
-from shared.signing.messages import HEADERS
+from shared.protocol.signing.messages import HEADERS
 from shared.web.credentials import OPERATOR, bearer, operator_secret, same
 from shared.web.crowd import vouch
 from shared.web.whole import read_whole

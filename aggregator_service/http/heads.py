@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from shared import heads
 from shared.errors import HeadError, MediaTypeError
-from shared.schemas import HeaderOut, HeadOut
+from shared.protocol import heads
+from shared.protocol.schemas import HeaderOut, HeadOut
 from shared.web.raw_heads import raw_head
 
 FROM_PROXIES = frozenset(

@@ -7,9 +7,9 @@ from fastapi.routing import APIRoute
 
 from aggregator_service.coordinator import Coordinator
 from shared.errors import ForbiddenError
-from shared.lengths import longest_join, with_room
-from shared.secure.lengths import longest_message
-from shared.secure.messages import FromClient
+from shared.protocol.lengths import longest_join, with_room
+from shared.protocol.secure.messages import FromClient
+from shared.protocol.secure_lengths import longest_message
 
 LONGEST_BY_OPERATOR = 64 << 10  # a run's settings, a reason
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from aggregator_service.http.callers import OperatedRoute, Service
 from aggregator_service.http.routes import BY_TOKEN, PROBLEMS, ClientPath
-from shared.schemas import MemberOut, QuarantineIn
+from shared.protocol.schemas import MemberOut, QuarantineIn
 
 router = APIRouter(
     prefix="/v1/clients", tags=["operator"], dependencies=BY_TOKEN, responses=PROBLEMS, route_class=OperatedRoute

@@ -14,10 +14,10 @@ from aggregator_service.http.undeclared import nothing_undeclared
 from aggregator_service.rounds.history import instant
 from aggregator_service.rounds.uploads import Address
 from shared.errors import ForbiddenError, MediaTypeError, TooLargeError, UnavailableError
-from shared.schemas import (
+from shared.method.declaration import Declaration
+from shared.protocol.schemas import (
     AnchorOut,
     ArrivalsOut,
-    Declaration,
     JoinIn,
     JoinOut,
     ProblemOut,
@@ -26,9 +26,9 @@ from shared.schemas import (
     RunIn,
     RunOut,
 )
-from shared.signing.messages import DIGEST, body_digest
+from shared.protocol.signing.messages import DIGEST, body_digest
+from shared.protocol.wire import MEDIA_TYPE
 from shared.timeouts import RETRY_AFTER_SECONDS
-from shared.wire import MEDIA_TYPE
 
 PRIVATE = {"Cache-Control": "no-store"}
 

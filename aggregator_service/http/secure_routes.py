@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from aggregator_service.http.callers import Service, SignedRoute
 from aggregator_service.http.routes import PRIVATE, PROBLEMS, SIGNED, Wait, address
 from aggregator_service.rounds.uploads import Address
-from shared.secure.messages import (
+from shared.protocol.secure.messages import (
     Consent,
     Consents,
     Delivery,

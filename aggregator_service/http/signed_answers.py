@@ -14,9 +14,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_service.coordinator import Coordinator
-from shared.signing.answers import sign_answer
-from shared.signing.keys import PrivateKey
-from shared.signing.messages import DIGEST, SIGNATURE, WRITTEN, read_digest
+from shared.protocol.signing.answers import sign_answer
+from shared.protocol.signing.keys import PrivateKey
+from shared.protocol.signing.messages import DIGEST, SIGNATURE, WRITTEN, read_digest
 
 
 @dataclass(frozen=True)

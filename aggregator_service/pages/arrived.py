@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aggregator_service.storage.arrivals import LEAST_REFUSED
-from shared.schemas import ArrivalOut, ArrivalsOut
+from shared.protocol.schemas import ArrivalOut, ArrivalsOut
 from shared.web.pages import Verdict
 
 SHOWN = 20

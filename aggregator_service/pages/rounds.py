@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from aggregator_service.pages.standing import awaited, length, names
-from shared.schemas import ParticipantOut, RoundOut, RunHistoryOut
+from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut
 from shared.web.charts import Chart, Line
 from shared.web.pages import Verdict, clock, seconds
 from shared.words import counted

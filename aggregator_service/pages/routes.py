@@ -15,7 +15,8 @@ from aggregator_service.pages.arrived import arrived, window
 from aggregator_service.pages.rounds import SHOWN_CLIENTS, clients, curves, rounds
 from aggregator_service.pages.standing import standing
 from aggregator_service.threads import off_loop
-from shared.schemas import ArrivalsOut, Declaration, MemberOut, RunHistoryOut
+from shared.method.declaration import Declaration
+from shared.protocol.schemas import ArrivalsOut, MemberOut, RunHistoryOut
 from shared.web.declared import declared
 from shared.web.pages import Head, page, statics, templates
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from shared.privacy import few_clients
-from shared.schemas import RoundOut, RunHistoryOut
+from shared.protocol.privacy import few_clients
+from shared.protocol.schemas import RoundOut, RunHistoryOut
 from shared.web.pages import NOTHING, Fact, Verdict, clock, seconds, size
 from shared.words import counted
 

@@ -15,10 +15,10 @@ from aggregator_service.storage import records
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.tables import ENROLMENTS, QUARANTINES, ROUNDS, RUNS, STATES, UPDATES
 from shared.errors import NotFoundError
-from shared.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn, SecureOut
-from shared.secure.server import PHASES, SecureRound
+from shared.method.exchanged import Scalars
+from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn, SecureOut
+from shared.protocol.secure.server import PHASES, SecureRound
 from shared.strategies.lpsfed import similarities
-from shared.strategy import Scalars
 
 
 def instant(seconds: float) -> str:

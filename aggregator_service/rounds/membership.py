@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from aggregator_service.storage.records import Client
 from shared.errors import AuthenticationError, ForbiddenError, ProtocolError
-from shared.privacy import few_clients
-from shared.schemas import Declaration, JoinIn
+from shared.method.declaration import Declaration
+from shared.protocol.privacy import few_clients
+from shared.protocol.schemas import JoinIn
 
 
 class Members:

@@ -11,7 +11,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from aggregator_service.rounds.run import Run
-from shared.schemas import Phase
+from shared.protocol.schemas import Phase
 from shared.web.tls import Identity, measure
 
 PREFIX = "lpsfed_aggregator"

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from shared.errors import RoundClosedError
-from shared.schemas import ClientName, Declaration, Message, RunIn
-from shared.secure.common import digest_anchor, digest_method
-from shared.secure.fixed_point import MOST_CLIENTS
-from shared.secure.membership import MemberSum, describe_exposed, find_exposed
-from shared.secure.messages import Common, Hex32, Names, PublicKeys, Terms, least_threshold
-from shared.secure.server import SecureRound
+from shared.message import Message
+from shared.method.declaration import Declaration
+from shared.protocol.schemas import ClientName, RunIn
+from shared.protocol.secure.common import digest_anchor, digest_method
+from shared.protocol.secure.fixed_point import MOST_CLIENTS
+from shared.protocol.secure.membership import MemberSum, describe_exposed, find_exposed
+from shared.protocol.secure.messages import Common, Hex32, Names, PublicKeys, Terms, least_threshold
+from shared.protocol.secure.server import SecureRound
 
 
 class Summed(Message):

@@ -16,7 +16,7 @@ from aggregator_service.storage.quarantines import Quarantine
 from aggregator_service.storage.records import Client
 from aggregator_service.threads import off_loop
 from shared.errors import ConflictError, NotFoundError
-from shared.schemas import Cause, MemberOut, QuarantineOut
+from shared.protocol.schemas import Cause, MemberOut, QuarantineOut
 
 
 class Quarantines:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from aggregator_service.rounds import transitions
 from aggregator_service.rounds.run import Run
-from shared.schemas import Cause
+from shared.protocol.schemas import Cause
 
 
 def shut_out(run: Run, causes: Mapping[str, Cause], *, now: float) -> Run:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shared.errors import ProtocolError
-from shared.robust.choice import least_updates
-from shared.schemas import RunIn
+from shared.protocol.schemas import RunIn
+from shared.strategies.robust.choice import least_updates
 
 
 def require_quorum(request: RunIn) -> None:

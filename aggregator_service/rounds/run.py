@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from aggregator_service.rounds.pledge import Pledge, select_awaited
 from aggregator_service.rounds.requests import needed_updates
-from shared.schemas import Cause, Phase, RunIn
-from shared.secure.server import SecureRound
+from shared.protocol.schemas import Cause, Phase, RunIn
+from shared.protocol.secure.server import SecureRound
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ from aggregator_service.storage.quarantines import Quarantine
 from aggregator_service.storage.records import HeldUpdate
 from aggregator_service.threads import off_loop
 from shared.errors import ConflictError, ForbiddenError, NotFoundError, ProtocolError, RoundClosedError
-from shared.lengths import require_head
-from shared.masked_wire import open_masked
-from shared.ranges import require_within
-from shared.schemas import Declaration
-from shared.secure import server
-from shared.secure.messages import (
+from shared.method.declaration import Declaration
+from shared.method.ranges import require_within
+from shared.protocol.lengths import require_head
+from shared.protocol.masked_wire import open_masked
+from shared.protocol.secure import server
+from shared.protocol.secure.messages import (
     Consents,
     Delivery,
     FromClient,
@@ -34,9 +34,9 @@ from shared.secure.messages import (
     Sharers,
     UnmaskRequest,
 )
-from shared.secure.server import PHASES, Phase, Relayed, SecureRound
-from shared.secure.verification import verify
-from shared.signing.keys import raw_hex
+from shared.protocol.secure.server import PHASES, Phase, Relayed, SecureRound
+from shared.protocol.secure.verification import verify
+from shared.protocol.signing.keys import raw_hex
 
 T = TypeVar("T")
 Stage = tuple[int, Phase | None]

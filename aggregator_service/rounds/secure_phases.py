@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from shared.secure import server
-from shared.secure.messages import least_threshold
-from shared.secure.server import Phase, SecureRound
+from shared.protocol.secure import server
+from shared.protocol.secure.messages import least_threshold
+from shared.protocol.secure.server import Phase, SecureRound
 
 PARTS: Mapping[Phase, float] = {
     "keys": 0.7,

@@ -18,10 +18,10 @@ from aggregator_service.rounds.requests import require_quorum
 from aggregator_service.rounds.run import Receipt, Run
 from aggregator_service.rounds.words import SAID
 from shared.errors import ConflictError, NotFoundError, QuarantinedError, RoundClosedError
-from shared.schemas import Cause, RunIn
-from shared.secure import server
-from shared.secure.messages import MaskedHeader, PublicKeys
-from shared.secure.server import Relayed, SecureRound
+from shared.protocol.schemas import Cause, RunIn
+from shared.protocol.secure import server
+from shared.protocol.secure.messages import MaskedHeader, PublicKeys
+from shared.protocol.secure.server import Relayed, SecureRound
 
 
 def next_name(run: Run | None) -> str:

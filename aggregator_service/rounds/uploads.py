@@ -15,11 +15,11 @@ from aggregator_service.storage.blobs import Blob
 from aggregator_service.storage.records import HeldUpdate
 from aggregator_service.threads import off_loop
 from shared.errors import ProtocolError
-from shared.lengths import require_head
-from shared.ranges import require_within
-from shared.schemas import Declaration
-from shared.strategy import Scalars
-from shared.wire import check, open_parameters, require_canonical
+from shared.method.declaration import Declaration
+from shared.method.exchanged import Scalars
+from shared.method.ranges import require_within
+from shared.protocol.lengths import require_head
+from shared.protocol.wire import check, open_parameters, require_canonical
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aggregator_service.rounds import secure_phases
 from aggregator_service.rounds.run import Run
-from shared.schemas import RunOut, Standing
+from shared.protocol.schemas import RunOut, Standing
 
 
 def view(run: Run, client: str, *, sequence: int, now: float) -> RunOut:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shared.schemas import Cause
+from shared.protocol.schemas import Cause
 
 SAID: Mapping[Cause, str] = {
     "refusals": "too many of your updates in one run were not what is declared",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shared.schemas import Counts
+from shared.method.declaration import Counts
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from sqlalchemy import func, insert, literal, select
 from aggregator_service.rounds.history import instant
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.tables import ARRIVALS
-from shared.schemas import ArrivalOut, ArrivalsOut
+from shared.protocol.schemas import ArrivalOut, ArrivalsOut
 
 Call = Literal["join", "update", "keys", "shares", "checks", "consents", "answers", "other"]
 

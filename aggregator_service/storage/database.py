@@ -13,8 +13,8 @@ from aggregator_service.storage import revisions
 from aggregator_service.storage.disk import Disk
 from aggregator_service.storage.tables import FEDERATION
 from shared.errors import DamagedError, SettingsError
+from shared.method.declaration import Declaration
 from shared.ownership import owned
-from shared.schemas import Declaration
 from shared.timeouts import DATABASE_SECONDS
 
 NAME = "aggregator.sqlite"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from aggregator_service.logs import LOGGER
 from shared.errors import SettingsError
-from shared.signing.enrolment import public_file
-from shared.signing.keys import PublicKey, read_public
+from shared.protocol.signing.enrolment import public_file
+from shared.protocol.signing.keys import PublicKey, read_public
 
 Version = tuple[int, int, int]
 

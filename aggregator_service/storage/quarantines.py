@@ -12,7 +12,7 @@ from aggregator_service.rounds.run import Run
 from aggregator_service.storage import store
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.tables import QUARANTINES, REFUSALS, UPDATES
-from shared.schemas import Cause
+from shared.protocol.schemas import Cause
 
 ACTIVE = QUARANTINES.c.lifted_at.is_(None)
 

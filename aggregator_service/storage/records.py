@@ -27,9 +27,10 @@ from aggregator_service.storage.tables import (
     UPDATES,
 )
 from shared.errors import NotFoundError
-from shared.schemas import Cause, Counts, RunIn
-from shared.secure.server import SecureRound
-from shared.strategy import Scalars
+from shared.method.declaration import Counts
+from shared.method.exchanged import Scalars
+from shared.protocol.schemas import Cause, RunIn
+from shared.protocol.secure.server import SecureRound
 
 
 @dataclass(frozen=True)

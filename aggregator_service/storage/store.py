@@ -26,9 +26,9 @@ from aggregator_service.storage.tables import (
     SUMS,
     UPDATES,
 )
-from shared.schemas import Declaration
-from shared.secure.messages import FromClient
-from shared.secure.server import Phase, SecureRound
+from shared.method.declaration import Declaration
+from shared.protocol.secure.messages import FromClient
+from shared.protocol.secure.server import Phase, SecureRound
 
 
 def add_client(database: Database, client: Client, *, declaration: Declaration) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from shared.schemas import Declaration, JoinIn
-from shared.strategy import Parameters
-from shared.wire import encode
+from shared.method.declaration import Declaration
+from shared.method.exchanged import Parameters
+from shared.protocol.schemas import JoinIn
+from shared.protocol.wire import encode
 
 ANOTHER = "another-client"  # where no other client is known
 NOTHING = b"{}"

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from audit.evidence import Role
 from shared.errors import SettingsError
-from shared.schemas import Message
+from shared.message import Message
 
 FOLDER = Path(__file__).parents[1] / "expected"
 PRIVATE_KEY = "private key"

@@ -16,8 +16,8 @@ from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.ledger import Ledger
 from client_service.boundary.self_check import Nowhere
 from shared.errors import PrivacyError
-from shared.heads import USER_AGENT
-from shared.wire import MEDIA_TYPE
+from shared.protocol.heads import USER_AGENT
+from shared.protocol.wire import MEDIA_TYPE
 
 KIND = "at the gate"
 AGGREGATOR, ELSEWHERE = "http://aggregator:8800", "http://elsewhere:8800"

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from audit.probes import bodies
-from shared.masked_wire import encode_masked
-from shared.schemas import Declaration
-from shared.secure import vector
-from shared.secure.fixed_point import Ring
-from shared.secure.messages import MaskedHeader, hidden_scalars, visible_scalars
-from shared.secure.vector import MaskedUpdate
+from shared.method.declaration import Declaration
+from shared.protocol.masked_wire import encode_masked
+from shared.protocol.secure import vector
+from shared.protocol.secure.fixed_point import Ring
+from shared.protocol.secure.messages import MaskedHeader, hidden_scalars, visible_scalars
+from shared.protocol.secure.vector import MaskedUpdate
 
 VALUE = bodies.VALUE
 

@@ -12,7 +12,8 @@ from pydantic import Field, ValidationError
 
 from audit.evidence import Role
 from shared.errors import DataError, SettingsError, UnavailableError
-from shared.schemas import ClientName, Message
+from shared.message import Message
+from shared.protocol.schemas import ClientName
 
 PORTS: dict[Role, int] = {"client": 8801, "aggregator": 8800, "gateway": 8800}
 PEER = re.compile(r"(?P<name>[^=@]+)=(?P<role>client|aggregator|gateway)@(?P<host>.+):(?P<port>[0-9]{1,5})")

@@ -28,11 +28,11 @@ from shared.errors import (
     ProtocolError,
     ReplayError,
 )
-from shared.heads import dressed
-from shared.schemas import Declaration
-from shared.signing.keys import PrivateKey, new_key
-from shared.signing.messages import NONCE_BYTES, Signatory, Target, sign
-from shared.wire import MEDIA_TYPE
+from shared.method.declaration import Declaration
+from shared.protocol.heads import dressed
+from shared.protocol.signing.keys import PrivateKey, new_key
+from shared.protocol.signing.messages import NONCE_BYTES, Signatory, Target, sign
+from shared.protocol.wire import MEDIA_TYPE
 
 KIND = "past the gate"
 JSON = "application/json"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.attacks.scores import Bool, Found, area, judged
-from shared.graph import Float64
+from shared.method.graph import Float64
 
 Blocks = Mapping[str, Float64]
 """Kinds of features, each (n, F): a client's tensors, their norms, its scalars."""

@@ -10,7 +10,7 @@ from benchmarks.attacks.attack import Blocks
 from benchmarks.attacks.silo import Mode, Release
 from benchmarks.attacks.views import Transcripts
 from client_service.learning.local import LocalTraining
-from shared.strategy import Parameters
+from shared.method.exchanged import Parameters
 
 HIDING_PLACE = "predictive.hidden.bias"
 

@@ -14,7 +14,7 @@ from client_service.privacy.accountant import planned
 from client_service.privacy.mechanism import privatised
 from client_service.privacy.noise import Noise
 from client_service.privacy.settings import TENSORS, PrivacySettings
-from shared.strategy import Parameters
+from shared.method.exchanged import Parameters
 
 PARTS = (TENSORS, *SCALARS)
 LEAST, MOST = 1e-2, 1e4  # between which the noise multiplier lies, for any epsilon that means something

@@ -17,7 +17,7 @@ from scipy import sparse
 from client_service.shard import Shard
 from client_service.shard.content import SPLITS, content_digest, matrix, row_numbers
 from shared.errors import DataError
-from shared.graph import Float64
+from shared.method.graph import Float64
 from simulation.datasets import load
 from simulation.generator import generate
 from simulation.source import SYNTHETIC

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.attacks.population import Bool, Population, shard_of
 from benchmarks.attacks.shadows import draw_of
-from shared.graph import Float64
+from shared.method.graph import Float64
 
 USER, PAIR, ITEM, SIZE, POPULAR, INTERACTIONS = "user", "pair", "item", "size", "popular", "interactions"
 ASKED = {

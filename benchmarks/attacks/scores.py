@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from shared.graph import Float64
+from shared.method.graph import Float64
 
 Bool = NDArray[np.bool_]
 CLASSES = (

@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 from client_service.learning.local import LocalTraining, Moment
 from client_service.learning.state import TrainingState
 from client_service.shard import Shard
-from shared.anchor import declared_size, draw_anchor
-from shared.graph import Float64
-from shared.parameters import Arrays, Float32, initial_parameters
-from shared.schemas import TensorSpec
-from shared.settings import MethodSettings, method_settings
-from shared.spectrum import low_spectrum
+from shared.method.anchor import declared_size, draw_anchor
+from shared.method.declaration import TensorSpec
+from shared.method.exchanged import Parameters, Scalars, State, Update
+from shared.method.graph import Float64
+from shared.method.parameters import Arrays, Float32, initial_parameters
+from shared.method.settings import MethodSettings, method_settings
+from shared.method.spectrum import low_spectrum
 from shared.strategies import build_strategy
-from shared.strategy import Parameters, Scalars, State, Strategy, Update
+from shared.strategies.strategy import Strategy
 
 Release = Callable[[LocalTraining, Parameters, Parameters], Parameters]
 """(the client, what it received, what it made) -> what leaves. It may remember what left before in the same run."""

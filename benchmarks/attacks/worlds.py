@@ -17,7 +17,7 @@ from benchmarks.attacks.population import Draw, Population, shard_of
 from benchmarks.attacks.silo import Begun, Run, Transcript, answered, begun, fitted, replayed, vector
 from client_service.privacy.mechanism import clipped
 from client_service.privacy.settings import TENSORS, PrivacySettings
-from shared.strategy import Parameters, State
+from shared.method.exchanged import Parameters, State
 
 CHANNELS = ("tensors", "margin", "rho")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.harness.plan import CENTRALISED, FLOORS, SPECIAL, Block, Plan, Row
 from shared.errors import SettingsError
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
 
 Settings = dict[str, Any]

@@ -21,9 +21,9 @@ from client_service.learning.local import LocalTraining, Moment
 from client_service.learning.spectra import cached_spectrum
 from client_service.serving.recommender import freeze
 from client_service.shard import Shard, read_shard
-from shared.settings import MethodSettings
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
-from shared.strategy import Parameters
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.harness.measure import Work, measure
 from client_service.device import choose_device
 from shared.errors import FederationError
-from shared.settings import MethodSettings, validated
+from shared.method.settings import MethodSettings, validated
 
 MIB = 1 << 20
 

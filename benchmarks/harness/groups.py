@@ -11,7 +11,7 @@ from scipy import sparse
 
 from client_service.learning.evaluate import CHUNK, K, Quality, Rows, TopItems, evaluate
 from client_service.shard import Shard
-from shared.graph import degrees
+from shared.method.graph import degrees
 
 ACTIVITY = ("tail", "mid", "head")
 SHARES = (3, 2, 1)  # Section 5.2 (RQ3): groups in the proportion 3:2:1, the fewest records first

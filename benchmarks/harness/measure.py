@@ -24,10 +24,10 @@ from client_service.participation import kept_model
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
 from client_service.shard.catalogue import placed
-from shared.anchor import choose_size
 from shared.errors import DataError
-from shared.schemas import Counts
-from shared.settings import MethodSettings
+from shared.method.anchor import choose_size
+from shared.method.declaration import Counts
+from shared.method.settings import MethodSettings
 from simulation.experiment import Experiment
 from simulation.federation import Outcome, Progress
 from simulation.floors import FLOORS as FLOOR_NAMES

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from benchmarks.harness.plan import FLOORS, ROOT, Part
 from shared.errors import SettingsError
-from shared.settings import validated
+from shared.method.settings import validated
 
 
 class Claim(Part):

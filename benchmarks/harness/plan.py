@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from shared.errors import SettingsError
-from shared.settings import MethodSettings, Preset, method_settings, validated
+from shared.method.settings import MethodSettings, Preset, method_settings, validated
 from simulation.groups import METHODS
 
 ROOT = Path(__file__).parents[1]

@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.common import markdown
 from client_service.privacy.accountant import planned
 from client_service.privacy.settings import TENSORS, PrivacySettings
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
 
 Line = dict[str, Any]

@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 
 from client_service.shard import read_shard
-from shared.settings import method_settings
+from shared.method.settings import method_settings
 from simulation.experiment import Experiment
 from simulation.processes import addresses, connected, processes
 

@@ -10,7 +10,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from shared.settings import method_settings
+from shared.method.settings import method_settings
 from simulation.demo import demonstrate
 from simulation.experiment import Experiment
 from simulation.source import SYNTHETIC, Cut, cut_shards

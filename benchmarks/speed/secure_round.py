@@ -33,12 +33,13 @@ from client_service.secure.exchange import Exchange
 from client_service.secure.masking import Masking, open_masking
 from client_service.secure.members import KnownMembers
 from client_service.secure.memory import NAME, RoundMemory
-from shared.privacy import pass_gate
-from shared.schemas import Declaration, RunIn, RunOut
-from shared.signing.enrolment import enrol, kept_pair
-from shared.signing.keys import read_private
-from shared.signing.registry import write_registry
-from shared.strategy import Parameters
+from shared.method.declaration import Declaration
+from shared.method.exchanged import Parameters
+from shared.protocol.privacy import pass_gate
+from shared.protocol.schemas import RunIn, RunOut
+from shared.protocol.signing.enrolment import enrol, kept_pair
+from shared.protocol.signing.keys import read_private
+from shared.protocol.signing.registry import write_registry
 from shared.timeouts import CallLimits
 
 URL, TOKEN = "http://127.0.0.1", secrets.token_hex(32)

@@ -15,8 +15,8 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import eigsh
 
-from shared.graph import interaction_matrix, normalised
-from shared.spectrum import low_spectrum
+from shared.method.graph import interaction_matrix, normalised
+from shared.method.spectrum import low_spectrum
 from simulation.datasets import load
 
 

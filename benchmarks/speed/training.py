@@ -15,10 +15,10 @@ from torch.profiler import ProfilerActivity, profile
 from client_service.device import choose_device, pin_threads
 from client_service.learning.local import LocalTraining, Moment
 from client_service.shard import read_shard
-from shared.parameters import initial_parameters, mlp_specification
-from shared.settings import method_settings
-from shared.spectrum import low_spectrum
-from shared.strategy import Parameters
+from shared.method.exchanged import Parameters
+from shared.method.parameters import initial_parameters, mlp_specification
+from shared.method.settings import method_settings
+from shared.method.spectrum import low_spectrum
 from simulation.source import find_shards
 
 ROUNDS = 15

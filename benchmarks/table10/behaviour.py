@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.shard import Shard
-from shared.graph import Float64, degrees, power
+from shared.method.graph import Float64, degrees, power
 
 Rows = NDArray[np.int64]
 

@@ -26,9 +26,9 @@ from client_service.learning.local import LocalTraining, Moment
 from client_service.models.start import Filter
 from client_service.serving.recommender import freeze
 from client_service.shard import Shard, read_shard
-from shared.graph import interaction_matrix
-from shared.settings import MethodSettings, method_settings
-from shared.spectrum import low_spectrum
+from shared.method.graph import interaction_matrix
+from shared.method.settings import MethodSettings, method_settings
+from shared.method.spectrum import low_spectrum
 from simulation.source import Cut, cut_shards
 
 Row = dict[str, Any]

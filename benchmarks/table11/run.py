@@ -20,8 +20,8 @@ from client_service.learning.evaluate import on_test
 from client_service.learning.filters import filter_top
 from client_service.models.start import Filter
 from client_service.shard import Shard, read_shard
-from shared.graph import Float64
-from shared.spectrum import Spectrum, low_spectrum
+from shared.method.graph import Float64
+from shared.method.spectrum import Spectrum, low_spectrum
 from simulation.source import Cut, cut_shards
 
 Row = dict[str, Any]

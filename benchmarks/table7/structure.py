@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import linalg, sparse
 
-from shared.graph import Float64, degrees, normalised
+from shared.method.graph import Float64, degrees, normalised
 
 
 def figures(graph: sparse.csr_array, cutoff: int) -> dict[str, float]:

@@ -12,10 +12,10 @@ from benchmarks.common import markdown
 from benchmarks.harness.claims import FAILS, HOLDS
 from benchmarks.theorems.blocks import Model, drawn, eigengap, structural_eigenvalues
 from benchmarks.theorems.smoothness import both_sides
-from shared.divergence import divergence, kernel
 from shared.errors import SettingsError
-from shared.graph import Float64
-from shared.spectrum import low_spectrum
+from shared.method.divergence import divergence, kernel
+from shared.method.graph import Float64
+from shared.method.spectrum import low_spectrum
 
 Row = dict[str, Any]
 Pair = tuple[Model, Model]

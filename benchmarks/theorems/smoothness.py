@@ -9,8 +9,8 @@ import numpy as np
 from scipy import linalg, sparse
 
 from benchmarks.theorems.blocks import eigengap, indicators
-from shared.graph import Float64, normalised
-from shared.spectrum import low_spectrum
+from shared.method.graph import Float64, normalised
+from shared.method.spectrum import low_spectrum
 
 
 def both_sides(graph: sparse.csr_array, communities: int) -> dict[str, float]:

@@ -14,7 +14,6 @@ from client_service.boundary.gate import Boundary, GateTransport, Traffic
 from client_service.boundary.ledger import Ledger
 from client_service.boundary.pace import Pace, seconds_asked
 from client_service.secure.members import KnownMembers
-from shared.bodies import require_short_head
 from shared.errors import (
     AuthenticationError,
     ClockError,
@@ -31,15 +30,17 @@ from shared.errors import (
     TooLargeError,
     UnavailableError,
 )
-from shared.heads import USER_AGENT
-from shared.lengths import longest_head
-from shared.schemas import AnchorOut, Counts, Declaration, JoinIn, JoinOut, ReceiptOut, RunOut
-from shared.secure.messages import FromClient
-from shared.signing.keys import PrivateKey
-from shared.strategy import Parameters
+from shared.method.declaration import Counts, Declaration
+from shared.method.exchanged import Parameters
+from shared.protocol.bodies import require_short_head
+from shared.protocol.heads import USER_AGENT
+from shared.protocol.lengths import longest_head
+from shared.protocol.schemas import AnchorOut, JoinIn, JoinOut, ReceiptOut, RunOut
+from shared.protocol.secure.messages import FromClient
+from shared.protocol.signing.keys import PrivateKey
+from shared.protocol.wire import MEDIA_TYPE, check, decode
 from shared.timeouts import ATTEMPTS, RETRY_SECONDS, CallLimits
 from shared.web.calling import reason
-from shared.wire import MEDIA_TYPE, check, decode
 
 Model = TypeVar("Model", bound=BaseModel)
 CURRENT = "/v1/runs/current"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from client_service.boundary.masked import RELAYED
-from shared.lengths import longest_update
-from shared.schemas import Declaration
-from shared.secure.agreement import answered
-from shared.secure.fixed_point import MOST_CLIENTS
-from shared.secure.lengths import longest_relayed
+from shared.method.declaration import Declaration
+from shared.protocol.forms import answered
+from shared.protocol.lengths import longest_update
+from shared.protocol.secure.fixed_point import MOST_CLIENTS
+from shared.protocol.secure_lengths import longest_relayed
 
 SHORT = 64 << 10  # a receipt, where the federation stands, a problem document
 ANCHOR = 256 << 10  # 4,096 numbers

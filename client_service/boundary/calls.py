@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from client_service.boundary.masked import MESSAGES, RELAYED
-from shared.heads import NUMBER
+from shared.protocol.heads import NUMBER
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,14 @@ from client_service.boundary.outcomes import read_news, read_outcome
 from client_service.boundary.recorder import CallRecorder
 from client_service.logs import LOGGER
 from shared.errors import FederationError, PrivacyError, ProtocolError, TooLargeError
-from shared.heads import HOST, LENGTH, TYPE, UNSIGNED, WORDS, Said
-from shared.schemas import Declaration, JoinIn
-from shared.signing.answers import read_signer, require_answer
-from shared.signing.keys import PrivateKey, PublicKey
-from shared.signing.messages import SIGNATURE, Signatory, Target, sign
+from shared.method.declaration import Declaration
+from shared.protocol.heads import HOST, LENGTH, TYPE, UNSIGNED, WORDS, Said
+from shared.protocol.schemas import JoinIn
+from shared.protocol.signing.answers import read_signer, require_answer
+from shared.protocol.signing.keys import PrivateKey, PublicKey
+from shared.protocol.signing.messages import SIGNATURE, Signatory, Target, sign
+from shared.protocol.wire import MEDIA_TYPE, check, decode, encode
 from shared.timeouts import CALL_SECONDS
-from shared.wire import MEDIA_TYPE, check, decode, encode
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from client_service.boundary.ledger import GENESIS
 from shared.errors import DataError
 from shared.new_files import PRIVATE, replace_file
-from shared.signing.keys import PrivateKey, derive_secret, fingerprint
+from shared.protocol.signing.keys import PrivateKey, derive_secret, fingerprint
 
 NAME = "ledger-heads.json"
 LABEL = b"lpsfed ledger heads 1"  # of the MAC's key: no other use of the silo's key has it

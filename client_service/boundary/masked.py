@@ -8,10 +8,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from shared.errors import PrivacyError, ProtocolError
-from shared.masked_wire import decode_masked
-from shared.schemas import Declaration
-from shared.secure.messages import Consent, FromClient, PublicKeys, SealedShares, ShareCheck, UnmaskAnswer
-from shared.secure.vector import MaskedUpdate
+from shared.method.declaration import Declaration
+from shared.protocol.masked_wire import decode_masked
+from shared.protocol.secure.messages import Consent, FromClient, PublicKeys, SealedShares, ShareCheck, UnmaskAnswer
+from shared.protocol.secure.vector import MaskedUpdate
 
 MESSAGES: Mapping[str, type[FromClient]] = {
     "keys": PublicKeys,

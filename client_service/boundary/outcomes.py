@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 
-from shared.schemas import ReceiptOut, RunOut
+from shared.protocol.schemas import ReceiptOut, RunOut
 
 
 def read_outcome(call: str, response: httpx.Response) -> dict[str, Any]:

@@ -19,9 +19,11 @@ from safetensors.numpy import save
 from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.ledger import LEDGER, Ledger
 from shared.errors import PrivacyError
-from shared.heads import CONSTANT, USER_AGENT
-from shared.schemas import Declaration, JoinIn, Message
-from shared.wire import MEDIA_TYPE
+from shared.message import Message
+from shared.method.declaration import Declaration
+from shared.protocol.heads import CONSTANT, USER_AGENT
+from shared.protocol.schemas import JoinIn
+from shared.protocol.wire import MEDIA_TYPE
 
 WORD = "probe"
 MODEL, OWN = "/v1/runs/run-1/model", "/v1/runs/run-1/rounds/1/clients"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from shared.errors import SettingsError
-from shared.signing.enrolment import Pair
-from shared.signing.keys import PrivateKey, read_private
+from shared.protocol.signing.enrolment import Pair
+from shared.protocol.signing.keys import PrivateKey, read_private
 
 
 def own_key(client: str, state_directory: Path, given: Path | None = None) -> PrivateKey:

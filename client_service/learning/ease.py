@@ -12,7 +12,7 @@ from scipy import sparse
 from scipy.linalg import lapack
 
 from client_service.learning.evaluate import Rows
-from shared.parameters import Float32
+from shared.method.parameters import Float32
 
 BLOCK = 1024  # rows at a time
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.shard import Shard
-from shared.graph import Float64
+from shared.method.graph import Float64
 
 K = 20
 CHUNK = 256  # users ranked at a time: bounds memory at CHUNK x N scores

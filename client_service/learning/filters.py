@@ -17,9 +17,9 @@ from client_service.learning.evaluate import Quality, Rows, TopItems, on_validat
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.models.start import Filter, start_at
 from client_service.shard import Shard
-from shared.graph import degrees
-from shared.parameters import Float32
-from shared.spectrum import Spectrum
+from shared.method.graph import degrees
+from shared.method.parameters import Float32
+from shared.method.spectrum import Spectrum
 
 Choice = TypeVar("Choice")
 

@@ -15,8 +15,8 @@ from client_service.models.fusion import Recipe, Scorer, fuse, scored, standardi
 from client_service.models.least_squares import Weighting, least_squares
 from client_service.models.start import Filter
 from client_service.shard import Shard
-from shared.parameters import Float32
-from shared.spectrum import Spectrum
+from shared.method.parameters import Float32
+from shared.method.spectrum import Spectrum
 
 RIDGES = (3.0, 10.0, 20.0)
 LOUDNESSES = (0.0, 0.5, 1.0, 2.0, 5.0, 20.0)

@@ -26,14 +26,15 @@ from client_service.models.popularity import PopularityTables
 from client_service.models.registry import MODELS
 from client_service.models.start import Filter, start_at
 from client_service.shard import Shard
-from shared.divergence import comparable, divergence, kernel, round_divergence
 from shared.errors import ProtocolError, SettingsError
-from shared.graph import Float64
-from shared.parameters import Float32, initial_parameters
-from shared.schemas import TensorSpec
-from shared.settings import MethodSettings
-from shared.spectrum import Spectrum
-from shared.strategy import Loss, Parameters, Penalty
+from shared.method.declaration import TensorSpec
+from shared.method.divergence import comparable, divergence, kernel, round_divergence
+from shared.method.exchanged import Parameters
+from shared.method.graph import Float64
+from shared.method.parameters import Float32, initial_parameters
+from shared.method.settings import MethodSettings
+from shared.method.spectrum import Spectrum
+from shared.strategies.strategy import Loss, Penalty
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Figures:
 
 
 class LocalTraining:
-    """The client's half of every strategy (see shared.strategy.LocalClient). `moment` is set before each round.
+    """The client's half of every strategy (see shared.strategies.strategy.LocalClient). `moment` is set each round.
 
     `kind` names the model, "" the one of the settings. An exact start is at `start`, or where none is given at the
     filter that the shard's validation data prefer; likewise `recipe` says what is fused with the trained score.

@@ -9,8 +9,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from client_service.shard import Shard
-from shared.graph import Float64
-from shared.spectrum import Spectrum, low_spectrum
+from shared.method.graph import Float64
+from shared.method.spectrum import Spectrum, low_spectrum
 
 
 def cached_spectrum(shard: Shard, cutoff: int, folder: Path | None) -> Spectrum:

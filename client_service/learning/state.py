@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from shared.parameters import Arrays, Float32
-from shared.strategy import Parameters, Scalars
+from shared.method.exchanged import Parameters, Scalars
+from shared.method.parameters import Arrays, Float32
 
 MODEL, TABLES, RECEIVED, OPTIMISER = "model/", "tables/", "received/", "optimiser/"
 

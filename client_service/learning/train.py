@@ -12,8 +12,8 @@ from client_service.learning.losses import bce, bpr, bpr_of_rows, contrastive, m
 from client_service.learning.sampling import Batch, PairSampler
 from client_service.models.model import Model
 from client_service.models.popularity import PopularityTables
-from shared.settings import MethodSettings
-from shared.strategy import Loss
+from shared.method.settings import MethodSettings
+from shared.strategies.strategy import Loss
 
 TABLE_STEPS = 600  # at most; the tables hold a few hundred numbers and settle long before
 TABLE_WINDOW = 50  # steps over which the loss must still fall

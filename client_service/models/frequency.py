@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from client_service.models.lgcn import LGCN, Pooled, TwoLayers
 from client_service.models.model import Ingredients
-from shared.graph import Float64
+from shared.method.graph import Float64
 from shared.strategies.fedssp import encoded_width
 
 STRETCH = 100.0  # eigenvalues lie in [0, 1]; times this, sines tell near ones apart

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from shared.graph import degrees, normalised, power
-from shared.parameters import Float32
-from shared.spectrum import Spectrum, low_spectrum
+from shared.method.graph import degrees, normalised, power
+from shared.method.parameters import Float32
+from shared.method.spectrum import Spectrum, low_spectrum
 
 EXPONENT = 0.25  # of the degree normalisation: halfway between none and the Laplacian's
 COMPONENTS = 128

@@ -15,8 +15,8 @@ from scipy import sparse
 
 from client_service.models.full_spectrum import full_spectrum, quarter_spectrum
 from client_service.models.least_squares import Weighting, least_squares
-from shared.parameters import Float32
-from shared.spectrum import Spectrum
+from shared.method.parameters import Float32
+from shared.method.spectrum import Spectrum
 
 Code = Float32 | sparse.csr_array
 """What a scorer knows of baskets, one row each."""

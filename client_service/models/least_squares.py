@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from shared.graph import degrees
-from shared.parameters import Float32
-from shared.spectrum import Spectrum
+from shared.method.graph import degrees
+from shared.method.parameters import Float32
+from shared.method.spectrum import Spectrum
 
 BLOCK = 1 << 21  # numbers in the systems that are solved at a time, each block with its own items' outer products
 SIZE = 0.3  # of an entry of the item vectors where the alternation starts

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from client_service.models.model import Ingredients, Model
 from client_service.models.start import Start
-from shared.graph import degrees, power
-from shared.spectrum import Spectrum
+from shared.method.graph import degrees, power
+from shared.method.spectrum import Spectrum
 
 SATURATION = 2.0  # |f| of the start stays below this for 99 % of all pairs, so that tanh f still has a gradient
 CALIBRATION_PAIRS = 100_000

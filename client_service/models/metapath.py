@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 from client_service.models.factors import Factors
 from client_service.models.model import Ingredients
 from client_service.models.propagation import Propagation
-from shared.graph import degrees, interaction_matrix, normalised
+from shared.method.graph import degrees, interaction_matrix, normalised
 
 BUDGET = 4.0  # epsilon of randomised response, for each possible pair
 

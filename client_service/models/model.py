@@ -10,8 +10,8 @@ from scipy import sparse
 from torch import Tensor, nn
 
 from client_service.models.start import Start
-from shared.settings import MethodSettings
-from shared.spectrum import Spectrum
+from shared.method.settings import MethodSettings
+from shared.method.spectrum import Spectrum
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from client_service.models.lgcn import LGCN, RANDOM_DEVIATION, TwoLayers
 from client_service.models.model import Ingredients, Model
 from client_service.models.propagation import Propagation
 from shared.errors import SettingsError
-from shared.graph import degrees, normalised, power
+from shared.method.graph import degrees, normalised, power
 
 SLOPE = 0.2  # of the LeakyReLU below zero, as in the original
 

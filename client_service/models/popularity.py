@@ -7,7 +7,7 @@ import torch
 from scipy import sparse
 from torch import Tensor, nn
 
-from shared.graph import Float64, degrees
+from shared.method.graph import Float64, degrees
 
 COSINE_LIMIT = 1.0 - 1e-6  # arccos has an infinite slope at 1; xi is only ever used without a gradient
 

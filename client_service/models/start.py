@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from shared.graph import Float64, degrees, power
-from shared.spectrum import Spectrum
+from shared.method.graph import Float64, degrees, power
+from shared.method.spectrum import Spectrum
 
 
 @dataclass(frozen=True)

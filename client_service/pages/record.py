@@ -11,7 +11,7 @@ from typing import Any
 from client_service.boundary.crossings import Attempt, attempts
 from client_service.boundary.ledger import GENESIS, Ledger, follow_chain
 from client_service.pages.updates import REFUSED, as_declared
-from shared.schemas import Declaration
+from shared.method.declaration import Declaration
 
 READ, CHECKED = 2000, 500  # entries that one look reads for the first time, and those that it checks again
 KEPT = 200  # latest calls that are held whole; the polls, which are most of a ledger, are only counted

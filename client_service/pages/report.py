@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from client_service.boundary.crossings import Attempt
 from client_service.pages.record import Summary, Total
 from client_service.pages.updates import Sent, sent
-from shared.schemas import Declaration
+from shared.method.declaration import Declaration
 from shared.web.declared import Declared, declared
 from shared.web.pages import NOTHING, Verdict
 from shared.words import counted

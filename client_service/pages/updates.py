@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from client_service.boundary.crossings import Attempt
-from shared.schemas import Declaration
-from shared.secure.agreement import beside, forms
+from shared.method.declaration import Declaration
+from shared.protocol.forms import beside, forms
 from shared.web.pages import Verdict, shape
 
 REFUSED = 400  # the least status of a refusal

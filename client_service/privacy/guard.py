@@ -19,14 +19,14 @@ from client_service.privacy.noise import Noise
 from client_service.privacy.settings import TENSORS, PrivacySettings
 from client_service.schemas import PrivacyOut
 from shared.errors import PrivacyError, SettingsError
-from shared.graph import Float64
-from shared.parameters import digest
-from shared.ranges import clamped
-from shared.schemas import Declaration
-from shared.settings import MethodSettings
+from shared.method.declaration import Declaration
+from shared.method.exchanged import Parameters
+from shared.method.graph import Float64
+from shared.method.parameters import digest
+from shared.method.ranges import clamped
+from shared.method.settings import MethodSettings
+from shared.protocol.wire import encode
 from shared.strategies import build_strategy
-from shared.strategy import Parameters
-from shared.wire import encode
 
 
 @dataclass(frozen=True)

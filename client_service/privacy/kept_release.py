@@ -17,8 +17,8 @@ from client_service.logs import LOGGER
 from client_service.privacy.accountant import Charge
 from client_service.privacy.mechanism import Release
 from client_service.shard.files import settle
-from shared.parameters import Arrays, digest
-from shared.strategy import Parameters
+from shared.method.exchanged import Parameters
+from shared.method.parameters import Arrays, digest
 
 NAME = "release.safetensors"
 PURPOSE = "release"  # of the MAC

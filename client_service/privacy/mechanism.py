@@ -15,9 +15,9 @@ from client_service.privacy.accountant import Charge
 from client_service.privacy.noise import Noise, noised
 from client_service.privacy.settings import TENSORS, Mechanism, PrivacySettings
 from shared.errors import PrivacyError
-from shared.graph import Float64
-from shared.parameters import Arrays, Float32
-from shared.strategy import Parameters
+from shared.method.exchanged import Parameters
+from shared.method.graph import Float64
+from shared.method.parameters import Arrays, Float32
 
 SHORTER = 1.0 - 2.0**-40  # what is clipped ends below its norm, however its sum was rounded
 

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from client_service.privacy.settings import Mechanism
-from shared.graph import Float64
-from shared.secure.masks import Mask, added
+from shared.method.graph import Float64
+from shared.protocol.secure.masks import Mask, added
 
 STEP_BITS = 20  # there are 2^20 to 2^21 steps of the grid in one scale of the noise
 MANTISSA = 53  # bits of a float64

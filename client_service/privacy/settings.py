@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from shared.strategies import SHARES_ITEMS
-from shared.strategy import Strategy
+from shared.strategies.strategy import Strategy
 
 Mechanism = Literal["gaussian", "laplace"]
 TENSORS = "tensors"

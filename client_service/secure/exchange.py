@@ -13,13 +13,13 @@ from client_service.boundary.aggregator import Aggregator
 from client_service.logs import LOGGER
 from client_service.secure.masking import Masking
 from shared.errors import PrivacyError, RoundClosedError
-from shared.masked_wire import encode_masked
-from shared.schemas import ReceiptOut
-from shared.secure import client
-from shared.secure.common import describe_terms
-from shared.secure.messages import Consents, Delivery, Roster, Sharers, Terms, UnmaskRequest
-from shared.secure.state import Begun, Checked, Ready, Sharing, State, terms_of
-from shared.strategy import Parameters
+from shared.method.exchanged import Parameters
+from shared.protocol.masked_wire import encode_masked
+from shared.protocol.schemas import ReceiptOut
+from shared.protocol.secure import client
+from shared.protocol.secure.common import describe_terms
+from shared.protocol.secure.messages import Consents, Delivery, Roster, Sharers, Terms, UnmaskRequest
+from shared.protocol.secure.state import Begun, Checked, Ready, Sharing, State, terms_of
 
 Answer = TypeVar("Answer", Roster, Delivery, Sharers, UnmaskRequest, Consents)
 S = TypeVar("S", Begun, Sharing, Checked, Ready)

@@ -9,12 +9,13 @@ from client_service.secure.draws import derive_draws, read_draw_secret
 from client_service.secure.members import KnownMembers
 from client_service.secure.memory import RoundMemory
 from client_service.secure.vault import Vault
-from shared.schemas import Declaration, RunOut
-from shared.secure.common import digest_anchor, digest_method, digest_start
-from shared.secure.messages import Common, Terms
-from shared.settings import MethodSettings
-from shared.signing.keys import PrivateKey, raw_hex
-from shared.strategy import Parameters
+from shared.method.declaration import Declaration
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
+from shared.protocol.schemas import RunOut
+from shared.protocol.secure.common import digest_anchor, digest_method, digest_start
+from shared.protocol.secure.messages import Common, Terms
+from shared.protocol.signing.keys import PrivateKey, raw_hex
 
 
 @dataclass(frozen=True)

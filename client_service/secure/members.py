@@ -7,9 +7,9 @@ from pathlib import Path
 
 from client_service.secure.memory import RoundMemory
 from shared.errors import PrivacyError, SettingsError
-from shared.secure.messages import Roster
-from shared.signing.keys import PublicKey, public_key, raw_hex
-from shared.signing.registry import Registry, read_registry
+from shared.protocol.secure.messages import Roster
+from shared.protocol.signing.keys import PublicKey, public_key, raw_hex
+from shared.protocol.signing.registry import Registry, read_registry
 
 AGGREGATOR = ""  # no client has this name
 

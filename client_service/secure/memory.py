@@ -12,8 +12,8 @@ from typing import Any
 
 from client_service.boundary.ledger import Ledger
 from shared.errors import DataError, PrivacyError
-from shared.secure.membership import MemberSum, describe_exposed, find_exposed
-from shared.secure.messages import Roster, Terms
+from shared.protocol.secure.membership import MemberSum, describe_exposed, find_exposed
+from shared.protocol.secure.messages import Roster, Terms
 
 NAME = "secure_rounds.jsonl"  # in the state directory
 PINNED = ("threshold", "method", "seed", "rounds")  # of a run's terms: the same in all of its rounds

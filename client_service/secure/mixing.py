@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from shared.errors import ProtocolError
-from shared.strategy import Parameters, Strategy
+from shared.method.exchanged import Parameters
+from shared.strategies.strategy import Strategy
 
 
 def split_rhobar(given: Parameters, *, floor: float = 0.0) -> tuple[float, Parameters]:

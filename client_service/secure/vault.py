@@ -9,7 +9,7 @@ from client_service.logs import LOGGER
 from client_service.shard.files import settle
 from shared.errors import DataError
 from shared.new_files import PRIVATE
-from shared.secure.state import State, read, terms_of, written
+from shared.protocol.secure.state import State, read, terms_of, written
 
 NAME = "secure_round.json"
 

@@ -13,7 +13,7 @@ from client_service.models.fusion import Recipe
 from client_service.models.model import Model
 from client_service.models.start import Filter
 from client_service.shard.files import settle
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
 
 FORMAT = "lpsfed-model/1"
 

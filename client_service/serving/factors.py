@@ -8,7 +8,7 @@ import torch
 from client_service.learning.evaluate import Rows
 from client_service.models.factors import Factors
 from client_service.serving.recommend import Predictor, Ranker, Side, array_of, fold_in, snapshot
-from shared.parameters import Float32
+from shared.method.parameters import Float32
 
 RIDGE = 1e-2  # of the user vector that is solved for, times the mean squared length of the item vectors
 UNSEEN = 0.1  # weight of all items together, as items not taken, against one item of the basket

@@ -17,7 +17,7 @@ from client_service.learning.evaluate import Rows, filled
 from client_service.models.fusion import Codes, Fusion, taken
 from client_service.models.lgcn import LGCN, Pooled
 from client_service.models.model import Model
-from shared.parameters import Float32
+from shared.method.parameters import Float32
 
 CANDIDATES = 2000  # of these at most the full score is computed
 BLOCK = 1 << 22  # pairs x width that are scored at a time: 16 MB

@@ -18,8 +18,8 @@ from client_service.schemas import Fallback, ItemOut, RecommendationsOut
 from client_service.serving.recommend import Ranker, Side, fold_in, snapshot
 from client_service.shard import Shard
 from shared.errors import NotFoundError
-from shared.graph import degrees
-from shared.parameters import Float32
+from shared.method.graph import degrees
+from shared.method.parameters import Float32
 
 Mask = NDArray[np.bool_]
 

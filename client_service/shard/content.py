@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from shared.errors import DataError
-from shared.graph import interaction_matrix
+from shared.method.graph import interaction_matrix
 
 SPLITS = ("train", "valid", "test")  # in order of precedence: a pair in two splits stays in the first
 SPLIT_TYPE = pl.Enum(SPLITS)

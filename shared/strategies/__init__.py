@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shared.errors import SettingsError
-from shared.robust.choice import robust
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
 from shared.strategies.f2mf import f2mf
 from shared.strategies.fedavg import fedavg
 from shared.strategies.fedhgnn import fedhgnn
@@ -20,7 +19,8 @@ from shared.strategies.fedssp import fedssp
 from shared.strategies.local import local
 from shared.strategies.lpsfed import lpsfed
 from shared.strategies.pfedrec import pfedrec
-from shared.strategy import Strategy
+from shared.strategies.robust.choice import robust
+from shared.strategies.strategy import Strategy
 
 STRATEGIES: dict[str, Callable[[MethodSettings], Strategy]] = {
     "lpsfed": lpsfed,

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 
-from shared.parameters import table_specification
-from shared.ranges import Range, clamped
-from shared.settings import MethodSettings
+from shared.method.exchanged import Parameters, Scalars, State, Update
+from shared.method.parameters import table_specification
+from shared.method.ranges import Range, clamped
+from shared.method.settings import MethodSettings
 from shared.strategies.fedmf import shorter
+from shared.strategies.strategy import LocalClient, Strategy
 from shared.strategies.tables import mean_of_moved, only_items
-from shared.strategy import LocalClient, Parameters, Scalars, State, Strategy, Update
 
 GROUPS = ("lighter", "heavier")  # the less and the more active half of a silo's users
 STRENGTH = 0.5  # lambda

@@ -5,8 +5,8 @@ McMahan, Moore, Ramage, Hampson, Aguera y Arcas. AISTATS 2017. arXiv 1602.05629.
 
 from __future__ import annotations
 
-from shared.settings import MethodSettings
-from shared.strategy import Strategy, both_mlps
+from shared.method.settings import MethodSettings
+from shared.strategies.strategy import Strategy, both_mlps
 
 
 def fedavg(method: MethodSettings) -> Strategy:

@@ -6,10 +6,11 @@ Recommendation. WWW 2024.
 
 from __future__ import annotations
 
-from shared.parameters import attended_specification
-from shared.settings import MethodSettings
+from shared.method.exchanged import Parameters
+from shared.method.parameters import attended_specification
+from shared.method.settings import MethodSettings
+from shared.strategies.strategy import LocalClient, Strategy
 from shared.strategies.tables import mean_of_moved
-from shared.strategy import LocalClient, Parameters, Strategy
 
 
 def items_and_attention(name: str) -> bool:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shared.parameters import ITEM_TABLE, table_specification
-from shared.settings import MethodSettings
+from shared.method.exchanged import Parameters
+from shared.method.parameters import ITEM_TABLE, table_specification
+from shared.method.settings import MethodSettings
+from shared.strategies.strategy import LocalClient, Strategy
 from shared.strategies.tables import mean_of_moved, only_items
-from shared.strategy import LocalClient, Parameters, Strategy
 
 REGULARISATION = 0.03  # weight of the mean squared length of both sides' vectors
 

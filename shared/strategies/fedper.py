@@ -5,8 +5,9 @@ Arivazhagan, Aggarwal, Singh, Choudhary. Federated Learning with Personalization
 
 from __future__ import annotations
 
-from shared.settings import MethodSettings
-from shared.strategy import LocalClient, Parameters, Strategy
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
+from shared.strategies.strategy import LocalClient, Strategy
 
 
 def base_layers(name: str) -> bool:

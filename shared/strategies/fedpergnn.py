@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from shared.graph import Float64
-from shared.parameters import ITEM_TABLE, Float32, table_specification
-from shared.settings import MethodSettings
+from shared.method.exchanged import Parameters
+from shared.method.graph import Float64
+from shared.method.parameters import ITEM_TABLE, Float32, table_specification
+from shared.method.settings import MethodSettings
+from shared.strategies.strategy import LocalClient, Strategy
 from shared.strategies.tables import mean_of_moved, moved_rows, only_items
-from shared.strategy import LocalClient, Parameters, Strategy
 
 CLIP = 0.1  # largest change of an entry in a round
 SCALE = 0.002  # of the Laplace noise: the paper's 2 * learning rate 0.01 * clip 0.1 / epsilon 1, of one upload

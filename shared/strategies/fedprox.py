@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shared.settings import MethodSettings
-from shared.strategy import LocalClient, Parameters, Strategy, both_mlps
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
+from shared.strategies.strategy import LocalClient, Strategy, both_mlps
 
 MU = 0.01  # weight of the proximal term; the paper tries .001 to 1
 

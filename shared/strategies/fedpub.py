@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from shared.graph import Float64
-from shared.parameters import Arrays, Float32
-from shared.settings import MethodSettings
-from shared.strategy import LocalClient, Parameters, State, Strategy, Update, both_mlps, mean
+from shared.method.exchanged import Parameters, State, Update
+from shared.method.graph import Float64
+from shared.method.parameters import Arrays, Float32
+from shared.method.settings import MethodSettings
+from shared.strategies.strategy import LocalClient, Strategy, both_mlps, mean
 
 BLOCKS, BLOCK_NODES, EDGE_PROBABILITY = 5, 100, 0.1  # of the proxy graph: communities without an edge between them
 PROXY_SEED = 0

@@ -5,9 +5,10 @@ Tan, Wan, Huang, Ye. FedSSP: Federated Graph Learning with Spectral Knowledge an
 
 from __future__ import annotations
 
-from shared.schemas import TensorSpec
-from shared.settings import MethodSettings
-from shared.strategy import LocalClient, Parameters, Strategy
+from shared.method.declaration import TensorSpec
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
+from shared.strategies.strategy import LocalClient, Strategy
 
 
 def spectral(name: str) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from shared.settings import MethodSettings
-from shared.strategy import LocalClient, Parameters, Strategy
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
+from shared.strategies.strategy import LocalClient, Strategy
 
 
 def fit_alone(client: LocalClient, received: Parameters) -> Parameters:

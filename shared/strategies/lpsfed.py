@@ -9,10 +9,11 @@ import math
 from collections.abc import Mapping
 from functools import partial
 
-from shared.divergence import greatest_divergence
-from shared.ranges import ROUNDING, Range, Ranges
-from shared.settings import MethodSettings
-from shared.strategy import LocalClient, Parameters, Scalars, State, Strategy, Update, both_mlps
+from shared.method.divergence import greatest_divergence
+from shared.method.exchanged import Parameters, Scalars, State, Update
+from shared.method.ranges import ROUNDING, Range, Ranges
+from shared.method.settings import MethodSettings
+from shared.strategies.strategy import LocalClient, Strategy, both_mlps
 
 
 def fit_bias_aware(client: LocalClient, received: Parameters) -> Parameters:

@@ -5,10 +5,11 @@ Zhang, Long, Zhou, Yan, Zhang, Zhang, Yang: Dual Personalization on Federated Re
 
 from __future__ import annotations
 
-from shared.parameters import table_specification
-from shared.settings import MethodSettings
+from shared.method.exchanged import Parameters
+from shared.method.parameters import table_specification
+from shared.method.settings import MethodSettings
+from shared.strategies.strategy import LocalClient, Strategy
 from shared.strategies.tables import mean_of_moved, only_items
-from shared.strategy import LocalClient, Parameters, Strategy
 
 
 def fit_in_turn(client: LocalClient, received: Parameters) -> Parameters:

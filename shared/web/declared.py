@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shared.schemas import Declaration
-from shared.secure.agreement import beside, forms
+from shared.method.declaration import Declaration
+from shared.protocol.forms import beside, forms
 from shared.web.pages import shape, size
 from shared.words import counted
 

@@ -28,7 +28,7 @@ from shared.errors import (
     TooLargeError,
     UnavailableError,
 )
-from shared.schemas import ProblemOut
+from shared.protocol.schemas import ProblemOut
 from shared.timeouts import RETRY_AFTER_SECONDS
 from shared.web import request_ids
 from shared.web.whole import CLOSE

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from shared.errors import SettingsError
-from shared.settings import PRESET_ROUNDS, method_settings
+from shared.method.settings import PRESET_ROUNDS, method_settings
 from simulation.cli.options import (
     OURS,
     AsJson,

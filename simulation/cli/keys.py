@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from shared.signing.enrolment import make_pair, public_file, registered
-from shared.signing.enrolment import register as register_key
-from shared.signing.enrolment import remove as remove_key
-from shared.signing.keys import fingerprint, read_public
+from shared.protocol.signing.enrolment import make_pair, public_file, registered
+from shared.protocol.signing.enrolment import register as register_key
+from shared.protocol.signing.enrolment import remove as remove_key
+from shared.protocol.signing.keys import fingerprint, read_public
 from simulation.cli.options import AsJson, print_json
 from simulation.console import OUT
 

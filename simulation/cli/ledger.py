@@ -10,7 +10,7 @@ import typer
 
 from client_service.records import adopt_records, rekey_records, verify_records
 from shared.errors import SettingsError
-from shared.signing.keys import PrivateKey, read_private
+from shared.protocol.signing.keys import PrivateKey, read_private
 from simulation.cli.options import AsJson, print_json
 from simulation.console import OUT
 

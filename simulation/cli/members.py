@@ -9,9 +9,9 @@ import typer
 from rich.table import Table
 
 from shared.errors import ConflictError
-from shared.signing.enrolment import registered_files
-from shared.signing.keys import fingerprint
-from shared.signing.registry import Registry, read_registry, write_registry
+from shared.protocol.signing.enrolment import registered_files
+from shared.protocol.signing.keys import fingerprint
+from shared.protocol.signing.registry import Registry, read_registry, write_registry
 from simulation.cli.options import AsJson, print_json
 from simulation.console import OUT
 

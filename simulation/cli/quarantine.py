@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from shared.schemas import MemberOut
+from shared.protocol.schemas import MemberOut
 from shared.web.calling import Calling
 from simulation import operate
 from simulation.cli.options import AsJson, Authority, Certificate, CertificateKey, print_json

@@ -13,9 +13,9 @@ from aggregator_service.settings import aggregator_settings
 from client_service.__main__ import serve as serve_client
 from client_service.settings import client_settings
 from shared.errors import FederationError
+from shared.method.settings import PRESET_ROUNDS, method_settings, validated
 from shared.new_files import create_secret
-from shared.schemas import RunIn
-from shared.settings import PRESET_ROUNDS, method_settings, validated
+from shared.protocol.schemas import RunIn
 from shared.web.address import require_port
 from shared.web.calling import Calling
 from simulation.certificates import AUTHORITY, DAYS, development, write

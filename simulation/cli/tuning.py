@@ -12,7 +12,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from shared.settings import MethodSettings, method_settings
+from shared.method.settings import MethodSettings, method_settings
 from simulation.cli.options import (
     OURS,
     AsJson,

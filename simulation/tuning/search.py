@@ -16,7 +16,7 @@ from optuna.trial import TrialState
 from client_service.device import DeviceWish
 from client_service.shard import read_shard
 from shared.errors import FederationError, SettingsError
-from shared.settings import MethodSettings, validated
+from shared.method.settings import MethodSettings, validated
 from simulation.experiment import Experiment
 from simulation.tuning.spaces import Space
 from simulation.tuning.trial import validate

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
 from shared.errors import SettingsError
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
 
 Space = dict[str, BaseDistribution]

@@ -26,15 +26,15 @@ from safetensors.numpy import load
 
 from aggregator_service.app import create_app
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
-from shared.heads import dressed
-from shared.parameters import Float32
-from shared.schemas import Declaration
-from shared.settings import AnchorSettings, MethodSettings
-from shared.signing.enrolment import public_file
-from shared.signing.keys import PrivateKey, new_key, public_pem
-from shared.signing.messages import NONCE_BYTES, Signatory, Target, sign
-from shared.strategy import Parameters
-from shared.wire import MEDIA_TYPE, encode
+from shared.method.declaration import Declaration
+from shared.method.exchanged import Parameters
+from shared.method.parameters import Float32
+from shared.method.settings import AnchorSettings, MethodSettings
+from shared.protocol.heads import dressed
+from shared.protocol.signing.enrolment import public_file
+from shared.protocol.signing.keys import PrivateKey, new_key, public_pem
+from shared.protocol.signing.messages import NONCE_BYTES, Signatory, Target, sign
+from shared.protocol.wire import MEDIA_TYPE, encode
 
 TOKEN = "operator-token-of-the-tests"
 # gamma = 1: M may be anything from 0 to pi.

@@ -11,8 +11,8 @@ import anyio
 import numpy as np
 import pytest
 
-from shared.parameters import Float32, initial_parameters
-from shared.wire import MEDIA_TYPE
+from shared.method.parameters import Float32, initial_parameters
+from shared.protocol.wire import MEDIA_TYPE
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Federation, Running

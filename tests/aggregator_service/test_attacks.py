@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from shared.parameters import Arrays, Float32
-from shared.strategy import Parameters
-from shared.wire import decode, encode
+from shared.method.exchanged import Parameters
+from shared.method.parameters import Arrays, Float32
+from shared.protocol.wire import decode, encode
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Federation, Running

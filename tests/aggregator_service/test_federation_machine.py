@@ -29,7 +29,7 @@ from safetensors.numpy import load
 from aggregator_service.app import create_app
 from aggregator_service.settings import aggregator_settings
 from shared.errors import ConflictError, NotFoundError, RoundClosedError
-from shared.schemas import RoundOut, RunHistoryOut
+from shared.protocol.schemas import RoundOut, RunHistoryOut
 from tests.aggregator_service.conftest import METHOD, TOKEN, Federation
 from tests.aggregator_service.model import DEADLINE_SECONDS, NAMES, Model
 

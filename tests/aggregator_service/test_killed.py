@@ -14,8 +14,8 @@ import httpx
 import numpy as np
 import pytest
 
-from shared.parameters import Float32
-from shared.settings import AnchorSettings, MethodSettings
+from shared.method.parameters import Float32
+from shared.method.settings import AnchorSettings, MethodSettings
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Federation, Served

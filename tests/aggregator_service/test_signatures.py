@@ -13,9 +13,9 @@ from aggregator_service.storage.disk import Disk
 from aggregator_service.storage.keys import Keys
 from aggregator_service.storage.nonces import Nonces
 from shared.errors import AuthenticationError, ClockError, ReplayError
-from shared.signing.enrolment import enrol
-from shared.signing.keys import read_private
-from shared.signing.messages import Signatory, Target, sign
+from shared.protocol.signing.enrolment import enrol
+from shared.protocol.signing.keys import read_private
+from shared.protocol.signing.messages import Signatory, Target, sign
 
 WINDOW = 60
 START = 1_700_000_000.0

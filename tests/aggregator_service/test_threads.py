@@ -10,7 +10,7 @@ import sys
 PROGRAM = """
 import json
 from threadpoolctl import threadpool_info
-from shared import anchor
+from shared.method import anchor
 from aggregator_service.threads import multiply_alone
 
 def threads():

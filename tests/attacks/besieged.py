@@ -18,13 +18,13 @@ from typing import Any
 import httpx
 
 from aggregator_service.settings import aggregator_settings
-from shared.heads import CONSTANT
-from shared.schemas import Declaration
-from shared.settings import AnchorSettings, MethodSettings
-from shared.signing.enrolment import public_file
-from shared.signing.keys import PrivateKey, new_key, public_pem
-from shared.signing.messages import NONCE_BYTES, Signatory, Target, sign
-from shared.wire import MEDIA_TYPE
+from shared.method.declaration import Declaration
+from shared.method.settings import AnchorSettings, MethodSettings
+from shared.protocol.heads import CONSTANT
+from shared.protocol.signing.enrolment import public_file
+from shared.protocol.signing.keys import PrivateKey, new_key, public_pem
+from shared.protocol.signing.messages import NONCE_BYTES, Signatory, Target, sign
+from shared.protocol.wire import MEDIA_TYPE
 
 HOST, TOKEN = "127.0.0.1", "0123456789-token-of-the-attacks"
 MOST_MEBIBYTES = 100.0  # above the idle size, whatever is done to it

@@ -14,7 +14,7 @@ from client_service.boundary import aggregator, pace
 from client_service.boundary.pace import Pace
 from client_service.settings import client_settings
 from shared import timeouts
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
 from tests.attacks.hasty import LEAST, Answer, Attacked, Hasty, VirtualTime, told
 
 if TYPE_CHECKING:

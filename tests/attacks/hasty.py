@@ -14,8 +14,8 @@ import httpx
 
 from client_service.boundary.ledger import LEDGER, follow_chain
 from client_service.records import verify_records
-from shared.schemas import JoinOut, RunOut
-from shared.signing.keys import read_private
+from shared.protocol.schemas import JoinOut, RunOut
+from shared.protocol.signing.keys import read_private
 
 CALL_SECONDS = 0.037  # of one call that is answered at once, as it was measured over loopback
 MINUTES_5 = 300.0

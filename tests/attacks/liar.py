@@ -17,19 +17,20 @@ import anyio
 import httpx
 import numpy as np
 
-from shared.anchor import declared_size, draw_anchor
-from shared.masked_wire import decode_masked
-from shared.parameters import initial_parameters
-from shared.schemas import AnchorOut, Declaration, JoinOut, ReceiptOut, RunOut
-from shared.secure import recovery, server
-from shared.secure.common import digest_anchor, digest_method, digest_start
-from shared.secure.messages import Common, Consent, PublicKeys, SealedShares, ShareCheck, Terms, UnmaskAnswer
-from shared.secure.server import PHASES, SecureRound
-from shared.settings import MethodSettings
-from shared.signing.answers import sign_answer
-from shared.signing.keys import PrivateKey, raw_hex
-from shared.strategy import Parameters
-from shared.wire import MEDIA_TYPE, decode, encode
+from shared.method.anchor import declared_size, draw_anchor
+from shared.method.declaration import Declaration
+from shared.method.exchanged import Parameters
+from shared.method.parameters import initial_parameters
+from shared.method.settings import MethodSettings
+from shared.protocol.masked_wire import decode_masked
+from shared.protocol.schemas import AnchorOut, JoinOut, ReceiptOut, RunOut
+from shared.protocol.secure import recovery, server
+from shared.protocol.secure.common import digest_anchor, digest_method, digest_start
+from shared.protocol.secure.messages import Common, Consent, PublicKeys, SealedShares, ShareCheck, Terms, UnmaskAnswer
+from shared.protocol.secure.server import PHASES, SecureRound
+from shared.protocol.signing.answers import sign_answer
+from shared.protocol.signing.keys import PrivateKey, raw_hex
+from shared.protocol.wire import MEDIA_TYPE, decode, encode
 
 JSON = "application/json"
 OWN = re.compile(r"/v1/runs/(?P<run>run-[0-9]+)/rounds/(?P<round>[0-9]+)/(?:clients/(?P<client>[^/]+)/)?(?P<call>\w+)")

@@ -13,10 +13,10 @@ import pytest
 
 from client_service.participation import Participation
 from client_service.settings import ClientSettings, client_settings
-from shared.signing.enrolment import kept_pair
-from shared.signing.keys import private_pem, public_pem
-from shared.signing.registry import write_registry
-from shared.strategy import Parameters
+from shared.method.exchanged import Parameters
+from shared.protocol.signing.enrolment import kept_pair
+from shared.protocol.signing.keys import private_pem, public_pem
+from shared.protocol.signing.registry import write_registry
 from tests.attacks.liar import Liar
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
 from tests.attacks.damaging import Change, both, cut, damaged, lines_of, refusal, remove, write_anew
 from tests.client_service.asking import federated, finished
 

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from client_service.boundary.pace import BURST
-from shared.schemas import RunOut
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
+from shared.protocol.schemas import RunOut
 from tests.attacks.hasty import LEAST, MINUTES_5, Answer, Attacked, entries_of, joined, problem, require_whole, said
 
 pytestmark = pytest.mark.anyio

@@ -17,9 +17,9 @@ import pytest
 
 from aggregator_service.rounds.quarantine import Quarantines
 from client_service.boundary.aggregator import Aggregator
-from shared.secure import client
-from shared.secure.identities import sign_share
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
+from shared.protocol.secure import client
+from shared.protocol.secure.identities import sign_share
 from simulation.experiment import Experiment
 from simulation.run import in_process
 

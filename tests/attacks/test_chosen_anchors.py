@@ -16,12 +16,12 @@ import pytest
 
 from client_service.anchors import NAME, AnchorQuestion, KnownAnchors
 from client_service.boundary.ledger import Ledger
-from shared.anchor import declared_size, draw_anchor
-from shared.divergence import comparable, divergence, kernel, round_divergence
 from shared.errors import PrivacyError
-from shared.schemas import AnchorOut
-from shared.settings import AnchorSettings, MethodSettings
-from shared.signing.keys import new_key
+from shared.method.anchor import declared_size, draw_anchor
+from shared.method.divergence import comparable, divergence, kernel, round_divergence
+from shared.method.settings import AnchorSettings, MethodSettings
+from shared.protocol.schemas import AnchorOut
+from shared.protocol.signing.keys import new_key
 from shared.strategies import build_strategy
 from tests.attacks.liar import Liar
 from tests.attacks.misled import misled

@@ -18,8 +18,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from client_service.participation import Participation
-from shared.parameters import Float32
-from shared.settings import MethodSettings
+from shared.method.parameters import Float32
+from shared.method.settings import MethodSettings
 from simulation.experiment import Experiment
 from simulation.federation import Federation
 from simulation.run import in_process

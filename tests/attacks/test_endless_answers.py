@@ -19,10 +19,10 @@ from client_service.boundary.aggregator import Aggregator, connected
 from client_service.boundary.gate import Boundary
 from client_service.boundary.ledger import Ledger
 from shared.errors import FederationError, ProtocolError, TooLargeError
-from shared.schemas import Declaration
-from shared.secure.messages import Roster
-from shared.settings import MethodSettings
-from shared.signing.keys import new_key
+from shared.method.declaration import Declaration
+from shared.method.settings import MethodSettings
+from shared.protocol.secure.messages import Roster
+from shared.protocol.signing.keys import new_key
 from shared.strategies import build_strategy
 from shared.timeouts import CallLimits
 from tests.attacks.test_many_empty_tensors import WIDE, many_empty_tensors

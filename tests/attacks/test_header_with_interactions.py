@@ -19,12 +19,12 @@ import pytest
 
 from aggregator_service.app import create_app
 from aggregator_service.settings import aggregator_settings
-from shared.heads import CONSTANT, Said
-from shared.schemas import JoinIn
-from shared.settings import AnchorSettings, MethodSettings
-from shared.signing.enrolment import kept_pair, register
-from shared.signing.keys import read_private
-from shared.signing.messages import Signatory, Target, sign
+from shared.method.settings import AnchorSettings, MethodSettings
+from shared.protocol.heads import CONSTANT, Said
+from shared.protocol.schemas import JoinIn
+from shared.protocol.signing.enrolment import kept_pair, register
+from shared.protocol.signing.keys import read_private
+from shared.protocol.signing.messages import Signatory, Target, sign
 from shared.web.server import build_server
 
 TOKEN = "operator-token-of-the-tests"

@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from shared.errors import SettingsError
-from shared.settings import MethodSettings
-from shared.signing.answers import sign_answer
-from shared.signing.keys import PrivateKey, new_key
+from shared.method.settings import MethodSettings
+from shared.protocol.signing.answers import sign_answer
+from shared.protocol.signing.keys import PrivateKey, new_key
 from shared.strategies import build_strategy
 from tests.attacks.liar import Liar
 from tests.attacks.misled import members_of, misled, settings_of

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.secure import client, server
-from shared.settings import MethodSettings
-from shared.signing.keys import new_key
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
+from shared.protocol.secure import client, server
+from shared.protocol.signing.keys import new_key
 from shared.strategies import build_strategy
-from shared.strategy import Parameters
 from tests.attacks.liar import Liar, largest_difference
 from tests.attacks.misled import misled
 

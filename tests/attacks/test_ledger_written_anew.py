@@ -17,7 +17,7 @@ import pytest
 from audit import collect
 from audit.case import open_case
 from audit.report import report
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
 from tests.attacks.damaging import chain
 from tests.client_service.asking import federated, finished
 

@@ -15,7 +15,7 @@ import pytest
 
 from client_service.boundary.signing_key import own_key
 from client_service.records import adopt_records
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
 from tests.attacks.test_account_cut import NOISED
 from tests.client_service.asking import federated, finished, read, uploads
 

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from shared.settings import MethodSettings
-from shared.signing.enrolment import enrol
-from shared.signing.keys import read_private
+from shared.method.settings import MethodSettings
+from shared.protocol.signing.enrolment import enrol
+from shared.protocol.signing.keys import read_private
 from simulation.experiment import Experiment
 from simulation.federation import Outcome, Progress, conduct
 from simulation.processes import addresses, connected, processes

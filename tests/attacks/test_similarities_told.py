@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from client_service.sending import unlike_starts
-from shared.settings import MethodSettings
-from shared.signing.keys import new_key
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
+from shared.protocol.signing.keys import new_key
 from shared.strategies import build_strategy
-from shared.strategy import Parameters
 from tests.attacks.liar import Liar
 from tests.attacks.misled import Misled, misled
 

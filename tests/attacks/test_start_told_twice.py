@@ -14,12 +14,12 @@ import httpx
 import numpy as np
 import pytest
 
-from shared.parameters import initial_parameters
-from shared.settings import MethodSettings
-from shared.signing.keys import new_key
+from shared.method.exchanged import Parameters
+from shared.method.parameters import initial_parameters
+from shared.method.settings import MethodSettings
+from shared.protocol.signing.keys import new_key
+from shared.protocol.wire import MEDIA_TYPE, encode
 from shared.strategies import build_strategy
-from shared.strategy import Parameters
-from shared.wire import MEDIA_TYPE, encode
 from tests.attacks.liar import Liar
 from tests.attacks.misled import misled
 

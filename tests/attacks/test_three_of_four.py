@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from shared.settings import MethodSettings
-from shared.signing.keys import new_key
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
+from shared.protocol.signing.keys import new_key
 from shared.strategies import build_strategy
-from shared.strategy import Parameters
 from tests.attacks.liar import Liar
 from tests.attacks.misled import misled
 

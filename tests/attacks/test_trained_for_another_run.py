@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from shared.settings import MethodSettings
-from shared.signing.keys import new_key
+from shared.method.settings import MethodSettings
+from shared.protocol.signing.keys import new_key
 from shared.strategies import build_strategy
 from tests.attacks.liar import Liar, largest_difference
 from tests.attacks.misled import misled

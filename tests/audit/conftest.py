@@ -26,10 +26,12 @@ from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.ledger import Ledger
 from client_service.boundary.signing_key import own_key
 from client_service.settings import ClientSettings, client_settings
-from shared.heads import USER_AGENT
-from shared.schemas import (
+from shared.method.declaration import Declaration, TensorSpec
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
+from shared.protocol.heads import USER_AGENT
+from shared.protocol.schemas import (
     ArrivalOut,
-    Declaration,
     JoinIn,
     JoinOut,
     ParticipantOut,
@@ -37,13 +39,10 @@ from shared.schemas import (
     RoundOut,
     RunHistoryOut,
     RunIn,
-    TensorSpec,
 )
-from shared.settings import MethodSettings
-from shared.signing.keys import new_key
-from shared.signing.messages import Signatory
-from shared.strategy import Parameters
-from shared.wire import MEDIA_TYPE, encode
+from shared.protocol.signing.keys import new_key
+from shared.protocol.signing.messages import Signatory
+from shared.protocol.wire import MEDIA_TYPE, encode
 
 if TYPE_CHECKING:
     from conftest import Opened, Silos

@@ -23,7 +23,7 @@ from audit.case import open_case
 from audit.collect import of_aggregator, of_client
 from audit.report import Report, report
 from client_service.settings import client_settings
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
 from shared.web.server import build_server
 
 if TYPE_CHECKING:

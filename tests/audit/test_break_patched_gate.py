@@ -17,7 +17,7 @@ from client_service.boundary import self_check
 from client_service.boundary.code import WAY_OUT, folder_of
 from client_service.boundary.gate import GateTransport
 from client_service.settings import client_settings
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
 
 if TYPE_CHECKING:
     import httpx

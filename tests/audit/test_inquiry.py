@@ -22,7 +22,7 @@ from audit.probes.network import Outside
 from audit.probes.standing import Standing
 from audit.report import report
 from shared.errors import DataError, FederationError, ProtocolError, SettingsError, TooLargeError, UnavailableError
-from shared.signing.enrolment import Pair
+from shared.protocol.signing.enrolment import Pair
 
 if TYPE_CHECKING:
     from conftest import Federation, Parts, Running, Until

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from client_service.boundary.ledger import Ledger
-from shared.schemas import Counts, JoinIn
+from shared.method.declaration import Counts
+from shared.protocol.schemas import JoinIn
 
 if TYPE_CHECKING:
     from conftest import Entry, Tampered

@@ -10,7 +10,7 @@ import pytest
 from audit.evidence import Sent
 from audit.matching import Sending, from_ledger, from_probes, match
 from client_service.boundary.crossings import Attempt
-from shared.schemas import ArrivalOut
+from shared.protocol.schemas import ArrivalOut
 
 NOTHING = hashlib.sha256(b"").hexdigest()
 ONE, TWO = "1" * 64, "2" * 64

@@ -22,11 +22,12 @@ from audit.evidence import Evidence
 from audit.report import Report, report
 from client_service.boundary.aggregator import Aggregator
 from client_service.participation import Participation
-from shared.heads import CONSTANT
-from shared.schemas import Declaration, ReceiptOut
-from shared.signing.messages import Target, sign
-from shared.strategy import Parameters
-from shared.wire import MEDIA_TYPE, encode
+from shared.method.declaration import Declaration
+from shared.method.exchanged import Parameters
+from shared.protocol.heads import CONSTANT
+from shared.protocol.schemas import ReceiptOut
+from shared.protocol.signing.messages import Target, sign
+from shared.protocol.wire import MEDIA_TYPE, encode
 
 if TYPE_CHECKING:
     from conftest import Federation, Running, Until

@@ -16,7 +16,8 @@ from audit.probes import bodies
 from audit.records import MOST_REFUSED
 from audit.report import Report
 from shared.errors import DataError
-from shared.schemas import ArrivalOut, Declaration
+from shared.method.declaration import Declaration
+from shared.protocol.schemas import ArrivalOut
 
 if TYPE_CHECKING:
     from conftest import Tampered

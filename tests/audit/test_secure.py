@@ -16,9 +16,9 @@ from audit.evidence import Evidence, now
 from audit.probes import gate, uploads
 from audit.report import report
 from client_service.boundary.ledger import Ledger
-from shared.schemas import ArrivalsOut, RunHistoryOut
-from shared.signing.keys import read_private
-from shared.signing.messages import Signatory
+from shared.protocol.schemas import ArrivalsOut, RunHistoryOut
+from shared.protocol.signing.keys import read_private
+from shared.protocol.signing.messages import Signatory
 from simulation.experiment import Experiment
 from simulation.federation import conduct
 from simulation.run import in_process

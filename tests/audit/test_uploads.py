@@ -16,9 +16,9 @@ from audit.evidence import Evidence, Probe
 from audit.probes import bodies, gate, uploads
 from audit.probes.uploads import Intruder, Place
 from audit.report import report
-from shared.schemas import Declaration, TensorSpec
-from shared.signing.keys import new_key
-from shared.signing.messages import Signatory
+from shared.method.declaration import Declaration, TensorSpec
+from shared.protocol.signing.keys import new_key
+from shared.protocol.signing.messages import Signatory
 
 if TYPE_CHECKING:
     from conftest import Federation, Running, Until

@@ -13,7 +13,7 @@ from benchmarks.harness.cells import Cell, settings_hash
 from benchmarks.harness.measure import Work
 from benchmarks.harness.plan import REVISION, UNTRAINED, Plan, read_plan
 from benchmarks.harness.store import Line
-from shared.settings import method_settings
+from shared.method.settings import method_settings
 
 Answer = Callable[[Cell], Line]
 CONFIG = """

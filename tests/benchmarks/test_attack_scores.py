@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from benchmarks.attacks.attack import attack
 from benchmarks.attacks.scores import area, judged
-from shared.graph import Float64
+from shared.method.graph import Float64
 
 TARGETS = 6
 SHADOWS = 400

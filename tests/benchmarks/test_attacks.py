@@ -23,9 +23,9 @@ from benchmarks.attacks.worlds import Target, compared, distance, pair_of, whole
 from benchmarks.harness.special import run_alone
 from client_service.privacy.accountant import planned
 from shared.errors import DataError
-from shared.parameters import ITEM_TABLE
-from shared.schemas import TensorSpec
-from shared.strategy import Parameters
+from shared.method.declaration import TensorSpec
+from shared.method.exchanged import Parameters
+from shared.method.parameters import ITEM_TABLE
 
 CONFIG: dict[str, Any] = {
     "seed": 0,

@@ -13,7 +13,7 @@ from benchmarks.harness.plan import Row, read_plan
 from benchmarks.harness.special import special
 from client_service.privacy.accountant import planned
 from client_service.privacy.settings import PrivacySettings
-from shared.settings import validated
+from shared.method.settings import validated
 
 PLAN = read_plan("privacy")
 NOISED = [row for row in PLAN.methods if row.privacy]

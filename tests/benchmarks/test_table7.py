@@ -12,7 +12,7 @@ from benchmarks.common import markdown, paper_figures, source
 from benchmarks.table7.run import PAPER_ROWS, SHOWN, check, render, run
 from benchmarks.table7.structure import entropy, figures, laplacian_eigenvalues
 from shared.errors import DataError, SettingsError
-from shared.graph import normalised
+from shared.method.graph import normalised
 from simulation.groups import METHODS
 from simulation.source import Cut, Shards, cut_shards
 

@@ -19,9 +19,9 @@ from benchmarks.theorems.blocks import (
 )
 from benchmarks.theorems.run import check, render, run
 from benchmarks.theorems.smoothness import both_sides
-from shared.divergence import divergence, kernel
 from shared.errors import SettingsError
-from shared.graph import normalised
+from shared.method.divergence import divergence, kernel
+from shared.method.graph import normalised
 
 EQUAL = Model(communities=4, within=(0.6, 0.6), between=0.1)
 

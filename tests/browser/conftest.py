@@ -21,7 +21,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.wait import WebDriverWait
 
 from client_service.shard import write_shard
-from shared.settings import AnchorSettings, MethodSettings
+from shared.method.settings import AnchorSettings, MethodSettings
 from simulation.experiment import Experiment
 from simulation.processes import addresses, connected, processes
 

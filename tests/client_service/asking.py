@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from aggregator_service.app import create_app
 from aggregator_service.settings import aggregator_settings
 from client_service.settings import ClientSettings, client_settings
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
 
 if TYPE_CHECKING:
     from conftest import LeapingClock

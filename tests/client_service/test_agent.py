@@ -24,10 +24,10 @@ from client_service.boundary.ledger import Ledger
 from client_service.learning.interrupt import Interrupted
 from client_service.participation import Participation
 from client_service.settings import client_settings
-from shared.divergence import round_divergence
-from shared.schemas import JoinOut, RunOut
-from shared.settings import MethodSettings
-from shared.signing.enrolment import Pair, register, remove
+from shared.method.divergence import round_divergence
+from shared.method.settings import MethodSettings
+from shared.protocol.schemas import JoinOut, RunOut
+from shared.protocol.signing.enrolment import Pair, register, remove
 from tests.client_service import asking
 from tests.client_service.asking import finished, read, uploads
 

@@ -21,10 +21,10 @@ from client_service.serving import checkpoint
 from client_service.serving.recommender import Limits, Recommender
 from client_service.settings import ClientSettings, client_settings
 from client_service.shard import Shard, read_shard, write_shard
-from shared.parameters import initial_parameters, mlp_specification
-from shared.schemas import Declaration
-from shared.settings import MethodSettings
-from shared.strategy import Parameters
+from shared.method.declaration import Declaration
+from shared.method.exchanged import Parameters
+from shared.method.parameters import initial_parameters, mlp_specification
+from shared.method.settings import MethodSettings
 
 if TYPE_CHECKING:
     from conftest import Opened, Silos, Until

@@ -17,7 +17,7 @@ from client_service.models.start import Filter
 from client_service.participation import Participation, Place
 from client_service.serving.recommender import Recommender
 from client_service.shard import Shard
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
 
 MADE = Choice(start=Filter(8, 0.4, 0.3), recipe=Recipe(3.0, 1.0, Weighting((4,), 0.3, 0.01), 0.5))
 SMALL = MethodSettings(width=4, layers=1, cutoff=12, negatives=4, catalogue=40)

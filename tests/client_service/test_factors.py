@@ -21,11 +21,11 @@ from client_service.serving.recommend import fold_in, snapshot
 from client_service.serving.recommender import freeze
 from client_service.shard import Shard
 from shared.errors import SettingsError
-from shared.parameters import ITEM_TABLE
-from shared.settings import MethodSettings
-from shared.spectrum import low_spectrum
+from shared.method.exchanged import Parameters
+from shared.method.parameters import ITEM_TABLE
+from shared.method.settings import MethodSettings
+from shared.method.spectrum import low_spectrum
 from shared.strategies import STRATEGIES
-from shared.strategy import Parameters
 
 CATALOGUE = 50
 KINDS = {"fedmf": "mf", "f2mf": "mf", "pfedrec": "pfedrec", "fedrap": "fedrap"} | {

@@ -22,7 +22,7 @@ from client_service.learning.filters import (
 )
 from client_service.models.start import Filter
 from client_service.shard import Shard
-from shared.spectrum import low_spectrum
+from shared.method.spectrum import low_spectrum
 
 
 def ranking(scores: np.ndarray, seen: np.ndarray, k: int) -> list[list[int]]:

@@ -15,9 +15,9 @@ from client_service.models.fusion import Fusion, Recipe, fuse, standardised
 from client_service.models.least_squares import Weighting
 from client_service.serving.recommender import Limits, Recommender, freeze
 from client_service.shard import Shard
-from shared.parameters import Float32
-from shared.settings import MethodSettings
-from shared.spectrum import low_spectrum
+from shared.method.parameters import Float32
+from shared.method.settings import MethodSettings
+from shared.method.spectrum import low_spectrum
 
 SMALL = MethodSettings(width=4, layers=1, cutoff=12, negatives=4)
 WEIGHTING = Weighting((4,), 0.3, 0.01)

@@ -21,14 +21,15 @@ from client_service.boundary.aggregator import connected
 from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.ledger import Ledger
 from shared.errors import PrivacyError, ProtocolError, TooLargeError
-from shared.heads import USER_AGENT
-from shared.parameters import Float32
-from shared.schemas import Counts, Declaration, JoinIn, ReceiptOut, TensorSpec
-from shared.signing.keys import new_key
-from shared.signing.messages import HEADERS, Target, body_digest, holds, read
-from shared.strategy import Parameters
+from shared.method.declaration import Counts, Declaration, TensorSpec
+from shared.method.exchanged import Parameters
+from shared.method.parameters import Float32
+from shared.protocol.heads import USER_AGENT
+from shared.protocol.schemas import JoinIn, ReceiptOut
+from shared.protocol.signing.keys import new_key
+from shared.protocol.signing.messages import HEADERS, Target, body_digest, holds, read
+from shared.protocol.wire import MEDIA_TYPE, encode
 from shared.timeouts import CallLimits
-from shared.wire import MEDIA_TYPE, encode
 
 pytestmark = pytest.mark.anyio
 

@@ -16,9 +16,10 @@ from client_service.boundary.headed_ledger import LAG, HeadedLedger
 from client_service.boundary.ledger import LEDGER, Ledger
 from client_service.boundary.ledger_heads import NAME, LedgerHead, LedgerHeads
 from shared.errors import DataError
-from shared.heads import USER_AGENT
-from shared.schemas import Declaration, JoinIn
-from shared.signing.keys import new_key
+from shared.method.declaration import Declaration
+from shared.protocol.heads import USER_AGENT
+from shared.protocol.schemas import JoinIn
+from shared.protocol.signing.keys import new_key
 
 KEY = new_key()
 

@@ -10,7 +10,7 @@ import pytest
 
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
 
 if TYPE_CHECKING:
     from conftest import Opened, Silos

@@ -18,7 +18,7 @@ from client_service.app import create_app
 from client_service.callers import Keys
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
 from shared.web.pace import Buckets
 
 if TYPE_CHECKING:

@@ -18,11 +18,12 @@ from client_service.boundary.aggregator import connected
 from client_service.boundary.gate import Boundary
 from client_service.boundary.ledger import GENESIS, Ledger
 from shared.errors import DataError
-from shared.schemas import Declaration, ReceiptOut, TensorSpec
-from shared.signing.keys import new_key
-from shared.strategy import Parameters
+from shared.method.declaration import Declaration, TensorSpec
+from shared.method.exchanged import Parameters
+from shared.protocol.schemas import ReceiptOut
+from shared.protocol.signing.keys import new_key
+from shared.protocol.wire import encode
 from shared.timeouts import CallLimits
-from shared.wire import encode
 
 LINES = 5
 

@@ -11,8 +11,8 @@ import pytest
 from aggregator_service.app import create_app
 from aggregator_service.settings import aggregator_settings
 from client_service.settings import client_settings
-from shared.schemas import RunIn
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
+from shared.protocol.schemas import RunIn
 
 if TYPE_CHECKING:
     from conftest import Opened, Silos, Until

@@ -14,12 +14,13 @@ import client_service.learning.local
 from client_service.learning.local import LocalTraining, Moment
 from client_service.models.start import Filter
 from client_service.shard import Shard
-from shared.divergence import kernel, round_divergence
-from shared.parameters import Float32, digest, initial_parameters, mlp_specification
-from shared.settings import MethodSettings
-from shared.spectrum import low_spectrum
+from shared.method.divergence import kernel, round_divergence
+from shared.method.exchanged import Parameters
+from shared.method.parameters import Float32, digest, initial_parameters, mlp_specification
+from shared.method.settings import MethodSettings
+from shared.method.spectrum import low_spectrum
 from shared.strategies import STRATEGIES
-from shared.strategy import LocalClient, Parameters
+from shared.strategies.strategy import LocalClient
 
 CPU = torch.device("cpu")
 UNIFORM = np.full(12, 1 / 12)

@@ -22,8 +22,8 @@ from client_service.pages.standing import sizes, standing
 from client_service.schemas import QualityOut, RoundQuality, SpectrumOut, StatusOut
 from client_service.settings import ClientSettings, client_settings
 from client_service.shard import write_shard
-from shared.schemas import Declaration, TensorSpec
-from shared.settings import MethodSettings
+from shared.method.declaration import Declaration, TensorSpec
+from shared.method.settings import MethodSettings
 from simulation.experiment import Experiment
 from simulation.federation import Progress, conduct
 from simulation.run import in_process

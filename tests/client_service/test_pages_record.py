@@ -12,7 +12,7 @@ from client_service.boundary.ledger import STRIDE, Ledger
 from client_service.pages import record as subject
 from client_service.pages.journal import journal
 from client_service.pages.record import Record, Summary, Total
-from shared.schemas import Declaration, TensorSpec
+from shared.method.declaration import Declaration, TensorSpec
 
 DECLARATION = Declaration(strategy="lpsfed", tensors=(TensorSpec(name="w", shape=(2, 3)),), scalars=("rho",))
 TENSOR = {"name": "w", "dtype": "F32", "shape": [2, 3], "bytes": 24, "sha256": "ab"}

@@ -7,11 +7,11 @@ import torch
 
 from client_service.learning.local import LocalTraining
 from client_service.shard import Shard
-from shared.parameters import Float32
-from shared.settings import MethodSettings
-from shared.spectrum import low_spectrum
+from shared.method.exchanged import Parameters
+from shared.method.parameters import Float32
+from shared.method.settings import MethodSettings
+from shared.method.spectrum import low_spectrum
 from shared.strategies import build_strategy
-from shared.strategy import Parameters
 
 METHOD = MethodSettings(width=3, layers=1, cutoff=16, negatives=4, mlp_learning_rate=1e-2, local_epochs=40)
 

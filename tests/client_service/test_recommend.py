@@ -17,9 +17,9 @@ from client_service.models.model import Ingredients
 from client_service.models.start import Filter, start_at
 from client_service.serving.recommend import Predictor, Ranker, Side, fold_in, snapshot
 from client_service.shard import Shard
-from shared.parameters import initial_parameters, mlp_specification
-from shared.settings import MethodSettings
-from shared.spectrum import low_spectrum
+from shared.method.parameters import initial_parameters, mlp_specification
+from shared.method.settings import MethodSettings
+from shared.method.spectrum import low_spectrum
 
 METHOD = MethodSettings(width=4, layers=2, cutoff=9)
 

@@ -8,7 +8,7 @@ import pytest
 
 from client_service.settings import Policy, allowed, client_settings
 from shared.errors import PrivacyError, SettingsError
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
 from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
 
 NEEDED = {"name": "east", "shard": "/shard", "state_directory": "/state"}

@@ -16,7 +16,7 @@ from client_service.schemas import RecommendationsOut
 from client_service.serving.recommender import Limits, Recommender, Served, freeze
 from client_service.shard import Shard, read_shard, write_shard
 from shared.errors import NotFoundError
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
 
 if TYPE_CHECKING:
     from conftest import Silos

@@ -8,8 +8,8 @@ import pytest
 
 from client_service.boundary.signing_key import own_key
 from shared.errors import SettingsError
-from shared.signing.enrolment import make_pair
-from shared.signing.keys import fingerprint, read_public
+from shared.protocol.signing.enrolment import make_pair
+from shared.protocol.signing.keys import fingerprint, read_public
 
 
 def test_the_key_lies_with_the_state_or_where_the_settings_say(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 import client_service.learning.spectra
 from client_service.learning.spectra import cached_spectrum
 from client_service.shard import Shard
-from shared.spectrum import Spectrum, low_spectrum
+from shared.method.spectrum import Spectrum, low_spectrum
 
 
 @pytest.fixture

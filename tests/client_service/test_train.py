@@ -15,10 +15,10 @@ from client_service.learning.sampling import PairSampler
 from client_service.learning.train import TABLE_STEPS, build_optimiser, fit_tables, pair_loss, popularity_loss
 from client_service.models.popularity import PopularityTables
 from client_service.shard import Shard
-from shared.parameters import digest, initial_parameters, mlp_specification
-from shared.settings import MethodSettings
-from shared.spectrum import Spectrum, low_spectrum
-from shared.strategy import Parameters
+from shared.method.exchanged import Parameters
+from shared.method.parameters import digest, initial_parameters, mlp_specification
+from shared.method.settings import MethodSettings
+from shared.method.spectrum import Spectrum, low_spectrum
 
 CPU = torch.device("cpu")
 BASE: dict[str, Any] = {"width": 4, "layers": 1, "cutoff": 8, "batch_size": 64, "negatives": 8}

@@ -26,11 +26,12 @@ from client_service.training_checkpoint import (
     keep_training,
     kept_training,
 )
-from shared.parameters import Float32, initial_parameters
-from shared.settings import MethodSettings
-from shared.spectrum import low_spectrum
+from shared.method.exchanged import Parameters
+from shared.method.parameters import Float32, initial_parameters
+from shared.method.settings import MethodSettings
+from shared.method.spectrum import low_spectrum
 from shared.strategies import STRATEGIES, build_strategy
-from shared.strategy import Parameters, Strategy
+from shared.strategies.strategy import Strategy
 
 CPU = torch.device("cpu")
 METHOD = MethodSettings(width=3, layers=1, cutoff=16, negatives=4, batch_size=64, catalogue=40)

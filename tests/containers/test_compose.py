@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from shared.schemas import RunIn
+from shared.protocol.schemas import RunIn
 from simulation.operate import follow
 from simulation.operator_calls import operating
 

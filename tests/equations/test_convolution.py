@@ -11,8 +11,8 @@ from scipy import sparse
 
 from client_service.models.lgcn import LGCN, _RowsAndProjection
 from client_service.models.model import Ingredients
-from shared.settings import MethodSettings
-from shared.spectrum import low_spectrum
+from shared.method.settings import MethodSettings
+from shared.method.spectrum import low_spectrum
 
 Graph = sparse.csr_array
 METHOD = MethodSettings(width=5, layers=3, cutoff=6)

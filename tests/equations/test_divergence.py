@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from shared.divergence import comparable, divergence, kernel
-from shared.graph import Float64
+from shared.method.divergence import comparable, divergence, kernel
+from shared.method.graph import Float64
 
 UNIFORM = np.full(8, 0.7)
 STEP = np.array([0.2] * 4 + [0.6] * 4)

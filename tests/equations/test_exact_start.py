@@ -12,9 +12,9 @@ from scipy import sparse
 from client_service.models.lgcn import LGCN
 from client_service.models.model import Ingredients
 from client_service.models.start import Filter, start_at
-from shared.parameters import initial_parameters, mlp_specification
-from shared.settings import MethodSettings
-from shared.spectrum import Spectrum, low_spectrum
+from shared.method.parameters import initial_parameters, mlp_specification
+from shared.method.settings import MethodSettings
+from shared.method.spectrum import Spectrum, low_spectrum
 
 Graph = sparse.csr_array
 METHOD = MethodSettings(width=4, layers=2, cutoff=8)

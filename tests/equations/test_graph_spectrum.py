@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-import shared.spectrum
-from shared.graph import degrees, interaction_matrix, normalised, power
-from shared.spectrum import Spectrum, low_spectrum
+import shared.method.spectrum
+from shared.method.graph import degrees, interaction_matrix, normalised, power
+from shared.method.spectrum import Spectrum, low_spectrum
 
 Graph = sparse.csr_array
 
@@ -115,15 +115,15 @@ def test_the_iterative_solver_gives_what_the_dense_one_gives(
 ) -> None:
     graph = drawn(300, 400, 0.05, seed=6)
     called: list[int] = []
-    iterative = shared.spectrum._iterative
-    monkeypatch.setattr(shared.spectrum, "_iterative", lambda *a: called.append(1) or iterative(*a))
+    iterative = shared.method.spectrum._iterative
+    monkeypatch.setattr(shared.method.spectrum, "_iterative", lambda *a: called.append(1) or iterative(*a))
     found = low_spectrum(graph, 12)
     assert called == [1]
     left, singular, right = np.linalg.svd(normalised(graph).toarray())
     np.testing.assert_allclose(found.singular, singular[:12], atol=1e-10)
     np.testing.assert_allclose(np.abs(np.sum(found.users * left[:, :12], axis=0)), np.ones(12), atol=1e-8)
     np.testing.assert_allclose(np.abs(np.sum(found.items * right[:12].T, axis=0)), np.ones(12), atol=1e-8)
-    monkeypatch.setattr(shared.spectrum, "DENSE_LIMIT", 300)
+    monkeypatch.setattr(shared.method.spectrum, "DENSE_LIMIT", 300)
     dense = low_spectrum(graph, 12)
     assert called == [1]
     np.testing.assert_allclose(found.basis, dense.basis, atol=1e-8)  # the signs agree too
@@ -150,7 +150,7 @@ def test_signs_are_fixed_and_the_same_graph_gives_the_same_bits(
 
 def test_a_negated_solution_is_turned_back() -> None:
     left, right = np.array([[-0.6, 0.8], [-0.8, -0.6]]), np.array([[-1.0, 0.0], [0.0, 1.0]])
-    turned = shared.spectrum._oriented(left, np.array([1.0, 0.5]), right)
+    turned = shared.method.spectrum._oriented(left, np.array([1.0, 0.5]), right)
     assert turned.items.tolist() == [[1.0, 0.0], [0.0, 1.0]]
     assert turned.users.tolist() == [[0.6, 0.8], [0.8, -0.6]]  # user and item vector turn together
 

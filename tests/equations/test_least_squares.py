@@ -9,7 +9,7 @@ from scipy import optimize, sparse
 import client_service.models.least_squares
 from client_service.models.fusion import scored
 from client_service.models.least_squares import Weighting, least_squares
-from shared.spectrum import low_spectrum
+from shared.method.spectrum import low_spectrum
 
 RNG = np.random.default_rng(5)
 GRAPH = sparse.csr_array((RNG.random((25, 18)) < 0.3).astype(np.float64))

@@ -9,8 +9,8 @@ from scipy import sparse
 from client_service.models.lgcn import LGCN
 from client_service.models.model import Ingredients
 from client_service.models.start import Filter, start_at
-from shared.settings import MethodSettings
-from shared.spectrum import low_spectrum
+from shared.method.settings import MethodSettings
+from shared.method.spectrum import low_spectrum
 
 METHOD = MethodSettings(width=3, layers=2, cutoff=4)
 GRAPH = sparse.csr_array(

@@ -17,8 +17,8 @@ from client_service.learning.losses import angle
 from client_service.models.lgcn import LGCN, Pooled
 from client_service.models.model import Ingredients
 from client_service.models.start import Filter, start_at
-from shared.settings import MethodSettings
-from shared.spectrum import low_spectrum
+from shared.method.settings import MethodSettings
+from shared.method.spectrum import low_spectrum
 
 METHOD = MethodSettings(width=2, layers=1, cutoff=3)
 GRAPH = sparse.csr_array([[1.0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]])

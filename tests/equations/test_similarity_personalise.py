@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shared.settings import MethodSettings
+from shared.method.exchanged import State, Update
+from shared.method.settings import MethodSettings
 from shared.strategies.lpsfed import lpsfed, similarities
-from shared.strategy import State, Update
 
 NAME = "pooling.output.weight"
 RHO = {"near": 0.1, "middle": 0.2, "far": 0.5}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
 from simulation.experiment import Experiment
 from simulation.run import simulate
 from tests.faults.federation import Disturbed, Ending, disturbed

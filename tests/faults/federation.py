@@ -21,7 +21,7 @@ from audit.report import Report, report
 from client_service.app import create_app as create_client
 from client_service.schemas import QualityOut, StatusOut
 from client_service.settings import ClientSettings
-from shared.schemas import ArrivalOut, RunHistoryOut
+from shared.protocol.schemas import ArrivalOut, RunHistoryOut
 from shared.web.server import build_server
 from simulation.experiment import Experiment
 from tests.faults.proxy import HOST, Proxy

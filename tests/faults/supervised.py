@@ -25,7 +25,7 @@ from anyio.abc import TaskGroup
 from pydantic import BaseModel
 
 from client_service.schemas import QualityOut, StatusOut
-from shared.schemas import RunHistoryOut
+from shared.protocol.schemas import RunHistoryOut
 from simulation.experiment import Experiment
 from tests.faults.federation import DEADLINE_SECONDS, calling, read
 from tests.faults.points import AGGREGATOR, CLIENT, ROUND, Plan

@@ -19,7 +19,7 @@ import anyio
 import pytest
 
 from client_service.boundary.ledger import Ledger
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
 from shared.timeouts import RETRY_SECONDS
 from simulation.experiment import Experiment
 from tests.faults.federation import LONGEST_SECONDS, Ending

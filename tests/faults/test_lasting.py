@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from shared.schemas import RunHistoryOut
+from shared.protocol.schemas import RunHistoryOut
 from tests.faults.federation import LONGEST_SECONDS, Disturbed, Ending, read
 from tests.faults.proxy import Fault
 

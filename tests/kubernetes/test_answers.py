@@ -14,7 +14,7 @@ import anyio
 import httpx
 import pytest
 
-from shared.signing.enrolment import kept_pair
+from shared.protocol.signing.enrolment import kept_pair
 from simulation.processes import HOST, STOP_SECONDS, free_ports
 
 if TYPE_CHECKING:

@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from shared.schemas import Declaration, TensorSpec
-from shared.secure import client, recovery, server
-from shared.secure.group import ORDER
-from shared.secure.messages import Common, Delivery, Roster, Terms, UnmaskAnswer, least_threshold
-from shared.secure.server import SecureRound
-from shared.secure.state import Begun, Checked, Ready, Sharing, read, written
-from shared.secure.vector import MaskedUpdate, Vector
-from shared.secure.verification import verify
-from shared.signing.keys import new_key
-from shared.strategy import Parameters
+from shared.method.declaration import Declaration, TensorSpec
+from shared.method.exchanged import Parameters
+from shared.protocol.secure import client, recovery, server
+from shared.protocol.secure.group import ORDER
+from shared.protocol.secure.messages import Common, Delivery, Roster, Terms, UnmaskAnswer, least_threshold
+from shared.protocol.secure.server import SecureRound
+from shared.protocol.secure.state import Begun, Checked, Ready, Sharing, read, written
+from shared.protocol.secure.vector import MaskedUpdate, Vector
+from shared.protocol.secure.verification import verify
+from shared.protocol.signing.keys import new_key
 
 S = TypeVar("S", Begun, Sharing, Checked, Ready)
 NAMES = ("ada", "bob", "cyd", "dan", "eve", "fay", "gus", "hal")
@@ -209,4 +209,4 @@ def repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
     def draw() -> int:
         return 1 + int.from_bytes(hashlib.sha256(str(next(numbers)).encode()).digest()) % (ORDER - 1)
 
-    monkeypatch.setattr("shared.secure.group.draw_scalar", draw)
+    monkeypatch.setattr("shared.protocol.secure.group.draw_scalar", draw)

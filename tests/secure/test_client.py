@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from shared.errors import ConflictError, PrivacyError, ProtocolError, RoundClosedError
-from shared.secure import client, group, server, shamir
-from shared.secure.identities import sign_message, sign_share
-from shared.secure.messages import Consents, Delivery, Roster, SealedShare, Sharers, UnmaskRequest
-from shared.secure.state import Ready, read, written
-from shared.secure.verification import verify
-from shared.signing.keys import new_key
-from shared.strategy import Parameters
+from shared.method.exchanged import Parameters
+from shared.protocol.secure import client, group, server, shamir
+from shared.protocol.secure.identities import sign_message, sign_share
+from shared.protocol.secure.messages import Consents, Delivery, Roster, SealedShare, Sharers, UnmaskRequest
+from shared.protocol.secure.state import Ready, read, written
+from shared.protocol.secure.verification import verify
+from shared.protocol.signing.keys import new_key
 
 ALL = ("ada", "bob", "cyd", "dan", "eve")
 ROUND: dict[str, Any] = {"run": "run-1", "round": 3}

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from shared.errors import PrivacyError, ProtocolError, UnavailableError
-from shared.secure import client, complaints, group, server
-from shared.secure.identities import sign_message, sign_share
-from shared.secure.messages import SealedShares, Sharers
-from shared.secure.verification import verify
-from shared.strategy import Parameters
+from shared.method.exchanged import Parameters
+from shared.protocol.secure import client, complaints, group, server
+from shared.protocol.secure.identities import sign_message, sign_share
+from shared.protocol.secure.messages import SealedShares, Sharers
+from shared.protocol.secure.verification import verify
 
 ALL = ("ada", "bob", "cyd", "dan", "eve", "fay", "gus")
 HONEST = tuple(name for name in ALL if name != "bob")

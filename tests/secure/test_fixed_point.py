@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from shared.errors import ProtocolError
-from shared.secure import fixed_point
-from shared.secure.fixed_point import LIMIT, MOST_CLIENTS, STEP, Ring
+from shared.protocol.secure import fixed_point
+from shared.protocol.secure.fixed_point import LIMIT, MOST_CLIENTS, STEP, Ring
 
 FLOATS = st.floats(-LIMIT, LIMIT, width=32)
 WEIGHTS = arrays(np.float32, array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4), elements=FLOATS)

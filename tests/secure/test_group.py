@@ -6,8 +6,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from shared.errors import ProtocolError
-from shared.secure import group
-from shared.secure.group import ORDER
+from shared.protocol.secure import group
+from shared.protocol.secure.group import ORDER
 
 BASE = bytes.fromhex("5866666666666666666666666666666666666666666666666666666666666666")  # RFC 8032: y = 4/5
 SMALL = ("00" * 32, "01" + "00" * 31, "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f")

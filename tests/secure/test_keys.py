@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from shared.errors import ProtocolError
-from shared.secure import group, keys
-from shared.secure.keys import Context
+from shared.protocol.secure import group, keys
+from shared.protocol.secure.keys import Context
 
 CONTEXT = Context(2, "run-1", 3, "ab" * 32)
 KEY, LABEL = bytes(range(32)), b"from ada to bob"

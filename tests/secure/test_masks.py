@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from shared.secure import client, fixed_point, masks, recovery
-from shared.secure.fixed_point import Ring
-from shared.secure.masks import CHUNK, Mask
-from shared.strategy import Parameters
+from shared.method.exchanged import Parameters
+from shared.protocol.secure import client, fixed_point, masks, recovery
+from shared.protocol.secure.fixed_point import Ring
+from shared.protocol.secure.masks import CHUNK, Mask
 
 SEED, OTHER = bytes(32), bytes(range(32))
 ZEROS = np.zeros(8, dtype=np.uint64)

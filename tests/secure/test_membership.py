@@ -6,7 +6,7 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.secure.membership import MemberSum, describe_exposed, find_exposed, find_isolated
+from shared.protocol.secure.membership import MemberSum, describe_exposed, find_exposed, find_isolated
 
 NAMES = "abcdef"
 SETS = st.lists(st.sets(st.sampled_from(NAMES), min_size=1), max_size=6)

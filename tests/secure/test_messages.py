@@ -8,10 +8,10 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from shared.errors import ProtocolError
-from shared.schemas import Declaration
-from shared.secure import messages
-from shared.secure.group import ORDER
-from shared.secure.messages import (
+from shared.method.declaration import Declaration
+from shared.protocol.secure import messages
+from shared.protocol.secure.group import ORDER
+from shared.protocol.secure.messages import (
     Common,
     Complaint,
     Consent,

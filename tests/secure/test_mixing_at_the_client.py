@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shared.parameters import initial_parameters, mlp_specification
-from shared.secure.fixed_point import STEP
-from shared.settings import MethodSettings
+from shared.method.exchanged import Parameters, State, Update
+from shared.method.parameters import initial_parameters, mlp_specification
+from shared.method.settings import MethodSettings
+from shared.protocol.secure.fixed_point import STEP
 from shared.strategies.lpsfed import lpsfed, mixed, similarities
-from shared.strategy import Parameters, State, Update
 
 METHOD = MethodSettings(width=8, similarity_floor=0.1)
 RHO = {"ada": 0.3, "bob": 0.9, "cyd": 0.5, "dan": 0.35}

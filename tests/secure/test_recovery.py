@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from shared.errors import UnavailableError
-from shared.parameters import Arrays, initial_parameters, mlp_specification
-from shared.secure import fixed_point, recovery
-from shared.secure.fixed_point import LIMIT, Ring
-from shared.settings import MethodSettings
-from shared.strategy import Parameters
+from shared.method.exchanged import Parameters
+from shared.method.parameters import Arrays, initial_parameters, mlp_specification
+from shared.method.settings import MethodSettings
+from shared.protocol.secure import fixed_point, recovery
+from shared.protocol.secure.fixed_point import LIMIT, Ring
 
 NAMES = ("ada", "bob", "cyd", "dan", "eve", "fay", "gus")
 HALF_ULP = 2.0**-24  # of float32, into which the mean is rounded at last, as in the open mode

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from shared.errors import ConflictError, NotFoundError, ProtocolError, RoundClosedError, UnavailableError
-from shared.secure import client, group, recovery, server
-from shared.secure.group import ORDER
-from shared.secure.identities import sign_message, sign_share
-from shared.secure.server import SecureRound
-from shared.secure.verification import verify
-from shared.signing.keys import new_key
-from shared.strategy import Parameters
+from shared.method.exchanged import Parameters
+from shared.protocol.secure import client, group, recovery, server
+from shared.protocol.secure.group import ORDER
+from shared.protocol.secure.identities import sign_message, sign_share
+from shared.protocol.secure.server import SecureRound
+from shared.protocol.secure.verification import verify
+from shared.protocol.signing.keys import new_key
 
 ALL = ("ada", "bob", "cyd", "dan", "eve")
 

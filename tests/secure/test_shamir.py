@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.errors import ProtocolError
-from shared.secure import group, shamir
-from shared.secure.group import ORDER
+from shared.protocol.secure import group, shamir
+from shared.protocol.secure.group import ORDER
 
 SECRETS = st.integers(1, ORDER - 1)
 SECRET = int.from_bytes(bytes(range(31)))

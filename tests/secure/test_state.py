@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from shared.errors import DataError
-from shared.secure.state import Begun, Sharing, read, written
-from shared.strategy import Parameters
+from shared.method.exchanged import Parameters
+from shared.protocol.secure.state import Begun, Sharing, read, written
 
 ALL = ("ada", "bob", "cyd", "dan", "eve")
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from shared.errors import FederationError, PrivacyError, ProtocolError
-from shared.schemas import Declaration, TensorSpec
-from shared.secure import vector
-from shared.strategy import Parameters
+from shared.method.declaration import Declaration, TensorSpec
+from shared.method.exchanged import Parameters
+from shared.protocol.secure import vector
 
 DECLARATION = Declaration(
     strategy="lpsfed",

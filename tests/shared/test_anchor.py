@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shared.anchor import choose_size, declared_size, draw_anchor, er, gnmk, same_kernel
-from shared.graph import Float64
-from shared.schemas import Counts
-from shared.settings import AnchorSettings, MethodSettings
+from shared.method.anchor import choose_size, declared_size, draw_anchor, er, gnmk, same_kernel
+from shared.method.declaration import Counts
+from shared.method.graph import Float64
+from shared.method.settings import AnchorSettings, MethodSettings
 
 SMALL = AnchorSettings(users=40, items=30, edges=200)
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from shared.bodies import PIECE, body_size, head, pieces, places, stored
 from shared.errors import ProtocolError
-from shared.parameters import Arrays
-from shared.strategy import Parameters, Scalars
-from shared.wire import encode, open_parameters
+from shared.method.exchanged import Parameters, Scalars
+from shared.method.parameters import Arrays
+from shared.protocol.bodies import PIECE, body_size, head, pieces, places, stored
+from shared.protocol.wire import encode, open_parameters
 
 NAMES = st.from_regex(r"[a-z0-9_.]{1,12}(/[a-z0-9_.]{1,8})?", fullmatch=True)
 VALUES = arrays(np.float32, array_shapes(max_dims=3, max_side=5), elements=st.floats(width=32, allow_nan=False))

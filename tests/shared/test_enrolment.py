@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from shared.errors import ConflictError, NotFoundError, SettingsError
-from shared.signing.enrolment import enrol, kept_pair, make_pair, register, registered, remove
-from shared.signing.keys import fingerprint, read_private, read_public
+from shared.protocol.signing.enrolment import enrol, kept_pair, make_pair, register, registered, remove
+from shared.protocol.signing.keys import fingerprint, read_private, read_public
 
 
 def mode(path: Path) -> int:

@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shared.bodies import require_short_head
 from shared.errors import ProtocolError
-from shared.lengths import LONGEST_NAME, longest_head, longest_join, longest_update, require_head
-from shared.masked_wire import encode_masked, size
-from shared.schemas import JoinIn
-from shared.secure import vector
-from shared.secure.lengths import longest_message
-from shared.secure.messages import (
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
+from shared.protocol.bodies import require_short_head
+from shared.protocol.lengths import LONGEST_NAME, longest_head, longest_join, longest_update, require_head
+from shared.protocol.masked_wire import encode_masked, size
+from shared.protocol.schemas import JoinIn
+from shared.protocol.secure import vector
+from shared.protocol.secure.messages import (
     FEWEST_CLIENTS,
     Consent,
     FromClient,
@@ -25,11 +26,10 @@ from shared.secure.messages import (
     ShareCheck,
     UnmaskAnswer,
 )
-from shared.secure.vector import MaskedUpdate
-from shared.settings import MethodSettings
+from shared.protocol.secure.vector import MaskedUpdate
+from shared.protocol.secure_lengths import longest_message
+from shared.protocol.wire import encode
 from shared.strategies import STRATEGIES, build_strategy
-from shared.strategy import Parameters
-from shared.wire import encode
 
 METHOD = MethodSettings(width=4, layers=1, catalogue=12)
 HEX = "0" * 64

@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI, Request, Response
 from jinja2 import UndefinedError
 
-from shared.schemas import Declaration, TensorSpec
+from shared.method.declaration import Declaration, TensorSpec
 from shared.web import pages, problems
 from shared.web.declared import declared
 from shared.words import counted

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shared.parameters import digest, initial_parameters, mlp_specification
-from shared.schemas import TensorSpec
-from shared.settings import MethodSettings
+from shared.method.declaration import TensorSpec
+from shared.method.parameters import digest, initial_parameters, mlp_specification
+from shared.method.settings import MethodSettings
 
 SPECIFICATION = mlp_specification(MethodSettings(width=64, layers=2))
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import shared.privacy
+import shared.protocol.privacy
 from shared.errors import PrivacyError
-from shared.parameters import Float32
-from shared.privacy import pass_gate
-from shared.schemas import Declaration, TensorSpec
-from shared.strategy import Parameters
-from shared.wire import encode
+from shared.method.declaration import Declaration, TensorSpec
+from shared.method.exchanged import Parameters
+from shared.method.parameters import Float32
+from shared.protocol.privacy import pass_gate
+from shared.protocol.wire import encode
 
 DECLARATION = Declaration(
     strategy="s",
@@ -80,7 +80,7 @@ def test_anything_else_is_refused_before_a_byte_is_made(
     arrays: Mapping[str, Any], scalars: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Parameters] = []
-    monkeypatch.setattr(shared.privacy, "encode", made.append)
+    monkeypatch.setattr(shared.protocol.privacy, "encode", made.append)
     with pytest.raises(PrivacyError, match="expected"):
         pass_gate(DECLARATION, Parameters(arrays, scalars))
     assert made == []

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.divergence import ZERO, divergence, greatest_divergence, kernel
 from shared.errors import ProtocolError
-from shared.ranges import ROUNDING, Range, clamped, require_within
-from shared.settings import MethodSettings
+from shared.method.divergence import ZERO, divergence, greatest_divergence, kernel
+from shared.method.ranges import ROUNDING, Range, clamped, require_within
+from shared.method.settings import MethodSettings
 from shared.strategies import STRATEGIES, build_strategy
 
 RANGES = {"margin": Range(0.0, 0.5), "rho": Range(0.0, 9.0)}

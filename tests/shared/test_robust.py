@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 
 from shared.errors import SettingsError
-from shared.parameters import Float32, digest
-from shared.robust import stacks
-from shared.robust.choice import least_updates, robust
-from shared.robust.clipping import clipped, distances, far
-from shared.robust.coordinates import median, trimmed_mean
-from shared.robust.krum import krum, scores, squared_distances
-from shared.settings import MethodSettings, method_settings
+from shared.method.exchanged import State, Update
+from shared.method.parameters import Float32, digest
+from shared.method.settings import MethodSettings, method_settings
 from shared.strategies import STRATEGIES, build_strategy
-from shared.strategy import State, Update, mean
+from shared.strategies.robust import stacks
+from shared.strategies.robust.choice import least_updates, robust
+from shared.strategies.robust.clipping import clipped, distances, far
+from shared.strategies.robust.coordinates import median, trimmed_mean
+from shared.strategies.robust.krum import krum, scores, squared_distances
+from shared.strategies.strategy import mean
 
 NAMES = ("ada", "bob", "cyd", "dan", "eve")
 START = State({"b": np.zeros(2, np.float32), "w": np.ones((2, 3), np.float32)}, {}, {"zoe": {"rho": 0.5}})

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from shared.errors import SettingsError
-from shared.settings import PRESET_ROUNDS, PRESETS, MethodSettings, Preset, method_settings
+from shared.method.settings import PRESET_ROUNDS, PRESETS, MethodSettings, Preset, method_settings
 
 
 def test_the_paper_preset_holds_the_values_of_appendix_d6() -> None:

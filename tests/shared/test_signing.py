@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.errors import AuthenticationError
-from shared.signing.keys import new_key
-from shared.signing.messages import NO_BODY, Signatory, Target, body_digest, holds, is_signed, read, sign
+from shared.protocol.signing.keys import new_key
+from shared.protocol.signing.messages import NO_BODY, Signatory, Target, body_digest, holds, is_signed, read, sign
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 EAST = Signatory("east", KEY)

@@ -12,7 +12,7 @@ from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from client_service.settings import ClientSettings, client_settings
 from shared import timeouts
 from shared.errors import ProtocolError, SettingsError
-from shared.schemas import RunIn
+from shared.protocol.schemas import RunIn
 from shared.timeouts import CallLimits
 
 ROOT = Path(__file__).parents[2]

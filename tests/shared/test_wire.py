@@ -17,9 +17,9 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from safetensors.numpy import save
 
 from shared.errors import ProtocolError
-from shared.schemas import Declaration, TensorSpec
-from shared.strategy import Parameters
-from shared.wire import StoredArrays, check, decode, encode, open_parameters, require_canonical
+from shared.method.declaration import Declaration, TensorSpec
+from shared.method.exchanged import Parameters
+from shared.protocol.wire import StoredArrays, check, decode, encode, open_parameters, require_canonical
 
 Opened = tuple[tuple[TensorSpec, ...], Parameters]
 CONTENT = Parameters(

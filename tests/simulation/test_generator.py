@@ -10,8 +10,8 @@ import pytest
 
 from client_service.shard import Shard, read_shard
 from shared.errors import DataError
-from shared.graph import Float64, degrees
-from shared.spectrum import low_spectrum
+from shared.method.graph import Float64, degrees
+from shared.method.spectrum import low_spectrum
 from simulation.datasets import Dataset
 from simulation.generator import COMMUNITIES, generate
 from simulation.partition import partition, write_partition

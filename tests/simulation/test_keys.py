@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from shared.errors import ConflictError, NotFoundError, SettingsError
-from shared.signing.keys import fingerprint, read_private
+from shared.protocol.signing.keys import fingerprint, read_private
 from simulation.cli import app
 
 

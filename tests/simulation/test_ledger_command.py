@@ -15,8 +15,8 @@ from client_service.privacy.account import ACCOUNT, Account
 from client_service.privacy.accountant import Charge
 from client_service.records import LONGEST_REASON
 from shared.errors import DataError, SettingsError
-from shared.signing.enrolment import Pair, make_pair
-from shared.signing.keys import read_private
+from shared.protocol.signing.enrolment import Pair, make_pair
+from shared.protocol.signing.keys import read_private
 from simulation.cli import app
 
 SHARD = "1" * 64

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
-from shared.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn
+from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn
 from simulation import console
 from simulation import operator_calls as subject
 from simulation.cli import app

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from client_service.privacy.accountant import planned
 from client_service.privacy.settings import PrivacySettings
 from shared.errors import SettingsError
-from shared.settings import MethodSettings, validated
+from shared.method.settings import MethodSettings, validated
 from simulation.cli import app
 from simulation.experiment import Experiment
 from simulation.privacy import privacy_of, require_affordable

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
-from shared.schemas import MemberOut, QuarantineOut
+from shared.protocol.schemas import MemberOut, QuarantineOut
 from simulation.cli import app
 
 HELD = QuarantineOut(cause="operator", reason="a broken [red]shard[/]", since="then")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shared.errors import FederationError, UnavailableError
-from shared.signing.enrolment import registered
+from shared.protocol.signing.enrolment import registered
 from simulation.experiment import Experiment
 from simulation.federation import Federation, Outcome, Progress, conduct
 from simulation.run import in_process, simulate

@@ -15,9 +15,9 @@ from safetensors.numpy import load_file
 from client_service.boundary.ledger import Ledger
 from client_service.privacy.guard import Guard
 from client_service.privacy.settings import PrivacySettings
-from shared.secure.fixed_point import STEP
-from shared.settings import MethodSettings
-from shared.strategy import Parameters
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
+from shared.protocol.secure.fixed_point import STEP
 from simulation.experiment import Experiment
 from simulation.run import simulate
 

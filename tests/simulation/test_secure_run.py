@@ -18,13 +18,13 @@ from client_service.boundary.ledger import Ledger
 from client_service.secure.masking import Masking
 from client_service.secure.vault import NAME
 from client_service.sending import Sending
-from shared.parameters import Float32
-from shared.schemas import RunOut
-from shared.secure import fixed_point
-from shared.secure.fixed_point import STEP
-from shared.settings import MethodSettings
-from shared.strategy import Parameters
-from shared.wire import encode
+from shared.method.exchanged import Parameters
+from shared.method.parameters import Float32
+from shared.method.settings import MethodSettings
+from shared.protocol.schemas import RunOut
+from shared.protocol.secure import fixed_point
+from shared.protocol.secure.fixed_point import STEP
+from shared.protocol.wire import encode
 from simulation.experiment import Experiment
 from simulation.federation import Outcome, Progress
 from simulation.run import simulate

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from client_service.schemas import StatusOut
 from client_service.shard import read_shard, write_shard
 from shared.errors import DataError, FederationError, SettingsError
-from shared.settings import PRESETS, MethodSettings, method_settings
+from shared.method.settings import PRESETS, MethodSettings, method_settings
 from shared.strategies import STRATEGIES
 from simulation.cli import app
 from simulation.experiment import Experiment

@@ -19,13 +19,14 @@ from typing import TypeVar
 import anyio
 import httpx
 
-from shared.heads import dressed
-from shared.schemas import Declaration, JoinIn, RunIn
-from shared.signing.enrolment import kept_pair, register
-from shared.signing.keys import PrivateKey, read_private
-from shared.signing.messages import NONCE_BYTES, Signatory, Target, sign
+from shared.method.declaration import Declaration
+from shared.protocol.heads import dressed
+from shared.protocol.schemas import JoinIn, RunIn
+from shared.protocol.signing.enrolment import kept_pair, register
+from shared.protocol.signing.keys import PrivateKey, read_private
+from shared.protocol.signing.messages import NONCE_BYTES, Signatory, Target, sign
+from shared.protocol.wire import MEDIA_TYPE
 from shared.timeouts import ATTEMPTS
-from shared.wire import MEDIA_TYPE
 
 T = TypeVar("T")
 TOKEN = "operator-token-of-the-soak"

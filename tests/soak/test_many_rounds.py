@@ -17,12 +17,12 @@ import anyio
 import numpy as np
 import pytest
 
-from shared.parameters import Float32
-from shared.schemas import RunIn
-from shared.settings import MethodSettings
+from shared.method.exchanged import Parameters
+from shared.method.parameters import Float32
+from shared.method.settings import MethodSettings
+from shared.protocol.schemas import RunIn
+from shared.protocol.wire import encode
 from shared.strategies import build_strategy
-from shared.strategy import Parameters
-from shared.wire import encode
 from tests.soak.light import Federation, Light, federation
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]

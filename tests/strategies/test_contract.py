@@ -17,14 +17,15 @@ import pytest
 
 from aggregator_service.aggregation.state_body import packed, unpacked
 from shared.errors import PrivacyError
-from shared.parameters import Arrays, Float32, digest, initial_parameters
-from shared.privacy import pass_gate
-from shared.ranges import require_within
-from shared.schemas import Declaration
-from shared.settings import MethodSettings
+from shared.method.declaration import Declaration
+from shared.method.exchanged import Parameters, Scalars, State, Update
+from shared.method.parameters import Arrays, Float32, digest, initial_parameters
+from shared.method.ranges import require_within
+from shared.method.settings import MethodSettings
+from shared.protocol.privacy import pass_gate
+from shared.protocol.wire import check, encode, open_parameters
 from shared.strategies import STRATEGIES, build_strategy
-from shared.strategy import Loss, Parameters, Penalty, Scalars, State, Strategy, Update
-from shared.wire import check, encode, open_parameters
+from shared.strategies.strategy import Loss, Penalty, Strategy
 
 METHOD = MethodSettings(width=2, layers=1, catalogue=5)
 CLIENTS = ("ada", "bob", "cyd")

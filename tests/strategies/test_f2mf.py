@@ -7,11 +7,12 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from shared.parameters import ITEM_TABLE
-from shared.settings import MethodSettings
+from shared.method.exchanged import Parameters, State, Update
+from shared.method.parameters import ITEM_TABLE
+from shared.method.settings import MethodSettings
 from shared.strategies.f2mf import GROUPS, NOISE, STRENGTH, f2mf, group_weights
 from shared.strategies.fedmf import shorter
-from shared.strategy import LocalClient, Parameters, State, Update
+from shared.strategies.strategy import LocalClient
 
 F2MF = f2mf(MethodSettings(width=2, catalogue=1))
 TABLE = {ITEM_TABLE: np.ones((1, 2), dtype=np.float32)}

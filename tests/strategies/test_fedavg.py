@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from shared.errors import SettingsError
-from shared.parameters import mlp_specification
-from shared.settings import MethodSettings
+from shared.method.exchanged import Parameters, State, Update
+from shared.method.parameters import mlp_specification
+from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
 from shared.strategies.fedavg import fedavg
-from shared.strategy import LocalClient, Parameters, State, Update
+from shared.strategies.strategy import LocalClient
 
 NAME = "pooling.output.bias"
 FEDAVG = fedavg(MethodSettings())

@@ -6,10 +6,11 @@ from unittest.mock import Mock
 
 import numpy as np
 
-from shared.parameters import ITEM_TABLE
-from shared.settings import MethodSettings
+from shared.method.exchanged import Parameters, State, Update
+from shared.method.parameters import ITEM_TABLE
+from shared.method.settings import MethodSettings
 from shared.strategies.fedhgnn import fedhgnn
-from shared.strategy import LocalClient, Parameters, State, Update
+from shared.strategies.strategy import LocalClient
 
 METHOD = MethodSettings(width=2, catalogue=2)
 FEDHGNN = fedhgnn(METHOD)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from shared.errors import SettingsError
-from shared.parameters import ITEM_TABLE, TABLE_DEVIATION, initial_parameters, table_specification
-from shared.settings import MethodSettings
+from shared.method.exchanged import Parameters, State, Update
+from shared.method.parameters import ITEM_TABLE, TABLE_DEVIATION, initial_parameters, table_specification
+from shared.method.settings import MethodSettings
 from shared.strategies.fedmf import REGULARISATION, fedmf, shorter
-from shared.strategy import LocalClient, Parameters, State, Update
+from shared.strategies.strategy import LocalClient
 
 METHOD = MethodSettings(width=2, catalogue=3)
 FEDMF = fedmf(METHOD)

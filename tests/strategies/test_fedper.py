@@ -6,9 +6,10 @@ from unittest.mock import Mock
 
 import numpy as np
 
-from shared.settings import MethodSettings
+from shared.method.exchanged import Parameters, State, Update
+from shared.method.settings import MethodSettings
 from shared.strategies.fedper import fedper
-from shared.strategy import LocalClient, Parameters, State, Update
+from shared.strategies.strategy import LocalClient
 
 FEDPER = fedper(MethodSettings())
 POOLING = ["pooling.hidden.bias", "pooling.hidden.weight", "pooling.output.bias", "pooling.output.weight"]

@@ -7,10 +7,11 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from shared.parameters import mlp_specification
-from shared.settings import MethodSettings
+from shared.method.exchanged import Parameters, State, Update
+from shared.method.parameters import mlp_specification
+from shared.method.settings import MethodSettings
 from shared.strategies.fedprox import fedprox, near
-from shared.strategy import LocalClient, Parameters, State, Update
+from shared.strategies.strategy import LocalClient
 
 NAME = "pooling.output.bias"
 FEDPROX = fedprox(MethodSettings())

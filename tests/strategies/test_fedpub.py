@@ -8,8 +8,9 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from shared.parameters import Float32, initial_parameters, mlp_specification
-from shared.settings import MethodSettings
+from shared.method.exchanged import Parameters, State, Update
+from shared.method.parameters import Float32, initial_parameters, mlp_specification
+from shared.method.settings import MethodSettings
 from shared.strategies.fedpub import (
     PROXY_SEED,
     fedpub,
@@ -19,7 +20,7 @@ from shared.strategies.fedpub import (
     proxy_layers,
     weights,
 )
-from shared.strategy import LocalClient, Parameters, State, Update
+from shared.strategies.strategy import LocalClient
 
 METHOD = MethodSettings(width=2, layers=1)
 FEDPUB = fedpub(METHOD)

@@ -7,10 +7,11 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from shared.parameters import ITEM_TABLE
-from shared.settings import MethodSettings
+from shared.method.exchanged import Parameters
+from shared.method.parameters import ITEM_TABLE
+from shared.method.settings import MethodSettings
 from shared.strategies.fedrap import DISTANCE, SPARSITY, apart, fedrap
-from shared.strategy import LocalClient, Parameters
+from shared.strategies.strategy import LocalClient
 
 METHOD = MethodSettings(width=2, catalogue=3)
 

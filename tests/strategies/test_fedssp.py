@@ -6,9 +6,10 @@ from unittest.mock import Mock
 
 import numpy as np
 
-from shared.settings import MethodSettings
+from shared.method.exchanged import Parameters, State, Update
+from shared.method.settings import MethodSettings
 from shared.strategies.fedssp import encoded_width, fedssp, kernel_specification
-from shared.strategy import LocalClient, Parameters, State, Update
+from shared.strategies.strategy import LocalClient
 
 METHOD = MethodSettings(width=6, layers=2)
 FEDSSP = fedssp(METHOD)

@@ -6,9 +6,10 @@ from unittest.mock import Mock
 
 import numpy as np
 
-from shared.settings import MethodSettings
+from shared.method.exchanged import Parameters, State, Update
+from shared.method.settings import MethodSettings
 from shared.strategies.local import local
-from shared.strategy import LocalClient, Parameters, State, Update
+from shared.strategies.strategy import LocalClient
 
 LOCAL = local(MethodSettings())
 

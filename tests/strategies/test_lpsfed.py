@@ -10,11 +10,12 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from shared.parameters import mlp_specification
-from shared.settings import MethodSettings
+from shared.method.exchanged import Parameters, State, Update
+from shared.method.parameters import mlp_specification
+from shared.method.settings import MethodSettings
 from shared.strategies.fedavg import fedavg
 from shared.strategies.lpsfed import lpsfed
-from shared.strategy import LocalClient, Parameters, State, Update
+from shared.strategies.strategy import LocalClient
 
 NAME = "predictive.output.bias"
 START = State({NAME: np.zeros(1, dtype=np.float32)})

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shared.settings import MethodSettings
+from shared.method.exchanged import Parameters, State, Update
+from shared.method.settings import MethodSettings
 from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
 from shared.strategies.lpsfed import similarities
-from shared.strategy import Parameters, State, Strategy, Update
+from shared.strategies.strategy import Strategy
 
 METHOD = MethodSettings(width=4, layers=1)
 NAMES = ("ada", "bob", "cyd")

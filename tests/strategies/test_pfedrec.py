@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from unittest.mock import Mock, call
 
-from shared.settings import MethodSettings
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
 from shared.strategies.pfedrec import pfedrec
-from shared.strategy import LocalClient, Parameters
+from shared.strategies.strategy import LocalClient
 
 METHOD = MethodSettings(width=2, catalogue=3)
 

@@ -31,12 +31,12 @@ from schemathesis.specs.openapi.checks import (
 
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
-from shared.heads import CONSTANT, WORDS, dressed
-from shared.schemas import JoinIn
-from shared.signing.enrolment import enrol
-from shared.signing.keys import read_private
-from shared.signing.messages import NONCE_BYTES, Signatory, Target, sign
-from shared.wire import MEDIA_TYPE
+from shared.protocol.heads import CONSTANT, WORDS, dressed
+from shared.protocol.schemas import JoinIn
+from shared.protocol.signing.enrolment import enrol
+from shared.protocol.signing.keys import read_private
+from shared.protocol.signing.messages import NONCE_BYTES, Signatory, Target, sign
+from shared.protocol.wire import MEDIA_TYPE
 from simulation.experiment import Experiment
 
 if TYPE_CHECKING:

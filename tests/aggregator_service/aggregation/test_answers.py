@@ -12,8 +12,8 @@ import pytest
 
 from aggregator_service.aggregation.answers import CHUNK, LONGEST_IN_MEMORY, Body, prepared
 from aggregator_service.storage.disk import Disk
-from shared.strategy import Parameters
-from shared.wire import encode
+from shared.method.exchanged import Parameters
+from shared.protocol.wire import encode
 
 pytestmark = pytest.mark.anyio
 

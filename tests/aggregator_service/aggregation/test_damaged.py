@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from shared.parameters import Float32
+from shared.method.parameters import Float32
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Federation, Running, Until

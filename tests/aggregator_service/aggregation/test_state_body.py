@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from aggregator_service.aggregation.state_body import packed, unpacked
-from shared.strategy import Parameters, State
-from shared.wire import encode, open_parameters
+from shared.method.exchanged import Parameters, State
+from shared.protocol.wire import encode, open_parameters
 
 if TYPE_CHECKING:
     from conftest import Running

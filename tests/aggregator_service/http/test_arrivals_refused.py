@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from starlette.types import Message, Scope
 
-from shared.heads import CONSTANT
-from shared.wire import MEDIA_TYPE
+from shared.protocol.heads import CONSTANT
+from shared.protocol.wire import MEDIA_TYPE
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Federation, Running

@@ -12,7 +12,7 @@ from fastapi import Depends
 from aggregator_service.http.callers import operator_at_browser
 from aggregator_service.settings import aggregator_settings
 from shared.errors import AuthenticationError, SettingsError
-from shared.heads import CONSTANT
+from shared.protocol.heads import CONSTANT
 from shared.web.credentials import operator_secret
 from shared.web.pace import Buckets
 

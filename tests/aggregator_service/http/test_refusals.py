@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from shared.strategy import Parameters
-from shared.wire import encode
+from shared.method.exchanged import Parameters
+from shared.protocol.wire import encode
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Federation, Running

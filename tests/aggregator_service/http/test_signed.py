@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from shared.heads import CONSTANT
-from shared.signing.enrolment import public_file
-from shared.signing.keys import new_key, public_pem
-from shared.wire import MEDIA_TYPE
+from shared.protocol.heads import CONSTANT
+from shared.protocol.signing.enrolment import public_file
+from shared.protocol.signing.keys import new_key, public_pem
+from shared.protocol.wire import MEDIA_TYPE
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Running

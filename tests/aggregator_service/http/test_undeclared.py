@@ -13,8 +13,8 @@ from fastapi import Depends, FastAPI
 from aggregator_service.app import create_app
 from aggregator_service.http.undeclared import nothing_undeclared
 from aggregator_service.settings import aggregator_settings
+from shared.protocol.wire import MEDIA_TYPE
 from shared.web import problems
-from shared.wire import MEDIA_TYPE
 
 if TYPE_CHECKING:
     from conftest import Federation, Running

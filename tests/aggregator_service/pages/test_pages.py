@@ -13,7 +13,7 @@ import pytest
 from aggregator_service.pages.arrived import SHOWN, window
 from aggregator_service.pages.rounds import SHOWN_CLIENTS, SHOWN_LINES, SHOWN_ROUNDS, clients, curves, rounds
 from aggregator_service.pages.standing import NAMED, names, standing
-from shared.schemas import ParticipantOut, Phase, RoundOut, RunHistoryOut, RunIn
+from shared.protocol.schemas import ParticipantOut, Phase, RoundOut, RunHistoryOut, RunIn
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Federation, Running, Until

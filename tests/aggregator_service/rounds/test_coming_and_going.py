@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from shared.parameters import Float32
-from shared.signing.enrolment import remove
+from shared.method.parameters import Float32
+from shared.protocol.signing.enrolment import remove
 from shared.strategies.lpsfed import similarities
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ import pytest
 
 from aggregator_service.rounds.uploads import inspect
 from shared.errors import ProtocolError
-from shared.parameters import Float32
-from shared.schemas import Declaration
-from shared.settings import MethodSettings
+from shared.method.declaration import Declaration
+from shared.method.exchanged import Parameters
+from shared.method.parameters import Float32
+from shared.method.settings import MethodSettings
+from shared.protocol.wire import check, decode, encode
 from shared.strategies import build_strategy
-from shared.strategy import Parameters
-from shared.wire import check, decode, encode
 from tests.aggregator_service.malformed import Spoiler, split
 
 if TYPE_CHECKING:

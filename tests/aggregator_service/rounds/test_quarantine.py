@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from aggregator_service.aggregation import computation
-from shared.parameters import Float32
-from shared.schemas import MemberOut
+from shared.method.parameters import Float32
+from shared.protocol.schemas import MemberOut
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Federation, Running

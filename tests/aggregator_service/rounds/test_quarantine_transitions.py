@@ -11,9 +11,10 @@ from aggregator_service.rounds.requests import needed_updates, require_quorum
 from aggregator_service.rounds.run import Receipt, Run
 from aggregator_service.rounds.views import view
 from shared.errors import ProtocolError, QuarantinedError
-from shared.schemas import Cause, Declaration, RunIn, TensorSpec
-from shared.secure import client
-from shared.signing.keys import new_key
+from shared.method.declaration import Declaration, TensorSpec
+from shared.protocol.schemas import Cause, RunIn
+from shared.protocol.secure import client
+from shared.protocol.signing.keys import new_key
 
 THREE = frozenset({"north", "south", "west"})
 WEST: dict[str, Cause] = {"west": "operator"}

@@ -16,11 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from aggregator_service.rounds import transitions
 from aggregator_service.rounds.run import Receipt, Run
 from aggregator_service.rounds.views import view
-from shared.schemas import RunIn
-from shared.settings import MethodSettings
+from shared.method.exchanged import State, Update
+from shared.method.settings import MethodSettings
+from shared.protocol.schemas import RunIn
 from shared.strategies import build_strategy
 from shared.strategies.lpsfed import similarities
-from shared.strategy import State, Update
 from tests.aggregator_service.model import DEADLINE_SECONDS, NAMES, Model
 
 STRATEGY = build_strategy("lpsfed", MethodSettings())

@@ -10,7 +10,7 @@ from aggregator_service.rounds import transitions
 from aggregator_service.rounds.run import Receipt, Run
 from aggregator_service.rounds.views import view
 from shared.errors import ConflictError, NotFoundError, ProtocolError, RoundClosedError
-from shared.schemas import RunIn
+from shared.protocol.schemas import RunIn
 
 PAIR = frozenset({"north", "south"})
 

@@ -12,16 +12,17 @@ import httpx
 import numpy as np
 import pytest
 
-from shared.masked_wire import encode_masked
-from shared.schemas import Message, RunOut
-from shared.secure import client
-from shared.secure.common import digest_anchor, digest_method, digest_start
-from shared.secure.identities import identity_key
-from shared.secure.messages import Common, Consent, Consents, Delivery, Roster, Sharers, Terms, UnmaskRequest
-from shared.secure.state import Begun, Checked, Ready, Sharing
-from shared.signing.keys import PrivateKey, raw_hex
-from shared.strategy import Parameters
-from shared.wire import decode
+from shared.message import Message
+from shared.method.exchanged import Parameters
+from shared.protocol.masked_wire import encode_masked
+from shared.protocol.schemas import RunOut
+from shared.protocol.secure import client
+from shared.protocol.secure.common import digest_anchor, digest_method, digest_start
+from shared.protocol.secure.identities import identity_key
+from shared.protocol.secure.messages import Common, Consent, Consents, Delivery, Roster, Sharers, Terms, UnmaskRequest
+from shared.protocol.secure.state import Begun, Checked, Ready, Sharing
+from shared.protocol.signing.keys import PrivateKey, raw_hex
+from shared.protocol.wire import decode
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Federation, Running

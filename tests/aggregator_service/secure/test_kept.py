@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from shared.secure import fixed_point
-from shared.secure.fixed_point import STEP
-from shared.wire import decode, encode
+from shared.protocol.secure import fixed_point
+from shared.protocol.secure.fixed_point import STEP
+from shared.protocol.wire import decode, encode
 
 if TYPE_CHECKING:
     from conftest import Running, Secured, SecureFederation

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from shared.secure import client
-from shared.secure.messages import Complaint, ShareCheck, UnmaskAnswer, UnmaskRequest
+from shared.protocol.secure import client
+from shared.protocol.secure.messages import Complaint, ShareCheck, UnmaskAnswer, UnmaskRequest
 
 if TYPE_CHECKING:
     from conftest import Masking, Secured, SecureFederation

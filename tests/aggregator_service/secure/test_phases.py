@@ -12,11 +12,12 @@ from aggregator_service.rounds.run import Receipt, Run
 from aggregator_service.rounds.secure_phases import PARTS
 from aggregator_service.rounds.views import view
 from shared.errors import NotFoundError, RoundClosedError
-from shared.schemas import Declaration, RunIn, TensorSpec
-from shared.secure import client
-from shared.secure.messages import PublicKeys
-from shared.secure.server import PHASES
-from shared.signing.keys import new_key
+from shared.method.declaration import Declaration, TensorSpec
+from shared.protocol.schemas import RunIn
+from shared.protocol.secure import client
+from shared.protocol.secure.messages import PublicKeys
+from shared.protocol.secure.server import PHASES
+from shared.protocol.signing.keys import new_key
 
 NAMES = ("ada", "bob", "cyd", "dan", "eve", "fay")
 KEYS = {name: new_key() for name in NAMES}

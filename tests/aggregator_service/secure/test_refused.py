@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from shared.masked_wire import encode_masked
-from shared.secure import vector
-from shared.secure.messages import MaskedHeader
-from shared.secure.vector import MaskedUpdate
+from shared.protocol.masked_wire import encode_masked
+from shared.protocol.secure import vector
+from shared.protocol.secure.messages import MaskedHeader
+from shared.protocol.secure.vector import MaskedUpdate
 
 if TYPE_CHECKING:
     import httpx

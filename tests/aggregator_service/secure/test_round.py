@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from shared.secure.fixed_point import STEP
+from shared.protocol.secure.fixed_point import STEP
+from shared.protocol.wire import decode
 from shared.strategies.lpsfed import similarities
-from shared.wire import decode
 
 if TYPE_CHECKING:
     from conftest import Secured, SecureFederation

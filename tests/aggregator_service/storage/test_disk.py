@@ -18,7 +18,7 @@ import pytest
 
 from aggregator_service.rounds import conductor
 from aggregator_service.storage import blobs
-from shared.parameters import Float32
+from shared.method.parameters import Float32
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Federation, Running, Until

@@ -23,8 +23,8 @@ from aggregator_service.storage import revisions
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.tables import METADATA
 from shared.errors import DamagedError, SettingsError, StorageFullError
-from shared.parameters import Float32
-from shared.schemas import RunIn
+from shared.method.parameters import Float32
+from shared.protocol.schemas import RunIn
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Running

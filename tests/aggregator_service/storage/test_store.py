@@ -14,8 +14,8 @@ import pytest
 from aggregator_service.aggregation import computation
 from aggregator_service.storage import store
 from shared.errors import SettingsError
-from shared.heads import CONSTANT
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
+from shared.protocol.heads import CONSTANT
 
 if TYPE_CHECKING:
     from conftest import Federation, Running

@@ -19,11 +19,11 @@ from client_service.privacy.guard import FOLDER, Guard, Occasion, notices
 from client_service.privacy.kept_release import NAME
 from client_service.privacy.settings import PrivacySettings
 from shared.errors import DataError, PrivacyError, SettingsError
-from shared.settings import MethodSettings
-from shared.signing.keys import new_key
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
+from shared.protocol.signing.keys import new_key
+from shared.protocol.wire import encode
 from shared.strategies import build_strategy
-from shared.strategy import Parameters
-from shared.wire import encode
 
 METHOD = MethodSettings(width=4, layers=1)
 DECLARATION = build_strategy("lpsfed", METHOD).declaration(METHOD)

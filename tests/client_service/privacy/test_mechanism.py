@@ -14,8 +14,8 @@ from client_service.privacy.mechanism import Release, clipped, privatised
 from client_service.privacy.noise import Noise
 from client_service.privacy.settings import PrivacySettings
 from shared.errors import PrivacyError
-from shared.parameters import Float32
-from shared.strategy import Parameters
+from shared.method.exchanged import Parameters
+from shared.method.parameters import Float32
 
 NOISE = Noise(bytes(range(32)), "round 1")
 RECEIVED = {"a.weight": np.full((2, 3), 0.5, np.float32), "b.bias": np.array([-1.0], np.float32)}

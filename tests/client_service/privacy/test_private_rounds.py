@@ -17,11 +17,11 @@ from client_service.participation import Participation
 from client_service.privacy.accountant import Charge, epsilon
 from client_service.sending import Sending
 from client_service.settings import ClientSettings
-from shared.graph import Float64
-from shared.parameters import Arrays
-from shared.settings import MethodSettings
-from shared.strategy import Parameters
-from shared.wire import decode
+from shared.method.exchanged import Parameters
+from shared.method.graph import Float64
+from shared.method.parameters import Arrays
+from shared.method.settings import MethodSettings
+from shared.protocol.wire import decode
 from tests.client_service.asking import federated, finished, read, uploads
 
 if TYPE_CHECKING:

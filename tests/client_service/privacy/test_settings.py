@@ -10,7 +10,7 @@ import pytest
 from client_service.privacy.settings import PrivacySettings
 from client_service.settings import ClientSettings, Policy, client_settings
 from shared.errors import SettingsError
-from shared.settings import MethodSettings, validated
+from shared.method.settings import MethodSettings, validated
 
 GAUSSIAN: dict[str, Any] = {
     "mechanism": "gaussian",

@@ -13,7 +13,7 @@ import pytest
 from aggregator_service.app import create_app
 from client_service.settings import client_settings
 from shared.errors import SettingsError
-from shared.settings import MethodSettings
+from shared.method.settings import MethodSettings
 from simulation.experiment import Experiment
 
 if TYPE_CHECKING:

@@ -16,17 +16,17 @@ from client_service.boundary.aggregator import connected
 from client_service.boundary.gate import Boundary, declared_calls
 from client_service.boundary.ledger import Ledger
 from shared.errors import PrivacyError
-from shared.masked_wire import encode_masked
-from shared.schemas import Declaration, TensorSpec
-from shared.secure import client, server, vector
-from shared.secure.messages import Common, MaskedHeader, Terms
-from shared.secure.server import SecureRound
-from shared.secure.vector import MaskedUpdate
-from shared.secure.verification import verify
-from shared.signing.keys import new_key
-from shared.strategy import Parameters
+from shared.method.declaration import Declaration, TensorSpec
+from shared.method.exchanged import Parameters
+from shared.protocol.masked_wire import encode_masked
+from shared.protocol.secure import client, server, vector
+from shared.protocol.secure.messages import Common, MaskedHeader, Terms
+from shared.protocol.secure.server import SecureRound
+from shared.protocol.secure.vector import MaskedUpdate
+from shared.protocol.secure.verification import verify
+from shared.protocol.signing.keys import new_key
+from shared.protocol.wire import MEDIA_TYPE, encode
 from shared.timeouts import CallLimits
-from shared.wire import MEDIA_TYPE, encode
 
 pytestmark = pytest.mark.anyio
 

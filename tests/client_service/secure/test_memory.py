@@ -11,11 +11,11 @@ from client_service.boundary.ledger import Ledger
 from client_service.secure.members import KnownMembers
 from client_service.secure.memory import NAME, RoundMemory
 from shared.errors import DataError, PrivacyError, SettingsError
-from shared.schemas import Declaration
-from shared.secure.messages import Common, Possession, PublicKeys, Roster, Terms
-from shared.signing.enrolment import make_pair
-from shared.signing.keys import new_key, raw_hex
-from shared.signing.registry import write_registry
+from shared.method.declaration import Declaration
+from shared.protocol.secure.messages import Common, Possession, PublicKeys, Roster, Terms
+from shared.protocol.signing.enrolment import make_pair
+from shared.protocol.signing.keys import new_key, raw_hex
+from shared.protocol.signing.registry import write_registry
 
 OWN = "0a" * 32
 DECLARATION = Declaration(strategy="lpsfed", tensors=(), scalars=("margin", "rho"), secure=True)

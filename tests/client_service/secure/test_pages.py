@@ -8,7 +8,7 @@ from client_service.boundary.crossings import Attempt
 from client_service.boundary.gate import declared_calls
 from client_service.pages.report import CALLS
 from client_service.pages.updates import as_declared
-from shared.schemas import Declaration, TensorSpec
+from shared.method.declaration import Declaration, TensorSpec
 from shared.web.declared import declared
 
 OPEN = Declaration(strategy="lpsfed", tensors=(TensorSpec(name="w", shape=(2, 3)),), scalars=("margin", "rho"))

@@ -10,13 +10,13 @@ import pytest
 from client_service.secure.mixing import mix_received
 from client_service.secure.vault import NAME, Vault
 from shared.errors import ProtocolError, SettingsError
-from shared.schemas import Declaration, TensorSpec
-from shared.secure import agreement, client
-from shared.secure.messages import Common, Terms
-from shared.settings import MethodSettings
-from shared.signing.keys import new_key
+from shared.method.declaration import Declaration, TensorSpec
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
+from shared.protocol.secure import agreement, client
+from shared.protocol.secure.messages import Common, Terms
+from shared.protocol.signing.keys import new_key
 from shared.strategies import build_strategy
-from shared.strategy import Parameters
 
 DECLARATION = Declaration(
     strategy="lpsfed", tensors=(TensorSpec(name="w", shape=(2,)),), scalars=("margin", "rho"), secure=True

@@ -1,0 +1,80 @@
+"""Anchor settings and a seed -> the neutral random bipartite graph G_R -> its kernel K^R (Appendix D.3, Eq. 16)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from shared.method.declaration import Counts
+from shared.method.divergence import kernel
+from shared.method.graph import Float64, interaction_matrix
+from shared.method.settings import AnchorSettings, MethodSettings
+from shared.method.spectrum import low_spectrum
+
+TOLERANCE = 1e-9  # two machines agree on a kernel to 1e-13; it sums to 1
+
+
+def gnmk(users: int, items: int, *, edges: int, generator: np.random.Generator) -> sparse.csr_array:
+    """`edges` distinct edges, uniform among all users x items; the complete graph when there are no more than that."""
+    total = users * items
+    # Without shuffling, a sparse draw takes memory of the order of the edges, not of users x items.
+    chosen = generator.choice(total, min(edges, total), replace=False, shuffle=False)
+    picked: NDArray[np.int64] = np.asarray(chosen, dtype=np.int64)
+    return interaction_matrix(picked // items, picked % items, (users, items))
+
+
+def er(users: int, items: int, *, edges: int, generator: np.random.Generator) -> sparse.csr_array:
+    """Every edge independently with p = edges / (users x items): a binomial number of uniform distinct edges."""
+    total = users * items
+    count = int(generator.binomial(total, min(1.0, edges / total)))
+    # A graph without any edge has no spectrum to compare with; with 8 edges expected, one draw in 3,000 is empty.
+    return gnmk(users, items, edges=max(1, count), generator=generator)
+
+
+def draw_anchor(method: MethodSettings, size: Counts, *, seed: int, number: int) -> Float64:
+    """K^R of round `number` (0: of the whole run), (<= Phi,), summing to 1: the same wherever it is drawn.
+
+    The aggregator draws it to hand it out, and each client draws it by itself: an aggregator that could choose K^R
+    would read a client's spectrum out of its answers, one rho an eigenvalue.
+    """
+    settings = method.anchor
+    with _DRAWING:  # what another thread is drawing need not be drawn again
+        return _draw(settings.graph, size, method.cutoff, seed, number if settings.every_round else None)
+
+
+_DRAWING = threading.Lock()
+
+
+@lru_cache(maxsize=8)
+def _draw(graph: str, size: Counts, cutoff: int, seed: int, number: int | None) -> Float64:
+    generator = np.random.default_rng([seed] if number is None else [seed, number])
+    draw = gnmk if graph == "gnmk" else er
+    values = low_spectrum(draw(size.users, size.items, edges=size.edges, generator=generator), cutoff).eigenvalues
+    found = kernel(values)
+    found.flags.writeable = False  # it is shared by all who ask
+    return found
+
+
+def declared_size(settings: AnchorSettings) -> Counts:
+    """Of the graph that the settings themselves describe."""
+    return Counts(users=settings.users, items=settings.items, edges=settings.edges)
+
+
+def choose_size(settings: AnchorSettings, counts: Sequence[Counts]) -> tuple[Counts, str]:
+    """The size of G_R and where it came from. `counts`: what the enrolled clients agreed to give."""
+    declared = declared_size(settings)
+    if settings.size == "declared" or not counts:
+        return declared, f"declared {declared.users} x {declared.items} x {declared.edges}"
+    rows = np.array([(count.users, count.items, count.edges) for count in counts], dtype=np.float64)
+    users, items, edges = (round(value) for value in rows.mean(axis=0))
+    return Counts(users=users, items=items, edges=edges), f"mean of the counts of {len(counts)} clients"
+
+
+def same_kernel(first: Float64, second: Float64) -> bool:
+    """Are these one kernel, but for the rounding of two machines?"""
+    return first.shape == second.shape and bool(np.allclose(first, second, rtol=TOLERANCE, atol=TOLERANCE))

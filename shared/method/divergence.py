@@ -1,0 +1,58 @@
+"""Two spectra -> how far apart they are: the kernels K and the divergence rho (Eq. 6, 11, 16)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from shared.method.graph import Float64
+
+ZERO = 1e-9  # an eigenvalue below this is a zero of the Laplacian (one a connected component), up to rounding
+SIGNIFICANT_BITS = 10  # of a rho that leaves a client: off by .05 % of itself at most
+LEAST_LENGTH = 8  # with fewer non-zero eigenvalues a comparison says nothing
+
+
+def kernel(eigenvalues: Float64) -> Float64:
+    """K (Eq. 16): the non-zero eigenvalues, ascending, over their sum. Shape (<= Phi,).
+
+    Paper: all of the first Phi eigenvalues; here: without the zeros, because each would add an arbitrary amount,
+    set by whatever replaces log 0, that swamps the rest.
+    """
+    positive = np.sort(eigenvalues[eigenvalues > ZERO])
+    shares: Float64 = positive / positive.sum() if len(positive) else positive
+    return shares
+
+
+def comparable(anchor: Float64, own: Float64) -> tuple[Float64, Float64]:
+    """Both kernels, the longer one cut to the shorter's length, each made to sum to 1 again. Shapes (n,), (n,)."""
+    length = min(len(anchor), len(own))
+    return anchor[:length] / anchor[:length].sum(), own[:length] / own[:length].sum()
+
+
+def divergence(anchor: Float64, own: Float64) -> float | None:
+    """rho = KL(K^R || K^c) (Eq. 11), >= 0, in nats; None when fewer than 8 values can be compared."""
+    reference, local = comparable(anchor, own)
+    if len(reference) < LEAST_LENGTH:
+        return None
+    return max(0.0, float(np.sum(reference * np.log(reference / local))))
+
+
+def round_divergence(rho: float) -> float:
+    """rho to SIGNIFICANT_BITS binary digits, which is how it leaves a client.
+
+    Paper: rho as it is computed; here: rounded, because each exact rho is one linear equation of the spectrum's
+    logarithms to 53 binary digits: with as many anchors as eigenvalues all of them could be solved for.
+    """
+    mantissa, exponent = math.frexp(rho)
+    return math.ldexp(round(mantissa * 2**SIGNIFICANT_BITS), exponent - SIGNIFICANT_BITS)
+
+
+def greatest_divergence(cutoff: int, largest: float = 1.0) -> float:
+    """ln(Phi largest / ZERO): no rho is above it, where no eigenvalue is above `largest`; 25.6 nats at Phi = 128.
+
+    sum p ln(p / q) <= max ln(1 / q), since sum p ln p <= 0; and q, one of n <= Phi eigenvalues over their sum, is more
+    than ZERO / (n largest), since each is above ZERO and none above `largest`. The low half of a bipartite graph's
+    normalised Laplacian, 1 - s, is never above 1.
+    """
+    return math.log(cutoff * largest / ZERO)

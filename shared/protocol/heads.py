@@ -1,0 +1,87 @@
+"""The head of a client's request in its one form: which headers, each in which words, and how many bytes that is.
+
+The gate writes this form and the aggregator takes no other. A header more, another word in one, a space, a capital
+letter or a digit too many could carry anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shared.protocol.signing import messages
+from shared.protocol.wire import MEDIA_TYPE
+
+USER_AGENT = "lpsfed-client"
+HOST, TYPE, LENGTH, CONNECTION = "host", "content-type", "content-length", "connection"
+CONSTANT = {"accept": "*/*", "accept-encoding": "identity", CONNECTION: "keep-alive", "user-agent": USER_AGENT}
+MEDIA_TYPES = (MEDIA_TYPE, "application/json")
+SIZE = re.compile(r"0|[1-9][0-9]{0,11}")
+NAMED_HOST = re.compile(r"[A-Za-z0-9_.-]{1,253}(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](?::[0-9]{1,5})?")
+NUMBER = r"(?:0|[1-9][0-9]{0,11})(?:\.[0-9]{0,5}[1-9])?"  # in its one spelling
+WORDS = {
+    HOST: NAMED_HOST,
+    **{name: re.compile(re.escape(value)) for name, value in CONSTANT.items()},
+    TYPE: re.compile("|".join(map(re.escape, MEDIA_TYPES))),
+    LENGTH: SIZE,
+    **messages.WRITTEN,
+}
+"""Every header that a client's request may have, and what may stand in it."""
+RESPELLED = re.compile(r"%|/rounds/(?!(?:0|[1-9][0-9]{0,11})(?:/|$))")
+"""In a path: what routes take for another spelling of the same. Any other path is a call of its own, or none."""
+NUMBERED = re.compile(rf"(?!(?:wait|after)=)[^&]*|[a-z]+={NUMBER}")
+"""A part of a query that is declared has a number in its one spelling; any other one is refused by its route."""
+UNSIGNED = frozenset(messages.HEADERS)
+Header = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What of a head follows from the call: its first line, whom it is sent to, and what its body is."""
+
+    method: str
+    target: str
+    host: str
+    media: str | None = None
+    length: int | None = None
+
+    def headers(self) -> list[Header]:
+        """All of them but the signature's, in the order in which they are written."""
+        of_body = {TYPE: self.media, LENGTH: None if self.length is None else str(self.length)}
+        every = {HOST: self.host, **CONSTANT, **of_body}
+        return [(name, value) for name, value in every.items() if value is not None]
+
+    def digest(self) -> str:
+        return digest(self.method, self.target, self.headers())
+
+    def size(self, client: str) -> int:
+        """Bytes on the wire once this client has signed it: a signature is as long as every other one."""
+        signature = messages.length(client, query="?" in self.target)
+        return size(self.method, self.target, self.headers()) + sum(len(one) + signature[one] + 4 for one in signature)
+
+
+def size(method: str, target: str, headers: Iterable[Header]) -> int:
+    """Bytes of a head as HTTP/1.1 writes it, with one space where one may be."""
+    first = len(f"{method} {target} HTTP/1.1\r\n".encode("latin-1"))
+    return first + sum(len(name) + len(value) + 4 for name, value in headers) + 2
+
+
+def digest(method: str, target: str, headers: Iterable[Header]) -> str:
+    """sha256 over what an entry of a ledger tells of a head: the signature follows from the entry itself, and a
+    connection is each hop's own."""
+    kept = sorted((name, value) for name, value in headers if name not in UNSIGNED and name != CONNECTION)
+    lines = [f"{method} {target}", *(f"{name}: {value}" for name, value in kept)]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def is_plain(path: str, query: str) -> bool:
+    """Is a target spelled in the one way?"""
+    return RESPELLED.search(path) is None and all(NUMBERED.fullmatch(part) for part in query.split("&"))
+
+
+def dressed(headers: Iterable[Header]) -> list[Header]:
+    """These headers as a client would write them: a library's own words replaced by its constants, small letters."""
+    said = [(name.lower(), value) for name, value in headers]
+    return [(name, CONSTANT.get(name, value)) for name, value in said]

@@ -1,0 +1,58 @@
+"""The gate: what a strategy wants to send -> the exact bytes that may leave, or a PrivacyError and nothing at all."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from shared.errors import PrivacyError
+from shared.method.declaration import Declaration, TensorSpec
+from shared.method.exchanged import Parameters
+from shared.protocol.wire import encode
+
+FEW_CLIENTS = 3
+
+
+def few_clients(joined: int) -> tuple[str, ...]:
+    """A warning, where a mean over so few clients hides nobody."""
+    if joined >= FEW_CLIENTS:
+        return ()
+    return (
+        "with fewer than three clients nobody's update is hidden in the mean: with two clients the mean and one's own"
+        " parameters give away the other's",
+    )
+
+
+def pass_gate(declaration: Declaration, update: Parameters) -> bytes:
+    """The encoded update, if it is what was declared; else PrivacyError."""
+    require_declared(declaration, update)
+    return encode(update)
+
+
+def require_declared(declaration: Declaration, update: Parameters) -> None:
+    """PrivacyError unless it holds the declared tensors and at most the declared scalars, all finite.
+
+    An array of another dtype than float32 is refused, not converted: it was not what was declared.
+    """
+    _same_tensors(declaration, update)
+    if extra := set(update.scalars) - set(declaration.scalars):
+        raise PrivacyError(f"expected at most scalars {list(declaration.scalars)}, {len(extra)} more would leave")
+    if not all(type(value) is float and math.isfinite(value) for value in update.scalars.values()):
+        raise PrivacyError("expected every scalar to be one finite number")
+
+
+def _same_tensors(declaration: Declaration, update: Parameters) -> None:
+    declared = {spec.name: spec for spec in declaration.tensors}
+    if set(declared) != set(update.arrays):
+        extra, missing = len(set(update.arrays) - set(declared)), sorted(set(declared) - set(update.arrays))
+        raise PrivacyError(f"expected {len(declared)} declared tensors; {extra} undeclared, missing {missing}")
+    for name, spec in declared.items():
+        _same_form(spec, np.asarray(update.arrays[name]))
+
+
+def _same_form(spec: TensorSpec, value: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> None:
+    if value.dtype != np.float32 or value.shape != spec.shape:
+        raise PrivacyError(f"expected float32 {spec.shape}, got {value.dtype} {value.shape} for {spec.name!r}")
+    if not np.isfinite(value).all():
+        raise PrivacyError(f"expected finite values in {spec.name!r}")

@@ -1,0 +1,259 @@
+"""A client's side of a secure round: begin -> share -> check -> mask -> consent -> unmask.
+
+Each step takes a state and gives the next one with the message to send; a state changes only by a step that succeeds.
+The caller keeps the new state (it holds secrets: a file with mode 0600) *before* it sends the message, and deletes it
+when the round is over; `state.written` and `state.read` are its form on disk. After a restart every message can be
+had again from what was kept: `message` of each state, and `mask` and `unmask` with what they had before.
+"""
+
+from __future__ import annotations
+
+from shared.errors import ConflictError, PrivacyError, ProtocolError, RoundClosedError
+from shared.method.exchanged import Parameters
+from shared.protocol.secure import complaints, group, keys, masks, proofs, vector
+from shared.protocol.secure.dealing import open_delivery, seal_piece, split_secrets
+from shared.protocol.secure.group import encode_scalar
+from shared.protocol.secure.identities import (
+    identity_key,
+    require_signature,
+    sign_message,
+)
+from shared.protocol.secure.masks import Mask
+from shared.protocol.secure.messages import (
+    Consent,
+    Consents,
+    Delivery,
+    MaskedHeader,
+    PublicKeys,
+    Roster,
+    SealedShares,
+    ShareCheck,
+    Sharers,
+    Terms,
+    UnmaskAnswer,
+    UnmaskRequest,
+    possession_label,
+    require_round,
+    visible_scalars,
+)
+from shared.protocol.secure.state import Begun, Checked, Ready, Secrets, Sharing
+from shared.protocol.secure.trust import Members, require_fair, require_members
+from shared.protocol.secure.vector import MaskedUpdate
+from shared.protocol.signing.keys import PrivateKey, raw_hex
+
+
+def begin(
+    terms: Terms, client: str, identity: PrivateKey, *, noised: bool = False, changing_members: bool = False
+) -> Begun:
+    """Fresh keys for one round; the message to send is in the state."""
+    scalars = {name: group.draw_scalar() for name in Secrets.model_fields}
+    points = {name: group.multiply_base(scalar).hex() for name, scalar in scalars.items()}
+    message = PublicKeys(
+        run=terms.run,
+        round=terms.round,
+        client=client,
+        identity=raw_hex(identity.public_key()),
+        deal=points["deal"],
+        possession=proofs.prove_possession(scalars["deal"], possession_label(terms, client)),
+        cipher=points["cipher"],
+        mask=points["mask"],
+        commitment=points["seed"],
+        common=terms.common,
+        noised=noised,
+        changing_members=changing_members,
+    )
+    secrets = Secrets(**{name: encode_scalar(scalar) for name, scalar in scalars.items()})
+    return Begun(client=client, terms=terms, secrets=secrets, message=sign_message(message, identity))
+
+
+def share(state: Begun, roster: Roster, members: Members, identity: PrivateKey) -> Sharing:
+    """Split both secrets among all clients of the roster, each share sealed for its holder.
+
+    PrivacyError for a roster that would not protect this client: too few clients, too low a threshold, not its own
+    keys, keys that their owner has not signed, or a client that was told something else.
+    """
+    require_fair(state, roster)
+    require_members(roster, members)
+    split, context = split_secrets(state.secrets, roster), roster.context
+    sealed = {
+        peer.client: seal_piece(state, context, peer, split[peer.client], identity)
+        for peer in roster.members
+        if peer.client != state.client
+    }
+    own = split[state.client]
+    message = SealedShares(
+        run=context.run,
+        round=context.round,
+        client=state.client,
+        transcript=context.transcript,
+        shares=sealed,
+        key_commitment=own.commitments[0],
+        seed_commitment=own.commitments[1],
+    )
+    return Sharing(client=state.client, secrets=state.secrets, roster=roster, own=own.pair, message=message)
+
+
+def check(state: Sharing, delivery: Delivery, identity: PrivateKey) -> Checked:
+    """Open the shares of everybody who has shared; complain, with a proof, of those that are not in order.
+
+    They are opened now and not when they are needed, so that nothing is masked with a client whose secrets nobody
+    could restore. PrivacyError for sharers that are too few, or not of the roster, and for shares that their dealer
+    has not signed.
+    """
+    require_round(state.roster.terms, delivery)
+    _require_sharers(state.roster, state.client, {*delivery.shares, state.client})
+    shares, refused = open_delivery(state, delivery)
+    context = state.roster.context
+    message = ShareCheck(
+        run=context.run,
+        round=context.round,
+        client=state.client,
+        transcript=context.transcript,
+        complaints=refused,
+    )
+    return Checked(
+        client=state.client,
+        secrets=state.secrets,
+        roster=state.roster,
+        shares=shares,
+        message=sign_message(message, identity),
+    )
+
+
+def _require_sharers(roster: Roster, own: str, sharers: set[str]) -> None:
+    if not sharers <= set(roster.names) or own not in sharers:
+        raise PrivacyError("expected sharers of the roster and this client among them, got others")
+    if len(sharers) < roster.terms.threshold:
+        raise PrivacyError(f"expected at least {roster.terms.threshold} sharers, got {len(sharers)}")
+
+
+def mask(state: Checked | Ready, sharers: Sharers, content: Parameters) -> tuple[Ready, MaskedUpdate]:
+    """Encode, add the client's own mask and those it has with every other sharer.
+
+    The same again gives the same; other content or other sharers are a ConflictError: under the same masks the
+    difference of the two would lie open.
+    """
+    require_round(state.roster.terms, sharers)
+    _require_sharers(state.roster, state.client, set(sharers.sharers))
+    if unheld := set(sharers.sharers) - set(state.shares):
+        raise PrivacyError(f"expected sharers whose shares this client holds, got {len(unheld)} others")
+    terms = state.roster.terms
+    encoded = vector.encode(terms.declaration, content)
+    ready = _fix(state, sharers, vector.digest(encoded))
+    chosen = own_masks(ready)
+    masked = {name: masks.added(value, chosen, piece=piece) for piece, (name, value) in enumerate(encoded.items())}
+    visible = visible_scalars(terms.declaration)
+    scalars = {name: value for name, value in content.scalars.items() if name in visible}
+    sent = vector.digest(masked)
+    header = MaskedHeader(run=terms.run, round=terms.round, client=state.client, digest=sent, scalars=scalars)
+    return ready, MaskedUpdate(header, masked)
+
+
+def _fix(state: Checked | Ready, sharers: Sharers, digest: str) -> Ready:
+    """The state in which it is settled what is masked, and with whom."""
+    if isinstance(state, Ready):
+        if (digest, sharers.sharers) != (state.sent, state.sharers):
+            words = "expected the update and the sharers that were masked before, got others"
+            raise ConflictError(f"round {state.roster.terms.round}: {words}")
+        return state
+    return Ready(
+        client=state.client,
+        secrets=state.secrets,
+        roster=state.roster,
+        shares={name: state.shares[name] for name in sharers.sharers},
+        sent=digest,
+        proven=_require_proven(state.roster, sharers),
+    )
+
+
+def _require_proven(roster: Roster, sharers: Sharers) -> tuple[str, ...]:
+    """Who was put out of the round with good reason. ProtocolError for evidence that does not hold."""
+    for one in sharers.evidence:
+        complaints.require_proven(roster, one)
+    return tuple(sorted({one.dealer for one in sharers.evidence}))
+
+
+def own_masks(state: Ready) -> tuple[Mask, ...]:
+    """The self mask, and one for every other sharer."""
+    context, members, own = state.roster.context, state.roster.keys, state.client
+    private, seed = int(state.secrets.mask, 16), int(state.secrets.seed, 16)
+    pairwise = (
+        Mask(
+            keys.agree_on_mask(private, bytes.fromhex(members[name].mask), context, own, name),
+            masks.sign_of(own, name),
+        )
+        for name in state.shares
+        if name != own
+    )
+    return (Mask(keys.derive_self_mask(seed, context, own), 1), *pairwise)
+
+
+def consent(state: Ready, request: UnmaskRequest, identity: PrivateKey) -> tuple[Ready, Consent]:
+    """Sign the two lists, of whose vectors are in the sum and of who dropped out: one pair of lists in a round.
+
+    PrivacyError for lists that do not divide the sharers in two with enough survivors, or that differ from those
+    signed before: shares of both kinds together would strip one client's vector of all its masks.
+    """
+    require_round(state.roster.terms, request)
+    _require_harmless(state, request)
+    context = state.roster.context
+    message = Consent(
+        run=context.run,
+        round=context.round,
+        client=state.client,
+        transcript=context.transcript,
+        survivors=request.survivors,
+        dropped=request.dropped,
+    )
+    if state.consent is not None and (state.consent.survivors, state.consent.dropped) != (
+        request.survivors,
+        request.dropped,
+    ):
+        raise PrivacyError("expected the lists that this client has signed, got others for the same round")
+    signed = sign_message(message, identity)
+    return state.model_copy(update={"consent": signed}), signed
+
+
+def _require_harmless(state: Ready, request: UnmaskRequest) -> None:
+    survivors, dropped, threshold = set(request.survivors), set(request.dropped), state.roster.terms.threshold
+    if both := len(survivors & dropped):
+        raise PrivacyError(f"expected one kind of share for each client, got a request for both kinds of {both}")
+    if survivors | dropped != set(state.shares):
+        raise PrivacyError(f"expected a request about all {len(state.shares)} sharers and nobody else, got another")
+    if len(survivors) < threshold:
+        raise PrivacyError(f"expected at least {threshold} survivors, got {len(survivors)}")
+    if state.client not in survivors:
+        raise RoundClosedError("expected this client's masked vector to be in the sum, it is not")
+
+
+def unmask(state: Ready, consents: Consents) -> UnmaskAnswer:
+    """Shares of the survivors' seeds and of the drop-outs' mask keys, once enough survivors have signed these lists.
+
+    PrivacyError for too few signatures, or for one that is not a survivor's under what this client has signed.
+    """
+    require_round(state.roster.terms, consents)
+    if state.consent is None:
+        raise PrivacyError("expected to be asked after this client's consent, it has not given it")
+    _require_agreed(state.roster, state.consent, consents)
+    return UnmaskAnswer(
+        run=consents.run,
+        round=consents.round,
+        client=state.client,
+        seeds={name: state.shares[name].seed for name in state.consent.survivors},
+        keys={name: state.shares[name].key for name in state.consent.dropped},
+    )
+
+
+def _require_agreed(roster: Roster, own: Consent, consents: Consents) -> None:
+    if not set(consents.signatures) <= set(own.survivors):
+        raise PrivacyError("expected signatures of survivors alone, got others")
+    if len(consents.signatures) < roster.terms.threshold:
+        words = f"expected at least {roster.terms.threshold} survivors to have signed the same lists"
+        raise PrivacyError(f"{words}, got {len(consents.signatures)}")
+    members = roster.keys
+    for name, signature in consents.signatures.items():
+        theirs = own.model_copy(update={"client": name, "signature": signature})
+        try:
+            require_signature(theirs, identity_key(members[name].identity))
+        except ProtocolError as error:
+            raise PrivacyError(f"{error}: it has seen other lists, or none") from None

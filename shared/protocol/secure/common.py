@@ -1,0 +1,48 @@
+"""What a client or the aggregator knows of a round -> digests that all clients of the round can compare."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from shared.message import Message
+from shared.method.exchanged import Parameters
+from shared.method.parameters import digest
+from shared.method.settings import MethodSettings
+from shared.protocol.secure.messages import Terms
+
+
+def digest_start(mean: Parameters) -> str:
+    """Of the parameters that all clients were given alike: initial ones, or the mean of the round before (Eq. 13).
+
+    What Eq. 14 makes of them differs from client to client, and so does rhobar, which is left out.
+    """
+    scalars = sorted((name, value.hex()) for name, value in mean.scalars.items() if name != "rhobar")
+    return _digest([digest(mean.arrays), scalars])
+
+
+def digest_method(method: MethodSettings) -> str:
+    """Of all settings of a run."""
+    return _digest(method.model_dump(mode="json"))
+
+
+def digest_anchor(method: MethodSettings, *, seed: int, number: int) -> str:
+    """Of all that K^R of round `number` follows from: see `shared.method.anchor`."""
+    key = number if method.anchor.every_round else 0
+    return _digest([method.anchor.model_dump(mode="json"), method.cutoff, seed, key])
+
+
+def find_differences(own: Message, other: Message) -> tuple[str, ...]:
+    """The names of the fields in which two messages of one kind differ."""
+    return tuple(name for name in type(own).model_fields if getattr(own, name) != getattr(other, name))
+
+
+def describe_terms(own: Terms, other: Terms) -> str:
+    """What is wrong with terms that differ from those that a round began with."""
+    names = [name for name in find_differences(own, other) if name != "common"]
+    differing = ", ".join([*find_differences(own.common, other.common), *names])
+    return f"expected the terms that round {own.round} of {own.run} began with, got another {differing}"
+
+
+def _digest(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

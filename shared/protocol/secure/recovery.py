@@ -1,0 +1,78 @@
+"""Masked vectors and the clients' answers -> the mean (Eq. 13) of the survivors, and no single one's vector.
+
+Goes through the vectors tensor by tensor: at no time does it hold more than one tensor's sum and one client's tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from shared.errors import ProtocolError
+from shared.method.exchanged import Parameters
+from shared.protocol.secure import group, keys, masks, shamir, vector
+from shared.protocol.secure.fixed_point import Ring
+from shared.protocol.secure.masks import Mask
+from shared.protocol.secure.messages import Roster, SharesOf
+from shared.protocol.secure.server import SecureRound, require_answers, roster
+from shared.protocol.secure.vector import Vector
+
+
+def mean(state: SecureRound, vectors: Mapping[str, Vector]) -> Parameters:
+    """Mean arrays and mean hidden scalars of the survivors. `vectors`: theirs by client, lazily read.
+
+    UnavailableError with fewer answers than the threshold; ProtocolError if they restore other secrets than published.
+    """
+    if set(vectors) != set(state.survivors):
+        raise ProtocolError(f"expected the vectors of {len(state.survivors)} survivors, got {len(vectors)} or others'")
+    left = restore_masks(state)
+    return vector.mean(state.terms.declaration, _unmasked(state, vectors, left), len(vectors))
+
+
+def _unmasked(state: SecureRound, vectors: Mapping[str, Vector], left: tuple[Mask, ...]) -> Iterator[tuple[str, Ring]]:
+    for piece, name in enumerate(vector.layout(state.terms.declaration)):
+        total = _sum(name, [vectors[client] for client in state.survivors])
+        yield name, masks.added(total, left, piece=piece)
+
+
+def _sum(name: str, vectors: list[Vector]) -> Ring:
+    total = np.array(vectors[0][name], dtype=np.uint64)
+    for other in vectors[1:]:
+        np.add(total, other[name], out=total)
+    return total
+
+
+def restore_masks(state: SecureRound) -> tuple[Mask, ...]:
+    """What stands between the sum and the truth, with the sign that takes it away: the survivors' own masks, and those
+    that they have with clients who dropped out after checking their shares."""
+    require_answers(state)
+    everybody = roster(state)
+    points, context, members = everybody.points, everybody.context, everybody.keys
+    chosen = sorted(state.answers)[: state.terms.threshold]
+    weights = shamir.lagrange_weights([points[name] for name in chosen])
+    seeds = {points[name]: state.answers[name].seeds for name in chosen}
+    mask_keys = {points[name]: state.answers[name].keys for name in chosen}
+    own = (
+        Mask(keys.derive_self_mask(_restore(name, members[name].commitment, seeds, weights), context, name), -1)
+        for name in state.survivors
+    )
+    lost = {name: _restore(name, members[name].mask, mask_keys, weights) for name in state.dropped}
+    return (*own, *_restore_pairwise(everybody, lost, state.survivors))
+
+
+def _restore(name: str, published: str, shares: Mapping[int, SharesOf], weights: Mapping[int, int]) -> int:
+    """A client's secret, which is the one to the point that it has published."""
+    secret = shamir.restore({x: int(held[name], 16) for x, held in shares.items()}, weights)
+    if group.multiply_base(secret).hex() != published:
+        raise ProtocolError(f"expected shares of the secret that {name!r} has published a point of, got others")
+    return secret
+
+
+def _restore_pairwise(roster: Roster, lost: Mapping[str, int], survivors: tuple[str, ...]) -> Iterator[Mask]:
+    """The masks that the survivors have with those who dropped out, of whom the mask keys were restored."""
+    context, public = roster.context, {name: bytes.fromhex(member.mask) for name, member in roster.keys.items()}
+    for name, private in lost.items():
+        for other in survivors:
+            seed = keys.agree_on_mask(private, public[other], context, name, other)
+            yield Mask(seed, masks.sign_of(name, other))

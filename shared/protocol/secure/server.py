@@ -1,0 +1,255 @@
+"""The aggregator's side of a secure round: collects keys -> shares -> checks -> masked -> consents -> answers, and
+passes on what it must.
+
+Pure: a message in, the next state out; a refused message and a phase that cannot close leave the state as it was. When
+to close a phase (all are in, or the deadline has passed) is the caller's business. All it holds is public or sealed.
+Messages of one phase are taken in any order, so a restart may take the stored ones in again.
+
+`verification.verify` does what takes long (signatures, commitments, proofs), and may run in a thread; `accept` takes in
+what was verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field
+
+from shared.errors import ConflictError, NotFoundError, ProtocolError, RoundClosedError, UnavailableError
+from shared.message import Message
+from shared.method.exchanged import Scalars
+from shared.protocol.schemas import ClientName
+from shared.protocol.secure import vector
+from shared.protocol.secure.messages import (
+    Consent,
+    Consents,
+    Delivery,
+    Evidence,
+    FromClient,
+    MaskedHeader,
+    PublicKeys,
+    Roster,
+    SealedShares,
+    ShareCheck,
+    Sharers,
+    Terms,
+    UnmaskAnswer,
+    UnmaskRequest,
+    least_threshold,
+    require_round,
+    visible_scalars,
+)
+from shared.protocol.secure.vector import MaskedUpdate
+
+Phase = Literal["keys", "shares", "checks", "masked", "consents", "answers"]
+PHASES: tuple[Phase, ...] = ("keys", "shares", "checks", "masked", "consents", "answers")
+Relayed = PublicKeys | SealedShares | ShareCheck | Consent | UnmaskAnswer
+PHASE_OF: Mapping[type[FromClient], Phase] = {
+    PublicKeys: "keys",
+    SealedShares: "shares",
+    ShareCheck: "checks",
+    MaskedHeader: "masked",
+    Consent: "consents",
+    UnmaskAnswer: "answers",
+}
+
+
+class SecureRound(Message):
+    """A round as it stands: its phase, and by client what came in each."""
+
+    terms: Terms
+    phase: Phase = "keys"
+    keys: Mapping[ClientName, PublicKeys] = Field(default_factory=dict)
+    shares: Mapping[ClientName, SealedShares] = Field(default_factory=dict)
+    checks: Mapping[ClientName, ShareCheck] = Field(default_factory=dict)
+    masked: Mapping[ClientName, MaskedHeader] = Field(default_factory=dict)
+    consents: Mapping[ClientName, Consent] = Field(default_factory=dict)
+    answers: Mapping[ClientName, UnmaskAnswer] = Field(default_factory=dict)
+
+    def collected(self, phase: Phase) -> Mapping[str, FromClient]:
+        held: Mapping[Phase, Mapping[str, FromClient]] = {
+            "keys": self.keys,
+            "shares": self.shares,
+            "checks": self.checks,
+            "masked": self.masked,
+            "consents": self.consents,
+            "answers": self.answers,
+        }
+        return held[phase]
+
+    @property
+    def expelled(self) -> frozenset[str]:
+        """Whom a proven complaint has put out of the round."""
+        return frozenset(dealer for check in self.checks.values() for dealer in check.complaints)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Who is still expected in this phase, sorted. In `keys` nobody is: whoever comes in time takes part."""
+        before = PHASES[max(0, PHASES.index(self.phase) - 1)]
+        return tuple(sorted(set(self.collected(before)) - set(self.collected(self.phase)) - self.expelled))
+
+    @property
+    def sharers(self) -> tuple[str, ...]:
+        """Who masks with whom: all who hold what every one of them has sealed."""
+        return tuple(sorted(set(self.checks) - self.expelled))
+
+    @property
+    def survivors(self) -> tuple[str, ...]:
+        """Whose vectors are in the sum."""
+        return tuple(sorted(self.masked))
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """With whom others' vectors hold masks, and who then sent no vector."""
+        return tuple(sorted(set(self.sharers) - set(self.masked)))
+
+    @property
+    def open_scalars(self) -> dict[str, Scalars]:
+        """The scalars that are not hidden, of each survivor: rho, from which Eq. 12 has rhobar."""
+        return {name: dict(self.masked[name].scalars) for name in self.survivors}
+
+
+def accept(state: SecureRound, message: Relayed) -> SecureRound:
+    """Take a verified message of the current phase in. The same one again changes nothing.
+
+    Raises ProtocolError (of another round, or it does not fit), RoundClosedError (of another phase), NotFoundError (not
+    one of the phase before), ConflictError (another message of that client came before).
+    """
+    return _accept(state, PHASE_OF[type(message)], message)
+
+
+def accept_masked(state: SecureRound, update: MaskedUpdate) -> SecureRound:
+    """Take the header of a masked vector in, if the vector is what it says. The vector itself stays with the caller."""
+    vector.require_same(state.terms.declaration, update.vector, update.header.digest)
+    return accept_header(state, update.header)
+
+
+def accept_header(state: SecureRound, header: MaskedHeader) -> SecureRound:
+    """The same, where the caller has held the vector against this header before."""
+    return _accept(state, "masked", header)
+
+
+def _accept(state: SecureRound, phase: Phase, message: FromClient) -> SecureRound:
+    require_round(state.terms, message)
+    collected = state.collected(phase)
+    if (held := collected.get(message.client)) is not None:
+        return _unchanged(state, held, message)
+    if phase != state.phase:
+        raise RoundClosedError(f"round {message.round}: expected a message of phase {state.phase}, got one of {phase}")
+    require_expected(state, phase, message)
+    return state.model_copy(update={phase: {**collected, message.client: message}})
+
+
+def _unchanged(state: SecureRound, held: FromClient, message: FromClient) -> SecureRound:
+    if held != message:
+        raise ConflictError(f"round {message.round}: another message of {message.client!r} came before in this phase")
+    return state
+
+
+def require_expected(state: SecureRound, phase: Phase, message: FromClient) -> None:
+    """NotFoundError for a message of one who may not speak in this phase, RoundClosedError for keys without room,
+    ProtocolError for one about others than it is to be about."""
+    if phase != "keys" and message.client not in state.missing:
+        raise NotFoundError(f"client {message.client!r} did not take part in the phase before {phase}")
+    match message:
+        case PublicKeys():
+            _require_room(state)
+        case SealedShares():
+            _require_names("sealed shares", set(message.shares), set(state.keys) - {message.client})
+        case ShareCheck():
+            if not set(message.complaints) <= set(state.shares) - {message.client}:
+                raise ProtocolError("expected complaints about other sharers, got others")
+        case MaskedHeader():
+            if not set(message.scalars) <= (visible := visible_scalars(state.terms.declaration)):
+                raise ProtocolError(f"expected at most the open scalars {sorted(visible)}, got others")
+        case Consent():
+            if (message.survivors, message.dropped) != (state.survivors, state.dropped):
+                raise ProtocolError("expected consent to the lists that were asked for, got consent to others")
+        case UnmaskAnswer():
+            _require_names("shares of seeds", set(message.seeds), set(state.survivors))
+            _require_names("shares of mask keys", set(message.keys), set(state.dropped))
+
+
+def _require_room(state: SecureRound) -> None:
+    threshold, held = state.terms.threshold, len(state.keys)
+    if least_threshold(held + 1) > threshold:
+        raise RoundClosedError(f"expected at most {held} clients with a threshold of {threshold}, got one more")
+
+
+def _require_names(what: str, came: set[str], expected: set[str]) -> None:
+    if came != expected:
+        raise ProtocolError(f"expected {what} for {len(expected)} clients of the round, got {len(came)} or other names")
+
+
+def require_answers(state: SecureRound) -> None:
+    """RoundClosedError before phase `answers`, UnavailableError while they are fewer than the threshold."""
+    _require_closed(state, "consents")
+    _require_enough(state)
+
+
+def _require_enough(state: SecureRound) -> None:
+    came, threshold = count_present(state), state.terms.threshold
+    if came < threshold:
+        still = f", missing {', '.join(state.missing)}" if state.missing else ""
+        what = f"round {state.terms.round}, phase {state.phase}"
+        raise UnavailableError(f"{what}: expected at least {threshold} clients, got {came}{still}")
+
+
+def count_present(state: SecureRound) -> int:
+    """How many of those who have spoken in this phase go on."""
+    return len(set(state.collected(state.phase)) - state.expelled)
+
+
+def close(state: SecureRound) -> SecureRound:
+    """The next phase, in which those go on who took part in this one. UnavailableError if they are too few."""
+    if state.phase == "answers":
+        raise RoundClosedError(f"round {state.terms.round}: expected a phase before answers, which is the last")
+    _require_enough(state)
+    return state.model_copy(update={"phase": PHASES[PHASES.index(state.phase) + 1]})
+
+
+def roster(state: SecureRound) -> Roster:
+    """All public keys, once phase `keys` is closed: the same for everybody."""
+    _require_closed(state, "keys")
+    return Roster(terms=state.terms, members=tuple(state.keys[name] for name in sorted(state.keys)))
+
+
+def delivery(state: SecureRound, client: str) -> Delivery:
+    """What the others have sealed for one client, once phase `shares` is closed."""
+    _require_closed(state, "shares")
+    if client not in state.shares:
+        raise NotFoundError(f"client {client!r} has not shared in round {state.terms.round}")
+    shares = {name: sent.shares[client] for name, sent in state.shares.items() if name != client}
+    return Delivery(run=state.terms.run, round=state.terms.round, shares=shares)
+
+
+def sharers(state: SecureRound) -> Sharers:
+    """Who masks with whom, once phase `checks` is closed; and why others do not: one proof for each is enough."""
+    _require_closed(state, "checks")
+    found: dict[str, Evidence] = {}
+    for holder in sorted(state.checks):
+        for dealer, complaint in state.checks[holder].complaints.items():
+            share = state.shares[dealer].shares[holder]
+            found.setdefault(dealer, Evidence(dealer=dealer, holder=holder, share=share, complaint=complaint))
+    evidence = tuple(found[dealer] for dealer in sorted(found))
+    return Sharers(run=state.terms.run, round=state.terms.round, sharers=state.sharers, evidence=evidence)
+
+
+def request(state: SecureRound) -> UnmaskRequest:
+    """What the survivors are to consent to, once phase `masked` is closed: the same for everybody."""
+    _require_closed(state, "masked")
+    terms = state.terms
+    return UnmaskRequest(run=terms.run, round=terms.round, survivors=state.survivors, dropped=state.dropped)
+
+
+def consents(state: SecureRound) -> Consents:
+    """The survivors' signatures, once phase `consents` is closed."""
+    _require_closed(state, "consents")
+    signatures = {name: state.consents[name].signature for name in sorted(state.consents)}
+    return Consents(run=state.terms.run, round=state.terms.round, signatures=signatures)
+
+
+def _require_closed(state: SecureRound, phase: Phase) -> None:
+    if PHASES.index(state.phase) <= PHASES.index(phase):
+        raise RoundClosedError(f"round {state.terms.round}: phase {phase} is not closed yet")

@@ -1,0 +1,117 @@
+"""A message of a secure round -> its signature, commitments, shares or proofs held against what was published before.
+
+Pure, and slow: of a thousand clients some messages take a second. It serves the round: without it a client that cheats
+could end the round, but uncover nobody.
+"""
+
+from __future__ import annotations
+
+from shared.errors import ConflictError, ProtocolError
+from shared.protocol.secure import complaints, group, shamir
+from shared.protocol.secure.common import find_differences
+from shared.protocol.secure.identities import identity_key, require_share_signature, require_signature
+from shared.protocol.secure.messages import (
+    Consent,
+    Evidence,
+    PublicKeys,
+    SealedShare,
+    SealedShares,
+    ShareCheck,
+    UnmaskAnswer,
+    possession_label,
+)
+from shared.protocol.secure.proofs import require_possession
+from shared.protocol.secure.server import PHASE_OF, Relayed, SecureRound, require_expected, roster
+
+
+def verify(state: SecureRound, message: Relayed) -> None:
+    """Hold a message's signature, commitments, shares or proofs against what was published. ProtocolError for others;
+    ConflictError for keys of a client that was told something else than the aggregator knows.
+
+    Only a message that `accept` would take in this state is looked at: anything else is its business.
+    """
+    phase = PHASE_OF[type(message)]
+    if phase != state.phase or message.client in state.collected(phase):
+        return
+    require_expected(state, phase, message)
+    match message:
+        case PublicKeys():
+            _verify_keys(state, message)
+        case SealedShares():
+            _require_transcript(state, message)
+            _verify_share_signatures(state, message)
+            _verify_commitments(state, message)
+        case ShareCheck():
+            _verify_signed(state, message)
+            _verify_complaints(state, message)
+        case Consent():
+            _verify_signed(state, message)
+        case UnmaskAnswer():
+            _verify_shares(state, message)
+
+
+def _verify_keys(state: SecureRound, message: PublicKeys) -> None:
+    if differing := find_differences(state.terms.common, message.common):
+        words = f"expected the terms of round {state.terms.round}, got another {', '.join(differing)}"
+        raise ConflictError(f"{words}: you were told, or computed, something else than the aggregator")
+    for point in (message.deal, message.cipher, message.mask, message.commitment):
+        group.require_point(bytes.fromhex(point))
+    require_possession(bytes.fromhex(message.deal), message.possession, possession_label(state.terms, message.client))
+    require_signature(message, identity_key(message.identity))
+
+
+def _require_transcript(state: SecureRound, message: SealedShares | ShareCheck | Consent) -> None:
+    if message.transcript != roster(state).context.transcript:
+        raise ProtocolError("expected a message about this round's roster, got one about another")
+
+
+def _verify_signed(state: SecureRound, message: ShareCheck | Consent) -> None:
+    _require_transcript(state, message)
+    require_signature(message, identity_key(state.keys[message.client].identity))
+
+
+def _verify_share_signatures(state: SecureRound, message: SealedShares) -> None:
+    """Or a holder would take what it gets for changed on the way."""
+    context, key = roster(state).context, identity_key(state.keys[message.client].identity)
+    for holder, share in message.shares.items():
+        require_share_signature(context, message.client, holder, share, key)
+
+
+def _verify_commitments(state: SecureRound, message: SealedShares) -> None:
+    own, names = state.keys[message.client], sorted(state.keys)
+    pieces: dict[str, SealedShare | SealedShares] = {**message.shares, message.client: message}
+    for secret, points in (
+        (own.mask, [pieces[name].key_commitment for name in names]),
+        (own.commitment, [pieces[name].seed_commitment for name in names]),
+    ):
+        commitments = [bytes.fromhex(point) for point in points]
+        shamir.require_consistent(bytes.fromhex(secret), commitments, state.terms.threshold)
+
+
+def _verify_complaints(state: SecureRound, message: ShareCheck) -> None:
+    if not message.complaints:
+        return
+    everybody = roster(state)
+    for dealer, complaint in message.complaints.items():
+        share = state.shares[dealer].shares[message.client]
+        evidence = Evidence(dealer=dealer, holder=message.client, share=share, complaint=complaint)
+        complaints.require_proven(everybody, evidence)
+
+
+def _verify_shares(state: SecureRound, message: UnmaskAnswer) -> None:
+    """Each share is the one that its dealer has committed to for this holder."""
+    for dealer, share in message.seeds.items():
+        _require_committed(_piece(state, dealer, message.client).seed_commitment, share, dealer)
+    for dealer, share in message.keys.items():
+        _require_committed(_piece(state, dealer, message.client).key_commitment, share, dealer)
+
+
+def _piece(state: SecureRound, dealer: str, holder: str) -> SealedShare | SealedShares:
+    """Where the commitments to a holder's shares stand."""
+    sent = state.shares[dealer]
+    return sent if dealer == holder else sent.shares[holder]
+
+
+def _require_committed(commitment: str, share: str, dealer: str) -> None:
+    if group.multiply_base(int(share, 16)).hex() != commitment:
+        raise ProtocolError(f"expected the share that {dealer!r} has committed to, got another")

@@ -1,0 +1,128 @@
+"""A client's name -> its key pair in two files, and its public key in the folder of those that the aggregator knows.
+
+`<name>.key` is the client's and nobody else's. `<name>.pub` goes to the operator, who puts it into the folder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from shared.errors import ConflictError, NotFoundError, SettingsError
+from shared.new_files import PRIVATE, PUBLIC, write_new
+from shared.protocol.schemas import ClientName
+from shared.protocol.signing.keys import (
+    PublicKey,
+    fingerprint,
+    new_key,
+    private_pem,
+    public_pem,
+    read_private,
+    read_public,
+)
+
+NAME: TypeAdapter[str] = TypeAdapter(ClientName)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Where the two halves of a client's key lie."""
+
+    name: str
+    private: Path
+    public: Path
+
+    @staticmethod
+    def of(name: str, folder: Path) -> Pair:
+        return Pair(name, folder / f"{name}.key", public_file(name, folder))
+
+
+def public_file(name: str, folder: Path) -> Path:
+    """Where the folder has, or would have, this client's public key."""
+    return folder / f"{name}.pub"
+
+
+def make_pair(name: str, folder: Path) -> Pair:
+    """A new pair. ConflictError where there is a private key already: whoever replaced it would lock the client out."""
+    pair, key = Pair.of(_named(name), folder), new_key()
+    if not write_new(pair.private, private_pem(key), PRIVATE):
+        raise ConflictError(f"{pair.private}: expected no file there, got one; nothing was changed")
+    pair.public.unlink(missing_ok=True)  # of a private key that is gone
+    write_new(pair.public, public_pem(key.public_key()), PUBLIC)
+    return pair
+
+
+def kept_pair(name: str, folder: Path) -> Pair:
+    """The pair that is there, or a new one. A public half that is missing is made anew from the private one."""
+    pair = Pair.of(_named(name), folder)
+    if not pair.private.exists():
+        return make_pair(name, folder)
+    write_new(pair.public, public_pem(read_private(pair.private).public_key()), PUBLIC)
+    return pair
+
+
+def register(public: Path, folder: Path) -> str:
+    """Take the key in `<name>.pub` into the folder; the name. The very same key again changes nothing.
+
+    ConflictError where the name has another key, or the key another name.
+    """
+    name, key = _named(public.name.removesuffix(".pub")), read_public(public)
+    held = {one: fingerprint(other) for one, other in registered(folder).items() if other is not None}
+    if public_file(name, folder).exists() and held.get(name) != fingerprint(key):
+        raise ConflictError(f"expected a name without a key, {name!r} has another one: remove it first")
+    if others := [one for one, other in held.items() if other == fingerprint(key) and one != name]:
+        raise ConflictError(f"expected a key of its own for {name!r}, {others[0]!r} has this one")
+    write_new(public_file(name, folder), public_pem(key), PUBLIC)
+    return name
+
+
+def registered(folder: Path) -> dict[str, PublicKey | None]:
+    """The folder's keys by name, sorted; None for a file that holds none."""
+    files = sorted(folder.glob("*.pub"))
+    return {file.stem: _key_in(file) for file in files if _is_name(file.stem)}
+
+
+def registered_files(folder: Path) -> list[Path]:
+    """The files of the folder's keys, sorted by name. NotFoundError where there are none."""
+    files = [public_file(name, folder) for name in registered(folder)]
+    if not files:
+        raise NotFoundError(f"{folder}: expected public keys, <name>.pub each, got none")
+    return files
+
+
+def remove(name: str, folder: Path) -> None:
+    """From now on the client of this name is nobody. NotFoundError where it was nobody before."""
+    try:
+        public_file(_named(name), folder).unlink()
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError(f"expected a registered name, got {name!r}") from None
+
+
+def enrol(name: str, own: Path, registry: Path) -> Pair:
+    """Both sides at once, for whoever is both: a pair in the client's own folder, registered. What is there stays."""
+    pair = kept_pair(name, own)
+    register(pair.public, registry)
+    return pair
+
+
+def _named(name: str) -> str:
+    if not _is_name(name):
+        raise SettingsError(f"expected a client's name (a-z, 0-9, _ and -, at most 63 of them), got {name!r}")
+    return name
+
+
+def _is_name(name: str) -> bool:
+    try:
+        NAME.validate_python(name)
+    except ValidationError:
+        return False
+    return True
+
+
+def _key_in(file: Path) -> PublicKey | None:
+    try:
+        return read_public(file)
+    except SettingsError:
+        return None

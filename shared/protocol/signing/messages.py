@@ -1,0 +1,193 @@
+"""A request and a private key -> three headers that say who sent it, and when; and those headers, read and checked.
+
+HTTP Message Signatures (RFC 9421) by Ed25519 over method, path, query and the digest of the body (RFC 9530). One form
+alone is written and read: one signature, these components in this order, these parameters, each in its one spelling.
+So nobody can add anything to it.
+
+The authority is left out: what ends TLS, forwards a port or stands before a network calls the aggregator by another
+name than the client did. With it a request could not be repeated to another aggregator; a key pair of its own for each
+federation does the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from http_message_signatures import (
+    HTTPMessageSigner,
+    HTTPMessageVerifier,
+    InvalidSignature,
+    MappingKeyResolver,
+    algorithms,
+)
+
+from shared.errors import AuthenticationError
+from shared.protocol.signing.keys import PrivateKey, PublicKey
+
+DIGEST, INPUT, SIGNATURE = HEADERS = ("content-digest", "signature-input", "signature")
+LABEL = "sig1"
+NONCE_BYTES = 16
+SECONDS_DIGITS = 10  # of a time between 2001 and 2286
+ORIGIN = "http://unsigned"  # the library wants a whole URL; what it says of the host is not signed
+PATH, QUERY = re.compile(r"/[^?#]*"), re.compile(r"[^#]*")  # or the library would read other parts of a URL in them
+FORMS = {
+    DIGEST: "sha-256=:44 CHARACTERS OF BASE64:",
+    INPUT: f'{LABEL}=("@method" "@path" "@query" "content-digest");created=SECONDS;keyid="NAME";alg="ed25519";'
+    'nonce="32 HEX DIGITS", without "@query" where there is none',
+    SIGNATURE: f"{LABEL}=:88 CHARACTERS OF BASE64:",
+}
+WRITTEN = {
+    DIGEST: re.compile(r"sha-256=:([A-Za-z0-9+/]{43}=):"),
+    INPUT: re.compile(
+        rf'{LABEL}=\("@method" "@path"(?P<query> "@query")? "content-digest"\);created=(?P<created>[1-9][0-9]{{0,11}});'
+        r'keyid="(?P<name>[a-z0-9][a-z0-9_-]{0,62})";alg="ed25519";nonce="(?P<nonce>[0-9a-f]{32})"'
+    ),
+    SIGNATURE: re.compile(rf"{LABEL}=:([A-Za-z0-9+/]{{86}}==):"),
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a request asks for, as it is on the wire: path and query percent-encoded, no query is an empty one."""
+
+    method: str
+    path: str
+    query: str
+
+    @staticmethod
+    def of(method: str, raw: bytes) -> Target:
+        """`raw`: path and query with the mark between them."""
+        path, _, query = raw.decode("latin-1").partition("?")
+        return Target(method, path, query)
+
+    @property
+    def url(self) -> str:
+        return f"{ORIGIN}{self.path}" + (f"?{self.query}" if self.query else "")
+
+
+@dataclass(frozen=True)
+class Signatory:
+    """A client as it signs."""
+
+    name: str
+    key: PrivateKey = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the headers of a request say. None of it is true before `holds`.
+
+    `created`: seconds since the epoch; `digest`: the body's, as `body_digest` writes it.
+    """
+
+    name: str
+    created: int
+    nonce: str
+    digest: str
+    has_query: bool
+    headers: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class _Message:
+    """A request as the library sees it."""
+
+    method: str
+    url: str
+    headers: dict[str, str]
+
+
+class _Verifier(HTTPMessageVerifier):
+    """Of the signature alone: when it was made is judged by whoever knows the time."""
+
+    def validate_created_and_expires(self, sig_input: object, max_age: object = None) -> None:
+        del sig_input, max_age
+
+
+def body_digest(sha256: bytes) -> str:
+    """The header Content-Digest of a body whose sha256 is this."""
+    return f"sha-256=:{base64.b64encode(sha256).decode('ascii')}:"
+
+
+def read_digest(header: str) -> bytes:
+    """The sha256 that `body_digest` has written."""
+    found = WRITTEN[DIGEST].fullmatch(header)
+    if found is None:
+        raise _other(DIGEST)
+    return base64.b64decode(found[1])
+
+
+NO_BODY = body_digest(hashlib.sha256().digest())
+
+
+def sign(target: Target, body: bytes, who: Signatory, *, created: int, nonce: str) -> dict[str, str]:
+    """The three headers. `created`: seconds since the epoch; `nonce`: 32 hexadecimal digits, never the same twice."""
+    keys = MappingKeyResolver(public_keys={}, private_keys={who.name: who.key})
+    message = _Message(target.method, target.url, {})
+    HTTPMessageSigner(signature_algorithm=algorithms.ED25519, key_resolver=keys).sign(
+        message,
+        key_id=who.name,
+        created=datetime.fromtimestamp(created, UTC),
+        nonce=nonce,
+        label=LABEL,
+        covered_component_ids=("@method", "@path", *(("@query",) if target.query else ()), DIGEST),
+        body=body,
+    )
+    return {name.lower(): value for name, value in message.headers.items()}
+
+
+def length(name: str, *, query: bool) -> dict[str, int]:
+    """Characters of each of the three headers, which are the same of every request of this client."""
+    covered = " ".join(f'"{one}"' for one in ("@method", "@path", *(("@query",) if query else ()), DIGEST))
+    parameters = f'created={"0" * SECONDS_DIGITS};keyid="{name}";alg="ed25519";nonce="{"0" * 2 * NONCE_BYTES}"'
+    return {DIGEST: len(NO_BODY), INPUT: len(f"{LABEL}=({covered});{parameters}"), SIGNATURE: len(f"{LABEL}=::") + 88}
+
+
+def is_signed(headers: Iterable[str]) -> bool:
+    """Does a request with headers of these names claim to come from a client?"""
+    return not {INPUT, SIGNATURE}.isdisjoint(name.lower() for name in headers)
+
+
+def read(headers: Iterable[tuple[str, str]]) -> Claim:
+    """What the headers claim. AuthenticationError, which repeats none of it, for any other form than the one."""
+    values: dict[str, list[str]] = {name: [] for name in HEADERS}
+    for name, value in headers:
+        values.get(name.lower(), []).append(value)
+    if any(len(found) != 1 for found in values.values()):
+        raise AuthenticationError(f"expected the headers {', '.join(HEADERS)}, each once")
+    one = {name: found[0] for name, found in values.items()}
+    for name in (DIGEST, SIGNATURE):
+        _require_base64(name, one[name])
+    said = WRITTEN[INPUT].fullmatch(one[INPUT])
+    if said is None:
+        raise _other(INPUT)
+    return Claim(said["name"], int(said["created"]), said["nonce"], one[DIGEST], said["query"] is not None, one)
+
+
+def _require_base64(name: str, value: str) -> None:
+    """The last character of base64 holds bits that say nothing: of its spellings the one with zeros there is taken."""
+    found = WRITTEN[name].fullmatch(value)
+    if found is None or base64.b64encode(base64.b64decode(found[1])).decode("ascii") != found[1]:
+        raise _other(name)
+
+
+def _other(name: str) -> AuthenticationError:
+    return AuthenticationError(f"{name}: expected {FORMS[name]}; got another form")
+
+
+def holds(claim: Claim, target: Target, key: PublicKey) -> bool:
+    """Has whoever holds the other half of `key` signed exactly this request?"""
+    if not PATH.fullmatch(target.path) or not QUERY.fullmatch(target.query) or claim.has_query != bool(target.query):
+        return False
+    keys = MappingKeyResolver(public_keys={claim.name: key}, private_keys={})
+    verifier = _Verifier(signature_algorithm=algorithms.ED25519, key_resolver=keys)
+    try:
+        verifier.verify(_Message(target.method, target.url, dict(claim.headers)), max_age=None)
+    except InvalidSignature:
+        return False
+    return True

@@ -1,0 +1,30 @@
+"""Settings -> may a federation aggregate securely, and on which terms: what both sides must come to by themselves."""
+
+from __future__ import annotations
+
+from shared.errors import SettingsError
+from shared.method.declaration import Declaration
+from shared.method.settings import MethodSettings
+from shared.strategies.strategy import Strategy
+
+SINGLE = ("clip_factor", "quarantine_factor")  # 0 turns each off
+
+
+def secured(declaration: Declaration, strategy: Strategy, method: MethodSettings) -> Declaration:
+    """The declaration of a federation that sums in secret. SettingsError for what needs to see single updates."""
+    if strategy.needs_single_updates or not declaration.tensors:
+        raise SettingsError(f"secure: expected a strategy that needs the mean alone, got {strategy.name!r}")
+    require_mean(method)
+    return declaration.model_copy(update={"secure": True})
+
+
+def require_mean(method: MethodSettings) -> None:
+    """SettingsError for a run's settings that look at single updates or counts at the aggregator."""
+    if method.aggregate != "mean":
+        raise SettingsError(f"secure: expected aggregate = mean, got {method.aggregate}")
+    if method.anchor.size != "declared":
+        words = "because no count of a silo leaves it, and each client computes the anchor by itself"
+        raise SettingsError(f"secure: expected anchor.size = declared, {words}, got {method.anchor.size}")
+    for name in SINGLE:
+        if (value := getattr(method, name)) != 0:
+            raise SettingsError(f"secure: expected {name} = 0, got {value:g}: nobody sees a single update's size")

@@ -1,0 +1,146 @@
+"""What a federated algorithm is: a record of functions for both sides, FedAvg where nothing else is said."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from shared.method.declaration import Declaration, TensorSpec
+from shared.method.exchanged import Parameters, State, Update
+from shared.method.parameters import ITEM_TABLE, Arrays, Float32, blocks, mlp_specification, part
+from shared.method.ranges import Ranges
+from shared.method.settings import MethodSettings
+
+Loss = Literal["", "bpr", "bce"]
+"""What a strategy may train with; "" is the loss that the settings name."""
+Penalty = Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
+"""(all own, received) named tensors -> scalar added to the loss. Operators only, so that no torch is needed here."""
+
+
+class LocalClient(Protocol):
+    """A client as a strategy sees it: no torch, no data, only verbs."""
+
+    def load(self, received: Parameters) -> None:
+        """Take over the named arrays and remember them for penalties."""
+
+    def train(
+        self,
+        *,
+        bias_aware: bool = False,
+        penalty: Penalty | None = None,
+        only: str = "",
+        loss: Loss = "",
+        weights: tuple[float, float] = (1.0, 1.0),
+    ) -> None:
+        """Run the run's local epochs. `only`: train just the parameters whose name starts so. `weights`: how much the
+        pairs of the less and of the more active half of the users count, with the losses "bpr" and "bce"."""
+
+    def arrays(self) -> Arrays:
+        """Every parameter that a strategy could share of this model, as it is now."""
+
+    def divergence(self) -> float | None:
+        """rho (Eq. 11), or None where the shard's spectrum is too short to be compared."""
+
+    def mean_margin(self) -> float:
+        """M^c (Eq. 10)."""
+
+    def losses_by_activity(self) -> tuple[float, float]:
+        """Mean BPR loss over the training pairs of the less and of the more active half of the users."""
+
+    def generator(self, purpose: str, *, once_a_run: bool = False) -> np.random.Generator:
+        """Random numbers of this round, or of the whole run, for noise on what leaves: the same if the round is run
+        again, and not to be guessed by anybody who does not have the shard."""
+
+
+def fit_plain(client: LocalClient, received: Parameters) -> Parameters:
+    """FedAvg's half at the client: load, train, send."""
+    client.load(received)
+    client.train()
+    return Parameters(client.arrays())
+
+
+def mean(state: State, updates: Sequence[Update]) -> State:
+    """Eq. 13: unweighted mean of the round's updates, tensor by tensor, summed in the order of client names.
+
+    Scalars are summed exactly, so that the mean of equal ones is that very one.
+    """
+    ordered = sorted(updates, key=lambda update: update.client)
+    arrays = {name: _mean_array(name, ordered) for name in state.arrays}
+    names = sorted({name for update in ordered for name in update.scalars})
+    scalars = {name: statistics.mean(u.scalars[name] for u in ordered if name in u.scalars) for name in names}
+    latest = {**state.latest, **{update.client: dict(update.scalars) for update in ordered}}
+    return State(arrays, scalars, latest)
+
+
+def _mean_array(name: str, updates: Sequence[Update]) -> Float32:
+    """Sums in float64: with equal inputs the mean is then exactly that input. Block by block: a tensor may be large."""
+    found = np.empty(np.shape(updates[0].arrays[name]), dtype=np.float32)
+    flat = found.reshape(-1)
+    for begin, end in blocks(flat.size):
+        total = part(updates[0].arrays, name, begin, end).astype(np.float64)
+        for update in updates[1:]:
+            total += part(update.arrays, name, begin, end)
+        flat[begin:end] = total / len(updates)
+    return found
+
+
+def same_for_all(state: State, update: Update | None) -> Parameters:
+    """FedAvg's answer: everybody gets the mean. `update` is the client's last accepted one, None if it never sent."""
+    del update
+    return Parameters(state.arrays)
+
+
+Mix = Callable[[float, Parameters, Parameters], Parameters]
+"""(rhobar, mean, own update) -> the client's parameters: Eq. 14 where the client does it, under secure aggregation."""
+
+
+def the_mean(near: float, mean: Parameters, own: Parameters) -> Parameters:
+    """FedAvg's answer, at the client."""
+    del near, own
+    return Parameters(mean.arrays)
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One algorithm, both halves. `scalars` names all scalars that may leave a client, `ranges` what each may be.
+
+    `model` names a model of the client, "" the one that the settings name; `specification` its tensors that may be
+    shared, of which `shared` chooses. `mix` does what `personalise` does, at a client that alone has its update.
+    """
+
+    name: str
+    shared: Callable[[str], bool]
+    scalars: tuple[str, ...] = ()
+    ranges: Ranges = field(default_factory=dict)
+    fit: Callable[[LocalClient, Parameters], Parameters] = fit_plain
+    aggregate: Callable[[State, Sequence[Update]], State] = mean
+    personalise: Callable[[State, Update | None], Parameters] = same_for_all
+    mix: Mix = the_mean
+    model: str = ""
+    specification: Callable[[MethodSettings], tuple[TensorSpec, ...]] = mlp_specification
+
+    @property
+    def shares_items(self) -> bool:
+        """Does it need a catalogue of items that all clients share?"""
+        return any(spec.name == ITEM_TABLE for spec in self.specification(MethodSettings(catalogue=1)))
+
+    @property
+    def needs_single_updates(self) -> bool:
+        """Does its aggregator need more than the mean of the updates, so that it cannot work on a masked sum?"""
+        mixes = self.personalise is same_for_all or self.mix is not the_mean
+        return self.aggregate is not mean or not mixes
+
+    def declaration(self, method: MethodSettings) -> Declaration:
+        """All that this strategy may send with these settings."""
+        chosen = (spec for spec in self.specification(method) if self.shared(spec.name))
+        tensors = tuple(sorted(chosen, key=lambda spec: spec.name))
+        return Declaration(strategy=self.name, tensors=tensors, scalars=self.scalars)
+
+
+def both_mlps(name: str) -> bool:
+    """The pooling and the predictive MLP, and nothing else."""
+    return name.startswith(("pooling.", "predictive."))
