@@ -1,4 +1,4 @@
-"""Containers on this machine -> the one federation of docker-compose.yml that runs there, as it was brought up."""
+"""Containers on this machine -> the one federation of a docker-compose.yml that runs there, as it was brought up."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from typing import Any
 from shared.errors import SettingsError, UnavailableError
 from simulation.breaks.engine import Engine, compose_command
 
-SILOS = tuple(f"client-{number}" for number in range(1, 5))
-SERVING = ("aggregator", *SILOS, "gateway", *(f"gateway-{number}" for number in range(1, 5)))
-PROBES = tuple(f"probe-{name}" for name in SERVING)
 TOOLS = "lpsfed/tools:0.1.0"
 LABEL = "com.docker.compose"
 NEVER_BROKEN = "gateway"  # no break changes it: it knows by which files the federation was brought up
+PARTS = "LPSFED_PROBE_EXPECT"  # the report's variable with the names of all parts that serve
 # What its user chose when bringing it up -> where it stands in a container, and what it is without a choice.
 CHOSEN = {
     "LPSFED_SECURE": ("aggregator", "LPSFED_AGGREGATOR_SECURE"),
@@ -27,26 +25,48 @@ CHOSEN = {
 
 @dataclass(frozen=True)
 class Federation:
-    """`compose`: the command with project and files; `chosen`: variables that its user gave to it."""
+    """`compose`: the command with project and files; `chosen`: variables that its user gave to it; `parts`: the names
+    of the aggregator, the clients and the gateways before them."""
 
     engine: Engine
     project: str
     compose: tuple[str, ...]
     chosen: Mapping[str, str]
+    parts: tuple[str, ...]
+
+    @property
+    def silos(self) -> int:
+        return sum(name.startswith("client-") for name in self.parts)
+
+    @property
+    def probes(self) -> tuple[str, ...]:
+        return tuple(f"probe-{name}" for name in self.parts)
+
+    @property
+    def writers(self) -> tuple[str, ...]:
+        """The parts that have a state: all but the gateways."""
+        return tuple(name for name in self.parts if not name.startswith("gateway"))
+
+    @property
+    def volumes(self) -> tuple[str, ...]:
+        """The volumes with states and evidence."""
+        numbers = range(1, self.silos + 1)
+        silos = (f"{kind}-{number}" for kind in ("state", "evidence") for number in numbers)
+        return ("state-aggregator", "evidence", *silos)
 
     def volume(self, name: str) -> str:
         return f"{self.project}_{name}"
 
     def container(self, service: str) -> str:
         """The name of a service's only container."""
-        found = containers(self.engine, self.project, service)
-        if len(found) != 1:
-            raise UnavailableError(f"{self.project}: expected one container of {service}, got {len(found)}")
-        return found[0]
+        names = containers(self.engine, self.project, service)
+        if len(names) != 1:
+            raise UnavailableError(f"{self.project}: expected one container of {service}, got {len(names)}")
+        return names[0]
 
     def command(self, service: str) -> list[str]:
         """The arguments that its container was made with."""
-        return [str(word) for word in _inspected(self.engine, self.project, service)["Config"]["Cmd"]]
+        return [str(word) for word in _inspect(self.engine, self.project, service)["Config"]["Cmd"]]
 
     def bring_up(self, services: Iterable[str], override: Path | None = None, *, anew: bool = False) -> None:
         """These services as the files have them, each made anew where they now say something else; or all of them."""
@@ -74,18 +94,30 @@ def find(engine: Engine, project: str | None = None) -> Federation:
     if len(there) > 1:
         raise SettingsError(f"--project: expected one of the federations that run, {', '.join(there)}, got none")
     (name,) = there
-    _require_running(engine, name)
-    return Federation(engine, name, (*compose_command(), *_files(engine, name)), _chosen(engine, name))
+    parts = _parts(engine, name)
+    _require_running(engine, name, parts)
+    return Federation(engine, name, (*compose_command(), *_files(engine, name)), _chosen_variables(engine, name), parts)
 
 
-def _require_running(engine: Engine, project: str) -> None:
+def _parts(engine: Engine, project: str) -> tuple[str, ...]:
+    """The names of all parts that serve, as the report of this federation is told them."""
+    if len(containers(engine, project, "report")) == 1:
+        names = _variables(engine, project, "report").get(PARTS, "")
+        if names:
+            return tuple(names.split(","))
+    raise _before_its_report(project)
+
+
+def _require_running(engine: Engine, project: str, parts: Sequence[str]) -> None:
     running = ("ps", "--filter", f"label={LABEL}.project={project}", "--format", f'{{{{.Label "{LABEL}.service"}}}}')
-    if missing := sorted({*SERVING} - {*engine.ask(*running).split()}):
+    if missing := sorted({*parts} - {*engine.ask(*running).split()}):
         raise UnavailableError(f"{project}: expected all parts to run, got none of {', '.join(missing)}")
-    if any(len(containers(engine, project, probe)) != 1 for probe in (*PROBES, "report")):
-        raise UnavailableError(
-            f"{project}: expected a federation whose `up` has ended in its report, got one before it"
-        )
+    if any(len(containers(engine, project, f"probe-{name}")) != 1 for name in parts):
+        raise _before_its_report(project)
+
+
+def _before_its_report(project: str) -> UnavailableError:
+    return UnavailableError(f"{project}: expected a federation whose `up` has ended in its report, got one before it")
 
 
 def containers(engine: Engine, project: str, service: str) -> list[str]:
@@ -97,7 +129,7 @@ def containers(engine: Engine, project: str, service: str) -> list[str]:
 
 def _files(engine: Engine, project: str) -> Sequence[str]:
     """Project and files, as Compose has written them on its containers."""
-    labels = _inspected(engine, project, NEVER_BROKEN)["Config"]["Labels"]
+    labels = _inspect(engine, project, NEVER_BROKEN)["Config"]["Labels"]
     folder = Path(labels[f"{LABEL}.project.working_dir"])
     files = [folder / name for name in labels[f"{LABEL}.project.config_files"].split(",")]
     if missing := [str(one) for one in files if not one.is_file()]:
@@ -106,15 +138,16 @@ def _files(engine: Engine, project: str) -> Sequence[str]:
     return ["--project-name", project, "--project-directory", str(folder), *named]
 
 
-def _chosen(engine: Engine, project: str) -> dict[str, str]:
-    found = {}
-    for name, (service, variable) in CHOSEN.items():
-        given = dict(one.split("=", 1) for one in _inspected(engine, project, service)["Config"]["Env"])
-        if variable in given:
-            found[name] = given[variable]
-    return found
+def _chosen_variables(engine: Engine, project: str) -> dict[str, str]:
+    values = {name: _variables(engine, project, service).get(variable) for name, (service, variable) in CHOSEN.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _inspected(engine: Engine, project: str, service: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(engine.ask("inspect", containers(engine, project, service)[0]))[0]
-    return found
+def _variables(engine: Engine, project: str, service: str) -> dict[str, str]:
+    """The environment that its container was made with."""
+    return dict(line.split("=", 1) for line in _inspect(engine, project, service)["Config"]["Env"])
+
+
+def _inspect(engine: Engine, project: str, service: str) -> dict[str, Any]:
+    described: dict[str, Any] = json.loads(engine.ask("inspect", containers(engine, project, service)[0]))[0]
+    return described

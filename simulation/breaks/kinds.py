@@ -28,60 +28,80 @@ class Errand:
 @dataclass(frozen=True)
 class Break:
     """`services`: what an override of the compose file says of them; `before`, `after`: errands before the containers
-    change, and after the probes; `named`: what must stand in the faults of the report, each in at least one."""
+    change, and after the probes; `faults`: what must stand in the faults of the report, each in at least one."""
 
     does: str
-    named: tuple[str, ...]
+    faults: tuple[str, ...]
     services: Mapping[str, Any] = field(default_factory=dict)
     before: Errand | None = None
     after: Errand | None = None
 
 
-BREAKS: dict[str, Break] = {
-    "key": Break(
-        "client-1's private key is mounted into the aggregator",
+def known_breaks(silos: int) -> dict[str, Break]:
+    """By kind, in a federation of so many silos. Different kinds change different silos as far as there are any."""
+    key, header, evidence, root = ((number - 1) % silos + 1 for number in (1, 2, 3, 4))
+    return {
+        "key": key_in_aggregator(key),
+        "header": changed_code(header),
+        "root": root_gateway(root),
+        "shard": copied_shard(key),
+        "evidence": missing_evidence(evidence),
+    }
+
+
+def key_in_aggregator(silo: int) -> Break:
+    return Break(
+        f"client-{silo}'s private key is mounted into the aggregator",
         ("aggregator, mounts, places: also /spare", "aggregator, contents, private key: 1 at /spare"),
-        services={"aggregator": {"volumes": ["secret-1:/spare:ro"]}},
-    ),
-    "header": Break(
-        f"client-2's code is changed: 6,000 characters of its interactions in the header {HEADER} of each request",
-        (f"client-2, {HEADER}", "client-2, its code, by its files, its environment: other than here: PYTHONPATH"),
-        services={"client-2": {"environment": {"PYTHONPATH": "/state/changed:/opt/code"}}},
+        services={"aggregator": {"volumes": [f"secret-{silo}:/spare:ro"]}},
+    )
+
+
+def changed_code(silo: int) -> Break:
+    name = f"client-{silo}"
+    return Break(
+        f"{name}'s code is changed: 6,000 characters of its interactions in the header {HEADER} of each request",
+        (f"{name}, {HEADER}", f"{name}, its code, by its files, its environment: other than here: PYTHONPATH"),
+        services={name: {"environment": {"PYTHONPATH": "/state/changed:/opt/code"}}},
         before=Errand(
-            {"state-2": "/state"},
+            {f"state-{silo}": "/state"},
             'mkdir -p /state/changed && printf %s "$CODE" > /state/changed/sitecustomize.py',
             {"CODE": SOURCE},
         ),
-    ),
-    "root": Break(
-        "client-4's gateway runs as root, with default rights, a root it can write and the engine's socket as /spare",
+    )
+
+
+def root_gateway(silo: int) -> Break:
+    name = f"gateway-{silo}"
+    rights = {"user": "0:0", "read_only": False, "cap_add": [*DEFAULT_RIGHTS], "volumes": [f"{ENGINE_SOCKET}:/spare"]}
+    return Break(
+        f"client-{silo}'s gateway runs as root, with default rights, a root it can write and the engine's socket as "
+        "/spare",
         (
-            "gateway-4, confinement, user: uid 0",
-            "gateway-4, confinement, capabilities: Cap",
-            "gateway-4, confinement, root file system: writable",
-            "gateway-4, mounts, places: also /spare",
-            "gateway-4, sockets, of UNIX: 1: /spare",
+            f"{name}, confinement, user: uid 0",
+            f"{name}, confinement, capabilities: Cap",
+            f"{name}, confinement, root file system: writable",
+            f"{name}, mounts, places: also /spare",
+            f"{name}, sockets, of UNIX: 1: /spare",
         ),
-        services={
-            "gateway-4": {
-                "user": "0:0",
-                "read_only": False,
-                "cap_add": [*DEFAULT_RIGHTS],
-                "volumes": [f"{ENGINE_SOCKET}:/spare"],
-            }
-        },
-    ),
-    "shard": Break(
-        "client-1's shard lies as train.parquet in the aggregator's own volume",
+        services={name: rights},
+    )
+
+
+def copied_shard(silo: int) -> Break:
+    return Break(
+        f"client-{silo}'s shard lies as train.parquet in the aggregator's own volume",
         ("aggregator, contents, Parquet: 1 at /state",),
         before=Errand(
-            {"shard-1": "/shard:ro", "state-aggregator": "/state"},
+            {f"shard-{silo}": "/shard:ro", "state-aggregator": "/state"},
             "cp /shard/interactions.parquet /state/train.parquet",
         ),
-    ),
-    "evidence": Break(
-        "client-3's evidence is gone",
-        ("client-3: no evidence",),
-        after=Errand({"evidence-3": "/evidence"}, "rm /evidence/client-3.json"),
-    ),
-}
+    )
+
+
+def missing_evidence(silo: int) -> Break:
+    return Break(
+        f"client-{silo}'s evidence is gone",
+        (f"client-{silo}: no evidence",),
+        after=Errand({f"evidence-{silo}": "/evidence"}, f"rm /evidence/client-{silo}.json"),
+    )

@@ -12,14 +12,10 @@ from typing import Any
 
 from audit.report import Report
 from shared.errors import SettingsError, UnavailableError
-from simulation.breaks.federation import PROBES, SERVING, SILOS, Federation
-from simulation.breaks.kinds import BREAKS, Break, Errand
+from simulation.breaks.federation import Federation
+from simulation.breaks.kinds import Break, Errand, known_breaks
 
 KEPT = "break"  # the volume with all states and evidence as they were: while it is there, something is planted
-STATES = ("state-aggregator", *(f"state-{number}" for number in range(1, 5)))
-EVIDENCE = ("evidence", *(f"evidence-{number}" for number in range(1, 5)))
-COPIED = (*STATES, *EVIDENCE)
-WRITERS = ("aggregator", *SILOS)
 READY_SECONDS = 600.0
 PAUSE_SECONDS = 0.5
 READY = ("sh", "/opt/code/shared/web/ready.sh", "/tmp/ready")
@@ -35,7 +31,7 @@ def plant(federation: Federation, kinds: Sequence[str]) -> None:
     if is_planted(federation):
         raise SettingsError(f"{federation.project}: expected no break, got one that is planted; --mend takes it away")
     _keep(federation)
-    breaks = [BREAKS[kind] for kind in kinds]
+    breaks = _breaks(federation, kinds)
     for errand in (one.before for one in breaks if one.before):
         _run(federation, errand)
     changed = _services(breaks)
@@ -48,12 +44,12 @@ def plant(federation: Federation, kinds: Sequence[str]) -> None:
 def probe_again(federation: Federation, kinds: Sequence[str] = ()) -> None:
     """Every probe once more, each in the place of the part as it is now; then what the breaks do to their evidence."""
     federation.errand({"meeting": "/meeting"}, "rm -f /meeting/*")
-    federation.bring_up(PROBES, anew=True)  # an old one is tied to a container that may be gone
-    for name in PROBES:
+    federation.bring_up(federation.probes, anew=True)  # an old one is tied to a container that may be gone
+    for name in federation.probes:
         code = federation.engine.ask("wait", federation.container(name)).strip()
         if code != "0":
             raise UnavailableError(f"{name}: expected a probe that writes down what it saw, got exit code {code}")
-    for errand in (one.after for one in map(BREAKS.__getitem__, kinds) if one.after):
+    for errand in (one.after for one in _breaks(federation, kinds) if one.after):
         _run(federation, errand)
 
 
@@ -70,19 +66,19 @@ def mend(federation: Federation) -> None:
     """Containers, states and evidence as they were before. SettingsError where nothing is planted."""
     if not is_planted(federation):
         raise SettingsError(f"{federation.project}: expected a planted break, got none")
-    federation.engine.do("docker", "stop", *(federation.container(name) for name in WRITERS))
-    back = {name: f"/to/{name}" for name in COPIED} | {KEPT: "/audit/evidence:ro"}
+    federation.engine.do("docker", "stop", *(federation.container(name) for name in federation.writers))
+    back = {name: f"/to/{name}" for name in federation.volumes} | {KEPT: "/audit/evidence:ro"}
     script = 'for one in /to/*; do find "$one" -mindepth 1 -delete; cp -a "/audit/evidence/${one##*/}/." "$one/"; done'
     federation.errand(back, script)
-    federation.bring_up(SERVING)
+    federation.bring_up(federation.parts)
     _until_ready(federation)
     federation.engine.do("docker", "volume", "rm", federation.volume(KEPT))
 
 
-def named(kind: str, report: Report) -> Iterator[tuple[str, str | None]]:
+def match_faults(planted: Break, report: Report) -> Iterator[tuple[str, str | None]]:
     """What the report must say of a break -> the line in which it does; None where it does not."""
     faults = [f"{fault}" for one in report.findings for fault in one.faults]
-    for wanted in BREAKS[kind].named:
+    for wanted in planted.faults:
         parts = wanted.split(", ")
         yield wanted, next((one for one in faults if all(part in one for part in parts)), None)
 
@@ -90,10 +86,10 @@ def named(kind: str, report: Report) -> Iterator[tuple[str, str | None]]:
 def _keep(federation: Federation) -> None:
     """A copy of everything that a break could leave traces in, while nobody writes. The image's folder gives the new
     volume its owner."""
-    writers = [federation.container(name) for name in WRITERS]
+    writers = [federation.container(name) for name in federation.writers]
     federation.engine.do("docker", "pause", *writers)
     try:
-        here = {name: f"/from/{name}:ro,nocopy" for name in COPIED} | {KEPT: "/audit/evidence"}
+        here = {name: f"/from/{name}:ro,nocopy" for name in federation.volumes} | {KEPT: "/audit/evidence"}
         federation.errand(here, "cp -a /from/* /audit/evidence/")
     finally:
         federation.engine.do("docker", "unpause", *writers)
@@ -101,6 +97,11 @@ def _keep(federation: Federation) -> None:
 
 def _run(federation: Federation, errand: Errand) -> None:
     federation.errand(errand.volumes, errand.script, **errand.said)
+
+
+def _breaks(federation: Federation, kinds: Sequence[str]) -> list[Break]:
+    known = known_breaks(federation.silos)
+    return [known[kind] for kind in kinds]
 
 
 def _services(breaks: Sequence[Break]) -> dict[str, Any]:
@@ -124,7 +125,7 @@ def _override(services: Mapping[str, Any]) -> Iterator[Path]:
 def _until_ready(federation: Federation) -> None:
     """Every service by its image's own check, which is asked for as long as the service may take."""
     until = time.monotonic() + READY_SECONDS
-    for name in WRITERS:
+    for name in federation.writers:
         check = ("exec", federation.container(name), *READY)
         while not _holds(federation, check):
             if time.monotonic() > until:

@@ -6,7 +6,7 @@ import typer
 
 from audit.cli import privacy_report, probe
 from audit.entry import enter
-from simulation.cli import breaks, experiments, keys, ledger, members, quarantine, services, tuning
+from simulation.cli import breaks, deployment, experiments, keys, ledger, members, quarantine, services, tuning
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Federated recommendations between silos that keep their data."
@@ -24,6 +24,8 @@ for command in (
     services.secret,
     services.certificates,
     services.doctor,
+    deployment.compose,
+    deployment.kubernetes,
     probe,
     privacy_report,
 ):

@@ -22,7 +22,6 @@ PROJECT = "lpsfed-e2e"
 LONGEST_SECONDS = 3600.0  # for the images to be built and the first run to end, on a busy machine
 BUSY = int(os.environ.get("LPSFED_E2E_BUSY", "0"))  # loops that take a core each while `up` is going on
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-SILOS = ("client-1", "client-2", "client-3", "client-4")
 
 
 def compose_command() -> list[str] | None:

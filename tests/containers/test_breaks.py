@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from simulation.breaks.kinds import BREAKS
+from simulation.breaks.kinds import known_breaks
 
 if TYPE_CHECKING:
     from conftest import Stack
 
 pytestmark = pytest.mark.containers
 ROOT = Path(__file__).parents[2]
+BREAKS = known_breaks(4)
 SILOS = {f"client-{number}": f"http://127.0.0.1:880{number}" for number in range(1, 5)}
 OPERATOR = "http://127.0.0.1:8800"
 STEPS = {"keys", "shares", "checks", "consents", "update"}
@@ -59,7 +60,7 @@ def test_every_break_is_named_in_red_and_mended_to_green(secure_stack: Stack) ->
     red, _, green = done.stdout.partition(GREEN)
     assert RED in red and green and "not named" not in done.stdout
     for one in BREAKS.values():
-        for wanted in one.named:
+        for wanted in one.faults:
             assert all(part in red for part in wanted.split(", ")), wanted
     _is_as_before(secure_stack, user)
 

@@ -21,13 +21,14 @@ from shared.errors import SettingsError, UnavailableError
 from simulation.breaks import engine as subject
 from simulation.breaks import plant
 from simulation.breaks.engine import Engine
-from simulation.breaks.federation import PROBES, SERVING, Federation, find
-from simulation.breaks.kinds import BREAKS
+from simulation.breaks.federation import Federation, find
+from simulation.breaks.kinds import known_breaks
 from simulation.breaks.planted_header import HEADER, SOURCE
 from simulation.cli import app, breaks
+from simulation.deployment.compose import MAIN, MOST_SILOS, compose_files
 
 ROOT = Path(__file__).parents[2]
-COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+BREAKS = known_breaks(4)
 Made = Callable[..., Path]
 
 DOCKER = """#!{python}
@@ -67,11 +68,20 @@ def inspected(folder: Path) -> str:
         "com.docker.compose.project.working_dir": str(folder),
         "com.docker.compose.project.config_files": "docker-compose.yml",
     }
-    given = ["LPSFED_AGGREGATOR_SECURE=true", "PATH=/bin"]
+    given = ["LPSFED_AGGREGATOR_SECURE=true", "PATH=/bin", f"LPSFED_PROBE_EXPECT={','.join(parts(3))}"]
     return json.dumps([{"Config": {"Labels": labels, "Env": given}}])
 
 
-def running(folder: Path, services: tuple[str, ...] = SERVING) -> tuple[tuple[list[str], tuple[int, str]], ...]:
+def parts(silos: int) -> tuple[str, ...]:
+    numbers = range(1, silos + 1)
+    return "aggregator", "gateway", *(f"{kind}-{number}" for kind in ("client", "gateway") for number in numbers)
+
+
+def federation(silos: int = 4) -> Federation:
+    return Federation(Engine(quiet), "fed", ("docker", "compose"), {}, parts(silos))
+
+
+def running(folder: Path, services: tuple[str, ...] = parts(3)) -> tuple[tuple[list[str], tuple[int, str]], ...]:
     """Answers of an engine with one such federation."""
     return (
         (["ps", "--filter", "label=com.docker.compose.service=gateway"], (0, "fed")),
@@ -106,7 +116,7 @@ def test_no_federation_and_one_that_does_not_run_whole_are_told(docker: Made, tm
     docker()
     with pytest.raises(SettingsError, match="expected a federation that `docker compose up` has brought up"):
         find(Engine(quiet))
-    (tmp_path / "answers").write_text(json.dumps(running(tmp_path, tuple({*SERVING} - {"client-3"}))))
+    (tmp_path / "answers").write_text(json.dumps(running(tmp_path, tuple({*parts(3)} - {"client-3"}))))
     with pytest.raises(UnavailableError, match="fed: expected all parts to run, got none of client-3"):
         find(Engine(quiet))
 
@@ -124,6 +134,7 @@ def test_it_is_known_by_its_containers_how_a_federation_was_brought_up(docker: M
     (tmp_path / "docker-compose.yml").touch()
     found = find(Engine(quiet))
     assert found.project == "fed" and found.chosen == {"LPSFED_SECURE": "true"}
+    assert found.parts == parts(3) and found.silos == 3
     assert found.compose[:4] == ("docker", "compose", "--project-name", "fed")
     assert found.compose[-1] == str(tmp_path / "docker-compose.yml")
 
@@ -138,22 +149,35 @@ def test_every_command_that_changes_something_is_told_before_it_runs(docker: Mad
         engine.do("docker", "fail")
 
 
-def test_kinds_change_parts_and_volumes_that_there_are() -> None:
-    for kind, one in BREAKS.items():
-        assert {*one.services} <= {*COMPOSE["services"]}, kind
+@pytest.mark.parametrize("silos", range(1, MOST_SILOS + 1))
+def test_kinds_change_parts_and_volumes_that_there_are(silos: int) -> None:
+    composed: dict[str, Any] = yaml.safe_load(compose_files(silos)[Path(MAIN)])
+    services, volumes = {*composed["services"]}, {*composed["volumes"]}
+    for kind, one in known_breaks(silos).items():
+        assert {*one.services} <= services, kind
         named = {name for errand in (one.before, one.after) if errand for name in errand.volumes}
         named |= {volume.partition(":")[0] for said in one.services.values() for volume in said.get("volumes", ())}
-        assert {name for name in named if not name.startswith("/")} <= {*COMPOSE["volumes"]}, kind
-        assert one.named and (one.services or one.before or one.after)
-    assert {*SERVING, *PROBES, "report"} <= {*COMPOSE["services"]} and {*plant.COPIED} <= {*COMPOSE["volumes"]}
+        assert {name for name in named if not name.startswith("/")} <= volumes, kind
+        assert one.faults and (one.services or one.before or one.after)
+    there = federation(silos)
+    assert {*there.parts, *there.probes, "report"} <= services and {*there.volumes} <= volumes
+    told = composed["services"]["report"]["environment"]["LPSFED_PROBE_EXPECT"]
+    assert {*told.split(",")} == {*there.parts} and {*there.writers} < {*there.parts}
+
+
+def test_a_break_in_the_evidence_and_one_in_the_code_are_in_different_silos_where_there_are_two() -> None:
+    assert known_breaks(1)["header"].services.keys() == {"client-1"}
+    for silos in range(2, MOST_SILOS + 1):
+        (changed,) = known_breaks(silos)["header"].services
+        assert known_breaks(silos)["evidence"].faults != (f"{changed}: no evidence",)
+    assert [*known_breaks(2)["root"].services] == ["gateway-2"] and [*BREAKS["root"].services] == ["gateway-4"]
 
 
 def test_several_at_once_leave_each_its_change(docker: Made) -> None:
     calls = docker()
-    federation = Federation(Engine(quiet), "fed", ("docker", "compose"), {})
     with plant._override(plant._services([BREAKS["key"], BREAKS["root"]])) as path:
         said = json.loads(path.read_text())["services"]
-        federation.bring_up(sorted(said), path)
+        federation().bring_up(sorted(said), path)
     assert set(said) == {"aggregator", "gateway-4"} and said["gateway-4"]["user"] == "0:0"
     (line,) = calls.read_text().splitlines()
     assert json.loads(line)[-4:] == ["--no-build", "--no-deps", "aggregator", "gateway-4"] and not path.exists()
@@ -161,12 +185,11 @@ def test_several_at_once_leave_each_its_change(docker: Made) -> None:
 
 def test_what_is_planted_is_not_planted_again_and_nothing_is_not_mended(docker: Made, tmp_path: Path) -> None:
     calls = docker((["volume", "ls"], (0, "fed_break")))
-    federation = Federation(Engine(quiet), "fed", ("docker", "compose"), {})
     with pytest.raises(SettingsError, match="expected no break, got one that is planted; --mend takes it away"):
-        plant.plant(federation, ["key"])
+        plant.plant(federation(), ["key"])
     (tmp_path / "answers").write_text("[]")
     with pytest.raises(SettingsError, match="expected a planted break, got none"):
-        plant.mend(federation)
+        plant.mend(federation())
     assert all("volume" in line for line in calls.read_text().splitlines())
 
 
@@ -174,8 +197,8 @@ def test_a_break_is_named_only_where_all_its_words_stand_in_one_fault() -> None:
     faults = ["aggregator, mounts, places: also /spare", "client-2, contents, private key: 1 at /spare"]
     found = finding("probes", "nothing", "nothing", faults)
     report = Report.model_construct(findings=(found,))
-    named = dict(plant.named("key", report))
-    assert named == {
+    matched = dict(plant.match_faults(BREAKS["key"], report))
+    assert matched == {
         "aggregator, mounts, places: also /spare": faults[0],
         "aggregator, contents, private key: 1 at /spare": None,
     }
@@ -185,13 +208,13 @@ def test_what_is_named_and_what_is_not_is_shown_by_kind(capsys: pytest.CaptureFi
     faults = ["aggregator, contents, Parquet: 1 at /state", "something else"]
     found = finding("probes", "nothing", "nothing", faults)
     report = Report.model_construct(findings=(found,), held=False, verdict="Red.")
-    assert breaks._show(report, ["shard"])
+    assert breaks._show(report, {"shard": BREAKS["shard"]})
     assert capsys.readouterr().out.split("\n")[:3] == [
         "Red.",
         f"- shard: {faults[0]}",
         "- and 1 line more in the same report",
     ]
-    assert not breaks._show(report, ["shard", "evidence"])
+    assert not breaks._show(report, {kind: BREAKS[kind] for kind in ("shard", "evidence")})
     assert "- evidence: not named: client-3: no evidence" in capsys.readouterr().out
 
 

@@ -1,0 +1,43 @@
+"""`lpsfed compose`, `lpsfed kubernetes`: write what describes a deployment for a number of silos."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shared.words import counted
+from simulation.console import ERR
+from simulation.deployment import kubernetes as demo
+from simulation.deployment.compose import MAIN, MOST_SILOS, write_compose
+
+
+def compose(
+    silos: Annotated[int, typer.Option(help=f"1 to {MOST_SILOS}")] = 4,
+    out: Annotated[Path, typer.Option(help="in the repository's root: its paths are relative to where it lies")] = Path(
+        MAIN
+    ),
+) -> None:
+    """Write docker-compose.yml for a number of silos, and beside it the two files that can be added to it.
+
+    All that `docker compose up` starts follows from the number. Secure aggregation needs three silos or more.
+    """
+    _tell(write_compose(silos, out), silos)
+
+
+def kubernetes(
+    silos: Annotated[int, typer.Option(help=f"1 to {demo.MOST_SILOS}")] = 4,
+    folder: Annotated[Path, typer.Option(help="the project's k8s/")] = Path("k8s"),
+) -> None:
+    """Write the silos of the Kubernetes demo, each after the folder of silo-1, and remove those beyond the number.
+
+    The overlays demo, no-dns, tls and secure then have so many silos. The commands of docs/kubernetes.md name four.
+    """
+    _tell(demo.write_kubernetes(folder, silos), silos)
+
+
+def _tell(paths: Sequence[Path], silos: int) -> None:
+    for path in paths:
+        ERR.print(f"{path}: written for {counted(silos, 'silo')}", highlight=False, soft_wrap=True)

@@ -1,0 +1,48 @@
+"""Number of silos -> docker-compose.yml and the two files that may be added to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from simulation.deployment.files import require_silos, write_files
+
+MAIN = "docker-compose.yml"
+ADDED = (".gpu.yml", ".start-interval.yml")  # ends of the names of the files that may be added to it
+TEMPLATES = Path(__file__).parent / "templates"
+MOST_SILOS = 8  # each needs three networks, and all together four; an engine's own address pools hold thirty
+# Somebody in client-1's part of the generated data, by the number of parts.
+USERS = {silos: "user-00006" if silos in (1, 3, 4) else "user-00002" for silos in range(1, MOST_SILOS + 1)}
+
+
+def compose_files(silos: int, out: Path = Path(MAIN)) -> dict[Path, str]:
+    """The main file `out` and the two beside it -> their texts. SettingsError for a number that is out of range."""
+    numbers = range(1, require_silos(silos, MOST_SILOS, "for which an engine has networks") + 1)
+
+    def series(prefix: str, separator: str) -> str:
+        return separator.join(f"{prefix}{number}" for number in numbers)
+
+    known = {"silos": silos, "numbers": numbers, "series": series, "user": USERS[silos], "most": MOST_SILOS}
+    environment, templates = _environment(), _with_added(Path(MAIN))
+    texts = [environment.get_template(template.name).render(known) for template in templates]
+    return dict(zip(_with_added(out), texts, strict=True))
+
+
+def write_compose(silos: int, out: Path) -> tuple[Path, ...]:
+    """Write `out` and the two files beside it, whose names begin as its own. Their paths."""
+    return write_files(compose_files(silos, out))
+
+
+def _with_added(main: Path) -> tuple[Path, ...]:
+    return (main, *(main.with_suffix(end) for end in ADDED))
+
+
+def _environment() -> Environment:
+    return Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        line_statement_prefix="#:",
+        keep_trailing_newline=True,
+        autoescape=False,  # YAML, and nothing in it comes from anybody
+    )

@@ -1,0 +1,58 @@
+"""Number of silos -> the Kubernetes demo: the folders of silo-1 are the template of all others."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from shared.errors import SettingsError
+from simulation.deployment.files import require_silos, write_files
+
+MOST_SILOS = 9  # the tenth client of a partition is called client-10, and then the first one client-01
+OVERLAYS = ("overlays/demo", "overlays/tls")  # each with a folder for each silo
+FILE = "kustomization.yaml"
+FIRST_SILO = re.compile(r"(?<=silo-)1\b|(?<=client-)1\b")
+LISTED_SILOS = re.compile(r"(?:  - silo-\d\n)+")
+# Files that say how many silos there are, and where in them.
+COUNTS = {
+    "components/operator/job.yaml": re.compile(r"(?<=--clients=)\d"),
+    "components/synthetic-shard/shard.yaml": re.compile(r"(?<=--clients )\d"),
+}
+
+
+def kubernetes_files(folder: Path, silos: int) -> dict[Path, str]:
+    """Every file below `folder` (k8s/) that depends on the number of silos -> its text."""
+    numbers = range(1, require_silos(silos, MOST_SILOS, "whose names have one digit") + 1)
+    listed = "".join(f"  - silo-{number}\n" for number in numbers)
+    texts: dict[Path, str] = {}
+    for overlay in (folder / name for name in OVERLAYS):
+        texts[overlay / FILE] = LISTED_SILOS.sub(listed, _read(overlay / FILE))
+        first = _read(overlay / "silo-1" / FILE)
+        texts |= {overlay / f"silo-{number}" / FILE: FIRST_SILO.sub(str(number), first) for number in numbers}
+    return texts | {folder / name: count.sub(str(silos), _read(folder / name)) for name, count in COUNTS.items()}
+
+
+def write_kubernetes(folder: Path, silos: int) -> tuple[Path, ...]:
+    """Write the files, and take away the folders of silos beyond the number. The paths that were written."""
+    paths = write_files(kubernetes_files(folder, silos))
+    for overlay in OVERLAYS:
+        for silo in (folder / overlay).glob("silo-*"):
+            if int(silo.name.removeprefix("silo-")) > silos:
+                _remove(silo)
+    return paths
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"--folder: expected the project's k8s/, got no {path} ({error.strerror})") from None
+
+
+def _remove(silo: Path) -> None:
+    """A silo's folder as it was written. What somebody has added to it stays, and is an error."""
+    try:
+        (silo / FILE).unlink(missing_ok=True)
+        silo.rmdir()
+    except OSError as error:
+        raise SettingsError(f"{silo}: expected no file but {FILE}, got others ({error.strerror})") from None
