@@ -43,6 +43,7 @@ class Policy(BaseModel):
         tuple(name for name in STRATEGIES if name not in SHARES_ITEMS),
         description="strategies this silo takes part in; one that shares items must be named",
     )
+    item_tables: bool = Field(False, description="may one share items that needs not, because of its model?")
     scalars: tuple[str, ...] = Field(("margin", "rho"), description="scalars that may leave")
     counts: bool = Field(False, description="may the numbers of users, items and edges be given for the anchor?")
     anchors: int = Field(32, ge=1, le=10_000, description="different anchors that rho of one shard is compared with")
@@ -165,8 +166,7 @@ class ClientSettings(Listening):
     @model_validator(mode="after")
     def _private_as_said(self) -> Self:
         if self.privacy.on:
-            strategy = None if self.strategy in SHARES_ITEMS else build_strategy(self.strategy, self.method)
-            require_accountable(self.strategy, strategy, counts=self.policy.counts)
+            require_accountable(build_strategy(self.strategy, self.method), self.method, counts=self.policy.counts)
         return self
 
     @model_validator(mode="after")
@@ -206,6 +206,8 @@ def allowed(strategy: Strategy, method: MethodSettings, policy: Policy, *, secur
     a run that is to be secure and needs to see single updates."""
     if strategy.name not in policy.strategies:
         raise PrivacyError(f"policy: expected a strategy of {list(policy.strategies)}, got {strategy.name!r}")
+    if strategy.shares_items(method) and strategy.name not in SHARES_ITEMS and not policy.item_tables:
+        raise PrivacyError(f"policy: expected a model without an item table, got {method.model!r}; or item_tables")
     if forbidden := set(strategy.scalars) - set(policy.scalars):
         raise PrivacyError(f"policy: strategy {strategy.name!r} sends {sorted(forbidden)}, which this silo forbids")
     declaration = strategy.declaration(method)

@@ -74,8 +74,7 @@ class Experiment:
 
     @property
     def _shares_items(self) -> bool:
-        sized = self.method.model_copy(update={"catalogue": max(1, self.method.catalogue)})
-        return build_strategy(self.strategy, sized).shares_items
+        return build_strategy(self.strategy, self.method).shares_items(self.method)
 
     def request(self) -> RunIn:
         asked = {"rounds": self.rounds, "seed": self.seed, "clients": len(self.shards), "method": self.agreed}

@@ -9,7 +9,7 @@ from client_service.privacy.accountant import planned
 from client_service.privacy.settings import PrivacySettings
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings, validated
-from shared.strategies import SHARES_ITEMS, build_strategy
+from shared.strategies import build_strategy
 
 
 def privacy_of(words: Mapping[str, str]) -> dict[str, Any]:
@@ -17,15 +17,14 @@ def privacy_of(words: Mapping[str, str]) -> dict[str, Any]:
     return {name: text.split(",") if name.endswith("_range") else text for name, text in words.items()}
 
 
-def require_affordable(privacy: Mapping[str, Any], strategy: str, method: MethodSettings, rounds: int) -> None:
+def require_affordable(privacy: Mapping[str, Any], name: str, method: MethodSettings, rounds: int) -> None:
     """SettingsError where the budget ends before the run: every client would stop, and the run would wait for them."""
-    settings = validated(PrivacySettings, dict(privacy))
-    if settings.budget is None or strategy in SHARES_ITEMS:  # the clients refuse the latter, and say why
+    settings, strategy = validated(PrivacySettings, dict(privacy)), build_strategy(name, method)
+    if settings.budget is None or strategy.shares_items(method):  # the clients refuse the latter, and say why
         return
     fresh = method.anchor.every_round or method.signal != "eigenvalues"  # then each round has another rho
-    scalars = build_strategy(strategy, method).scalars
-    needed = planned(settings, scalars, rounds, anchors=rounds if fresh else 1)
+    needed = planned(settings, strategy.scalars, rounds, anchors=rounds if fresh else 1)
     if needed > settings.budget:
         raise SettingsError(
-            f"privacy.budget: expected {needed:.4g} or more for {rounds} rounds of {strategy}, got {settings.budget:g}"
+            f"privacy.budget: expected {needed:.4g} or more for {rounds} rounds of {name}, got {settings.budget:g}"
         )

@@ -57,7 +57,8 @@ class Archive:
 def initial(archive: Archive, request: RunIn) -> Parameters:
     """What every client of a run starts from."""
     specification, method = archive.settings.declaration().tensors, request.method
-    exact = method.start == "exact" and method.model == "lgcn"  # another encoder has no filter to begin at
+    exchange = build_strategy(archive.settings.strategy, method).exchange(method)
+    exact = method.start == "exact" and exchange.starts_at_filter
     return Parameters(initial_parameters(specification, request.seed, exact=exact))
 
 

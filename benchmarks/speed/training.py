@@ -15,8 +15,9 @@ from torch.profiler import ProfilerActivity, profile
 from client_service.device import choose_device, pin_threads
 from client_service.learning.local import LocalTraining, Moment
 from client_service.shard import read_shard
+from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
-from shared.method.parameters import initial_parameters, mlp_specification
+from shared.method.parameters import initial_parameters
 from shared.method.settings import method_settings
 from shared.method.spectrum import low_spectrum
 from simulation.source import find_shards

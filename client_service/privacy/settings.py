@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from shared.strategies import SHARES_ITEMS
+from shared.method.settings import MethodSettings
 from shared.strategies.strategy import Strategy
 
 Mechanism = Literal["gaussian", "laplace"]
@@ -93,11 +93,12 @@ class PrivacySettings(BaseModel):
         return self.margin_range if scalar == "margin" else self.rho_range
 
 
-def require_accountable(name: str, strategy: Strategy | None, *, counts: bool) -> None:
-    """ValueError where something would leave that no noise hides. `strategy`: None for one that shares items."""
+def require_accountable(strategy: Strategy, method: MethodSettings, *, counts: bool) -> None:
+    """ValueError where something would leave that no noise hides."""
+    name = strategy.name
     if counts:
         raise ValueError("privacy: expected policy.counts = false, because counts leave without noise, got true")
-    if name in SHARES_ITEMS or strategy is None:
+    if strategy.shares_items(method):
         raise ValueError(
             f"privacy: expected a strategy without item tables, which no account covers here, got {name!r}"
         )

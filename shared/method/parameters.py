@@ -1,4 +1,4 @@
-"""Method settings -> names, shapes and seeded initial values of what clients exchange: two MLPs, or a table of items.
+"""Tensor specifications -> seeded initial values; parts and the digest of named arrays.
 
 The arithmetic is numpy alone, so that the aggregator can hand out the start without torch.
 """
@@ -12,48 +12,13 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.errors import SettingsError
 from shared.method.declaration import TensorSpec
-from shared.method.settings import MethodSettings
+from shared.method.exchange import ITEM_TABLE
 
 Float32 = NDArray[np.float32]
 Arrays = Mapping[str, Float32]
-ITEM_TABLE = "item.table"
-SIDES = ("item", "user")
 BLOCK = 1 << 17  # values that are worked on at a time; a megabyte in float64
 TABLE_DEVIATION = 0.1  # of an item table's normal start
-
-
-def mlp_specification(method: MethodSettings) -> tuple[TensorSpec, ...]:
-    """Every tensor of the pooling MLP (Eq. 4) and of the predictive MLP (Eq. 5), sorted by name.
-
-    pooling: (L + 1) d -> d -> d on the concatenated layers; predictive: 3 d -> d -> 1 on [u, v, u * v].
-    """
-    width, layers = method.width, method.layers
-    shapes = {
-        "pooling.hidden": (width, (layers + 1) * width),
-        "pooling.output": (width, width),
-        "predictive.hidden": (width, 3 * width),
-        "predictive.output": (1, width),
-    }
-    weights = [TensorSpec(name=f"{name}.weight", shape=shape) for name, shape in shapes.items()]
-    biases = [TensorSpec(name=f"{name}.bias", shape=shape[:1]) for name, shape in shapes.items()]
-    return tuple(sorted(weights + biases, key=lambda spec: spec.name))
-
-
-def table_specification(method: MethodSettings) -> tuple[TensorSpec, ...]:
-    """One row for each item of the federation's catalogue: what algorithms share whose clients sell the same items."""
-    if method.catalogue == 0:
-        raise SettingsError("catalogue: expected the size of a shared item catalogue, because items are shared, got 0")
-    return (TensorSpec(name=ITEM_TABLE, shape=(method.catalogue, method.width)),)
-
-
-def attended_specification(method: MethodSettings) -> tuple[TensorSpec, ...]:
-    """The item table, and for users and for items the semantic attention q tanh(W z + b) over meta-paths."""
-    width = method.width
-    shapes = {"bias": (width,), "query": (1, width), "weight": (width, width)}
-    attention = (TensorSpec(name=f"attention.{s}.{n}", shape=shape) for s in SIDES for n, shape in shapes.items())
-    return (*attention, *table_specification(method))
 
 
 def initial_parameters(specification: tuple[TensorSpec, ...], seed: int, *, exact: bool) -> dict[str, Float32]:

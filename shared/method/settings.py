@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from shared.errors import SettingsError
+from shared.method.exchange import EXCHANGES
 
 Preset = Literal["default", "paper"]
 Model = TypeVar("Model", bound=BaseModel)
@@ -34,7 +35,7 @@ class MethodSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     width: int = Field(64, ge=1, le=1024, description="d, width of embeddings and of both MLPs")
-    model: Literal["lgcn", "ngcf"] = Field("lgcn", description="the encoder that both MLPs stand on")
+    model: str = Field("lgcn", description="the client's model, where the strategy has none of its own")
     catalogue: int = Field(0, ge=0, le=1 << 24, description="items of a catalogue shared by all; 0: there is none")
     layers: int = Field(2, ge=1, le=8, description="L, number of low-pass convolutions")
     cutoff: int = Field(128, ge=1, le=4096, description="Phi, number of lowest frequencies kept")
@@ -73,6 +74,13 @@ class MethodSettings(BaseModel):
         0.0, ge=0, le=1e6, description="a client whose change is more times the round's median is shut out; 0: none is"
     )
     anchor: AnchorSettings = AnchorSettings()
+
+    @field_validator("model")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if name not in EXCHANGES:
+            raise ValueError(f"expected one of {', '.join(EXCHANGES)}")
+        return name
 
     @field_validator("clip_factor", "quarantine_factor")
     @classmethod

@@ -39,7 +39,8 @@ STRATEGIES: dict[str, Callable[[MethodSettings], Strategy]] = {
 }
 
 
-SHARES_ITEMS = frozenset({"fedmf", "f2mf", "pfedrec", "fedrap", "fedpergnn", "fedhgnn"})
+USUAL = MethodSettings()
+SHARES_ITEMS = frozenset(name for name, build in STRATEGIES.items() if build(USUAL).shares_items(USUAL))
 """Their updates have a row for each item, and which rows move tells which items a silo has."""
 
 

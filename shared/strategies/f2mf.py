@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 
 from shared.method.exchanged import Parameters, Scalars, State, Update
-from shared.method.parameters import table_specification
 from shared.method.ranges import Range, clamped
 from shared.method.settings import MethodSettings
 from shared.strategies.fedmf import shorter
@@ -64,5 +63,4 @@ def f2mf(method: MethodSettings) -> Strategy:
         aggregate=mean_of_moved,
         personalise=with_means,
         model="mf",
-        specification=table_specification,
     )

@@ -6,10 +6,10 @@ McMahan, Moore, Ramage, Hampson, Aguera y Arcas. AISTATS 2017. arXiv 1602.05629.
 from __future__ import annotations
 
 from shared.method.settings import MethodSettings
-from shared.strategies.strategy import Strategy, both_mlps
+from shared.strategies.strategy import Strategy, all_exchanged
 
 
 def fedavg(method: MethodSettings) -> Strategy:
-    """Both MLPs are averaged; no scalar leaves, no popularity margin is used (the paper's baseline)."""
-    del method
-    return Strategy("fedavg", shared=both_mlps)
+    """Whatever the model can exchange is averaged, of an encoder both MLPs; no scalar leaves, no popularity margin is
+    used (the paper's baseline)."""
+    return Strategy("fedavg", shared=all_exchanged(method))

@@ -7,7 +7,6 @@ Recommendation. WWW 2024.
 from __future__ import annotations
 
 from shared.method.exchanged import Parameters
-from shared.method.parameters import attended_specification
 from shared.method.settings import MethodSettings
 from shared.strategies.strategy import LocalClient, Strategy
 from shared.strategies.tables import mean_of_moved
@@ -35,5 +34,4 @@ def fedhgnn(method: MethodSettings) -> Strategy:
         fit=fit_ranked,
         aggregate=mean_of_moved,
         model="metapath",
-        specification=attended_specification,
     )

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from shared.method.exchange import ITEM_TABLE
 from shared.method.exchanged import Parameters
-from shared.method.parameters import ITEM_TABLE, table_specification
 from shared.method.settings import MethodSettings
 from shared.strategies.strategy import LocalClient, Strategy
 from shared.strategies.tables import mean_of_moved, only_items
@@ -46,5 +46,4 @@ def fedmf(method: MethodSettings) -> Strategy:
         fit=fit_factors,
         aggregate=mean_of_moved,
         model="mf",
-        specification=table_specification,
     )

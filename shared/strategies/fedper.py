@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
-from shared.strategies.strategy import LocalClient, Strategy
+from shared.strategies.strategy import LocalClient, Strategy, all_exchanged
 
 
 def base_layers(name: str) -> bool:
-    """The pooling MLP, which stands before the predictive one."""
-    return name.startswith("pooling.")
+    """All but the predictive MLP: of an encoder the pooling MLP, which stands before it; or a table of items."""
+    return not name.startswith("predictive.")
 
 
 def fit_base(client: LocalClient, received: Parameters) -> Parameters:
@@ -27,6 +27,6 @@ def fit_base(client: LocalClient, received: Parameters) -> Parameters:
 
 
 def fedper(method: MethodSettings) -> Strategy:
-    """The pooling MLP is averaged, the predictive MLP is private; no scalar leaves."""
-    del method
-    return Strategy("fedper", shared=base_layers, fit=fit_base)
+    """The predictive MLP is private, what stands before it is averaged; no scalar leaves."""
+    exchanged = all_exchanged(method)
+    return Strategy("fedper", shared=lambda name: exchanged(name) and base_layers(name), fit=fit_base)

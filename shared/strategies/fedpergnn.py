@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from shared.method.exchange import ITEM_TABLE
 from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
-from shared.method.parameters import ITEM_TABLE, Float32, table_specification
+from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
 from shared.strategies.strategy import LocalClient, Strategy
 from shared.strategies.tables import mean_of_moved, moved_rows, only_items
@@ -68,5 +69,4 @@ def fedpergnn(method: MethodSettings) -> Strategy:
         fit=fit_noisy,
         aggregate=mean_of_moved,
         model="attention",
-        specification=table_specification,
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
-from shared.strategies.strategy import LocalClient, Strategy, both_mlps
+from shared.strategies.strategy import LocalClient, Strategy, all_exchanged
 
 MU = 0.01  # weight of the proximal term; the paper tries .001 to 1
 
@@ -28,6 +28,5 @@ def fit_near(client: LocalClient, received: Parameters) -> Parameters:
 
 
 def fedprox(method: MethodSettings) -> Strategy:
-    """Both MLPs are averaged; no scalar leaves."""
-    del method
-    return Strategy("fedprox", shared=both_mlps, fit=fit_near)
+    """Whatever the model can exchange is averaged, of an encoder both MLPs; no scalar leaves."""
+    return Strategy("fedprox", shared=all_exchanged(method), fit=fit_near)

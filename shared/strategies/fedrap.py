@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from shared.method.exchange import ITEM_TABLE
 from shared.method.exchanged import Parameters
-from shared.method.parameters import ITEM_TABLE, table_specification
 from shared.method.settings import MethodSettings
 from shared.strategies.strategy import LocalClient, Strategy
 from shared.strategies.tables import mean_of_moved, only_items
@@ -45,5 +45,4 @@ def fedrap(method: MethodSettings) -> Strategy:
         fit=fit_apart,
         aggregate=mean_of_moved,
         model="fedrap",
-        specification=table_specification,
     )

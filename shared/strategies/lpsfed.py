@@ -9,7 +9,9 @@ import math
 from collections.abc import Mapping
 from functools import partial
 
+from shared.errors import SettingsError
 from shared.method.divergence import greatest_divergence
+from shared.method.exchange import EXCHANGES
 from shared.method.exchanged import Parameters, Scalars, State, Update
 from shared.method.ranges import ROUNDING, Range, Ranges
 from shared.method.settings import MethodSettings
@@ -71,7 +73,9 @@ def ranges(method: MethodSettings) -> Ranges:
 
 
 def lpsfed(method: MethodSettings) -> Strategy:
-    """The method itself; `similarity_floor` = 1 is its "w/o per" ablation."""
+    """The method itself; `similarity_floor` = 1 is its "w/o per" ablation. SettingsError for a model without MLPs."""
+    if not any(both_mlps(name) for name in EXCHANGES[method.model].names):
+        raise SettingsError(f"model: expected an encoder beneath both MLPs with 'lpsfed', got {method.model!r}")
     return Strategy(
         "lpsfed",
         shared=both_mlps,

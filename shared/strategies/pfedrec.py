@@ -6,7 +6,6 @@ Zhang, Long, Zhou, Yan, Zhang, Zhang, Yang: Dual Personalization on Federated Re
 from __future__ import annotations
 
 from shared.method.exchanged import Parameters
-from shared.method.parameters import table_specification
 from shared.method.settings import MethodSettings
 from shared.strategies.strategy import LocalClient, Strategy
 from shared.strategies.tables import mean_of_moved, only_items
@@ -33,5 +32,4 @@ def pfedrec(method: MethodSettings) -> Strategy:
         fit=fit_in_turn,
         aggregate=mean_of_moved,
         model="pfedrec",
-        specification=table_specification,
     )

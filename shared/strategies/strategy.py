@@ -9,9 +9,10 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from shared.method.declaration import Declaration, TensorSpec
+from shared.method.declaration import Declaration
+from shared.method.exchange import EXCHANGES, ITEM_TABLE, Exchange
 from shared.method.exchanged import Parameters, State, Update
-from shared.method.parameters import ITEM_TABLE, Arrays, Float32, blocks, mlp_specification, part
+from shared.method.parameters import Arrays, Float32, blocks, part
 from shared.method.ranges import Ranges
 from shared.method.settings import MethodSettings
 
@@ -108,8 +109,9 @@ def the_mean(near: float, mean: Parameters, own: Parameters) -> Parameters:
 class Strategy:
     """One algorithm, both halves. `scalars` names all scalars that may leave a client, `ranges` what each may be.
 
-    `model` names a model of the client, "" the one that the settings name; `specification` its tensors that may be
-    shared, of which `shared` chooses. `mix` does what `personalise` does, at a client that alone has its update.
+    `model` names a model of the client, "" the one that the settings name; of the tensors that clients with it can
+    exchange, `shared` chooses those that leave. `mix` does what `personalise` does, at a client that alone has its
+    update.
     """
 
     name: str
@@ -121,12 +123,15 @@ class Strategy:
     personalise: Callable[[State, Update | None], Parameters] = same_for_all
     mix: Mix = the_mean
     model: str = ""
-    specification: Callable[[MethodSettings], tuple[TensorSpec, ...]] = mlp_specification
 
-    @property
-    def shares_items(self) -> bool:
-        """Does it need a catalogue of items that all clients share?"""
-        return any(spec.name == ITEM_TABLE for spec in self.specification(MethodSettings(catalogue=1)))
+    def exchange(self, method: MethodSettings) -> Exchange:
+        """What clients with its model can exchange."""
+        return EXCHANGES[self.model or method.model]
+
+    def shares_items(self, method: MethodSettings) -> bool:
+        """Does it need a catalogue of items that all clients share? Then which rows of an update move tells which
+        items a silo has."""
+        return any(name == ITEM_TABLE and self.shared(name) for name in self.exchange(method).names)
 
     @property
     def needs_single_updates(self) -> bool:
@@ -136,9 +141,14 @@ class Strategy:
 
     def declaration(self, method: MethodSettings) -> Declaration:
         """All that this strategy may send with these settings."""
-        chosen = (spec for spec in self.specification(method) if self.shared(spec.name))
+        chosen = (spec for spec in self.exchange(method).tensors(method) if self.shared(spec.name))
         tensors = tuple(sorted(chosen, key=lambda spec: spec.name))
         return Declaration(strategy=self.name, tensors=tensors, scalars=self.scalars)
+
+
+def all_exchanged(method: MethodSettings) -> Callable[[str], bool]:
+    """Whatever clients with the settings' model can exchange."""
+    return EXCHANGES[method.model].names.__contains__
 
 
 def both_mlps(name: str) -> bool:

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.method.exchange import ITEM_TABLE
 from shared.method.exchanged import State, Update
-from shared.method.parameters import ITEM_TABLE, Float32, blocks, part
+from shared.method.parameters import Float32, blocks, part
 from shared.strategies.strategy import mean
 
 

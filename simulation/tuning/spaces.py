@@ -46,8 +46,7 @@ def space_of(strategy: str, base: MethodSettings, fixed: Collection[str] = ()) -
 
     Raises SettingsError for an unknown strategy, or when nothing is left.
     """
-    sized = base.model_copy(update={"catalogue": max(1, base.catalogue)})
-    usual = ITEM_TABLES if build_strategy(strategy, sized).shares_items else COMMON
+    usual = ITEM_TABLES if build_strategy(strategy, base).shares_items(base) else COMMON
     idle = {"temperature"} if base.loss == "bpr" else set()  # BPR knows no temperature
     space = {n: values for n, values in SPACES.get(strategy, usual).items() if n not in idle and n not in fixed}
     if not space:

@@ -24,8 +24,8 @@ from benchmarks.harness.special import run_alone
 from client_service.privacy.accountant import planned
 from shared.errors import DataError
 from shared.method.declaration import TensorSpec
+from shared.method.exchange import ITEM_TABLE
 from shared.method.exchanged import Parameters
-from shared.method.parameters import ITEM_TABLE
 
 CONFIG: dict[str, Any] = {
     "seed": 0,

@@ -22,8 +22,9 @@ from client_service.serving.recommender import Limits, Recommender
 from client_service.settings import ClientSettings, client_settings
 from client_service.shard import Shard, read_shard, write_shard
 from shared.method.declaration import Declaration
+from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
-from shared.method.parameters import initial_parameters, mlp_specification
+from shared.method.parameters import initial_parameters
 from shared.method.settings import MethodSettings
 
 if TYPE_CHECKING:

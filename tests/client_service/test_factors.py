@@ -21,8 +21,8 @@ from client_service.serving.recommend import fold_in, snapshot
 from client_service.serving.recommender import freeze
 from client_service.shard import Shard
 from shared.errors import SettingsError
+from shared.method.exchange import ITEM_TABLE
 from shared.method.exchanged import Parameters
-from shared.method.parameters import ITEM_TABLE
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
 from shared.strategies import STRATEGIES
@@ -60,7 +60,7 @@ def factors(client: LocalTraining) -> Factors:
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_what_a_strategy_declares_is_what_its_model_exchanges(client: Builder, name: str) -> None:
     strategy = STRATEGIES[name](FAST)
-    assert strategy.model == KINDS[name] and strategy.shares_items
+    assert strategy.model == KINDS[name] and strategy.shares_items(FAST)
     exchanged = {key: value.shape for key, value in client(strategy.model).arrays().items()}
     assert exchanged == {spec.name: spec.shape for spec in strategy.declaration(FAST).tensors}
 

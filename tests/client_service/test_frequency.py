@@ -14,10 +14,11 @@ from client_service.models.frequency import FrequencyLGCN, encode
 from client_service.models.lgcn import LGCN
 from client_service.serving.recommend import fold_in, snapshot
 from client_service.shard import Shard
+from shared.method.exchange import kernel_specification
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
-from shared.strategies.fedssp import fedssp, kernel_specification
+from shared.strategies.fedssp import fedssp
 
 
 def training(shard: Shard, kind: str, **changes: Any) -> LocalTraining:

@@ -17,8 +17,9 @@ from client_service.schemas import RoundQuality
 from client_service.serving.recommender import Recommender
 from client_service.shard import Shard, read_shard
 from shared.errors import FederationError
+from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
-from shared.method.parameters import initial_parameters, mlp_specification
+from shared.method.parameters import initial_parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
 from shared.strategies import build_strategy

@@ -15,8 +15,9 @@ from client_service.learning.local import LocalTraining, Moment
 from client_service.models.start import Filter
 from client_service.shard import Shard
 from shared.method.divergence import kernel, round_divergence
+from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
-from shared.method.parameters import Float32, digest, initial_parameters, mlp_specification
+from shared.method.parameters import Float32, digest, initial_parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
 from shared.strategies import STRATEGIES

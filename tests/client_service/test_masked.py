@@ -16,8 +16,8 @@ from client_service.models.masked import MaskedLGCN
 from client_service.serving.checkpoint import ModelHead, load_parameters, save_model
 from client_service.serving.recommend import snapshot
 from client_service.shard import Shard
+from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
-from shared.method.parameters import mlp_specification
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
 from shared.strategies.fedpub import fedpub

@@ -14,9 +14,9 @@ from client_service.models.propagation import Propagation, symmetric
 from client_service.serving.recommend import fold_in, snapshot
 from client_service.shard import Shard
 from shared.errors import SettingsError
+from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
 from shared.method.graph import normalised
-from shared.method.parameters import mlp_specification
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
 from shared.strategies import STRATEGIES

@@ -17,7 +17,8 @@ from client_service.models.model import Ingredients
 from client_service.models.start import Filter, start_at
 from client_service.serving.recommend import Predictor, Ranker, Side, fold_in, snapshot
 from client_service.shard import Shard
-from shared.method.parameters import initial_parameters, mlp_specification
+from shared.method.exchange import mlp_specification
+from shared.method.parameters import initial_parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
 

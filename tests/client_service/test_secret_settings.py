@@ -8,6 +8,7 @@ import pytest
 
 from client_service.settings import Policy, allowed, client_settings
 from shared.errors import PrivacyError, SettingsError
+from shared.method.exchange import ITEM_TABLE
 from shared.method.settings import MethodSettings
 from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
 
@@ -129,12 +130,22 @@ def test_a_forbidden_strategy_is_refused() -> None:
 def test_a_strategy_that_shares_items_is_taken_part_in_only_where_the_policy_names_it(name: str) -> None:
     method = MethodSettings(width=4, layers=1, catalogue=9)
     strategy = build_strategy(name, method)
-    assert strategy.shares_items == (name in SHARES_ITEMS)
-    if strategy.shares_items:
+    assert strategy.shares_items(method) == (name in SHARES_ITEMS)
+    if strategy.shares_items(method):
         with pytest.raises(PrivacyError, match=f"policy.*{name}"):
             allowed(strategy, method, Policy(scalars=strategy.scalars), secure=False)
     else:
         assert allowed(strategy, method, Policy(scalars=strategy.scalars), secure=False).strategy == name
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedper"])
+def test_a_model_with_an_item_table_needs_more_than_the_strategy_s_name(name: str) -> None:
+    method = MethodSettings(width=4, layers=1, catalogue=9, model="mf")
+    strategy = build_strategy(name, method)
+    with pytest.raises(PrivacyError, match="item_tables"):
+        allowed(strategy, method, Policy(strategies=(name,)), secure=False)
+    declared = allowed(strategy, method, Policy(item_tables=True), secure=False)
+    assert [spec.name for spec in declared.tensors] == [ITEM_TABLE]
 
 
 @pytest.mark.parametrize("left", [[], ["rho"], ["margin"]])

@@ -15,8 +15,9 @@ from client_service.learning.sampling import PairSampler
 from client_service.learning.train import TABLE_STEPS, build_optimiser, fit_tables, pair_loss, popularity_loss
 from client_service.models.popularity import PopularityTables
 from client_service.shard import Shard
+from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
-from shared.method.parameters import digest, initial_parameters, mlp_specification
+from shared.method.parameters import digest, initial_parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum, low_spectrum
 

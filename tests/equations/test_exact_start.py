@@ -12,7 +12,8 @@ from scipy import sparse
 from client_service.models.lgcn import LGCN
 from client_service.models.model import Ingredients
 from client_service.models.start import Filter, start_at
-from shared.method.parameters import initial_parameters, mlp_specification
+from shared.method.exchange import mlp_specification
+from shared.method.parameters import initial_parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum, low_spectrum
 

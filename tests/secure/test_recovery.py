@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from shared.errors import UnavailableError
+from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
-from shared.method.parameters import Arrays, initial_parameters, mlp_specification
+from shared.method.parameters import Arrays, initial_parameters
 from shared.method.settings import MethodSettings
 from shared.protocol.secure import fixed_point, recovery
 from shared.protocol.secure.fixed_point import LIMIT, Ring

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from shared.method.declaration import TensorSpec
-from shared.method.parameters import digest, initial_parameters, mlp_specification
+from shared.method.exchange import mlp_specification
+from shared.method.parameters import digest, initial_parameters
 from shared.method.settings import MethodSettings
 
 SPECIFICATION = mlp_specification(MethodSettings(width=64, layers=2))

@@ -53,7 +53,7 @@ class FakeClient:
     """Keeps the verbs of a LocalClient, with what the strategy's model exchanges: training adds STEP to each number."""
 
     def __init__(self, strategy: Strategy, rho: float | None = 0.5, noisy: bool = False) -> None:
-        self.own = initial_parameters(strategy.specification(METHOD), 9, exact=False)
+        self.own = initial_parameters(strategy.exchange(METHOD).tensors(METHOD), 9, exact=False)
         self.rho, self.noisy = rho, noisy
 
     def load(self, received: Parameters) -> None:

@@ -7,8 +7,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from shared.method.exchange import ITEM_TABLE
 from shared.method.exchanged import Parameters, State, Update
-from shared.method.parameters import ITEM_TABLE
 from shared.method.settings import MethodSettings
 from shared.strategies.f2mf import GROUPS, NOISE, STRENGTH, f2mf, group_weights
 from shared.strategies.fedmf import shorter

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from shared.errors import SettingsError
+from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters, State, Update
-from shared.method.parameters import mlp_specification
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
 from shared.strategies.fedavg import fedavg

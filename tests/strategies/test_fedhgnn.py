@@ -6,8 +6,8 @@ from unittest.mock import Mock
 
 import numpy as np
 
+from shared.method.exchange import ITEM_TABLE
 from shared.method.exchanged import Parameters, State, Update
-from shared.method.parameters import ITEM_TABLE
 from shared.method.settings import MethodSettings
 from shared.strategies.fedhgnn import fedhgnn
 from shared.strategies.strategy import LocalClient

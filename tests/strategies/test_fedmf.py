@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from shared.errors import SettingsError
+from shared.method.exchange import ITEM_TABLE, table_specification
 from shared.method.exchanged import Parameters, State, Update
-from shared.method.parameters import ITEM_TABLE, TABLE_DEVIATION, initial_parameters, table_specification
+from shared.method.parameters import TABLE_DEVIATION, initial_parameters
 from shared.method.settings import MethodSettings
 from shared.strategies.fedmf import REGULARISATION, fedmf, shorter
 from shared.strategies.strategy import LocalClient

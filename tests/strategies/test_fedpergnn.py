@@ -7,8 +7,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from shared.method.exchange import ITEM_TABLE
 from shared.method.exchanged import Parameters
-from shared.method.parameters import ITEM_TABLE
 from shared.method.settings import MethodSettings
 from shared.strategies.fedpergnn import CLIP, PSEUDO_ITEMS, SCALE, fedpergnn, protected
 from shared.strategies.strategy import LocalClient

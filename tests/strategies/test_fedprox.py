@@ -7,8 +7,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters, State, Update
-from shared.method.parameters import mlp_specification
 from shared.method.settings import MethodSettings
 from shared.strategies.fedprox import fedprox, near
 from shared.strategies.strategy import LocalClient

@@ -8,8 +8,9 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters, State, Update
-from shared.method.parameters import Float32, initial_parameters, mlp_specification
+from shared.method.parameters import Float32, initial_parameters
 from shared.method.settings import MethodSettings
 from shared.strategies.fedpub import (
     PROXY_SEED,

@@ -7,8 +7,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from shared.method.exchange import ITEM_TABLE
 from shared.method.exchanged import Parameters
-from shared.method.parameters import ITEM_TABLE
 from shared.method.settings import MethodSettings
 from shared.strategies.fedrap import DISTANCE, SPARSITY, apart, fedrap
 from shared.strategies.strategy import LocalClient

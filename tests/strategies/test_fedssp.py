@@ -6,9 +6,10 @@ from unittest.mock import Mock
 
 import numpy as np
 
+from shared.method.exchange import encoded_width, kernel_specification
 from shared.method.exchanged import Parameters, State, Update
 from shared.method.settings import MethodSettings
-from shared.strategies.fedssp import encoded_width, fedssp, kernel_specification
+from shared.strategies.fedssp import fedssp
 from shared.strategies.strategy import LocalClient
 
 METHOD = MethodSettings(width=6, layers=2)

@@ -10,8 +10,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters, State, Update
-from shared.method.parameters import mlp_specification
 from shared.method.settings import MethodSettings
 from shared.strategies.fedavg import fedavg
 from shared.strategies.lpsfed import lpsfed

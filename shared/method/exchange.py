@@ -1,0 +1,117 @@
+"""Name of a client's model -> the tensors of it that clients can exchange, all that the aggregator knows of it.
+
+A strategy exchanges those, or some of them. A new model has one line in EXCHANGES and one in the client's registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from shared.errors import SettingsError
+from shared.method.declaration import TensorSpec
+
+ITEM_TABLE = "item.table"
+SIDES = ("item", "user")
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class Sizes(Protocol):
+    """The settings that shapes follow from: d, L, and the length of the catalogue that all clients share."""
+
+    @property
+    def width(self) -> int: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def catalogue(self) -> int: ...
+
+
+def mlp_specification(sizes: Sizes) -> tuple[TensorSpec, ...]:
+    """Every tensor of the pooling MLP (Eq. 4) and of the predictive MLP (Eq. 5), sorted by name.
+
+    pooling: (L + 1) d -> d -> d on the concatenated layers; predictive: 3 d -> d -> 1 on [u, v, u * v].
+    """
+    width, layers = sizes.width, sizes.layers
+    weights = {
+        "pooling.hidden": (width, (layers + 1) * width),
+        "pooling.output": (width, width),
+        "predictive.hidden": (width, 3 * width),
+        "predictive.output": (1, width),
+    }
+    return _with_biases(weights)
+
+
+def kernel_specification(sizes: Sizes) -> tuple[TensorSpec, ...]:
+    """The kernel MLP: encoded eigenvalue -> d -> L, one output for each convolution."""
+    width = sizes.width
+    return _with_biases({"kernel.hidden": (width, encoded_width(width)), "kernel.output": (sizes.layers, width)})
+
+
+def kernel_and_mlp_specification(sizes: Sizes) -> tuple[TensorSpec, ...]:
+    """The kernel MLP, the pooling MLP and the predictive MLP."""
+    return (*kernel_specification(sizes), *mlp_specification(sizes))
+
+
+def table_specification(sizes: Sizes) -> tuple[TensorSpec, ...]:
+    """One row for each item of the federation's catalogue: what algorithms share whose clients sell the same items."""
+    if sizes.catalogue == 0:
+        raise SettingsError("catalogue: expected the size of a shared item catalogue, because items are shared, got 0")
+    return (TensorSpec(name=ITEM_TABLE, shape=(sizes.catalogue, sizes.width)),)
+
+
+def attended_specification(sizes: Sizes) -> tuple[TensorSpec, ...]:
+    """The item table, and for users and for items the semantic attention q tanh(W z + b) over meta-paths."""
+    width = sizes.width
+    shapes = {"bias": (width,), "query": (1, width), "weight": (width, width)}
+    attention = (TensorSpec(name=f"attention.{s}.{n}", shape=shape) for s in SIDES for n, shape in shapes.items())
+    return (*attention, *table_specification(sizes))
+
+
+def encoded_width(width: int) -> int:
+    """Numbers that an eigenvalue is encoded as: itself, and the sine and cosine at each of width // 2 frequencies."""
+    return 1 + 2 * max(1, width // 2)
+
+
+def _with_biases(weights: Shapes) -> tuple[TensorSpec, ...]:
+    """Weights (out, in) of linear layers and their biases (out,), sorted by name."""
+    shapes = {f"{name}.weight": shape for name, shape in weights.items()}
+    shapes |= {f"{name}.bias": shape[:1] for name, shape in weights.items()}
+    return tuple(TensorSpec(name=name, shape=shapes[name]) for name in sorted(shapes))
+
+
+class _Numbers(NamedTuple):
+    width: int
+    layers: int
+    catalogue: int
+
+
+LEAST = _Numbers(1, 1, 1)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The tensors that clients with this model can exchange, by the settings; and whether the model has a base path
+    that can begin at a low-pass filter (`start` = exact), so that its MLPs begin with nothing to add to it."""
+
+    tensors: Callable[[Sizes], tuple[TensorSpec, ...]]
+    starts_at_filter: bool = False
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of the tensors, which are the same with all settings."""
+        return frozenset(spec.name for spec in self.tensors(LEAST))
+
+
+EXCHANGES: dict[str, Exchange] = {
+    "lgcn": Exchange(mlp_specification, starts_at_filter=True),
+    "masked": Exchange(mlp_specification, starts_at_filter=True),
+    "frequency": Exchange(kernel_and_mlp_specification, starts_at_filter=True),
+    "ngcf": Exchange(mlp_specification),
+    "mf": Exchange(table_specification),
+    "pfedrec": Exchange(table_specification),
+    "fedrap": Exchange(table_specification),
+    "attention": Exchange(table_specification),
+    "metapath": Exchange(attended_specification),
+}
