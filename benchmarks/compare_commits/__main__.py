@@ -1,0 +1,91 @@
+"""`python -m benchmarks.compare_commits BASE [HEAD]`: the same small seeded runs at two commits, compared byte for byte.
+
+Without HEAD the working tree is compared. Ends with 1 where anything differs or fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.compare_commits.cases import Case, all_cases, strategy_names
+from benchmarks.compare_commits.facts import differing, summary
+from benchmarks.compare_commits.runs import FAILED, FINISHED, Outcome, outcomes
+from benchmarks.compare_commits.trees import Tree, commit_tree, working_tree
+
+REPOSITORY = Path(__file__).parents[2]
+MOST_LINES = 12  # of one run, about what differs
+
+
+def main() -> int:
+    """0 where both commits give the same, 1 where they do not."""
+    arguments = _arguments()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        base = commit_tree(REPOSITORY, arguments.base, folder / "base")
+        head = commit_tree(REPOSITORY, arguments.head, folder / "head") if arguments.head else working_tree(REPOSITORY)
+        pairs = compare(base, head, arguments.only, folder)
+    if arguments.json:
+        print(json.dumps({name: [asdict(base), asdict(head)] for name, (base, head) in pairs.items()}, indent=1))
+    else:
+        print("\n".join(table(pairs)))
+    return int(not pairs or any(complaints(*pair) for pair in pairs.values()))
+
+
+def compare(base: Tree, head: Tree, only: str, folder: Path) -> dict[str, tuple[Outcome, Outcome]]:
+    """Run what both commits have, side by side; a strategy that one of them lacks fails there."""
+    names = [strategy_names(tree) for tree in (base, head)]
+    cases = [case for case in all_cases(list(dict.fromkeys([*names[0], *names[1]]))) if only in case.name]
+
+    def run(tree: Tree, place: str) -> dict[str, Outcome]:
+        return outcomes(tree, cases, folder / place, _tell)
+
+    with ThreadPoolExecutor(2) as both:
+        first, second = both.submit(run, base, "base-runs"), both.submit(run, head, "head-runs")
+        return _paired(cases, first.result(), second.result())
+
+
+def _paired(cases: list[Case], base: dict[str, Outcome], head: dict[str, Outcome]) -> dict[str, tuple[Outcome, Outcome]]:
+    return {case.name: (base[case.name], head[case.name]) for case in cases}
+
+
+def complaints(base: Outcome, head: Outcome) -> list[str]:
+    """What is not as it should be: another end, a failure, each fact that differs."""
+    if base.end != head.end or FAILED in (base.end, head.end):
+        return [f"base {base.end} {base.said}", f"head {head.end} {head.said}"]
+    return [f"{name}: {base.facts.get(name)} -> {head.facts.get(name)}" for name in differing(base.facts, head.facts)]
+
+
+def table(pairs: dict[str, tuple[Outcome, Outcome]]) -> list[str]:
+    """A line a run with the digests over all its facts, and below those that differ the facts."""
+    lines = [f"{'run':32} {'base':16} {'head':16} facts"]
+    for name, (base, head) in pairs.items():
+        wrong = complaints(base, head)
+        marks = (summary(one.facts) if one.end == FINISHED else one.end for one in (base, head))
+        verdict = "DIFFERS" if wrong else "same"
+        lines.append(" ".join([f"{name:32}", *(f"{mark:16}" for mark in marks), f"{len(base.facts):5}", verdict]))
+        lines += [f"    {complaint}" for complaint in wrong[:MOST_LINES]]
+        lines += [f"    and {len(wrong) - MOST_LINES} more"] if len(wrong) > MOST_LINES else []
+    return lines
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compare_commits", description=__doc__)
+    parser.add_argument("base", help="commit")
+    parser.add_argument("head", nargs="?", help="commit; by default the working tree")
+    parser.add_argument("--only", default="", metavar="NAME", help="runs whose name holds this")
+    parser.add_argument("--json", action="store_true", help="print every fact of both as JSON")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""What is run at both commits: each registered strategy, open and secure, and the settings at which the code branches."""
+
+from __future__ import annotations
+
+import random
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.compare_commits.trees import Tree
+
+ROUNDS = 2  # the second begins at personalised parameters, and has a margin
+SMALL = ("width=16", "cutoff=16", "batch_size=256", "anchor.users=200", "anchor.items=200", "anchor.edges=2000")
+GAUSSIAN = ("mechanism=gaussian", "clip_norm=1", "noise_multiplier=2", "delta=1e-5", "budget=1000")
+SECURE = "--secure"
+USERS, ITEMS, COMMUNITIES = 180, 120, 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """One `lpsfed simulate`: its name, its arguments beyond the usual ones, and its number of silos."""
+
+    name: str
+    arguments: tuple[str, ...]
+    clients: int = 3
+
+    @property
+    def secure(self) -> bool:
+        """Do masks hide the updates? Then their bytes are random."""
+        return SECURE in self.arguments
+
+    def command(self, data: Path, out: Path) -> list[str]:
+        """All arguments of the command line."""
+        usual = ["simulate", str(data), "--out", str(out), "--json", "--clients", str(self.clients), "--device", "cpu"]
+        small = [word for setting in SMALL for word in ("--set", setting)]
+        rounds = () if "--rounds" in self.arguments else ("--rounds", str(ROUNDS))
+        return [*usual, *rounds, *small, *self.arguments]
+
+
+def all_cases(strategies: list[str]) -> list[Case]:
+    """Every strategy in both modes (the code itself refuses those that cannot be secure), then the variants."""
+    plain = [Case(name, ("--strategy", name)) for name in strategies]
+    return [*_in_both_modes(plain), *_in_both_modes(_variants()), _privacy()]
+
+
+def _in_both_modes(cases: list[Case]) -> list[Case]:
+    secure = (Case(f"{case.name}, secure", (*case.arguments, SECURE), case.clients) for case in cases)
+    return [case for pair in zip(cases, secure, strict=True) for case in pair]
+
+
+def _variants() -> list[Case]:
+    """Where the code takes another way for a setting."""
+    return [
+        Case("paper", ("--preset", "paper", "--set", "local_epochs=1")),
+        _lpsfed("ngcf", "model=ngcf"),
+        _lpsfed("trained signal", "signal=trained", "similarity_floor=0.25"),
+        _lpsfed("plain averaging", "similarity_floor=1", "loss=bpr", "decay=0.01", "anchor.graph=er"),
+        _lpsfed("median", "aggregate=median"),
+        _lpsfed("trimmed mean", "aggregate=trimmed_mean", "tolerated=1", clients=5),
+        _lpsfed("krum", "aggregate=krum", "tolerated=1", "krum_kept=2", clients=5),
+        _lpsfed("clipped", "clip_factor=1", "quarantine_factor=50"),
+    ]
+
+
+def _lpsfed(name: str, *settings: str, clients: int = 3) -> Case:
+    return Case(name, tuple(word for setting in settings for word in ("--set", setting)), clients)
+
+
+def _privacy() -> Case:
+    return Case("differential privacy", tuple(word for setting in GAUSSIAN for word in ("--privacy", setting)))
+
+
+def strategy_names(tree: Tree) -> list[str]:
+    """The registered strategies, as the command line of that commit lists them."""
+    shown = subprocess.run(
+        tree.command("simulate", "--help"), env=tree.environment(), check=True, capture_output=True, text=True
+    ).stdout
+    choices = re.search(r"--strategy\s+<([a-z0-9_|]+)>", shown)
+    if choices is None:
+        raise ValueError(f"{tree.name}: expected `simulate --help` to list the strategies, got {shown}")
+    return choices[1].split("|")
+
+
+def write_small_data(path: Path) -> None:
+    """Pairs of users and items in three communities, each with popular items of its own; the same each time."""
+    draws, lines = random.Random(7), ["user,item"]
+    for user in range(USERS):
+        home = range(user % COMMUNITIES, ITEMS, COMMUNITIES)
+        popular = draws.choices(home, [1 / (1 + rank) for rank in range(len(home))], k=14)
+        items = {*popular, *draws.sample(range(ITEMS), 3)}
+        lines += [f"user-{user},item-{item}" for item in sorted(items)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -1,0 +1,92 @@
+"""`python -P launch.py MODULE:FUNCTION [MODULE ...]`: run command lines of the tree that PYTHONPATH names.
+
+The entry point is imported once, with the modules named after it, and each command runs in a fork: it pays for no
+import. Reads one JSON object a line, `{"arguments": [...], "folder": "..."}`; writes stdout and stderr of the command
+into the folder, and one line `{"status": ..., "seconds": ...}` when the command has ended. The first line that this
+process writes names the file that the entry point comes from. It runs in trees that do not have this file, and imports
+nothing of its own project but the entry point.
+
+What no seed fixes is fixed here, by replacing library functions: key pairs, which the draws of a secure run follow
+from, and the secret bytes that the noise of differential privacy follows from. Masks stay random.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import secrets
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+LONGEST_SECONDS = 240  # of one command; SIGALRM then ends its process
+
+
+def main() -> None:
+    """Serve commands until stdin ends."""
+    (module, _, name), *others = sys.argv[1].partition(":"), *sys.argv[2:]
+    entry = getattr(importlib.import_module(module), name)
+    for other in others:
+        importlib.import_module(other)
+    _write({"file": sys.modules[module].__file__})
+    for line in sys.stdin:
+        command = json.loads(line)
+        began = time.perf_counter()
+        status = _run(entry, command["arguments"], Path(command["folder"]))
+        _write({"status": status, "seconds": time.perf_counter() - began})
+
+
+def _run(entry: Callable[[], object], arguments: list[str], folder: Path) -> int:
+    """The exit status of one command; a signal's number below 0 where a signal has ended it."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    signal.alarm(LONGEST_SECONDS)
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT, 0o644), descriptor)
+    fix_secrets()
+    sys.argv = ["command", *arguments]
+    os._exit(_status(entry))
+
+
+def fix_secrets() -> None:
+    """Key pairs follow from the order in which they are made, secret bytes from their number; tokens stay random."""
+    numbers = count()
+
+    def generate(cls: type[Ed25519PrivateKey]) -> Ed25519PrivateKey:
+        return cls.from_private_bytes(hashlib.sha256(f"key pair {next(numbers)}".encode()).digest())
+
+    Ed25519PrivateKey.generate = classmethod(generate)  # type: ignore[assignment, method-assign]
+    secrets.token_hex = lambda nbytes=None: os.urandom(nbytes or 32).hex()
+    secrets.token_bytes = lambda nbytes=None: hashlib.shake_256(b"secret").digest(nbytes or 32)
+
+
+def _status(entry: Callable[[], object]) -> int:
+    status = 0
+    try:
+        entry()
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        status = 99
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return status
+
+
+def _write(message: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Cases in a tree -> outcomes: each in a process of its own, with pinned threads."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.compare_commits.cases import Case, write_small_data
+from benchmarks.compare_commits.facts import Facts, read_facts
+from benchmarks.compare_commits.trees import Tree
+
+LAUNCH = Path(__file__).with_name("launch.py")
+SLOW_TO_IMPORT = ("torch._dynamo",)  # what the first optimiser imports
+ALL_ROUNDS = {"LPSFED_AGGREGATOR_RETENTION_ROUNDS": "9"}  # no state is deleted before it is looked at
+FINISHED, REFUSED, FAILED = "finished", "refused", "failed"
+ENDS = {0: FINISHED, 2: REFUSED}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: finished with facts, refused for its settings, or failed; with what it said, in both cases."""
+
+    end: str
+    seconds: float
+    facts: Facts = field(default_factory=dict)
+    said: str = ""
+
+
+@dataclass
+class Launcher:
+    """A process that runs commands of one tree."""
+
+    process: subprocess.Popen[str]
+
+    def read(self) -> dict[str, object]:
+        """Its next line. EOFError where it has ended."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise EOFError("expected a line of the launcher, which has ended; its stderr says why")
+        message: dict[str, object] = json.loads(line)
+        return message
+
+    def run(self, arguments: Sequence[str], folder: Path) -> dict[str, object]:
+        """Run one command to its end."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"arguments": list(arguments), "folder": str(folder)}) + "\n")
+        self.process.stdin.flush()
+        return self.read()
+
+
+def outcomes(
+    tree: Tree,
+    cases: Sequence[Case],
+    folder: Path,
+    tell: Callable[[str], None],
+    modules: Sequence[str] = SLOW_TO_IMPORT,
+) -> dict[str, Outcome]:
+    """Run all cases, one after the other, in folders of their own that are gone afterwards."""
+    folder.mkdir(parents=True)
+    data = folder / "small.csv"
+    write_small_data(data)
+    results = {}
+    with _launcher(tree, modules) as launcher:
+        for case in cases:
+            results[case.name] = _outcome(launcher, case, data, folder / "case")
+            tell(f"{tree.name}: {case.name}: {results[case.name].end}, {results[case.name].seconds:.1f} s")
+    return results
+
+
+def _outcome(launcher: Launcher, case: Case, data: Path, folder: Path) -> Outcome:
+    folder.mkdir()
+    try:
+        ended = launcher.run(case.command(data, folder / "out"), folder)
+        end, seconds = ENDS.get(int(str(ended["status"])), FAILED), float(str(ended["seconds"]))
+        if end == FINISHED:
+            return Outcome(end, seconds, read_facts(folder / "out", secure=case.secure))
+        lines = (folder / "stderr").read_text("utf-8").strip().splitlines()
+        return Outcome(end, seconds, said=lines[-1] if lines else f"status {ended['status']}")
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def _launcher(tree: Tree, modules: Sequence[str]) -> Iterator[Launcher]:
+    """The launcher, once the tree's entry point is imported: from that tree and no other."""
+    command = [sys.executable, "-P", str(LAUNCH), tree.entry_point, *modules]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=tree.environment() | ALL_ROUNDS, text=True, **pipes) as process:  # type: ignore[call-overload]
+        launcher = Launcher(process)
+        file = Path(str(launcher.read()["file"]))
+        if not file.is_relative_to(tree.folder):
+            raise ImportError(f"{tree.name}: expected the command line of {tree.folder}, got {file}")
+        yield launcher
+        process.stdin.close()

@@ -1,0 +1,60 @@
+"""A commit, or the working tree -> a folder with its files, and what starts its commands there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+COMMAND = "lpsfed"  # the console script, as pyproject.toml names it
+SINGLE_THREAD = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "POLARS_MAX_THREADS",
+)
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A folder with the files of a commit. `name`: for the reader."""
+
+    name: str
+    folder: Path
+
+    @property
+    def entry_point(self) -> str:
+        """MODULE:FUNCTION of the command line."""
+        project = tomllib.loads((self.folder / "pyproject.toml").read_text("utf-8"))["project"]
+        return str(project["scripts"][COMMAND])
+
+    def environment(self) -> dict[str, str]:
+        """This process's, with the tree's packages first, one thread in each library, and lines that do not wrap."""
+        pinned = dict.fromkeys(SINGLE_THREAD, "1")
+        return os.environ | pinned | {"PYTHONPATH": str(self.folder), "COLUMNS": "9999"}
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command line, as a process of this interpreter. It takes no file of the caller's folder for a module."""
+        module, _, function = self.entry_point.partition(":")
+        return [sys.executable, "-P", "-c", f"from {module} import {function}; {function}()", *arguments]
+
+
+def commit_tree(repository: Path, commit: str, folder: Path) -> Tree:
+    """The files of a commit, unpacked into `folder`. CalledProcessError for a commit that git does not know."""
+    git = ["git", "-C", str(repository)]
+    named = subprocess.run([*git, "rev-parse", "--short", f"{commit}^{{commit}}"], check=True, capture_output=True)
+    folder.mkdir(parents=True)
+    with subprocess.Popen([*git, "archive", "--format=tar", commit], stdout=subprocess.PIPE) as archive:
+        assert archive.stdout is not None
+        with tarfile.open(fileobj=archive.stdout, mode="r|") as files:
+            files.extractall(folder, filter="data")
+    return Tree(named.stdout.decode().strip(), folder)
+
+
+def working_tree(repository: Path) -> Tree:
+    """The files as they are now."""
+    return Tree("working tree", repository)
