@@ -1,4 +1,4 @@
-"""`python -m benchmarks.compare_commits BASE [HEAD]`: the same small seeded runs at two commits, compared byte for byte.
+"""`python -m benchmarks.compare_commits BASE [HEAD]`: the same small seeded runs at two commits, byte for byte.
 
 Without HEAD the working tree is compared. Ends with 1 where anything differs or fails.
 """
@@ -50,7 +50,9 @@ def compare(base: Tree, head: Tree, only: str, folder: Path) -> dict[str, tuple[
         return _paired(cases, first.result(), second.result())
 
 
-def _paired(cases: list[Case], base: dict[str, Outcome], head: dict[str, Outcome]) -> dict[str, tuple[Outcome, Outcome]]:
+def _paired(
+    cases: list[Case], base: dict[str, Outcome], head: dict[str, Outcome]
+) -> dict[str, tuple[Outcome, Outcome]]:
     return {case.name: (base[case.name], head[case.name]) for case in cases}
 
 

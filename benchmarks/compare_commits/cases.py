@@ -1,4 +1,4 @@
-"""What is run at both commits: each registered strategy, open and secure, and the settings at which the code branches."""
+"""What is run at both commits: each strategy, open and secure, and the settings at which the code branches."""
 
 from __future__ import annotations
 
