@@ -13,9 +13,9 @@ from, and the secret bytes that the noise of differential privacy follows from. 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
+import pkgutil
 import secrets
 import signal
 import sys
@@ -32,11 +32,8 @@ LONGEST_SECONDS = 240  # of one command; SIGALRM then ends its process
 
 def main() -> None:
     """Serve commands until stdin ends."""
-    (module, _, name), *others = sys.argv[1].partition(":"), *sys.argv[2:]
-    entry = getattr(importlib.import_module(module), name)
-    for other in others:
-        importlib.import_module(other)
-    _write({"file": sys.modules[module].__file__})
+    entry, *_ = [pkgutil.resolve_name(name) for name in sys.argv[1:]]
+    _write({"file": sys.modules[entry.__module__].__file__})
     for line in sys.stdin:
         command = json.loads(line)
         began = time.perf_counter()
