@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @cache
-def kustomized(name: str) -> str:
+def kustomized(name: str) -> tuple[Document, ...]:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("kubectl is not installed: the manifests are not rendered")
@@ -39,13 +40,13 @@ def kustomized(name: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "deprecated" not in done.stderr
-    return done.stdout
+    return tuple(yaml.load_all(done.stdout, yaml.CSafeLoader))
 
 
 @pytest.fixture(scope="session")
 def render() -> Render:
     """The documents of an overlay by its name, each time new: a test may change them."""
-    return lambda name: list(yaml.safe_load_all(kustomized(name)))
+    return lambda name: deepcopy(list(kustomized(name)))
 
 
 @pytest.fixture
