@@ -13,10 +13,11 @@ from shared.errors import ProtocolError, SettingsError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
-from shared.protocol.secure import agreement, client
+from shared.protocol.secure import client
 from shared.protocol.secure.messages import Common, Terms
 from shared.protocol.signing.keys import new_key
 from shared.strategies import build_strategy
+from shared.strategies.agreement import secured
 
 DECLARATION = Declaration(
     strategy="lpsfed", tensors=(TensorSpec(name="w", shape=(2,)),), scalars=("margin", "rho"), secure=True
@@ -70,4 +71,4 @@ def test_only_what_needs_no_single_update_can_be_declared_secure() -> None:
     for name, method in (("fedpub", MethodSettings()), ("local", MethodSettings())):
         strategy = build_strategy(name, method)
         with pytest.raises(SettingsError, match="the mean alone"):
-            agreement.secured(strategy.declaration(method), strategy, method)
+            secured(strategy.declaration(method), strategy, method)
