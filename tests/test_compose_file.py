@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from cryptography import x509
+from typer.testing import CliRunner
 
 from aggregator_service.rounds.metrics import Metrics
 from aggregator_service.settings import AggregatorSettings
@@ -21,6 +22,7 @@ from shared.errors import SettingsError
 from shared.protocol.signing.keys import read_public
 from shared.protocol.signing.registry import read_registry
 from simulation.certificates import write
+from simulation.cli import app
 from simulation.compose_secrets import make_certificate, make_secrets
 from simulation.deployment.compose import MAIN, MOST_SILOS, USERS, compose_files, write_compose
 from simulation.generator import generate
@@ -95,6 +97,18 @@ def test_the_files_that_are_checked_in_are_what_the_command_writes_for_four_silo
 def test_a_number_of_silos_that_is_out_of_range_is_refused(silos: int) -> None:
     with pytest.raises(SettingsError, match=f"expected 1 to {MOST_SILOS}, .*, got {silos}"):
         compose_files(silos)
+
+
+def test_the_command_writes_into_the_folder_in_which_it_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(app, ["compose", "--silos", "6"]).exit_code == 0
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        str(path): text for path, text in compose_files(6).items()
+    }
+    refused = CliRunner().invoke(app, ["compose", "--silos", "9"])
+    assert isinstance(refused.exception, SettingsError) and "got 9" in str(refused.exception)
 
 
 def test_an_engine_s_own_address_pools_hold_all_networks() -> None:

@@ -17,19 +17,23 @@ import httpx
 import pytest
 from docker.models.containers import Container
 
+from simulation.deployment.compose import MAIN, write_compose
+
 ROOT = Path(__file__).parents[2]
 PROJECT = "lpsfed-e2e"
+SECURE_SILOS = 3  # the fewest; and another number than that of the checked-in file
 LONGEST_SECONDS = 3600.0  # for the images to be built and the first run to end, on a busy machine
 BUSY = int(os.environ.get("LPSFED_E2E_BUSY", "0"))  # loops that take a core each while `up` is going on
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def compose_command() -> list[str] | None:
+def compose_command(file: Path = ROOT / MAIN) -> list[str] | None:
     """`docker compose` where it is installed, else docker-compose; with `start_interval` where both know the word."""
+    where = ["--project-directory", str(ROOT), "--file", str(file)]
     if subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode != 0:
-        return ["docker-compose"] if shutil.which("docker-compose") else None
-    files = ["docker-compose.yml", *(["docker-compose.start-interval.yml"] if knows_start_interval() else [])]
-    return ["docker", "compose", *(word for file in files for word in ("--file", file))]
+        return ["docker-compose", *where] if shutil.which("docker-compose") else None
+    added = ["--file", str(file.with_suffix(".start-interval.yml"))] if knows_start_interval() else []
+    return ["docker", "compose", *where, *added]
 
 
 def knows_start_interval() -> bool:
@@ -58,9 +62,10 @@ def engine() -> Iterator[docker.DockerClient]:
 
 @dataclass
 class Stack:
-    """The project, brought up."""
+    """The project, brought up by a compose file."""
 
     engine: docker.DockerClient
+    file: Path
     environment: dict[str, str]
     log: Path
     process: subprocess.Popen[bytes]
@@ -68,7 +73,7 @@ class Stack:
     first_answer: float = 0.0  # seconds from `up` to the first recommendation by a trained model
 
     def compose(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        command = [*(compose_command() or ()), *arguments]
+        command = [*(compose_command(self.file) or ()), *arguments]
         return subprocess.run(
             command,
             cwd=ROOT,
@@ -133,20 +138,22 @@ def stack(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def secure_stack(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The same with secure aggregation, as its user turns it on, after two rounds."""
-    with brought_up(engine, tmp_path_factory.mktemp("secure"), LPSFED_SECURE="true", LPSFED_ROUNDS="2") as up:
+    """Three silos with secure aggregation, as their user turns it on, after two rounds."""
+    folder = tmp_path_factory.mktemp("secure")
+    file, *_ = write_compose(SECURE_SILOS, folder / MAIN)
+    with brought_up(engine, folder, file, LPSFED_SECURE="true", LPSFED_ROUNDS="2") as up:
         yield up
 
 
 @contextmanager
-def brought_up(engine: docker.DockerClient, folder: Path, **chosen: str) -> Iterator[Stack]:
+def brought_up(engine: docker.DockerClient, folder: Path, file: Path = ROOT / MAIN, **chosen: str) -> Iterator[Stack]:
     """Plain `up`, in the foreground, until the report has been printed. `chosen`: variables of its user."""
     environment = os.environ | {"COMPOSE_PROJECT_NAME": PROJECT, "DOCKER_BUILDKIT": "0"} | chosen
     log = folder / "up.log"
-    command = [*(compose_command() or ()), "up", "--build"]  # an earlier day's image would be taken as it is
+    command = [*(compose_command(file) or ()), "up", "--build"]  # an earlier day's image would be taken as it is
     with log.open("wb") as file:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT)
-    stack = Stack(engine, environment, log, process, time.monotonic())
+    stack = Stack(engine, file, environment, log, process, time.monotonic())
     try:
         with busy(BUSY):
             _until_ended(stack)
