@@ -25,24 +25,24 @@ class Engine:
 
     tell: Tell
 
-    def ask(self, *arguments: str) -> str:
-        """A question to docker, untold."""
-        return _output(("docker", *arguments), {}, (0,))[1]
+    def read(self, *arguments: str) -> str:
+        """What docker prints; the command is not shown."""
+        return _run_command(("docker", *arguments), {}, (0,))[1]
 
-    def do(
+    def run(
         self, *command: str, environment: Mapping[str, str] | None = None, may_end_with: Sequence[int] = (0,)
     ) -> tuple[int, str]:
         """Run it to its end: its exit code and what it has printed."""
-        said = {key: value for key, value in (environment or {}).items() if "\n" not in value}
-        self.tell("$ " + shlex.join([*(f"{key}={value}" for key, value in said.items()), *command]))
-        return _output(command, environment or {}, may_end_with)
+        shown = {key: value for key, value in (environment or {}).items() if "\n" not in value}
+        self.tell("$ " + shlex.join([*(f"{key}={value}" for key, value in shown.items()), *command]))
+        return _run_command(command, environment or {}, may_end_with)
 
 
-def started() -> None:
+def require_engine() -> None:
     """UnavailableError where no engine answers; SettingsError where there is no docker at all."""
     if shutil.which("docker") is None:
         raise SettingsError("expected docker on this machine, got no such command")
-    _output(("docker", "version", "--format", "{{.Server.Version}}"), {}, (0,))
+    _run_command(("docker", "version", "--format", "{{.Server.Version}}"), {}, (0,))
 
 
 def compose_command() -> tuple[str, ...]:
@@ -54,7 +54,7 @@ def compose_command() -> tuple[str, ...]:
     return ("docker-compose",)
 
 
-def _output(command: Sequence[str], environment: Mapping[str, str], codes: Sequence[int]) -> tuple[int, str]:
+def _run_command(command: Sequence[str], environment: Mapping[str, str], codes: Sequence[int]) -> tuple[int, str]:
     done = subprocess.run(
         command,
         env={**os.environ, **environment},

@@ -16,7 +16,7 @@ LABEL = "com.docker.compose"
 NEVER_BROKEN = "gateway"  # no break changes it: it knows by which files the federation was brought up
 PARTS = "LPSFED_PROBE_EXPECT"  # the report's variable with the names of all parts that serve
 # What its user chose when bringing it up -> where it stands in a container, and what it is without a choice.
-CHOSEN = {
+CHOICES = {
     "LPSFED_SECURE": ("aggregator", "LPSFED_AGGREGATOR_SECURE"),
     "LPSFED_QUARANTINE_REFUSALS": ("aggregator", "LPSFED_AGGREGATOR_QUARANTINE_REFUSALS"),
     "LPSFED_OUTSIDE": ("probe-aggregator", "LPSFED_PROBE_OUTSIDE"),
@@ -25,13 +25,13 @@ CHOSEN = {
 
 @dataclass(frozen=True)
 class Federation:
-    """`compose`: the command with project and files; `chosen`: variables that its user gave to it; `parts`: the names
+    """`compose`: the command with project and files; `choices`: variables that its user gave to it; `parts`: the names
     of the aggregator, the clients and the gateways before them."""
 
     engine: Engine
     project: str
     compose: tuple[str, ...]
-    chosen: Mapping[str, str]
+    choices: Mapping[str, str]
     parts: tuple[str, ...]
 
     @property
@@ -69,34 +69,43 @@ class Federation:
         return [str(word) for word in _inspect(self.engine, self.project, service)["Config"]["Cmd"]]
 
     def bring_up(self, services: Iterable[str], override: Path | None = None, *, anew: bool = False) -> None:
-        """These services as the files have them, each made anew where they now say something else; or all of them."""
+        """Start these services as the files describe them; Compose recreates those whose description has changed."""
         files = () if override is None else ("--file", str(override))
         how = ("up", "--detach", "--no-build", "--no-deps", *(("--force-recreate",) if anew else ()))
-        self.engine.do(*self.compose, *files, *how, *services, environment=self.chosen)
+        self.engine.run(*self.compose, *files, *how, *services, environment=self.choices)
 
-    def errand(self, volumes: Mapping[str, str], script: str, **said: str) -> None:
-        """A few lines of shell beside these volumes (name -> place), by the user of all containers, without network."""
-        bound = [word for name, place in volumes.items() for word in ("--volume", f"{self.volume(name)}:{place}")]
-        given = [word for name in said for word in ("--env", name)]
-        confined = ("--network", "none", "--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")
-        self.engine.do(
-            *("docker", "run", "--rm", *confined, *bound, *given, "--entrypoint", "sh", TOOLS, "-euc", script),
-            environment=said,
+    def run_script(self, volumes: Mapping[str, str], script: str, **variables: str) -> None:
+        """Run a few lines of shell beside these volumes (name -> place), as the containers' user, without network."""
+        mounts = [word for name, place in volumes.items() for word in ("--volume", f"{self.volume(name)}:{place}")]
+        names = [word for name in variables for word in ("--env", name)]
+        limits = ("--network", "none", "--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")
+        self.engine.run(
+            *("docker", "run", "--rm", *limits, *mounts, *names, "--entrypoint", "sh", TOOLS, "-euc", script),
+            environment=variables,
         )
 
 
-def find(engine: Engine, project: str | None = None) -> Federation:
-    """The one that runs, or the one of this project. SettingsError where there is none, or more than one."""
-    asked = ("ps", "--filter", f"label={LABEL}.service={NEVER_BROKEN}", "--format", f'{{{{.Label "{LABEL}.project"}}}}')
-    there = sorted({name for name in engine.ask(*asked).split() if project in (None, name)})
-    if not there:
+def find_federation(engine: Engine, project: str | None = None) -> Federation:
+    """The one that runs, or the one of this project. SettingsError where there is none, or more than one.
+
+    UnavailableError where parts of it do not run, or its `up` has not ended yet.
+    """
+    listing = (
+        "ps",
+        "--filter",
+        f"label={LABEL}.service={NEVER_BROKEN}",
+        "--format",
+        f'{{{{.Label "{LABEL}.project"}}}}',
+    )
+    projects = sorted({name for name in engine.read(*listing).split() if project in (None, name)})
+    if not projects:
         raise SettingsError("expected a federation that `docker compose up` has brought up and that runs, got none")
-    if len(there) > 1:
-        raise SettingsError(f"--project: expected one of the federations that run, {', '.join(there)}, got none")
-    (name,) = there
+    if len(projects) > 1:
+        raise SettingsError(f"--project: expected one of the federations that run, {', '.join(projects)}, got none")
+    (name,) = projects
     parts = _parts(engine, name)
     _require_running(engine, name, parts)
-    return Federation(engine, name, (*compose_command(), *_files(engine, name)), _chosen_variables(engine, name), parts)
+    return Federation(engine, name, (*compose_command(), *_files(engine, name)), _choices(engine, name), parts)
 
 
 def _parts(engine: Engine, project: str) -> tuple[str, ...]:
@@ -110,7 +119,7 @@ def _parts(engine: Engine, project: str) -> tuple[str, ...]:
 
 def _require_running(engine: Engine, project: str, parts: Sequence[str]) -> None:
     running = ("ps", "--filter", f"label={LABEL}.project={project}", "--format", f'{{{{.Label "{LABEL}.service"}}}}')
-    if missing := sorted({*parts} - {*engine.ask(*running).split()}):
+    if missing := sorted({*parts} - {*engine.read(*running).split()}):
         raise UnavailableError(f"{project}: expected all parts to run, got none of {', '.join(missing)}")
     if any(len(containers(engine, project, f"probe-{name}")) != 1 for name in parts):
         raise _before_its_report(project)
@@ -121,25 +130,25 @@ def _before_its_report(project: str) -> UnavailableError:
 
 
 def containers(engine: Engine, project: str, service: str) -> list[str]:
-    """Names, of those that have ended too; what `run` made beside them does not count."""
-    wanted = (f"{LABEL}.project={project}", f"{LABEL}.service={service}", f"{LABEL}.oneoff=False")
-    filters = [word for label in wanted for word in ("--filter", f"label={label}")]
-    return engine.ask("ps", "--all", "--format", "{{.Names}}", *filters).split()
+    """Names of a service's containers, also of those that have ended; not of those that `docker compose run` made."""
+    labels = (f"{LABEL}.project={project}", f"{LABEL}.service={service}", f"{LABEL}.oneoff=False")
+    filters = [word for label in labels for word in ("--filter", f"label={label}")]
+    return engine.read("ps", "--all", "--format", "{{.Names}}", *filters).split()
 
 
 def _files(engine: Engine, project: str) -> Sequence[str]:
-    """Project and files, as Compose has written them on its containers."""
+    """Compose's flags for project and files, from the labels of its containers."""
     labels = _inspect(engine, project, NEVER_BROKEN)["Config"]["Labels"]
     folder = Path(labels[f"{LABEL}.project.working_dir"])
     files = [folder / name for name in labels[f"{LABEL}.project.config_files"].split(",")]
-    if missing := [str(one) for one in files if not one.is_file()]:
+    if missing := [str(file) for file in files if not file.is_file()]:
         raise SettingsError(f"{project}: expected the files that it was brought up by, got no {', '.join(missing)}")
-    named = [word for one in files for word in ("--file", str(one))]
-    return ["--project-name", project, "--project-directory", str(folder), *named]
+    flags = [word for file in files for word in ("--file", str(file))]
+    return ["--project-name", project, "--project-directory", str(folder), *flags]
 
 
-def _chosen_variables(engine: Engine, project: str) -> dict[str, str]:
-    values = {name: _variables(engine, project, service).get(variable) for name, (service, variable) in CHOSEN.items()}
+def _choices(engine: Engine, project: str) -> dict[str, str]:
+    values = {name: _variables(engine, project, service).get(variable) for name, (service, variable) in CHOICES.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -149,5 +158,5 @@ def _variables(engine: Engine, project: str, service: str) -> dict[str, str]:
 
 
 def _inspect(engine: Engine, project: str, service: str) -> dict[str, Any]:
-    described: dict[str, Any] = json.loads(engine.ask("inspect", containers(engine, project, service)[0]))[0]
+    described: dict[str, Any] = json.loads(engine.read("inspect", containers(engine, project, service)[0]))[0]
     return described

@@ -22,7 +22,7 @@ class Errand:
 
     volumes: Mapping[str, str]
     script: str
-    said: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Break:
     """`services`: what an override of the compose file says of them; `before`, `after`: errands before the containers
     change, and after the probes; `faults`: what must stand in the faults of the report, each in at least one."""
 
-    does: str
+    description: str
     faults: tuple[str, ...]
     services: Mapping[str, Any] = field(default_factory=dict)
     before: Errand | None = None

@@ -1,4 +1,4 @@
-"""Kinds of break -> planted in a running federation, its report asked again, and all of it as it was before."""
+"""Plant breaks in a running federation, ask for its report, and put everything back as it was before."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shared.errors import SettingsError, UnavailableError
 from simulation.breaks.federation import Federation
 from simulation.breaks.kinds import Break, Errand, known_breaks
 
-KEPT = "break"  # the volume with all states and evidence as they were: while it is there, something is planted
+COPY = "break"  # the volume with a copy of all states and evidence; while it exists, a break is planted
 READY_SECONDS = 600.0
 PAUSE_SECONDS = 0.5
 READY = ("sh", "/opt/code/shared/web/ready.sh", "/tmp/ready")
@@ -23,80 +23,80 @@ FOR_PEOPLE = ("--demonstrate", "--brief")  # of the report that `up` ends with
 
 
 def is_planted(federation: Federation) -> bool:
-    return federation.volume(KEPT) in federation.engine.ask("volume", "ls", "--quiet").split()
+    return federation.volume(COPY) in federation.engine.read("volume", "ls", "--quiet").split()
 
 
 def plant(federation: Federation, kinds: Sequence[str]) -> None:
-    """All of these at once. SettingsError where something is planted already."""
+    """Plant all of these at once. SettingsError where something is planted already."""
     if is_planted(federation):
         raise SettingsError(f"{federation.project}: expected no break, got one that is planted; --mend takes it away")
-    _keep(federation)
+    _copy_volumes(federation)
     breaks = _breaks(federation, kinds)
     for errand in (one.before for one in breaks if one.before):
-        _run(federation, errand)
+        _run_errand(federation, errand)
     changed = _services(breaks)
     if changed:
         with _override(changed) as override:
             federation.bring_up(sorted(changed), override)
-    _until_ready(federation)
+    _wait_until_ready(federation)
 
 
 def probe_again(federation: Federation, kinds: Sequence[str] = ()) -> None:
-    """Every probe once more, each in the place of the part as it is now; then what the breaks do to their evidence."""
-    federation.errand({"meeting": "/meeting"}, "rm -f /meeting/*")
+    """Run every probe once more, in the place of the part as it is now; then do what the breaks do to the evidence."""
+    federation.run_script({"meeting": "/meeting"}, "rm -f /meeting/*")
     federation.bring_up(federation.probes, anew=True)  # an old one is tied to a container that may be gone
     for name in federation.probes:
-        code = federation.engine.ask("wait", federation.container(name)).strip()
+        code = federation.engine.read("wait", federation.container(name)).strip()
         if code != "0":
             raise UnavailableError(f"{name}: expected a probe that writes down what it saw, got exit code {code}")
     for errand in (one.after for one in _breaks(federation, kinds) if one.after):
-        _run(federation, errand)
+        _run_errand(federation, errand)
 
 
 def ask_report(federation: Federation) -> Report:
-    """The verdict over the evidence that lies there."""
-    asked = [word for word in federation.command("report") if word not in FOR_PEOPLE]
-    command = (*federation.compose, "run", "--rm", "-T", "--no-deps", "report", "--json", *asked)
-    _, said = federation.engine.do(*command, environment=federation.chosen, may_end_with=(0, 1))
-    found, _ = json.JSONDecoder().raw_decode(said[said.find("{") :])
-    return Report.model_validate(found)
+    """Make the report from the evidence that is there."""
+    words = [word for word in federation.command("report") if word not in FOR_PEOPLE]
+    command = (*federation.compose, "run", "--rm", "-T", "--no-deps", "report", "--json", *words)
+    _, output = federation.engine.run(*command, environment=federation.choices, may_end_with=(0, 1))
+    content, _ = json.JSONDecoder().raw_decode(output[output.find("{") :])
+    return Report.model_validate(content)
 
 
 def mend(federation: Federation) -> None:
-    """Containers, states and evidence as they were before. SettingsError where nothing is planted."""
+    """Put containers, states and evidence back as they were before. SettingsError where nothing is planted."""
     if not is_planted(federation):
         raise SettingsError(f"{federation.project}: expected a planted break, got none")
-    federation.engine.do("docker", "stop", *(federation.container(name) for name in federation.writers))
-    back = {name: f"/to/{name}" for name in federation.volumes} | {KEPT: "/audit/evidence:ro"}
+    federation.engine.run("docker", "stop", *(federation.container(name) for name in federation.writers))
+    volumes = {name: f"/to/{name}" for name in federation.volumes} | {COPY: "/audit/evidence:ro"}
     script = 'for one in /to/*; do find "$one" -mindepth 1 -delete; cp -a "/audit/evidence/${one##*/}/." "$one/"; done'
-    federation.errand(back, script)
+    federation.run_script(volumes, script)
     federation.bring_up(federation.parts)
-    _until_ready(federation)
-    federation.engine.do("docker", "volume", "rm", federation.volume(KEPT))
+    _wait_until_ready(federation)
+    federation.engine.run("docker", "volume", "rm", federation.volume(COPY))
 
 
 def match_faults(planted: Break, report: Report) -> Iterator[tuple[str, str | None]]:
     """What the report must say of a break -> the line in which it does; None where it does not."""
-    faults = [f"{fault}" for one in report.findings for fault in one.faults]
+    faults = [f"{fault}" for finding in report.findings for fault in finding.faults]
     for wanted in planted.faults:
         parts = wanted.split(", ")
-        yield wanted, next((one for one in faults if all(part in one for part in parts)), None)
+        yield wanted, next((fault for fault in faults if all(part in fault for part in parts)), None)
 
 
-def _keep(federation: Federation) -> None:
-    """A copy of everything that a break could leave traces in, while nobody writes. The image's folder gives the new
-    volume its owner."""
+def _copy_volumes(federation: Federation) -> None:
+    """Copy everything in which a break could leave traces, while nobody writes. The image's folder gives the new volume
+    its owner."""
     writers = [federation.container(name) for name in federation.writers]
-    federation.engine.do("docker", "pause", *writers)
+    federation.engine.run("docker", "pause", *writers)
     try:
-        here = {name: f"/from/{name}:ro,nocopy" for name in federation.volumes} | {KEPT: "/audit/evidence"}
-        federation.errand(here, "cp -a /from/* /audit/evidence/")
+        volumes = {name: f"/from/{name}:ro,nocopy" for name in federation.volumes} | {COPY: "/audit/evidence"}
+        federation.run_script(volumes, "cp -a /from/* /audit/evidence/")
     finally:
-        federation.engine.do("docker", "unpause", *writers)
+        federation.engine.run("docker", "unpause", *writers)
 
 
-def _run(federation: Federation, errand: Errand) -> None:
-    federation.errand(errand.volumes, errand.script, **errand.said)
+def _run_errand(federation: Federation, errand: Errand) -> None:
+    federation.run_script(errand.volumes, errand.script, **errand.variables)
 
 
 def _breaks(federation: Federation, kinds: Sequence[str]) -> list[Break]:
@@ -105,12 +105,12 @@ def _breaks(federation: Federation, kinds: Sequence[str]) -> list[Break]:
 
 
 def _services(breaks: Sequence[Break]) -> dict[str, Any]:
-    """Of several breaks; two that change the same service add up."""
-    found: dict[str, Any] = {}
-    for one in breaks:
-        for name, said in one.services.items():
-            found[name] = {**found.get(name, {}), **said}
-    return found
+    """What several breaks change; two that change the same service add up."""
+    services: dict[str, Any] = {}
+    for planted in breaks:
+        for name, changes in planted.services.items():
+            services[name] = {**services.get(name, {}), **changes}
+    return services
 
 
 @contextmanager
@@ -122,20 +122,20 @@ def _override(services: Mapping[str, Any]) -> Iterator[Path]:
         yield path
 
 
-def _until_ready(federation: Federation) -> None:
-    """Every service by its image's own check, which is asked for as long as the service may take."""
+def _wait_until_ready(federation: Federation) -> None:
+    """Wait for every service, by its image's own health check."""
     until = time.monotonic() + READY_SECONDS
     for name in federation.writers:
         check = ("exec", federation.container(name), *READY)
-        while not _holds(federation, check):
+        while not _succeeds(federation, check):
             if time.monotonic() > until:
                 raise UnavailableError(f"{name}: expected it to be ready within {READY_SECONDS:g} s, got no word of it")
             time.sleep(PAUSE_SECONDS)
 
 
-def _holds(federation: Federation, check: Sequence[str]) -> bool:
+def _succeeds(federation: Federation, check: Sequence[str]) -> bool:
     try:
-        federation.engine.ask(*check)
+        federation.engine.read(*check)
     except UnavailableError:
         return False
     return True

@@ -14,8 +14,8 @@ from audit.report import Report
 from shared.errors import SettingsError
 from shared.words import counted
 from simulation.breaks import plant
-from simulation.breaks.engine import Engine, started
-from simulation.breaks.federation import Federation, find
+from simulation.breaks.engine import Engine, require_engine
+from simulation.breaks.federation import Federation, find_federation
 from simulation.breaks.kinds import Break, known_breaks
 from simulation.console import OUT, tell_on_stderr
 
@@ -35,13 +35,13 @@ def break_(
     not name a break, or does not hold afterwards.
     """
     if shown:
-        return _show_kinds()
+        return _print_kinds()
     _require(kinds or (), mending=mending)
-    started()
-    federation = find(Engine(tell_on_stderr), project)
-    named = mending or _planted(federation, kinds or (), keep=keep)
-    mended = keep or _mended(federation)
-    if not (named and mended):
+    require_engine()
+    federation = find_federation(Engine(tell_on_stderr), project)
+    all_named = mending or _plant(federation, kinds or (), keep=keep)
+    holds = keep or _mend(federation)
+    if not (all_named and holds):
         raise typer.Exit(1)
 
 
@@ -52,18 +52,18 @@ def _require(kinds: Sequence[str], *, mending: bool) -> None:
         raise SettingsError("expected kinds of break, or --mend, or --list")
 
 
-def _show_kinds() -> None:
+def _print_kinds() -> None:
     table = Table("kind", "what is done, with four silos", "the report must name", show_lines=True)
     for kind, listed in LISTED.items():
-        table.add_row(kind, listed.does, escape("\n".join(listed.faults)))
+        table.add_row(kind, listed.description, escape("\n".join(listed.faults)))
     OUT.print(table)
 
 
-def _planted(federation: Federation, kinds: Sequence[str], *, keep: bool) -> bool:
-    """Plant, ask and show. Is every break named? Where something goes wrong in between, what is planted is mended."""
+def _plant(federation: Federation, kinds: Sequence[str], *, keep: bool) -> bool:
+    """Plant, and print what the report names: true where that is every break. After an error, mend what is planted."""
     breaks = known_breaks(federation.silos)
     for kind in kinds:
-        OUT.print(f"[bold]{kind}[/]: {escape(breaks[kind].does)}", highlight=False)
+        OUT.print(f"[bold]{kind}[/]: {escape(breaks[kind].description)}", highlight=False)
     try:
         plant.plant(federation, kinds)
         plant.probe_again(federation, kinds)
@@ -72,29 +72,29 @@ def _planted(federation: Federation, kinds: Sequence[str], *, keep: bool) -> boo
         if not keep and plant.is_planted(federation):
             plant.mend(federation)
         raise
-    return _show(report, {kind: breaks[kind] for kind in kinds})
+    return _print_faults(report, {kind: breaks[kind] for kind in kinds})
 
 
-def _show(report: Report, breaks: Mapping[str, Break]) -> bool:
-    """The verdict, and of each kind the lines that name it. Does none lack one?"""
-    _verdict(report)
-    said = [(kind, *match) for kind, planted in breaks.items() for match in plant.match_faults(planted, report)]
-    for kind, wanted, line in said:
-        told = f"[bold red]not named: {escape(wanted)}[/]" if line is None else escape(plain(line).plain)
-        OUT.print(f"- {kind}: {told}", highlight=False, soft_wrap=True)
-    more = {fault for one in report.findings for fault in one.faults} - {line for _, _, line in said}
+def _print_faults(report: Report, breaks: Mapping[str, Break]) -> bool:
+    """Print the verdict, and of each kind the lines that name it. True where none lacks one."""
+    _print_verdict(report)
+    matches = [(kind, *match) for kind, planted in breaks.items() for match in plant.match_faults(planted, report)]
+    for kind, wanted, line in matches:
+        shown = f"[bold red]not named: {escape(wanted)}[/]" if line is None else escape(plain(line).plain)
+        OUT.print(f"- {kind}: {shown}", highlight=False, soft_wrap=True)
+    more = {fault for finding in report.findings for fault in finding.faults} - {line for _, _, line in matches}
     if more:
         OUT.print(f"- and {counted(len(more), 'line')} more in the same report", highlight=False)
-    return all(line is not None for _, _, line in said)
+    return all(line is not None for _, _, line in matches)
 
 
-def _verdict(report: Report) -> None:
+def _print_verdict(report: Report) -> None:
     OUT.print(f"[bold {'green' if report.held else 'red'}]{escape(report.verdict)}[/]", highlight=False)
 
 
-def _mended(federation: Federation) -> bool:
+def _mend(federation: Federation) -> bool:
     plant.mend(federation)
     plant.probe_again(federation)
     report = plant.ask_report(federation)
-    _verdict(report)
+    _print_verdict(report)
     return report.held

@@ -21,7 +21,7 @@ from shared.errors import SettingsError, UnavailableError
 from simulation.breaks import engine as subject
 from simulation.breaks import plant
 from simulation.breaks.engine import Engine
-from simulation.breaks.federation import Federation, find
+from simulation.breaks.federation import Federation, find_federation
 from simulation.breaks.kinds import known_breaks
 from simulation.breaks.planted_header import HEADER, SOURCE
 from simulation.cli import app, breaks
@@ -100,10 +100,10 @@ def test_a_machine_without_docker_and_an_engine_that_does_not_answer_are_told_ap
 ) -> None:
     with monkeypatch.context() as bare, pytest.raises(SettingsError, match="expected docker on this machine"):
         bare.setenv("PATH", str(tmp_path))
-        subject.started()
+        subject.require_engine()
     docker((["version"], (1, "Cannot connect to the Docker daemon")))
     with pytest.raises(UnavailableError, match="got 1: Cannot connect to the Docker daemon"):
-        subject.started()
+        subject.require_engine()
 
 
 def test_without_compose_it_says_so(docker: Made) -> None:
@@ -115,25 +115,25 @@ def test_without_compose_it_says_so(docker: Made) -> None:
 def test_no_federation_and_one_that_does_not_run_whole_are_told(docker: Made, tmp_path: Path) -> None:
     docker()
     with pytest.raises(SettingsError, match="expected a federation that `docker compose up` has brought up"):
-        find(Engine(quiet))
+        find_federation(Engine(quiet))
     (tmp_path / "answers").write_text(json.dumps(running(tmp_path, tuple({*parts(3)} - {"client-3"}))))
     with pytest.raises(UnavailableError, match="fed: expected all parts to run, got none of client-3"):
-        find(Engine(quiet))
+        find_federation(Engine(quiet))
 
 
 def test_of_several_federations_one_must_be_named(docker: Made) -> None:
     docker((["ps"], (0, "one\ntwo")))
     with pytest.raises(SettingsError, match="--project: expected one of the federations that run, one, two"):
-        find(Engine(quiet))
+        find_federation(Engine(quiet))
 
 
 def test_it_is_known_by_its_containers_how_a_federation_was_brought_up(docker: Made, tmp_path: Path) -> None:
     docker(*running(tmp_path))
     with pytest.raises(SettingsError, match="expected the files that it was brought up by"):
-        find(Engine(quiet))
+        find_federation(Engine(quiet))
     (tmp_path / "docker-compose.yml").touch()
-    found = find(Engine(quiet))
-    assert found.project == "fed" and found.chosen == {"LPSFED_SECURE": "true"}
+    found = find_federation(Engine(quiet))
+    assert found.project == "fed" and found.choices == {"LPSFED_SECURE": "true"}
     assert found.parts == parts(3) and found.silos == 3
     assert found.compose[:4] == ("docker", "compose", "--project-name", "fed")
     assert found.compose[-1] == str(tmp_path / "docker-compose.yml")
@@ -142,11 +142,11 @@ def test_it_is_known_by_its_containers_how_a_federation_was_brought_up(docker: M
 def test_every_command_that_changes_something_is_told_before_it_runs(docker: Made) -> None:
     calls, told = docker((["fail"], (3, "why"))), []
     engine = Engine(told.append)
-    engine.do("docker", "pause", "a b", environment={"X": "1", "CODE": "a\nb"})
+    engine.run("docker", "pause", "a b", environment={"X": "1", "CODE": "a\nb"})
     assert told == ["$ X=1 docker pause 'a b'"] and calls.read_text().splitlines() == ['["docker", "pause", "a b"]']
-    assert engine.do("docker", "fail", may_end_with=(0, 3)) == (3, "why\n")
+    assert engine.run("docker", "fail", may_end_with=(0, 3)) == (3, "why\n")
     with pytest.raises(UnavailableError, match=r"docker fail \.\.\.: expected success, got 3: why"):
-        engine.do("docker", "fail")
+        engine.run("docker", "fail")
 
 
 @pytest.mark.parametrize("silos", range(1, MOST_SILOS + 1))
@@ -208,13 +208,13 @@ def test_what_is_named_and_what_is_not_is_shown_by_kind(capsys: pytest.CaptureFi
     faults = ["aggregator, contents, Parquet: 1 at /state", "something else"]
     found = finding("probes", "nothing", "nothing", faults)
     report = Report.model_construct(findings=(found,), held=False, verdict="Red.")
-    assert breaks._show(report, {"shard": BREAKS["shard"]})
+    assert breaks._print_faults(report, {"shard": BREAKS["shard"]})
     assert capsys.readouterr().out.split("\n")[:3] == [
         "Red.",
         f"- shard: {faults[0]}",
         "- and 1 line more in the same report",
     ]
-    assert not breaks._show(report, {kind: BREAKS[kind] for kind in ("shard", "evidence")})
+    assert not breaks._print_faults(report, {kind: BREAKS[kind] for kind in ("shard", "evidence")})
     assert "- evidence: not named: client-3: no evidence" in capsys.readouterr().out
 
 
