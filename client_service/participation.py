@@ -18,6 +18,7 @@ from client_service.learning.choice import Choice, keep_choice, kept_choice
 from client_service.learning.evaluate import on_test, on_validation, validation_users
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.local import LocalTraining, Moment
+from client_service.learning.measures import compared_kernels
 from client_service.learning.spectra import cached_spectrum
 from client_service.logs import LOGGER
 from client_service.schemas import QualityOut, RoundQuality, SpectrumOut
@@ -173,7 +174,7 @@ class Participation:
 
     def _show_spectrum(self, rho: float | None) -> None:
         """What rho compared, for the silo's own eyes. A round without an anchor leaves what the last one showed."""
-        compared = self._training.compared()
+        compared = compared_kernels(self._training)
         if compared is not None:
             anchor, own = (tuple(kernel.tolist()) for kernel in compared)
             number = self._training.moment.round

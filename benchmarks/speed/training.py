@@ -20,6 +20,7 @@ from shared.method.exchanged import Parameters
 from shared.method.parameters import initial_parameters
 from shared.method.settings import method_settings
 from shared.method.spectrum import low_spectrum
+from shared.strategies.local_client import Objective
 from simulation.source import find_shards
 
 ROUNDS = 15
@@ -32,7 +33,7 @@ def prepared(shard_folder: Path, device: torch.device) -> LocalTraining:
     training = LocalTraining(shard, low_spectrum(shard.train, method.cutoff), method, device)
     training.load(Parameters(initial_parameters(mlp_specification(method), 0, exact=True), {"margin": 0.3}))
     training.moment = Moment(round=1, rounds=ROUNDS, seed=0)
-    training.train(bias_aware=True)
+    training.train(Objective(bias_aware=True))
     training.moment = Moment(round=ROUNDS, rounds=ROUNDS, seed=0)
     return training
 
@@ -52,7 +53,7 @@ def main() -> None:
         training = prepared(path, device)
         began = time.perf_counter()
         with profile(activities=[ProfilerActivity.CPU]) if arguments.profile else torch.enable_grad() as recorded:
-            training.train(bias_aware=True)
+            training.train(Objective(bias_aware=True))
         seconds, edges = time.perf_counter() - began, training.shard.train.nnz
         print(f"{path.name}: {seconds:.2f} s an epoch of {edges:,} pairs, {edges / seconds:,.0f} pairs/s")
         if arguments.profile:

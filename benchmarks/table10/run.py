@@ -29,6 +29,7 @@ from client_service.shard import Shard, read_shard
 from shared.method.graph import interaction_matrix
 from shared.method.settings import MethodSettings, method_settings
 from shared.method.spectrum import low_spectrum
+from shared.strategies.local_client import Objective
 from simulation.source import Cut, cut_shards
 
 Row = dict[str, Any]
@@ -105,7 +106,7 @@ def _trained(method: MethodSettings, start: Filter, seed: int) -> Recommend:
         torch.manual_seed(seed)
         training = LocalTraining(now, low_spectrum(now.train, method.cutoff), method, torch.device("cpu"), start)
         training.moment = Moment(method.warmup_rounds + 1, method.warmup_rounds + 1, seed * 1000 + iteration)
-        training.train(bias_aware=True)
+        training.train(Objective(bias_aware=True))
         return freeze(str(iteration), training).ranker.top
 
     return recommend

@@ -1,4 +1,4 @@
-"""One shard and one model behind the verbs that a strategy may use: load, train, arrays, divergence, mean margin."""
+"""One shard and one model behind the verbs that a strategy may use: load, train, arrays, measure."""
 
 from __future__ import annotations
 
@@ -6,35 +6,34 @@ import hashlib
 import hmac
 import zlib
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 
-from client_service.learning.filters import best_filter
-from client_service.learning.fusing import best_recipe
+from client_service.learning.activity import more_active
+from client_service.learning.beginning import Chosen, begin_model
 from client_service.learning.interrupt import NEVER, Interrupt
-from client_service.learning.mean_margin import mean_margin
+from client_service.learning.margins import Margins, fit_tables
+from client_service.learning.measures import MEASURES
 from client_service.learning.sampling import PairSampler
 from client_service.learning.state import MODEL, TABLES, TrainingState, captured, fill, fits, reminded
-from client_service.learning.train import Margins, build_optimiser, fit_tables, losses_of_groups, pair_loss
-from client_service.models.fusion import Recipe, fuse
-from client_service.models.lgcn import LGCN
-from client_service.models.model import Ingredients
+from client_service.learning.train import build_optimiser, pair_loss
+from client_service.models.fusion import Recipe
 from client_service.models.popularity import PopularityTables
-from client_service.models.registry import MODELS
-from client_service.models.start import Filter, start_at
+from client_service.models.start import Filter
 from client_service.shard import Shard
-from shared.errors import ProtocolError, SettingsError
-from shared.method.declaration import TensorSpec
-from shared.method.divergence import comparable, divergence, kernel, round_divergence
+from shared.errors import ProtocolError
+from shared.method.exchange import EXCHANGES
 from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
 from shared.method.parameters import Float32, initial_parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum
-from shared.strategies.strategy import Loss, Penalty
+from shared.strategies.local_client import PLAIN, Objective, Penalty
+
+EQUAL_WEIGHTS = (1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -52,13 +51,11 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Aim:
-    """What the epochs of a round are trained for: see LocalClient.train. `weights` (M,) are those of each user."""
+class Terms:
+    """What an objective comes to on this shard: the margins if there are any, and the weight of each user (M,)."""
 
+    objective: Objective
     margins: Margins | None
-    penalty: Penalty | None
-    only: str
-    loss: Loss
     weights: Tensor | None
 
 
@@ -72,7 +69,7 @@ class Figures:
 
 
 class LocalTraining:
-    """The client's half of every strategy (see shared.strategies.strategy.LocalClient). `moment` is set each round.
+    """The client's half of every strategy (see shared.strategies.local_client.LocalClient). `moment` is set each round.
 
     `kind` names the model, "" the one of the settings. An exact start is at `start`, or where none is given at the
     filter that the shard's validation data prefer; likewise `recipe` says what is fused with the trained score.
@@ -90,34 +87,40 @@ class LocalTraining:
         kind: str = "",
         recipe: Recipe | None = None,
     ) -> None:
-        self.shard, self.spectrum, self.method, self.device = shard, spectrum, method, device
-        self._interrupt = interrupt
-        chosen = MODELS[kind or method.model]
-        self.exact = chosen.starts and method.start == "exact"
-        self.start = (start or best_filter(shard, spectrum, interrupt).choice) if self.exact else None
-        origin = None if self.start is None else start_at(self.start, spectrum, shard.train)
-        self.recipe = None  # whatever another model on the shard has chosen
-        if self.start is not None and method.fusion:
-            self.recipe = recipe or best_recipe(shard, spectrum, self.start, interrupt)
-        self.fusion = fuse(self.recipe, shard.train, spectrum)
-        self.codes = self.fusion.encoded(shard.train)
-        self.model = chosen.build(Ingredients(spectrum, shard.train, origin, shard.places, method)).to(device)
+        self.shard, self.spectrum, self.method, self.device, self.interrupt = shard, spectrum, method, device, interrupt
+        name = kind or method.model
+        self._exchange = EXCHANGES[name]
+        begun = begin_model(shard, spectrum, method, name, Chosen(start, recipe), interrupt)
+        self.start, self.recipe, self.fusion, self.codes = begun.start, begun.recipe, begun.fusion, begun.codes
+        self.model = begun.model.to(device)
         self.tables = PopularityTables(shard.train, method.width).to(device)
         self.figures = Figures()
         self.moment = Moment(round=1, rounds=1, seed=0)
-        self._batches = PairSampler(
-            shard.train, batch_size=method.batch_size, negatives=method.negatives, device=device
-        )
+        self.batches = PairSampler(shard.train, batch_size=method.batch_size, negatives=method.negatives, device=device)
         self._optimisers: dict[str, torch.optim.Optimizer] = {}
-        self._active = _more_active(shard.train).to(device)
-        self._held: dict[str, Tensor] | None = None
+        self._received_tensors: dict[str, Tensor] | None = None
         self._fitted = False
         self.initialise(seed=0)
 
+    @property
+    def exact(self) -> bool:
+        """Does the model begin at a filter, so that its MLPs begin with nothing to add to it?"""
+        return self.start is not None
+
+    @property
+    def anchor(self) -> Float64 | None:
+        """The kernel that this round's divergence is measured from."""
+        return self.moment.anchor
+
+    @cached_property
+    def activity(self) -> Tensor:
+        """1 for each user of the more active half, else 0, (M,)."""
+        return more_active(self.shard.train).to(self.device)
+
     def initialise(self, seed: int) -> None:
         """What could be shared, where a run with this seed begins, whether or not it ever is."""
-        tensors = tuple(TensorSpec(name=name, shape=tuple(p.shape)) for name, p in sorted(self._exchangeable()))
-        self.load(Parameters(initial_parameters(tensors, seed, exact=self.exact)))
+        tensors = sorted(self._exchange.tensors(self.method), key=lambda spec: spec.name)
+        self.load(Parameters(initial_parameters(tuple(tensors), seed, exact=self.exact)))
         self.model.trained()
 
     def load(self, received: Parameters) -> None:
@@ -130,7 +133,7 @@ class LocalTraining:
                         f"expected a parameter of this model, got {name!r} of shape {list(value.shape)}"
                     )
                 own[name].copy_(torch.from_numpy(np.array(value)))
-        self.received, self._held = received, None
+        self.received, self._received_tensors = received, None
 
     def state(self) -> TrainingState:
         """As it is now, on the CPU: to be kept before training goes on."""
@@ -144,60 +147,36 @@ class LocalTraining:
         """Take over a state that fits: training goes on as it would have, to the bit."""
         fill(self.model, state.part(MODEL))
         fill(self.tables, state.part(TABLES))
-        self.received, self._held, self._fitted = state.received, None, state.fitted
+        self.received, self._received_tensors, self._fitted = state.received, None, state.fitted
         self._optimisers = {
             only: reminded(build_optimiser(self.model, self.method, only), self.model, memory)
             for only, memory in state.memories().items()
         }
 
-    def train(
-        self,
-        *,
-        bias_aware: bool = False,
-        penalty: Penalty | None = None,
-        only: str = "",
-        loss: Loss = "",
-        weights: tuple[float, float] = (1.0, 1.0),
-    ) -> None:
+    def train(self, objective: Objective = PLAIN) -> None:
         """The round's local epochs; in the warm-up the popularity tables are fitted and no margin is used yet."""
-        generator = torch.Generator().manual_seed(self._seed("train"))
-        warming = bias_aware and self.moment.round <= self.method.warmup(self.moment.rounds)
+        generator = self.torch_generator("train")
+        warming = objective.bias_aware and self.moment.round <= self.method.warmup(self.moment.rounds)
         self.figures = Figures()
-        if warming or (bias_aware and not self._fitted):  # who comes late, or again, has not been through the warm-up
-            self.figures.table_steps = fit_tables(self.tables, self._batches, self.method, generator, self._interrupt)
+        if warming or (objective.bias_aware and not self._fitted):  # who comes late, or again, has had no warm-up
+            self.figures.table_steps = fit_tables(self.tables, self.batches, self.method, generator, self.interrupt)
             self._fitted = True
         if warming and self.method.warmup_trains == "tables":
             return
-        margins = self._margins() if bias_aware and not warming else None
-        by_user = None if weights == (1.0, 1.0) else torch.tensor(weights, device=self.device)[self._active]
+        terms = self._terms(objective, warming=warming)
         for _ in range(self.method.local_epochs):
-            self._epoch(generator, Aim(margins, penalty, only, loss, by_user))
+            self._epoch(generator, terms)
         self.model.trained()
 
     def arrays(self) -> dict[str, Float32]:
-        """What could be shared, as it is now, on the CPU."""
-        return {name: p.detach().cpu().numpy().copy() for name, p in self._exchangeable()}
+        """What clients with this model can exchange, as it is now, on the CPU."""
+        own = dict(self.model.named_parameters())
+        names = (spec.name for spec in self._exchange.tensors(self.method))
+        return {name: own[name].detach().cpu().numpy().copy() for name in names}
 
-    def divergence(self) -> float | None:
-        """rho (Eq. 11) against the moment's anchor, rounded; None without one, or with too short a spectrum."""
-        rho = None if self.moment.anchor is None else divergence(self.moment.anchor, kernel(self._signal()))
-        return None if rho is None else round_divergence(rho)
-
-    def compared(self) -> tuple[Float64, Float64] | None:
-        """The anchor's kernel and the own one as the divergence compares them; None without an anchor."""
-        if self.moment.anchor is None:
-            return None
-        return comparable(self.moment.anchor, kernel(self._signal()))
-
-    def mean_margin(self) -> float:
-        """M^c (Eq. 10)."""
-        generator = torch.Generator().manual_seed(self._seed("margin"))
-        return mean_margin(self._encoder(), self.tables, self.method.margin_strength, generator, self._interrupt)
-
-    def losses_by_activity(self) -> tuple[float, float]:
-        """Mean BPR loss over the training pairs of the less and of the more active half of the users."""
-        generator = torch.Generator().manual_seed(self._seed("activity"))
-        return losses_of_groups(self.model, self._batches, self._active, generator, self._interrupt)
+    def measure(self, name: str) -> tuple[float, ...]:
+        """The numbers of a measure, by its name in MEASURES."""
+        return MEASURES[name](self)
 
     def generator(self, purpose: str, *, once_a_run: bool = False) -> np.random.Generator:
         """Noise on what leaves must not be guessed: beside what the aggregator knows, the shard's content seeds it."""
@@ -205,66 +184,46 @@ class LocalTraining:
         text = f"{self.shard.digest}/{self.moment.seed}/{number}/{purpose}"
         return np.random.default_rng(int.from_bytes(hashlib.sha256(text.encode()).digest()))
 
-    def _signal(self) -> Float64:
-        """The eigenvalues, or (Algorithm 3) the eigenvalues weighted by the trained kernel of the last layer."""
-        if self.method.signal == "eigenvalues":
-            return self.spectrum.eigenvalues
-        weights = self._encoder().kernels[-1].detach().abs().cpu().double().numpy()
-        weighted: Float64 = self.spectrum.eigenvalues * weights
-        return weighted
+    def torch_generator(self, purpose: str) -> torch.Generator:
+        """One stream a run, client, round and purpose: a round that is run again draws the same."""
+        text = f"{self.moment.seed}/{self.shard.name}/{self.moment.round}/{purpose}".encode()
+        if not self.moment.draws:
+            return torch.Generator().manual_seed(zlib.crc32(text))
+        return torch.Generator().manual_seed(int.from_bytes(hmac.digest(self.moment.draws, text, hashlib.sha256)[:8]))
 
-    def _exchangeable(self) -> list[tuple[str, Tensor]]:
-        return [(name, p) for name, p in self.model.named_parameters() if name.startswith(self.model.exchangeable)]
+    def _terms(self, objective: Objective, *, warming: bool) -> Terms:
+        margins = weights = None
+        if objective.bias_aware and not warming and self.method.margin_strength > 0.0:
+            updated = self.received.scalars.get("margin")
+            margins = Margins(self.tables, self.method.margin_strength, self.method.refinement, updated)
+        if objective.group_weights != EQUAL_WEIGHTS:
+            weights = torch.tensor(objective.group_weights, device=self.device)[self.activity]
+        return Terms(objective, margins, weights)
 
-    def _encoder(self) -> LGCN:
-        """The model, where angles and kernels mean something."""
-        if not isinstance(self.model, LGCN):
-            raise SettingsError(f"model: expected a low-pass encoder, which has margins, got {self.method.model!r}")
-        return self.model
-
-    def _margins(self) -> Margins | None:
-        if self.method.margin_strength == 0.0:
-            return None
-        updated = self.received.scalars.get("margin")
-        return Margins(self.tables, self.method.margin_strength, self.method.refinement, updated)
-
-    def _epoch(self, generator: torch.Generator, aim: Aim) -> None:
-        optimiser = self._optimisers.setdefault(aim.only, build_optimiser(self.model, self.method, aim.only))
+    def _epoch(self, generator: torch.Generator, terms: Terms) -> None:
+        only, penalty = terms.objective.only, terms.objective.penalty
+        optimiser = self._optimisers.setdefault(only, build_optimiser(self.model, self.method, only))
         losses, saturated = [], []
-        for batch in self._interrupt.each(self._batches.epoch(generator)):
-            loss, share = pair_loss(self.model, batch, self.method, aim.margins, aim.loss, aim.weights)
-            loss = loss if aim.penalty is None else loss + self._penalised(aim.penalty)
+        for batch in self.interrupt.each(self.batches.epoch(generator)):
+            name = terms.objective.loss
+            loss, share = pair_loss(self.model, batch, self.method, terms.margins, name, terms.weights)
+            loss = loss if penalty is None else loss + self._penalised(penalty)
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-            if self.method.decay and "embedding".startswith(aim.only):
+            if self.method.decay and "embedding".startswith(only):
                 self.model.pull_to_start(self.method.decay * self.method.learning_rate)
             losses.append(loss.detach())
             saturated.append(share)
         self.figures.loss, self.figures.saturated = _mean(losses), _mean(saturated)
 
     def _penalised(self, penalty: Penalty) -> Tensor:
-        if self._held is None:  # once a round, not once a batch
+        if self._received_tensors is None:  # once a round, not once a batch
             arrays = self.received.arrays.items()
-            self._held = {name: torch.from_numpy(np.array(v)).to(self.device) for name, v in arrays}
-        value: Tensor = penalty(dict(self.model.named_parameters()), self._held)
+            self._received_tensors = {name: torch.from_numpy(np.array(v)).to(self.device) for name, v in arrays}
+        value: Tensor = penalty(dict(self.model.named_parameters()), self._received_tensors)
         return value
-
-    def _seed(self, purpose: str) -> int:
-        """One stream a run, client, round and purpose: a round that is run again draws the same."""
-        text = f"{self.moment.seed}/{self.shard.name}/{self.moment.round}/{purpose}".encode()
-        if not self.moment.draws:
-            return zlib.crc32(text)
-        return int.from_bytes(hmac.digest(self.moment.draws, text, hashlib.sha256)[:8])
 
 
 def _mean(values: list[Tensor]) -> float:
     return float(torch.stack(values).mean())
-
-
-def _more_active(interactions: sparse.csr_array) -> Tensor:
-    """1 for the half of the users with the most training items, else 0, (M,). Of an odd number it has one more."""
-    order = np.argsort(np.diff(interactions.indptr), kind="stable")
-    group = np.zeros(len(order), dtype=np.int64)
-    group[order[len(order) // 2 :]] = 1
-    return torch.from_numpy(group)

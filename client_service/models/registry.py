@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from client_service.models.attention import GraphAttention
 from client_service.models.fedrap import FedRAP
@@ -16,23 +15,14 @@ from client_service.models.model import Ingredients, Model
 from client_service.models.ngcf import NGCF
 from client_service.models.pfedrec import PFedRec
 
-
-@dataclass(frozen=True)
-class Kind:
-    """How a model is built, and whether it can begin at a filter (`start` = exact)."""
-
-    build: Callable[[Ingredients], Model]
-    starts: bool = False
-
-
-MODELS: dict[str, Kind] = {
-    "lgcn": Kind(LGCN, starts=True),
-    "masked": Kind(MaskedLGCN, starts=True),
-    "frequency": Kind(FrequencyLGCN, starts=True),
-    "ngcf": Kind(NGCF),
-    "mf": Kind(MF),
-    "pfedrec": Kind(PFedRec),
-    "fedrap": Kind(FedRAP),
-    "attention": Kind(GraphAttention),
-    "metapath": Kind(MetaPaths),
+MODELS: dict[str, Callable[[Ingredients], Model]] = {
+    "lgcn": LGCN,
+    "masked": MaskedLGCN,
+    "frequency": FrequencyLGCN,
+    "ngcf": NGCF,
+    "mf": MF,
+    "pfedrec": PFedRec,
+    "fedrap": FedRAP,
+    "attention": GraphAttention,
+    "metapath": MetaPaths,
 }

@@ -11,7 +11,8 @@ from shared.method.exchanged import Parameters, Scalars, State, Update
 from shared.method.ranges import Range, clamped
 from shared.method.settings import MethodSettings
 from shared.strategies.fedmf import shorter
-from shared.strategies.strategy import LocalClient, Strategy
+from shared.strategies.local_client import LocalClient, Objective
+from shared.strategies.strategy import Strategy
 from shared.strategies.tables import mean_of_moved, only_items
 
 GROUPS = ("lighter", "heavier")  # the less and the more active half of a silo's users
@@ -39,9 +40,10 @@ def fit_fair(client: LocalClient, received: Parameters) -> Parameters:
     # Paper: a user scales its whole update; here: the loss of its pairs, because the silo's users train together.
     """
     client.load(received)
-    client.train(loss="bpr", penalty=shorter, weights=group_weights(received.scalars))
+    weights = group_weights(received.scalars)
+    client.train(Objective(loss="bpr", penalty=shorter, group_weights=weights))
     noise = client.generator("fairness").normal(0.0, NOISE, len(GROUPS))
-    losses = zip(GROUPS, client.losses_by_activity(), noise, strict=True)
+    losses = zip(GROUPS, client.measure("losses_by_activity"), noise, strict=True)
     return Parameters(client.arrays(), clamped(RANGES, {name: float(loss + error) for name, loss, error in losses}))
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
-from shared.strategies.strategy import LocalClient, Strategy
+from shared.strategies.local_client import LocalClient, Objective
+from shared.strategies.strategy import Strategy
 from shared.strategies.tables import mean_of_moved
 
 
@@ -20,7 +21,7 @@ def items_and_attention(name: str) -> bool:
 def fit_ranked(client: LocalClient, received: Parameters) -> Parameters:
     """Train with BPR; table and attention are sent."""
     client.load(received)
-    client.train(loss="bpr")
+    client.train(Objective(loss="bpr"))
     return Parameters(client.arrays())
 
 

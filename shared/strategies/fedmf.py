@@ -11,7 +11,8 @@ from typing import Any
 from shared.method.exchange import ITEM_TABLE
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
-from shared.strategies.strategy import LocalClient, Strategy
+from shared.strategies.local_client import LocalClient, Objective
+from shared.strategies.strategy import Strategy
 from shared.strategies.tables import mean_of_moved, only_items
 
 REGULARISATION = 0.03  # weight of the mean squared length of both sides' vectors
@@ -30,7 +31,7 @@ def fit_factors(client: LocalClient, received: Parameters) -> Parameters:
     data are implicit. Paper: gradients under homomorphic encryption; here: in the open, as it changes no number.
     """
     client.load(received)
-    client.train(loss="bce", penalty=shorter)
+    client.train(Objective(loss="bce", penalty=shorter))
     return Parameters(client.arrays())
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
-from shared.strategies.strategy import LocalClient, Strategy, all_exchanged
+from shared.strategies.local_client import LocalClient
+from shared.strategies.strategy import Strategy, all_exchanged
 
 
 def base_layers(name: str) -> bool:

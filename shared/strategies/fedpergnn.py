@@ -13,7 +13,8 @@ from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
 from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
-from shared.strategies.strategy import LocalClient, Strategy
+from shared.strategies.local_client import LocalClient, Objective
+from shared.strategies.strategy import Strategy
 from shared.strategies.tables import mean_of_moved, moved_rows, only_items
 
 CLIP = 0.1  # largest change of an entry in a round
@@ -28,7 +29,7 @@ def fit_noisy(client: LocalClient, received: Parameters) -> Parameters:
     with common items; here: nobody, because a silo sees its users' whole graph itself.
     """
     client.load(received)
-    client.train(loss="bpr")
+    client.train(Objective(loss="bpr"))
     streams = (client.generator("pseudo items", once_a_run=True), client.generator("table"))
     table = protected(received.arrays[ITEM_TABLE], client.arrays()[ITEM_TABLE], *streams)
     return Parameters({ITEM_TABLE: table})

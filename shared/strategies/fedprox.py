@@ -10,7 +10,8 @@ from typing import Any
 
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
-from shared.strategies.strategy import LocalClient, Strategy, all_exchanged
+from shared.strategies.local_client import LocalClient, Objective
+from shared.strategies.strategy import Strategy, all_exchanged
 
 MU = 0.01  # weight of the proximal term; the paper tries .001 to 1
 
@@ -23,7 +24,7 @@ def near(own: Mapping[str, Any], received: Mapping[str, Any]) -> Any:
 def fit_near(client: LocalClient, received: Parameters) -> Parameters:
     """FedAvg's half at the client with the penalty above."""
     client.load(received)
-    client.train(penalty=near)
+    client.train(Objective(penalty=near))
     return Parameters(client.arrays())
 
 

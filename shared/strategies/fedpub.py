@@ -17,7 +17,8 @@ from shared.method.exchanged import Parameters, State, Update
 from shared.method.graph import Float64
 from shared.method.parameters import Arrays, Float32
 from shared.method.settings import MethodSettings
-from shared.strategies.strategy import LocalClient, Strategy, both_mlps, mean
+from shared.strategies.local_client import LocalClient, Objective
+from shared.strategies.strategy import Strategy, both_mlps, mean
 
 BLOCKS, BLOCK_NODES, EDGE_PROBABILITY = 5, 100, 0.1  # of the proxy graph: communities without an edge between them
 PROXY_SEED = 0
@@ -38,7 +39,7 @@ def penalised(own: Mapping[str, Any], received: Mapping[str, Any]) -> Any:
 def fit_masked(client: LocalClient, received: Parameters) -> Parameters:
     """Train weights and masks together and send the weights."""
     client.load(received)
-    client.train(penalty=penalised)
+    client.train(Objective(penalty=penalised))
     return Parameters(client.arrays())
 
 

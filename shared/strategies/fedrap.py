@@ -11,7 +11,8 @@ from typing import Any
 from shared.method.exchange import ITEM_TABLE
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
-from shared.strategies.strategy import LocalClient, Strategy
+from shared.strategies.local_client import LocalClient, Objective
+from shared.strategies.strategy import Strategy
 from shared.strategies.tables import mean_of_moved, only_items
 
 DISTANCE = 0.01  # lambda: how much the two parts are held apart
@@ -31,7 +32,7 @@ def apart(own: Mapping[str, Any], received: Mapping[str, Any]) -> Any:
 def fit_apart(client: LocalClient, received: Parameters) -> Parameters:
     """Train everything with binary cross-entropy and the two penalties; the common part alone is sent."""
     client.load(received)
-    client.train(loss="bce", penalty=apart)
+    client.train(Objective(loss="bce", penalty=apart))
     return Parameters(client.arrays())
 
 

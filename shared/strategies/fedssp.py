@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
-from shared.strategies.strategy import LocalClient, Strategy
+from shared.strategies.local_client import LocalClient
+from shared.strategies.strategy import Strategy
 
 
 def spectral(name: str) -> bool:

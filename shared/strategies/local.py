@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
-from shared.strategies.strategy import LocalClient, Strategy
+from shared.strategies.local_client import LocalClient, Objective
+from shared.strategies.strategy import Strategy
 
 
 def fit_alone(client: LocalClient, received: Parameters) -> Parameters:
     """Train as LPSFed does, with the local margin alone, and send nothing."""
     client.load(received)
-    client.train(bias_aware=True)
+    client.train(Objective(bias_aware=True))
     return Parameters({})
 
 

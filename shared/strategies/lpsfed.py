@@ -15,16 +15,16 @@ from shared.method.exchange import EXCHANGES
 from shared.method.exchanged import Parameters, Scalars, State, Update
 from shared.method.ranges import ROUNDING, Range, Ranges
 from shared.method.settings import MethodSettings
-from shared.strategies.strategy import LocalClient, Strategy, both_mlps
+from shared.strategies.local_client import LocalClient, Objective
+from shared.strategies.strategy import Strategy, both_mlps
 
 
 def fit_bias_aware(client: LocalClient, received: Parameters) -> Parameters:
     """Algorithm 3: train with the refined margin, then send both MLPs, rho and M."""
     client.load(received)
-    client.train(bias_aware=True)
-    rho = client.divergence()
-    scalars = {"margin": client.mean_margin()}
-    return Parameters(client.arrays(), scalars if rho is None else scalars | {"rho": rho})
+    client.train(Objective(bias_aware=True))
+    (margin,), rho = client.measure("mean_margin"), client.measure("divergence")
+    return Parameters(client.arrays(), {"margin": margin, **({"rho": rho[0]} if rho else {})})
 
 
 def similarities(latest: Mapping[str, Scalars], floor: float = 0.0) -> dict[str, float]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
-from shared.strategies.strategy import LocalClient, Strategy
+from shared.strategies.local_client import LocalClient, Objective
+from shared.strategies.strategy import Strategy
 from shared.strategies.tables import mean_of_moved, only_items
 
 
@@ -17,8 +18,8 @@ def fit_in_turn(client: LocalClient, received: Parameters) -> Parameters:
     # Paper: both steps on each batch; here: on whole epochs, because a batch of a silo holds pairs of many users.
     """
     client.load(received)
-    client.train(loss="bce", only="embedding")
-    client.train(loss="bce", only="item.")
+    client.train(Objective(loss="bce", only="embedding"))
+    client.train(Objective(loss="bce", only="item."))
     return Parameters(client.arrays())
 
 

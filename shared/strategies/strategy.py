@@ -3,58 +3,18 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from shared.method.declaration import Declaration
 from shared.method.exchange import EXCHANGES, ITEM_TABLE, Exchange
 from shared.method.exchanged import Parameters, State, Update
-from shared.method.parameters import Arrays, Float32, blocks, part
+from shared.method.parameters import Float32, blocks, part
 from shared.method.ranges import Ranges
 from shared.method.settings import MethodSettings
-
-Loss = Literal["", "bpr", "bce"]
-"""What a strategy may train with; "" is the loss that the settings name."""
-Penalty = Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
-"""(all own, received) named tensors -> scalar added to the loss. Operators only, so that no torch is needed here."""
-
-
-class LocalClient(Protocol):
-    """A client as a strategy sees it: no torch, no data, only verbs."""
-
-    def load(self, received: Parameters) -> None:
-        """Take over the named arrays and remember them for penalties."""
-
-    def train(
-        self,
-        *,
-        bias_aware: bool = False,
-        penalty: Penalty | None = None,
-        only: str = "",
-        loss: Loss = "",
-        weights: tuple[float, float] = (1.0, 1.0),
-    ) -> None:
-        """Run the run's local epochs. `only`: train just the parameters whose name starts so. `weights`: how much the
-        pairs of the less and of the more active half of the users count, with the losses "bpr" and "bce"."""
-
-    def arrays(self) -> Arrays:
-        """Every parameter that a strategy could share of this model, as it is now."""
-
-    def divergence(self) -> float | None:
-        """rho (Eq. 11), or None where the shard's spectrum is too short to be compared."""
-
-    def mean_margin(self) -> float:
-        """M^c (Eq. 10)."""
-
-    def losses_by_activity(self) -> tuple[float, float]:
-        """Mean BPR loss over the training pairs of the less and of the more active half of the users."""
-
-    def generator(self, purpose: str, *, once_a_run: bool = False) -> np.random.Generator:
-        """Random numbers of this round, or of the whole run, for noise on what leaves: the same if the round is run
-        again, and not to be guessed by anybody who does not have the shard."""
+from shared.strategies.local_client import LocalClient
 
 
 def fit_plain(client: LocalClient, received: Parameters) -> Parameters:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-import client_service.learning.local
+import client_service.learning.beginning
 from client_service.learning.choice import Choice, keep_choice, kept_choice
 from client_service.models.fusion import Recipe
 from client_service.models.least_squares import Weighting
@@ -51,7 +51,7 @@ def test_a_second_run_on_the_shard_chooses_nothing_again(
 
     first = begun("one")
     for name in ("best_filter", "best_recipe"):
-        monkeypatch.delattr(client_service.learning.local, name)
+        monkeypatch.delattr(client_service.learning.beginning, name)
     second = begun("two")
     assert (second.quality.start, second.quality.recipe) == (first.quality.start, first.quality.recipe)
     assert second.quality.recipe is not None

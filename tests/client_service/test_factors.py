@@ -26,6 +26,7 @@ from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
 from shared.strategies import STRATEGIES
+from shared.strategies.local_client import Objective
 
 CATALOGUE = 50
 KINDS = {"fedmf": "mf", "f2mf": "mf", "pfedrec": "pfedrec", "fedrap": "fedrap"} | {
@@ -95,7 +96,7 @@ def test_a_frozen_copy_does_not_move_and_ranks_the_same(client: Builder, kind: s
     mine = client(kind)
     served = freeze("run-1.1", mine)
     before = served.ranker.items.embedding.copy()
-    mine.train(loss="bpr")
+    mine.train(Objective(loss="bpr"))
     np.testing.assert_array_equal(served.ranker.items.embedding, before)
     np.testing.assert_array_equal(snapshot(served.model).items.embedding, before)
     assert not np.array_equal(snapshot(mine.model).items.embedding, before)
@@ -109,7 +110,7 @@ def test_a_model_with_an_item_table_needs_a_catalogue(planted: Shard) -> None:
 def test_a_basket_is_folded_in_near_its_own_community(client: Builder) -> None:
     mine = client("mf")
     for _ in range(20):
-        mine.train(loss="bce")
+        mine.train(Objective(loss="bce"))
     ranker = snapshot(mine.model)
     side = fold_in(mine.model, np.array([10, 11, 12, 13]))
     found = (side.embedding @ ranker.items.embedding.T)[0]
@@ -124,7 +125,7 @@ def test_folding_in_by_hand() -> None:
 
 def test_pfedrec_ranks_with_its_tuned_rows_after_the_mean_has_come(client: Builder) -> None:
     mine = client("pfedrec")
-    mine.train(loss="bce")
+    mine.train(Objective(loss="bce"))
     tuned = snapshot(mine.model).items.embedding
     mine.load(Parameters({ITEM_TABLE: np.zeros((CATALOGUE, 8), dtype=np.float32)}))
     np.testing.assert_array_equal(snapshot(mine.model).items.embedding, tuned)
@@ -133,7 +134,7 @@ def test_pfedrec_ranks_with_its_tuned_rows_after_the_mean_has_come(client: Build
 def test_only_trains_the_named_part(client: Builder) -> None:
     mine = client("pfedrec")
     before = {name: p.detach().clone() for name, p in mine.model.named_parameters()}
-    mine.train(loss="bce", only="embedding")
+    mine.train(Objective(loss="bce", only="embedding"))
     moved = {name for name, p in mine.model.named_parameters() if not torch.equal(p, before[name])}
     assert moved == {"embedding", "embedding_bias"}
 
@@ -202,10 +203,10 @@ def test_weights_train_one_half_alone_and_both_halves_have_a_loss(shard_of: Call
     method = FAST.model_copy(update={"catalogue": 4, "cutoff": 2})
     mine = LocalTraining(placed, low_spectrum(shard.train, 2), method, torch.device("cpu"), kind="mf")
     before = factors(mine).embedding.detach().clone()
-    mine.train(loss="bpr", weights=(0.0, 1.0))
+    mine.train(Objective(loss="bpr", group_weights=(0.0, 1.0)))
     moved = (factors(mine).embedding != before).any(1)
     assert moved.tolist() == [False, True, False, True]
-    assert all(0.0 < loss < 5.0 for loss in mine.losses_by_activity())
+    assert all(0.0 < loss < 5.0 for loss in mine.measure("losses_by_activity"))
 
 
 def test_every_model_of_a_table_strategy_is_registered() -> None:

@@ -23,6 +23,7 @@ from shared.method.parameters import initial_parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
 from shared.strategies import build_strategy
+from shared.strategies.local_client import Objective
 
 if TYPE_CHECKING:
     from conftest import Silos
@@ -86,20 +87,20 @@ def test_the_tables_look_once_a_step(planted: Shard) -> None:
     through, cut = Counted(), Counted(last=7)
     client = client_of(planted, through, warmup_trains="tables")
     client.moment = Moment(round=1, rounds=9, seed=0)
-    client.train(bias_aware=True)
+    client.train(Objective(bias_aware=True))
     assert through.looks == client.figures.table_steps > 0
     with pytest.raises(Interrupted):
-        client_of(planted, cut).train(bias_aware=True)
+        client_of(planted, cut).train(Objective(bias_aware=True))
     assert cut.looks == 7
 
 
 def test_the_mean_margin_looks_once_a_block_of_users(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mean_margin, "BLOCK_PAIRS", 10 * 40)
     through, cut = Counted(), Counted(last=3)
-    client_of(planted, through).mean_margin()
+    client_of(planted, through).measure("mean_margin")
     assert through.looks == 4
     with pytest.raises(Interrupted):
-        client_of(planted, cut).mean_margin()
+        client_of(planted, cut).measure("mean_margin")
     assert cut.looks == 3
 
 

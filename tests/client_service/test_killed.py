@@ -124,7 +124,7 @@ def in_an_epoch(number: int, batches: int) -> Plan:
 
         def mortal(training: LocalTraining, *given: Any) -> None:
             if (training.shard.name, training.moment.round) == ("client-1", number):
-                training._batches = Cut(training._batches, batches, death)
+                training.batches = Cut(training.batches, batches, death)
             real(training, *given)
 
         del line

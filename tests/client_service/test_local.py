@@ -1,4 +1,4 @@
-"""The verbs of a client: load, arrays, divergence, mean margin. Training itself is in test_train.py."""
+"""The verbs of a client: load, arrays, measure. Training itself is in test_train.py."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-import client_service.learning.local
+import client_service.learning.beginning
 from client_service.learning.local import LocalTraining, Moment
+from client_service.learning.measures import MEASURES, compared_kernels
 from client_service.models.start import Filter
 from client_service.shard import Shard
 from shared.method.divergence import kernel, round_divergence
@@ -21,7 +22,7 @@ from shared.method.parameters import Float32, digest, initial_parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
 from shared.strategies import STRATEGIES
-from shared.strategies.strategy import LocalClient
+from shared.strategies.local_client import LocalClient
 
 CPU = torch.device("cpu")
 UNIFORM = np.full(12, 1 / 12)
@@ -43,7 +44,8 @@ def copied(client: LocalTraining) -> dict[str, Float32]:
 
 def test_it_is_a_local_client_as_strategies_know_it(client: LocalTraining) -> None:
     known: LocalClient = client
-    assert all(callable(getattr(known, verb)) for verb in ("load", "train", "arrays", "divergence", "mean_margin"))
+    assert all(callable(getattr(known, verb)) for verb in ("load", "train", "arrays", "measure", "generator"))
+    assert all(type(known.measure(name)) is tuple for name in MEASURES)
 
 
 def test_its_arrays_are_exactly_the_declared_tensors(client: LocalTraining) -> None:
@@ -102,14 +104,14 @@ def test_what_was_loaded_comes_back_as_arrays_and_is_not_shared_memory(client: L
 
 
 def test_without_an_anchor_there_is_no_divergence(client: LocalTraining) -> None:
-    assert client.divergence() is None
+    assert client.measure("divergence") == ()
 
 
 def test_with_too_few_frequencies_there_is_no_divergence(planted: Shard) -> None:
     # Four communities are four zeros: of eleven frequencies seven are left.
     client = client_of(planted, cutoff=11)
     client.moment = Moment(1, 1, 0, UNIFORM)
-    assert client.divergence() is None
+    assert client.measure("divergence") == ()
 
 
 def test_divergence_is_the_relative_entropy_from_the_anchor_to_the_own_eigenvalues(client: LocalTraining) -> None:
@@ -117,7 +119,7 @@ def test_divergence_is_the_relative_entropy_from_the_anchor_to_the_own_eigenvalu
     own = sorted(float(value) for value in client.spectrum.eigenvalues if value > 1e-9)
     assert len(own) == 12
     expected = sum(1 / 12 * math.log(1 / 12 / (value / sum(own))) for value in own)
-    assert client.divergence() == round_divergence(expected) > 0.0
+    assert client.measure("divergence")[0] == round_divergence(expected) > 0.0
 
 
 def test_rho_leaves_with_ten_binary_digits_and_not_with_all_of_them(client: LocalTraining) -> None:
@@ -126,32 +128,33 @@ def test_rho_leaves_with_ten_binary_digits_and_not_with_all_of_them(client: Loca
         rounded = round_divergence(rho)
         assert abs(rounded - rho) <= rho / 2**10 and (rho == 0.0 or math.frexp(rounded)[0] * 2**10 % 1 == 0.0)
     client.moment = Moment(1, 1, 0, UNIFORM)
-    assert round_divergence(client.divergence() or 1.0) == client.divergence()
+    (rho,) = client.measure("divergence")
+    assert round_divergence(rho) == rho
 
 
 def test_a_client_whose_spectrum_is_the_anchors_is_at_distance_zero(client: LocalTraining) -> None:
     client.moment = Moment(1, 1, 0, kernel(client.spectrum.eigenvalues))
-    assert client.divergence() == 0.0
+    assert client.measure("divergence") == (0.0,)
 
 
 def test_what_the_divergence_compares_can_be_looked_at(client: LocalTraining) -> None:
-    assert client.compared() is None
+    assert compared_kernels(client) is None
     client.moment = Moment(1, 1, 0, UNIFORM)
-    compared = client.compared()
+    compared = compared_kernels(client)
     assert compared is not None
     anchor, own = compared
     assert anchor.tolist() == pytest.approx([1 / 12] * 12) and own.tolist() == sorted(own.tolist())
-    assert round_divergence(float(np.sum(anchor * np.log(anchor / own)))) == client.divergence()
+    assert round_divergence(float(np.sum(anchor * np.log(anchor / own)))) == client.measure("divergence")[0]
 
 
 def test_trained_kernels_move_the_divergence_only_where_the_signal_says_so(planted: Shard) -> None:
     for signal, moves in (("eigenvalues", False), ("trained", True)):
         client = client_of(planted, signal=signal)
         client.moment = Moment(1, 1, 0, UNIFORM)
-        before = client.divergence()
+        before = client.measure("divergence")
         with torch.no_grad():
             client.model.kernels[-1].copy_(torch.linspace(0.5, 2.0, 16))
-        assert (client.divergence() != before) == moves
+        assert (client.measure("divergence") != before) == moves
 
 
 def test_at_the_start_both_signals_are_the_same(planted: Shard) -> None:
@@ -159,27 +162,27 @@ def test_at_the_start_both_signals_are_the_same(planted: Shard) -> None:
     for signal in ("eigenvalues", "trained"):
         client = client_of(planted, signal=signal)
         client.moment = Moment(1, 1, 0, UNIFORM)
-        found.append(client.divergence())
+        found.append(client.measure("divergence")[0])
     assert found[0] == pytest.approx(found[1], abs=1e-12)
 
 
 def test_the_mean_margin_is_one_plain_number_between_zero_and_pi(client: LocalTraining) -> None:
-    assert type(client.mean_margin()) is float and 0.0 < client.mean_margin() < math.pi
+    assert type(client.measure("mean_margin")[0]) is float and 0.0 < client.measure("mean_margin")[0] < math.pi
 
 
 def test_an_exact_start_is_at_the_filter_that_validation_prefers_unless_one_is_given(
     planted: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method, spectrum = MethodSettings(width=3, layers=1, cutoff=16), low_spectrum(planted.train, 16)
-    chosen = client_service.learning.local.best_filter(planted, spectrum).choice
+    chosen = client_service.learning.beginning.best_filter(planted, spectrum).choice
     assert LocalTraining(planted, spectrum, method, CPU).start == chosen
-    monkeypatch.setattr(client_service.learning.local, "best_filter", None)  # calling it would now fail
+    monkeypatch.setattr(client_service.learning.beginning, "best_filter", None)  # calling it would now fail
     given = LocalTraining(planted, spectrum, method, CPU, Filter(4, 1.0, 0.1))
     assert given.start == Filter(4, 1.0, 0.1) and given.model.residual
 
 
 def test_a_random_start_asks_for_no_filter(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_service.learning.local, "best_filter", None)
+    monkeypatch.setattr(client_service.learning.beginning, "best_filter", None)
     client = client_of(planted, start="random")
     assert client.start is None and not client.model.residual
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-import client_service.learning.train
+import client_service.learning.margins
 from client_service.learning.local import LocalTraining, Moment
+from client_service.learning.margins import TABLE_STEPS, fit_tables, popularity_loss
 from client_service.learning.sampling import PairSampler
-from client_service.learning.train import TABLE_STEPS, build_optimiser, fit_tables, pair_loss, popularity_loss
+from client_service.learning.train import build_optimiser, pair_loss
 from client_service.models.popularity import PopularityTables
 from client_service.shard import Shard
 from shared.method.exchange import mlp_specification
@@ -20,6 +21,7 @@ from shared.method.exchanged import Parameters
 from shared.method.parameters import digest, initial_parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum, low_spectrum
+from shared.strategies.local_client import Objective
 
 CPU = torch.device("cpu")
 BASE: dict[str, Any] = {"width": 4, "layers": 1, "cutoff": 8, "batch_size": 64, "negatives": 8}
@@ -109,7 +111,7 @@ def test_the_tables_settle_and_their_loss_has_fallen(planted: Shard, shard_of: C
 
 
 def test_tables_stop_at_the_limit_of_steps(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_service.learning.train, "TABLE_STEPS", 7)
+    monkeypatch.setattr(client_service.learning.margins, "TABLE_STEPS", 7)
     batches = PairSampler(planted.train, batch_size=64, negatives=8, device=CPU)  # 240 pairs: 4 batches an epoch
     generator = torch.Generator().manual_seed(0)
     assert fit_tables(PopularityTables(planted.train, 4), batches, MethodSettings(**BASE), generator) == 8
@@ -119,7 +121,7 @@ def test_the_warm_up_fits_the_tables_and_trains_the_model_without_a_margin(clien
     with_margin, without = client(margin_strength=1.0), client(margin_strength=0.0)
     for one in (with_margin, without):
         one.moment = Moment(round=2, rounds=9, seed=0)
-        one.train(bias_aware=True)
+        one.train(Objective(bias_aware=True))
         assert one.figures.table_steps > 0 and one.figures.saturated == 0.0
     assert all_digests(with_margin) == all_digests(without)
 
@@ -128,11 +130,11 @@ def test_after_the_warm_up_the_margin_counts_and_the_tables_are_frozen(client: B
     with_margin, without = client(margin_strength=1.0), client(margin_strength=0.0)
     for one in (with_margin, without):
         one.moment = Moment(round=2, rounds=9, seed=0)
-        one.train(bias_aware=True)
+        one.train(Objective(bias_aware=True))
     tables = all_digests(with_margin)[1]
     for one in (with_margin, without):
         one.moment = Moment(round=3, rounds=9, seed=0)
-        one.train(bias_aware=True)
+        one.train(Objective(bias_aware=True))
         assert one.figures.table_steps == 0
     assert all_digests(with_margin)[1] == tables == all_digests(without)[1]
     assert all_digests(with_margin)[0] != all_digests(without)[0]
@@ -140,7 +142,7 @@ def test_after_the_warm_up_the_margin_counts_and_the_tables_are_frozen(client: B
 
 def test_who_comes_after_the_warm_up_fits_its_tables_all_the_same(client: Builder) -> None:
     late = client(margin_strength=1.0)
-    late.train(bias_aware=True)
+    late.train(Objective(bias_aware=True))
     assert late.figures.table_steps > 0
 
 
@@ -151,7 +153,7 @@ def test_the_share_of_positives_without_a_gradient_is_reported(client: Builder) 
         with torch.no_grad():
             one.tables.user_table.fill_(1.0)
             one.tables.item_table.fill_(-1.0)
-        one.train(bias_aware=True)
+        one.train(Objective(bias_aware=True))
         assert one.figures.saturated == share
 
 
@@ -169,7 +171,7 @@ def test_the_aggregators_margin_changes_training(client: Builder) -> None:
     small.load(Parameters({}, {"margin": 0.1}))
     large.load(Parameters({}, {"margin": 1.4}))
     for one in (without, small, large):
-        one.train(bias_aware=True)
+        one.train(Objective(bias_aware=True))
     assert len({all_digests(one)[0] for one in (without, small, large)}) == 3
 
 
@@ -177,10 +179,10 @@ def test_a_warm_up_of_the_tables_alone_leaves_the_model_as_it_is(client: Builder
     warming = client(warmup_trains="tables")
     warming.moment = Moment(round=1, rounds=9, seed=0)
     before, tables = values(warming), all_digests(warming)[1]
-    warming.train(bias_aware=True)
+    warming.train(Objective(bias_aware=True))
     assert moved(warming, before) == set() and all_digests(warming)[1] != tables
     warming.moment = Moment(round=3, rounds=9, seed=0)
-    warming.train(bias_aware=True)
+    warming.train(Objective(bias_aware=True))
     assert moved(warming, before) != set()
 
 
@@ -190,7 +192,7 @@ def test_only_the_named_parameters_are_trained(client: Builder) -> None:
         trained.model.embedding.add_(0.5)
     for only in ("pooling.", "predictive.output.", "kernels"):
         before = values(trained)
-        trained.train(only=only)
+        trained.train(Objective(only=only))
         assert moved(trained, before) == {name for name in before if name.startswith(only)}
 
 
@@ -226,7 +228,7 @@ def test_a_penalty_on_the_distance_to_what_was_received_keeps_the_mlps_near_it(c
     plain, held = (client(start="random", mlp_learning_rate=0.01, local_epochs=5) for _ in range(2))
     start = plain.arrays()
     plain.train()
-    held.train(penalty=proximal)
+    held.train(Objective(penalty=proximal))
 
     def distance(one: LocalTraining) -> float:
         return float(sum(((value - start[name]) ** 2).sum() for name, value in one.arrays().items()))
@@ -237,7 +239,7 @@ def test_a_penalty_on_the_distance_to_what_was_received_keeps_the_mlps_near_it(c
 def test_a_constant_penalty_is_added_to_the_loss_and_moves_nothing(client: Builder) -> None:
     plain, penalised = client(), client()
     plain.train()
-    penalised.train(penalty=lambda current, _: 3.0 + 0.0 * current["pooling.output.bias"].sum())
+    penalised.train(Objective(penalty=lambda current, _: 3.0 + 0.0 * current["pooling.output.bias"].sum()))
     assert penalised.figures.loss == pytest.approx(plain.figures.loss + 3.0, abs=1e-5)
     assert all_digests(penalised) == all_digests(plain)
 
@@ -259,7 +261,7 @@ def test_decay_of_one_over_the_rate_ends_every_step_at_the_start(client: Builder
 def test_the_same_round_of_the_same_run_gives_the_same_bits(client: Builder) -> None:
     first, again = client(), client()
     for one in (first, again):
-        one.train(bias_aware=True)
+        one.train(Objective(bias_aware=True))
     assert all_digests(first) == all_digests(again)
 
 
@@ -268,7 +270,7 @@ def test_another_round_or_seed_gives_others(client: Builder, moment: Moment) -> 
     first, other = client(), client()
     other.moment = moment
     for one in (first, other):
-        one.train(bias_aware=True)
+        one.train(Objective(bias_aware=True))
     assert all_digests(first) != all_digests(other)
 
 
@@ -276,6 +278,6 @@ def test_leaving_the_own_edge_out_makes_a_training_pair_harder(client: Builder) 
     losses = {}
     for leave_one_out in (True, False):
         one = client(leave_one_out=leave_one_out, batch_size=1000, negatives=64)
-        (batch,) = one._batches.epoch(torch.Generator().manual_seed(0))
+        (batch,) = one.batches.epoch(torch.Generator().manual_seed(0))
         losses[leave_one_out] = pair_loss(one.model, batch, one.method, None)[0].item()
     assert losses[True] > losses[False]

@@ -9,8 +9,8 @@ import pytest
 import torch
 from scipy import sparse
 
+from client_service.learning.margins import popularity_loss
 from client_service.learning.sampling import Batch
-from client_service.learning.train import popularity_loss
 from client_service.models.popularity import PopularityTables, log2_buckets
 
 # Users have degrees 1 and 2, items 2 and 1: user buckets 1 and 2, item buckets 2 and 1.

@@ -25,7 +25,8 @@ from shared.method.settings import MethodSettings
 from shared.protocol.privacy import pass_gate
 from shared.protocol.wire import check, encode, open_parameters
 from shared.strategies import STRATEGIES, build_strategy
-from shared.strategies.strategy import Loss, Penalty, Strategy
+from shared.strategies.local_client import PLAIN, Objective
+from shared.strategies.strategy import Strategy
 
 METHOD = MethodSettings(width=2, layers=1, catalogue=5)
 CLIENTS = ("ada", "bob", "cyd")
@@ -59,29 +60,15 @@ class FakeClient:
     def load(self, received: Parameters) -> None:
         self.own |= {name: np.array(value) for name, value in received.arrays.items()}
 
-    def train(
-        self,
-        *,
-        bias_aware: bool = False,
-        penalty: Penalty | None = None,
-        only: str = "",
-        loss: Loss = "",
-        weights: tuple[float, float] = (1.0, 1.0),
-    ) -> None:
-        del bias_aware, penalty, loss, weights
-        self.own |= {name: value + STEP for name, value in self.own.items() if name.startswith(only)}
+    def train(self, objective: Objective = PLAIN) -> None:
+        self.own |= {name: value + STEP for name, value in self.own.items() if name.startswith(objective.only)}
 
     def arrays(self) -> Arrays:
         return self.own
 
-    def divergence(self) -> float | None:
-        return self.rho
-
-    def mean_margin(self) -> float:
-        return 0.25
-
-    def losses_by_activity(self) -> tuple[float, float]:
-        return (0.5, 0.75)
+    def measure(self, name: str) -> tuple[float, ...]:
+        rho = () if self.rho is None else (self.rho,)
+        return {"divergence": rho, "mean_margin": (0.25,), "losses_by_activity": (0.5, 0.75)}[name]
 
     def generator(self, purpose: str, *, once_a_run: bool = False) -> np.random.Generator:
         del purpose, once_a_run

@@ -12,7 +12,7 @@ from shared.method.exchanged import Parameters, State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies.f2mf import GROUPS, NOISE, STRENGTH, f2mf, group_weights
 from shared.strategies.fedmf import shorter
-from shared.strategies.strategy import LocalClient
+from shared.strategies.local_client import LocalClient, Objective
 
 F2MF = f2mf(MethodSettings(width=2, catalogue=1))
 TABLE = {ITEM_TABLE: np.ones((1, 2), dtype=np.float32)}
@@ -33,10 +33,12 @@ def test_another_power_makes_the_weights_follow_the_gap(monkeypatch: pytest.Monk
 def test_a_client_trains_weighted_and_sends_two_noisy_losses() -> None:
     client = Mock(spec=LocalClient)
     client.arrays.return_value = TABLE
-    client.losses_by_activity.return_value = (0.5, 0.75)
+    client.measure.return_value = (0.5, 0.75)
     client.generator.return_value = np.random.default_rng(4)
     sent = F2MF.fit(client, Parameters(TABLE, {"lighter": 0.9, "heavier": 0.1}))
-    client.train.assert_called_once_with(loss="bpr", penalty=shorter, weights=(1.0 + STRENGTH, 1.0 - STRENGTH))
+    client.train.assert_called_once_with(
+        Objective(loss="bpr", penalty=shorter, group_weights=(1.0 + STRENGTH, 1.0 - STRENGTH))
+    )
     noise = np.random.default_rng(4).normal(0.0, NOISE, 2)
     assert sent.scalars == {"lighter": 0.5 + noise[0], "heavier": 0.75 + noise[1]}
     assert all(type(value) is float for value in sent.scalars.values())

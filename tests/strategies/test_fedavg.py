@@ -13,7 +13,7 @@ from shared.method.exchanged import Parameters, State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
 from shared.strategies.fedavg import fedavg
-from shared.strategies.strategy import LocalClient
+from shared.strategies.local_client import LocalClient
 
 NAME = "pooling.output.bias"
 FEDAVG = fedavg(MethodSettings())

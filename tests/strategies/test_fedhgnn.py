@@ -10,7 +10,7 @@ from shared.method.exchange import ITEM_TABLE
 from shared.method.exchanged import Parameters, State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies.fedhgnn import fedhgnn
-from shared.strategies.strategy import LocalClient
+from shared.strategies.local_client import LocalClient, Objective
 
 METHOD = MethodSettings(width=2, catalogue=2)
 FEDHGNN = fedhgnn(METHOD)
@@ -43,5 +43,5 @@ def test_attention_is_averaged_over_all_and_the_table_over_its_movers() -> None:
 def test_a_client_trains_with_bpr() -> None:
     client = Mock(spec=LocalClient)
     sent = FEDHGNN.fit(client, Parameters({}))
-    client.train.assert_called_once_with(loss="bpr")
+    client.train.assert_called_once_with(Objective(loss="bpr"))
     assert sent.arrays is client.arrays.return_value

@@ -14,7 +14,7 @@ from shared.method.exchanged import Parameters, State, Update
 from shared.method.parameters import TABLE_DEVIATION, initial_parameters
 from shared.method.settings import MethodSettings
 from shared.strategies.fedmf import REGULARISATION, fedmf, shorter
-from shared.strategies.strategy import LocalClient
+from shared.strategies.local_client import LocalClient, Objective
 
 METHOD = MethodSettings(width=2, catalogue=3)
 FEDMF = fedmf(METHOD)
@@ -55,7 +55,7 @@ def test_a_client_trains_with_cross_entropy_and_an_l2_penalty() -> None:
     received = Parameters(BEFORE.arrays)
     sent = FEDMF.fit(client, received)
     assert [call[0] for call in client.method_calls] == ["load", "train", "arrays"]
-    client.train.assert_called_once_with(loss="bce", penalty=shorter)
+    client.train.assert_called_once_with(Objective(loss="bce", penalty=shorter))
     assert sent.arrays is client.arrays.return_value and sent.scalars == {}
 
 

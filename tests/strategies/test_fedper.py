@@ -9,7 +9,7 @@ import numpy as np
 from shared.method.exchanged import Parameters, State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies.fedper import fedper
-from shared.strategies.strategy import LocalClient
+from shared.strategies.local_client import LocalClient
 
 FEDPER = fedper(MethodSettings())
 POOLING = ["pooling.hidden.bias", "pooling.hidden.weight", "pooling.output.bias", "pooling.output.weight"]

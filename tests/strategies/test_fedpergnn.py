@@ -11,7 +11,7 @@ from shared.method.exchange import ITEM_TABLE
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
 from shared.strategies.fedpergnn import CLIP, PSEUDO_ITEMS, SCALE, fedpergnn, protected
-from shared.strategies.strategy import LocalClient
+from shared.strategies.local_client import LocalClient, Objective
 
 METHOD = MethodSettings(width=8, catalogue=4000)
 BEFORE = np.random.default_rng(0).normal(size=(4000, 8)).astype(np.float32)
@@ -60,7 +60,7 @@ def test_a_client_trains_with_bpr_and_sends_the_protected_table() -> None:
         5 if once_a_run else len(purpose)
     )
     sent = fedpergnn(METHOD).fit(client, Parameters({ITEM_TABLE: BEFORE}))
-    client.train.assert_called_once_with(loss="bpr")
+    client.train.assert_called_once_with(Objective(loss="bpr"))
     expected = protected(BEFORE, trained(0.05), *streams(len("table")))
     np.testing.assert_array_equal(sent.arrays[ITEM_TABLE], expected)
     assert sent.arrays[ITEM_TABLE].dtype == np.float32

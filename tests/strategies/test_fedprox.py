@@ -11,7 +11,7 @@ from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters, State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies.fedprox import fedprox, near
-from shared.strategies.strategy import LocalClient
+from shared.strategies.local_client import LocalClient, Objective
 
 NAME = "pooling.output.bias"
 FEDPROX = fedprox(MethodSettings())
@@ -29,7 +29,7 @@ def test_a_client_trains_with_the_penalty_and_without_a_margin() -> None:
     sent = FEDPROX.fit(client, received)
     assert [call[0] for call in client.method_calls] == ["load", "train", "arrays"]
     client.load.assert_called_once_with(received)
-    client.train.assert_called_once_with(penalty=near)
+    client.train.assert_called_once_with(Objective(penalty=near))
     assert sent.arrays is client.arrays.return_value and sent.scalars == {}
 
 

@@ -21,7 +21,7 @@ from shared.strategies.fedpub import (
     proxy_layers,
     weights,
 )
-from shared.strategies.strategy import LocalClient
+from shared.strategies.local_client import LocalClient, Objective
 
 METHOD = MethodSettings(width=2, layers=1)
 FEDPUB = fedpub(METHOD)
@@ -51,7 +51,7 @@ def test_the_distance_counts_in_every_round_unlike_in_the_paper_where_the_first_
     client.arrays.return_value = {}
     for _ in range(2):
         FEDPUB.fit(client, Parameters({}))
-    assert [call.kwargs for call in client.train.call_args_list] == [{"penalty": penalised}] * 2
+    assert [call.args for call in client.train.call_args_list] == [(Objective(penalty=penalised),)] * 2
 
 
 def test_the_proxy_has_five_blocks_of_a_hundred_nodes_and_no_edge_between_them() -> None:

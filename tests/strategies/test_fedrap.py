@@ -11,7 +11,7 @@ from shared.method.exchange import ITEM_TABLE
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
 from shared.strategies.fedrap import DISTANCE, SPARSITY, apart, fedrap
-from shared.strategies.strategy import LocalClient
+from shared.strategies.local_client import LocalClient, Objective
 
 METHOD = MethodSettings(width=2, catalogue=3)
 
@@ -26,6 +26,6 @@ def test_a_client_trains_with_the_penalty_and_sends_what_is_common() -> None:
     client, received = Mock(spec=LocalClient), Parameters({})
     sent = fedrap(METHOD).fit(client, received)
     client.load.assert_called_once_with(received)
-    client.train.assert_called_once_with(loss="bce", penalty=apart)
+    client.train.assert_called_once_with(Objective(loss="bce", penalty=apart))
     assert sent.arrays is client.arrays.return_value
     assert [spec.name for spec in fedrap(METHOD).declaration(METHOD).tensors] == [ITEM_TABLE]

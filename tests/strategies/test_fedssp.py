@@ -10,7 +10,7 @@ from shared.method.exchange import encoded_width, kernel_specification
 from shared.method.exchanged import Parameters, State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies.fedssp import fedssp
-from shared.strategies.strategy import LocalClient
+from shared.strategies.local_client import LocalClient
 
 METHOD = MethodSettings(width=6, layers=2)
 FEDSSP = fedssp(METHOD)

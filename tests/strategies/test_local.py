@@ -9,7 +9,7 @@ import numpy as np
 from shared.method.exchanged import Parameters, State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies.local import local
-from shared.strategies.strategy import LocalClient
+from shared.strategies.local_client import LocalClient, Objective
 
 LOCAL = local(MethodSettings())
 
@@ -24,7 +24,7 @@ def test_a_client_trains_with_its_own_margin_and_is_asked_for_nothing_to_send() 
     sent = LOCAL.fit(client, received)
     assert [call[0] for call in client.method_calls] == ["load", "train"]
     client.load.assert_called_once_with(received)
-    client.train.assert_called_once_with(bias_aware=True)
+    client.train.assert_called_once_with(Objective(bias_aware=True))
     assert (dict(sent.arrays), dict(sent.scalars)) == ({}, {})
 
 

@@ -14,8 +14,8 @@ from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters, State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies.fedavg import fedavg
+from shared.strategies.local_client import LocalClient, Objective
 from shared.strategies.lpsfed import lpsfed
-from shared.strategies.strategy import LocalClient
 
 NAME = "predictive.output.bias"
 START = State({NAME: np.zeros(1, dtype=np.float32)})
@@ -42,11 +42,12 @@ def test_a_client_trains_bias_aware_and_then_sends_margin_and_rho_if_it_has_one(
     rho: float | None, scalars: dict[str, float]
 ) -> None:
     client = Mock(spec=LocalClient)
-    client.divergence.return_value, client.mean_margin.return_value = rho, 0.7
+    measures = {"mean_margin": (0.7,), "divergence": () if rho is None else (rho,)}
+    client.measure.side_effect = measures.__getitem__
     sent = lpsfed(MethodSettings()).fit(client, Parameters({}))
     order = [call[0] for call in client.method_calls]
-    assert order[:2] == ["load", "train"] and set(order[2:]) == {"divergence", "mean_margin", "arrays"}
-    client.train.assert_called_once_with(bias_aware=True)
+    assert order[:2] == ["load", "train"] and sorted(order[2:]) == ["arrays", "measure", "measure"]
+    client.train.assert_called_once_with(Objective(bias_aware=True))
     assert sent.arrays is client.arrays.return_value and dict(sent.scalars) == scalars
 
 

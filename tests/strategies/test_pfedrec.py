@@ -6,8 +6,8 @@ from unittest.mock import Mock, call
 
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
+from shared.strategies.local_client import LocalClient, Objective
 from shared.strategies.pfedrec import pfedrec
-from shared.strategies.strategy import LocalClient
 
 METHOD = MethodSettings(width=2, catalogue=3)
 
@@ -17,8 +17,8 @@ def test_a_client_trains_first_its_score_functions_and_then_the_item_table() -> 
     sent = pfedrec(METHOD).fit(client, received)
     expected = [
         call.load(received),
-        call.train(loss="bce", only="embedding"),
-        call.train(loss="bce", only="item."),
+        call.train(Objective(loss="bce", only="embedding")),
+        call.train(Objective(loss="bce", only="item.")),
         call.arrays(),
     ]
     assert client.method_calls == expected

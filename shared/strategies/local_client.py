@@ -1,0 +1,60 @@
+"""A client as a strategy sees it: a few verbs on named arrays, without torch and without data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from shared.method.exchanged import Parameters
+from shared.method.parameters import Arrays
+
+Loss = Literal["", "bpr", "bce"]
+"""What a strategy may train with; "" is the loss that the settings name."""
+Penalty = Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
+"""(all own, received) named tensors -> scalar added to the loss. Operators only, so that no torch is needed here."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What the epochs of a round minimise, and over which parameters: by default the settings' loss, over all.
+
+    penalty: added to the loss. only: train just the parameters whose name starts so. bias_aware: widen the positives'
+    angles by the popularity margin (Eq. 8, 15), after the warm-up. group_weights: how much the pairs of the less and of
+    the more active half of the users count, with the losses "bpr" and "bce".
+    """
+
+    loss: Loss = ""
+    penalty: Penalty | None = None
+    only: str = ""
+    bias_aware: bool = False
+    group_weights: tuple[float, float] = (1.0, 1.0)
+
+
+PLAIN = Objective()
+
+
+class LocalClient(Protocol):
+    """One silo's model and data behind the verbs that strategies are made of."""
+
+    def load(self, received: Parameters) -> None:
+        """Take over the named arrays and remember them for penalties."""
+
+    def train(self, objective: Objective = PLAIN) -> None:
+        """Run the run's local epochs."""
+
+    def arrays(self) -> Arrays:
+        """Every parameter that clients with this model can exchange, as it is now."""
+
+    def measure(self, name: str) -> tuple[float, ...]:
+        """Numbers that describe the model or the shard, by the client's registry of measures (learning/measures.py).
+
+        divergence: rho (Eq. 11), or nothing where the shard's spectrum is too short to be compared. mean_margin: M
+        (Eq. 10). losses_by_activity: the mean BPR loss of the less and of the more active half of the users.
+        """
+
+    def generator(self, purpose: str, *, once_a_run: bool = False) -> np.random.Generator:
+        """Random numbers of this round, or of the whole run, for noise on what leaves: the same if the round is run
+        again, and not to be guessed by anybody who does not have the shard."""
