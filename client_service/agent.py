@@ -20,7 +20,7 @@ from client_service.logs import LOGGER
 from client_service.metrics import Metrics
 from client_service.participation import Participation, Place
 from client_service.privacy.guard import Guard
-from client_service.schemas import QualityOut, RoundQuality
+from client_service.schemas import QualityOut, RoundCosts
 from client_service.secure.masking import Masking
 from client_service.sending import Sending, unlike_starts
 from client_service.serving.recommender import Recommender
@@ -205,19 +205,16 @@ class Agent:
             await self._sending.send(part, update, state)
         received = await self._sending.received(part, update, await self._personalised(run, number), number)
         traffic = self._aggregator.traffic
-        figures = RoundQuality(
+        costs = RoundCosts(
             round=number,
-            recall=0.0,
-            ndcg=0.0,
-            rho=update.scalars.get("rho"),
-            margin=update.scalars.get("margin"),
+            scalars=dict(update.scalars),
             train_seconds=seconds,
             overhead_seconds=time.perf_counter() - began - seconds,
             bytes_up=traffic.up - before.up,
             bytes_down=traffic.down - before.down,
         )
         self._note(phase="evaluating")
-        await self._off_loop(part.apply, received, figures)
+        await self._off_loop(part.apply, received, costs)
         self._note(phase="waiting", shared_digest=part.shared_digest())
         self._silo.metrics.end_round()
 

@@ -19,9 +19,10 @@ from client_service.learning.evaluate import on_test, on_validation, validation_
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.local import LocalTraining, Moment
 from client_service.learning.measures import compared_kernels
+from client_service.learning.quality import LABELS, PRIMARY, Measures
 from client_service.learning.spectra import cached_spectrum
 from client_service.logs import LOGGER
-from client_service.schemas import QualityOut, RoundQuality, SpectrumOut
+from client_service.schemas import QualityOut, RoundCosts, RoundQuality, SpectrumOut
 from client_service.serving.checkpoint import ModelHead, load_parameters, read_head, save_model
 from client_service.serving.recommender import Recommender, Served, freeze
 from client_service.shard import Shard
@@ -128,7 +129,7 @@ class Participation:
     def go_on(self, received: Parameters, number: int) -> None:
         """Take over what a round gave in which this client did not train."""
         self._training.load(received)
-        self._judge(RoundQuality(round=number, recall=0.0, ndcg=0.0))
+        self._judge(RoundCosts(round=number))
         self._stand_after(number)
 
     def took_part(self, number: int) -> bool:
@@ -144,19 +145,19 @@ class Participation:
             self._fitted = self._trained(strategy, moment, received)
         return self._fitted.update, self._fitted.seconds
 
-    def apply(self, received: Parameters, figures: RoundQuality) -> None:
+    def apply(self, received: Parameters, costs: RoundCosts) -> None:
         """Take over a round's personalised parameters, evaluate, and serve them if they are the best so far."""
         self._training.load(received)
         trained = self._training.figures
-        self._judge(figures.model_copy(update={"loss": trained.loss, "saturated": trained.saturated}))
-        self._stand_after(figures.round)
+        self._judge(costs, loss=trained.loss, saturated=trained.saturated)
+        self._stand_after(costs.round)
 
     def finish(self, failure: str | None = None) -> None:
         """Read the test items, once, with the model that validation chose."""
         if self._best is None:
             return
         found = on_test(self._shard, self._interrupt.before(self._best.ranker.top))
-        test = {"recall@20": found.recall, "ndcg@20": found.ndcg}
+        test = {LABELS[name].key: value for name, value in found.values.items()}
         ended = {
             "test": test,
             "test_users": found.users,
@@ -231,22 +232,22 @@ class Participation:
         self._best = self._recommender.served = freeze(head.version, self._training)
         return True
 
-    def _judge(self, figures: RoundQuality) -> None:
+    def _judge(self, costs: RoundCosts, **learnt: float) -> None:
         began = time.perf_counter()
-        served = freeze(f"{self.place.run}.{figures.round}", self._training)
+        served = freeze(f"{self.place.run}.{costs.round}", self._training)
         found = on_validation(self._shard, self._interrupt.before(served.ranker.top), self._users)
-        best = max((entry.ndcg for entry in self.quality.rounds), default=-1.0)
-        judged = {"recall": found.recall, "ndcg": found.ndcg, "evaluate_seconds": time.perf_counter() - began}
-        rounds = (*self.quality.rounds, figures.model_copy(update=judged))
-        update: dict[str, object] = {"rounds": rounds}
-        if found.ndcg > best:
-            self._serve(served, figures.round, recall=found.recall, ndcg=found.ndcg)
-            update["best_round"] = figures.round
+        best = max((entry.values[PRIMARY] for entry in self.quality.rounds), default=-1.0)
+        seconds = time.perf_counter() - began
+        judged = RoundQuality(**dict(costs), **learnt, values=dict(found.values), evaluate_seconds=seconds)
+        update: dict[str, object] = {"rounds": (*self.quality.rounds, judged)}
+        if found.primary_value > best:
+            self._serve(served, costs.round, found)
+            update["best_round"] = costs.round
         self._keep(self.quality.model_copy(update=update))
 
-    def _serve(self, served: Served, number: int, *, recall: float, ndcg: float) -> None:
+    def _serve(self, served: Served, number: int, measures: Measures) -> None:
         """Keep the checkpoint, then let it answer: what is served survives a restart."""
-        head = ModelHead(round=number, recall=recall, ndcg=ndcg, **self._origin())
+        head = ModelHead(round=number, values=dict(measures.values), **self._origin())
         save_model(self.place.folder, served.model, head)
         self._best = self._recommender.served = served
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validator
 
 Id = Annotated[str, Field(min_length=1, max_length=512)]
 Fallback = Literal["unknown user", "no model yet", "no known item in the basket"]
@@ -84,25 +84,74 @@ class StatusOut(Message):
     privacy: PrivacyOut | None = Field(None, description="differential privacy, where the silo has chosen it")
 
 
-class RoundQuality(Message):
-    """One round as the silo sees it."""
+def nested(data: Any, field: str, names: tuple[str, ...]) -> Any:
+    """A message's data with the values of `names` moved into the dictionary `field`, unless it has that already.
+
+    Earlier versions wrote these values as fields of their own; now they are written in both places.
+    """
+    if not isinstance(data, dict):
+        return data
+    apart = {name: data[name] for name in names if data.get(name) is not None}
+    return {field: apart, **{name: value for name, value in data.items() if name not in names}}
+
+
+class Measured(BaseModel):
+    """The values of a model's measures by name; two of them are also fields, as in the answers of earlier versions."""
+
+    values: dict[str, float]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nest_values(cls, data: Any) -> Any:
+        return nested(data, "values", ("recall", "ndcg"))
+
+    @computed_field(description="the same as in values")  # type: ignore[prop-decorator]
+    @property
+    def recall(self) -> float | None:
+        return self.values.get("recall")
+
+    @computed_field(description="the same as in values")  # type: ignore[prop-decorator]
+    @property
+    def ndcg(self) -> float | None:
+        return self.values.get("ndcg")
+
+
+class RoundCosts(Message):
+    """What a round took and what it sent, apart from what training gave."""
 
     round: int
-    recall: float
-    ndcg: float
-    loss: float | None = None
-    saturated: float = Field(0.0, description="share of positives whose angle is at pi: they teach nothing")
-    rho: float | None = None
-    margin: float | None = None
+    scalars: dict[str, float] = Field({}, description="those of the update")
     train_seconds: float = 0.0
-    evaluate_seconds: float = 0.0
     overhead_seconds: float = Field(0.0, description="everything of the round that is neither training nor evaluating")
     bytes_up: int = 0
     bytes_down: int = 0
 
+    @model_validator(mode="before")
+    @classmethod
+    def _nest_scalars(cls, data: Any) -> Any:
+        return nested(data, "scalars", ("rho", "margin"))
+
+    @computed_field(description="the same as in scalars")  # type: ignore[prop-decorator]
+    @property
+    def rho(self) -> float | None:
+        return self.scalars.get("rho")
+
+    @computed_field(description="the same as in scalars")  # type: ignore[prop-decorator]
+    @property
+    def margin(self) -> float | None:
+        return self.scalars.get("margin")
+
+
+class RoundQuality(RoundCosts, Measured):
+    """One round as the silo sees it, judged on validation items."""
+
+    loss: float | None = None
+    saturated: float = Field(0.0, description="share of positives whose angle is at pi: they teach nothing")
+    evaluate_seconds: float = 0.0
+
 
 class QualityOut(Message):
-    """Recall@20 and NDCG@20: every round on validation items, the best round once on test items."""
+    """What a run has taught this client: every round on validation items, the best round once on test items."""
 
     client: str
     run: str | None = None

@@ -13,12 +13,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from client_service.boundary.crossings import Attempt, attempts
+from client_service.learning.quality import ALL_TITLES
 from shared.protocol.schemas import RunHistoryOut
 from simulation.federation import Observe
 from simulation.federation import Progress as RunProgress
 from simulation.operate import round_line, standing
 from simulation.operator_calls import nobody_to_tell
-from simulation.report import METRICS, best_floor
+from simulation.report import best_floor, keys_of
 
 OUT = Console()
 ERR = Console(stderr=True)
@@ -124,20 +125,20 @@ def partition_table(summary: Mapping[str, Any]) -> Table:
 
 
 def quality_table(report: Mapping[str, Any]) -> Table:
-    """Test Recall / NDCG@20 of every client: the floors, the trained model, and below them LPSFed before training.
+    """Measures of every client on test items: the floors, the trained model, and below them LPSFed before training.
 
     A model that loses to a floor is red.
     """
-    loses = any(report["client_mean"][metric] < best_floor(report, metric)[1] for metric in METRICS)
+    means = report["client_mean"]
+    loses = any(means[key] < best_floor(report, key)[1] for key in keys_of(means))
     own = f"[bold {'red' if loses else 'green'}]{report['strategy']}"
-    table = _columns("Recall / NDCG@20, test items", "client", *report["floors"], own)
+    table = _columns(f"{ALL_TITLES}, test items", "client", *report["floors"], own)
     table.caption = f"LPSFed before any training, client mean: {_cell(report['untrained'])}"
     for client in report["clients"]:
         floors = report["floors_by_client"][client["client"]]
         table.add_row(client["client"], *(_cell(floors.get(name)) for name in report["floors"]), _cell(client))
     table.add_section()
-    means = (*report["floors"].values(), report["client_mean"])
-    table.add_row("client mean", *(_cell(of) for of in means))
+    table.add_row("client mean", *(_cell(of) for of in (*report["floors"].values(), means)))
     table.add_row("user mean", *([""] * len(report["floors"])), _cell(report["user_mean"]))
     return table
 
@@ -180,7 +181,7 @@ def _sent(made: list[Attempt]) -> str:
 
 
 def _cell(figures: Mapping[str, float] | None) -> str:
-    return "-" if figures is None else f"{_short(figures['recall@20'])}/{_short(figures['ndcg@20'])}"
+    return "-" if figures is None else "/".join(_short(figures[key]) for key in keys_of(figures))
 
 
 def _short(value: float) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from client_service.learning.evaluate import Quality, TopItems, on_test
+from client_service.learning.evaluate import TopItems, on_test
 from client_service.learning.filters import best_ease, best_filter, best_low_pass, popularity_top
 from client_service.learning.fusing import fused_top
+from client_service.learning.quality import Measures
 from client_service.learning.spectra import cached_spectrum
 from client_service.shard import Shard, read_shard
 
@@ -15,7 +16,7 @@ FLOORS = ("popularity", "lowpass", "ridge", "ease")
 START = "start"  # the fused score before any training: it tells what training adds, and is nobody's floor but our own
 
 
-def floors(shard: Shard, cutoff: int, cache: Path | None) -> dict[str, Quality | None]:
+def floors(shard: Shard, cutoff: int, cache: Path | None) -> dict[str, Measures | None]:
     """Test quality of every floor and of our start on one shard, chosen on validation items; None: no EASE fits."""
     spectrum = cached_spectrum(shard, cutoff, cache)
     ease = best_ease(shard)
@@ -32,7 +33,7 @@ def floors(shard: Shard, cutoff: int, cache: Path | None) -> dict[str, Quality |
 
 def all_floors(
     shards: tuple[Path, ...], cutoff: int, *, cache_of: Callable[[Path], Path | None], observe: Callable[[str], None]
-) -> dict[str, dict[str, Quality | None]]:
+) -> dict[str, dict[str, Measures | None]]:
     """Floors of every shard, by client. `observe` is told which shard is done."""
     found = {}
     for path in shards:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from client_service.learning.quality import LABELS
+from client_service.schemas import RoundQuality
 from shared.errors import DataError
-from simulation.report import METRICS, best_floor
+from simulation.report import best_floor, keys_of
 
 
 def read_report(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -26,19 +29,28 @@ def read_report(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def draw_curves(rows: list[dict[str, Any]], path: Path) -> None:
-    """Validation NDCG@20 and Recall@20 of every client by round."""
+    """Every measure of every client on validation items, by round."""
     from matplotlib.figure import Figure  # here: it takes a second and a cache of fonts, and few commands draw
 
-    figure = Figure(figsize=(11, 4), layout="constrained")
-    axes = figure.subplots(1, len(METRICS))
-    for axis, (field, label) in zip(axes, (("recall", "Recall@20"), ("ndcg", "NDCG@20")), strict=True):
-        for client in sorted({row["client"] for row in rows}):
-            own = [row for row in rows if row["client"] == client]
-            axis.plot([row["round"] for row in own], [row[field] for row in own], marker="o", label=client)
-        axis.set(xlabel="round (0 is the start)", ylabel=f"{label}, validation", title=label)
+    figure = Figure(figsize=(5.5 * len(LABELS), 4), layout="constrained")
+    axes = figure.subplots(1, len(LABELS))
+    for axis, (name, label) in zip(axes, LABELS.items(), strict=True):
+        for client, rounds in _rounds_by_client(rows).items():
+            values = [entry.values.get(name, math.nan) for entry in rounds]
+            axis.plot([entry.round for entry in rounds], values, marker="o", label=client)
+        axis.set(xlabel="round (0 is the start)", ylabel=f"{label.title}, validation", title=label.title)
         axis.grid(alpha=0.3)
     axes[0].legend()
     figure.savefig(path, dpi=130)
+
+
+def _rounds_by_client(rows: list[dict[str, Any]]) -> dict[str, list[RoundQuality]]:
+    """Lines of metrics -> each client's rounds, clients in the order of their names."""
+    rounds: dict[str, list[RoundQuality]] = {client: [] for client in sorted({row["client"] for row in rows})}
+    for row in rows:
+        entry = {name: value for name, value in row.items() if name != "client"}
+        rounds[row["client"]].append(RoundQuality.model_validate(entry))
+    return rounds
 
 
 def markdown_table(report: Mapping[str, Any]) -> str:
@@ -52,13 +64,13 @@ def markdown_table(report: Mapping[str, Any]) -> str:
     cells = [_cell(client) for client in report["clients"]]
     means = f"{_cell(report['client_mean'])} | {_cell(report['user_mean'])}"
     lines.append(f"| **{report['strategy']}** | {' | '.join(cells)} | {means} |")
-    return "\n".join([*lines, "", "Recall@20 / NDCG@20.", *_verdict(report), ""])
+    return "\n".join([*lines, "", f"{' / '.join(label.title for label in LABELS.values())}.", *_verdict(report), ""])
 
 
 def _verdict(report: Mapping[str, Any]) -> list[str]:
     """Whether the trained model is worth its training, in words."""
     lines = []
-    for metric in METRICS:
+    for metric in keys_of(report["client_mean"]):
         name, floor = best_floor(report, metric)
         own = report["client_mean"][metric]
         word = "ahead of" if own > floor else "**behind**" if own < floor else "equal to"
@@ -67,4 +79,4 @@ def _verdict(report: Mapping[str, Any]) -> list[str]:
 
 
 def _cell(figures: Mapping[str, float] | None) -> str:
-    return "-" if figures is None else f"{figures.get('recall@20', 0.0):.4f} / {figures.get('ndcg@20', 0.0):.4f}"
+    return "-" if figures is None else " / ".join(f"{figures[key]:.4f}" for key in keys_of(figures))

@@ -7,15 +7,15 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from client_service.learning.evaluate import Quality
+from client_service.learning.quality import LABELS, Measures
 from client_service.schemas import QualityOut, RoundQuality
 from shared.protocol.schemas import RunHistoryOut
 from simulation.experiment import Experiment
 from simulation.federation import Outcome
 from simulation.floors import FLOORS, START
 
-METRICS = ("recall@20", "ndcg@20")
-Floors = Mapping[str, Mapping[str, Quality | None]]
+KEYS = tuple(label.key for label in LABELS.values())
+Floors = Mapping[str, Mapping[str, Measures | None]]
 Figures = dict[str, float]
 
 
@@ -42,6 +42,11 @@ def build_report(experiment: Experiment, outcome: Outcome, floors: Floors, edges
         "privacy": {name: status.privacy.model_dump() for name, status in statuses.items() if status.privacy},
         "digest": _digest(outcome),
     }
+
+
+def keys_of(figures: Mapping[str, Any]) -> list[str]:
+    """The measures that these figures have; those of an earlier version may lack the newest."""
+    return [key for key in KEYS if key in figures]
 
 
 def best_floor(report: Mapping[str, Any], metric: str) -> tuple[str, float]:
@@ -108,12 +113,12 @@ def _floor(name: str, floors: Floors) -> Figures | None:
     return None if not figures or None in figures else _mean([one for one in figures if one is not None])
 
 
-def _figures(quality: Quality | None) -> Figures | None:
-    return None if quality is None else {"recall@20": quality.recall, "ndcg@20": quality.ndcg}
+def _figures(measures: Measures | None) -> Figures | None:
+    return None if measures is None else {LABELS[name].key: value for name, value in measures.values.items()}
 
 
 def _mean(figures: Iterable[Mapping[str, float]], weights: list[int] | None = None) -> Figures:
     rows = list(figures)
     shares = weights or [1] * len(rows)
     total = sum(shares) or 1
-    return {m: math.fsum(row.get(m, 0.0) * w for row, w in zip(rows, shares, strict=True)) / total for m in METRICS}
+    return {m: math.fsum(row.get(m, 0.0) * w for row, w in zip(rows, shares, strict=True)) / total for m in KEYS}

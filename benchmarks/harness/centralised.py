@@ -18,6 +18,7 @@ from scipy import sparse
 
 from client_service.learning.evaluate import Rows, TopItems, on_test, on_validation, validation_users
 from client_service.learning.local import LocalTraining, Moment
+from client_service.learning.quality import PRIMARY
 from client_service.learning.spectra import cached_spectrum
 from client_service.serving.recommender import freeze
 from client_service.shard import Shard, read_shard
@@ -96,13 +97,13 @@ def train_whole(
 
 
 def _judged(training: LocalTraining, views: Sequence[View], number: int, best: Trained | None) -> Trained:
-    """The better of this round and the best so far, by the client mean of validation NDCG@20."""
+    """The better of this round and the best so far, by the client mean of the primary measure on validation items."""
     ranker = freeze(f"whole.{number}", training).ranker
     tops = {view.client: view.of(ranker.top, training.shard.train.shape[1]) for view in views}
     validation = {}
     for one in views:
         users = validation_users(one.shard.train.shape[0], seed=0)
-        validation[one.client] = on_validation(one.shard, tops[one.client], users).ndcg
+        validation[one.client] = on_validation(one.shard, tops[one.client], users).primary_value
     if best is not None and np.mean([*best.validation.values()]) >= np.mean([*validation.values()]):
         return best
     return Trained(tops, validation, number, {})
@@ -113,14 +114,13 @@ def tested(trained: Trained, views: Sequence[View]) -> list[dict[str, Any]]:
     figures = []
     for one in views:
         users, items = one.shard.train.shape
-        quality = on_test(one.shard, trained.tops[one.client])
+        measures = on_test(one.shard, trained.tops[one.client])
         figures.append(
             {
                 "client": one.client,
-                "recall": quality.recall,
-                "ndcg": quality.ndcg,
-                "valid_ndcg": trained.validation[one.client],
-                "test_users": quality.users,
+                **measures.values,
+                f"valid_{PRIMARY}": trained.validation[one.client],
+                "test_users": measures.users,
                 "best_round": trained.best_round,
                 "users": users,
                 "items": items,

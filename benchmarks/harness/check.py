@@ -9,7 +9,8 @@ from pathlib import Path
 from benchmarks.harness.document import Table
 from benchmarks.harness.plan import ROOT, SPECIAL
 from benchmarks.harness.special import special
-from benchmarks.harness.summary import METRICS, Column
+from benchmarks.harness.summary import Column
+from client_service.learning.quality import PRIMARY
 
 EMPTY_BODY = 64  # bytes: an update without a tensor is a container with nothing in it
 
@@ -35,7 +36,7 @@ def _of(table: Table, column: Column) -> Iterator[str]:
 
 def _figures(column: Column) -> Iterator[str]:
     for label, samples in column.rows.items():
-        values = [client[metric] for sample in samples for client in sample.clients for metric in METRICS]
+        values = [client[metric] for sample in samples for client in sample.clients for metric in column.metrics]
         if not all(math.isfinite(value) and 0.0 <= value <= 1.0 for value in values):
             yield f"{label}: expected figures from 0 to 1, got others"
 
@@ -56,6 +57,6 @@ def _order(table: Table, column: Column) -> Iterator[str]:
     """What is planted in the synthetic data is more than popularity."""
     reference = table.plan.reference
     if {reference, "popularity"} <= column.rows.keys():
-        own, popular = (column.spread(name, lambda s: s.mean("ndcg")).mean for name in (reference, "popularity"))
+        own, popular = (column.spread(name, lambda s: s.mean(PRIMARY)).mean for name in (reference, "popularity"))
         if own <= popular:
             yield f"expected {reference} above popularity, got {own:.4f} against {popular:.4f}"

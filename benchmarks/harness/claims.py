@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.harness.groups import STRUCTURE, by_structure
+from benchmarks.harness.groups import STRUCTURE, by_structure, group_value
 from benchmarks.harness.paper import Claim
 from benchmarks.harness.plan import FLOORS
 from benchmarks.harness.statistics import Comparison, Verdict, compare
-from benchmarks.harness.summary import METRICS, Column, Sample
-from benchmarks.harness.tables import TITLES, markdown, number
+from benchmarks.harness.summary import Column, Sample
+from benchmarks.harness.tables import markdown, number
+from client_service.learning.quality import LABELS, PRIMARY
 
 HOLDS, FAILS = "**holds**", "**does not hold**"
 SO_FAR, UNPROVEN, AGAINST = "holds so far", "points that way, unproven", "points the other way, unproven"
@@ -109,18 +110,17 @@ def _figures(sample: Sample, claim: Claim) -> dict[str, float]:
 
 def _in_group(client: Mapping[str, Any], claim: Claim) -> float:
     kind, group = claim.part.split("/")
-    recall, ndcg, users = client.get("groups", {}).get(kind, {}).get(group, (0.0, 0.0, 0))
-    return {"recall": recall, "ndcg": ndcg}[claim.metric] if users else math.nan
+    return group_value(client, kind, group, claim.metric)
 
 
 def _by_ratio(row: str, least: float, column: Column) -> tuple[str, str]:
-    """To the best floor of each partition, both metrics: as measured, not as rounded."""
-    every = {metric: column.ratio(row, metric, column.best_floors(metric)) for metric in METRICS}
+    """To the best floor of each partition, in every metric: as measured, not as rounded."""
+    every = {metric: column.ratio(row, metric, column.best_floors(metric)) for metric in column.metrics}
     ratios = {metric: value for metric, value in every.items() if value is not None}
-    if len(ratios) < len(METRICS):
+    if not ratios or None in every.values():
         return "", ""
-    told = ", ".join(f"{TITLES[metric]} {value:.4f} x" for metric, value in ratios.items())
-    partitions = _counted(len(column.by_partition(row, METRICS[0])), "partition")
+    told = ", ".join(f"{LABELS[metric].title} {value:.4f} x" for metric, value in ratios.items())
+    partitions = _counted(len(column.by_partition(row, PRIMARY)), "partition")
     found = f"{told}; {partitions}, {_counted(len(column.rows[row]), 'run')}"
     return found, HOLDS if min(ratios.values()) >= least else FAILS
 

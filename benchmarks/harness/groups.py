@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.learning.evaluate import CHUNK, K, Quality, Rows, TopItems, evaluate
+from client_service.learning.evaluate import CHUNK, Rows, TopItems, evaluate
+from client_service.learning.quality import METRICS, K, Measures
 from client_service.shard import Shard
 from shared.method.graph import degrees
 
@@ -29,7 +31,7 @@ def by_records(records: NDArray[np.floating]) -> NDArray[np.int64]:
 
 
 def grouped(shard: Shard, top: TopItems) -> Groups:
-    """{'users' or 'items': {'tail': [recall, ndcg, users], ...}} on test items; groups by training records.
+    """{'users' or 'items': {'tail': [METRICS' values, users], ...}} on test items; groups by training records.
 
     Users: the mean over the users of the group. Items: only the group's test items count as relevant, the list of the
     user stays the same.
@@ -63,8 +65,14 @@ def _only(target: sparse.csr_array, columns: NDArray[np.bool_]) -> sparse.csr_ar
     return kept
 
 
-def _named(qualities: Sequence[Quality]) -> dict[str, list[float]]:
-    return {name: [q.recall, q.ndcg, q.users] for name, q in zip(ACTIVITY, qualities, strict=True)}
+def _named(measures: Sequence[Measures]) -> dict[str, list[float]]:
+    return {name: [*one.values.values(), one.users] for name, one in zip(ACTIVITY, measures, strict=True)}
+
+
+def group_value(client: Mapping[str, Any], kind: str, group: str, metric: str) -> float:
+    """One value of what `grouped` gave; NaN where the group has no user, or was measured without this metric."""
+    *values, users = client.get("groups", {}).get(kind, {}).get(group, (0,))
+    return dict(zip(METRICS, values, strict=False)).get(metric, math.nan) if users else math.nan
 
 
 def by_structure(clients: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:

@@ -19,6 +19,7 @@ from client_service.device import DeviceWish, choose_device, pin_threads
 from client_service.learning.evaluate import TopItems
 from client_service.learning.filters import best_ease, best_filter, best_low_pass, popularity_top
 from client_service.learning.fusing import fused_top
+from client_service.learning.quality import LABELS, METRICS, PRIMARY, Measures
 from client_service.learning.spectra import cached_spectrum
 from client_service.participation import kept_model
 from client_service.settings import ClientSettings
@@ -37,7 +38,13 @@ from simulation.run import simulate
 
 Figures = dict[str, Any]
 THREADS = 1
-LABELS = {"popularity": "popularity", "lowpass": "low-pass", "ridge": "ridge", "ease": "EASE", START: UNTRAINED}
+FLOOR_LABELS = {
+    "popularity": "popularity",
+    "lowpass": "low-pass",
+    "ridge": "ridge",
+    "ease": "EASE",
+    START: UNTRAINED,
+}
 
 
 @dataclass(frozen=True)
@@ -131,13 +138,12 @@ def _unseen(progress: Progress) -> None:
 
 def _client(one: Figures, report: Figures, outcome: Outcome) -> Figures:
     name = one["client"]
-    rounds = {entry.round: entry.ndcg for entry in outcome.qualities[name].rounds}
+    rounds = {entry.round: entry.values[PRIMARY] for entry in outcome.qualities[name].rounds}
     kept = ("client", "users", "items", "edges", "test_users", "best_round", "rho", "rhobar", "margin")
     return {
         **{key: one[key] for key in kept},
-        "recall": one["recall@20"],
-        "ndcg": one["ndcg@20"],
-        "valid_ndcg": rounds.get(one["best_round"]),
+        **{metric: one[LABELS[metric].key] for metric in METRICS},
+        f"valid_{PRIMARY}": rounds.get(one["best_round"]),
         "bytes_up": sum(report["bytes_up"][name]),
         "bytes_down": sum(report["bytes_down"][name]),
     }
@@ -180,16 +186,16 @@ def floors(work: Work) -> Figures:
     rows: dict[str, list[Figures] | None] = {}
     for floor in (*FLOOR_NAMES, START):
         clients = [_floor(shards[name], of[floor], tops.get(name, {}).get(floor)) for name, of in found.items()]
-        rows[LABELS[floor]] = None if None in clients else [client for client in clients if client is not None]
+        rows[FLOOR_LABELS[floor]] = None if None in clients else [client for client in clients if client is not None]
     return {"floors": rows}
 
 
-def _floor(shard: Shard, quality: Any, top: TopItems | None) -> Figures | None:
-    if quality is None:
+def _floor(shard: Shard, measures: Measures | None, top: TopItems | None) -> Figures | None:
+    if measures is None:
         return None
     users, items = shard.train.shape
-    sizes = {"users": users, "items": items, "test_users": quality.users}
-    figures = {"client": shard.name, "recall": quality.recall, "ndcg": quality.ndcg, **sizes}
+    sizes = {"users": users, "items": items, "test_users": measures.users}
+    figures = {"client": shard.name, **measures.values, **sizes}
     return figures | ({} if top is None else {"groups": grouped(shard, top)})
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from benchmarks.harness.plan import FLOORS, ROOT, Part
+from client_service.learning.quality import METRICS, PRIMARY
 from shared.errors import SettingsError
 from shared.method.settings import validated
 
@@ -17,15 +18,22 @@ class Claim(Part):
     """`row` is ahead of every row of `over` in `metric`; "floors" stands for all floors.
 
     part: in these clients alone (large, medium, small), or in a group of users or items ("users/tail"). least: what the
-    row's mean should be at the least, in both metrics, as a multiple of the best floor; then `over` is "floors".
+    row's mean should be at the least, in every metric, as a multiple of the best floor; then `over` is "floors".
     """
 
     says: str
     row: str = "LPSFed"
     over: tuple[str, ...] = Field(min_length=1)
-    metric: Literal["recall", "ndcg"] = "ndcg"
+    metric: str = PRIMARY
     part: str = Field("", pattern="^(large|medium|small|(users|items)/(tail|mid|head))?$")
     least: float | None = Field(None, gt=0)
+
+    @field_validator("metric")
+    @classmethod
+    def _known(cls, metric: str) -> str:
+        if metric not in METRICS:
+            raise ValueError(f"expected one of {', '.join(METRICS)}, got {metric!r}")
+        return metric
 
     @field_validator("least")
     @classmethod

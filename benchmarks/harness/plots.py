@@ -14,6 +14,7 @@ from matplotlib import pyplot
 from benchmarks.harness.plan import Plan
 from benchmarks.harness.summary import Column
 from benchmarks.harness.views import sweeps
+from client_service.learning.quality import PRIMARY, TITLE
 
 STEADY: Any = {
     "svg.hashsalt": "benchmarks",
@@ -25,7 +26,7 @@ WIDE = 100.0  # the largest value over the smallest, from which on a sweep is dr
 
 
 def draw(plan: Plan, columns: Sequence[Column], path: Path) -> bool:
-    """NDCG@20 (client mean). False, and no file, where nothing is measured."""
+    """The primary measure (client mean). False, and no file, where nothing is measured."""
     measured = [column for column in columns if column.rows]
     panels = _swept(plan, measured) if plan.view == "sweep" else [(column, None) for column in measured]
     if not panels:
@@ -48,22 +49,22 @@ def _swept(plan: Plan, columns: Sequence[Column]) -> list[tuple[Column, str | No
 
 def _bars(axis: Any, column: Column) -> None:
     labels = [label for label in reversed(column.rows) if label not in column.floors]
-    found = [column.spread(label, lambda sample: sample.mean("ndcg")) for label in labels]
+    found = [column.spread(label, lambda sample: sample.mean(PRIMARY)) for label in labels]
     axis.barh(labels, [one.mean for one in found], xerr=[one.deviation for one in found], height=0.7)
-    axis.set(title=column.name, xlabel="NDCG@20, client mean")
+    axis.set(title=column.name, xlabel=f"{TITLE}, client mean")
 
 
 def _curve(axis: Any, plan: Plan, column: Column, name: str) -> None:
     values, labels = zip(*sweeps(plan, column)[name], strict=True)
-    found = [column.spread(label, lambda sample: sample.mean("ndcg")) for label in labels]
+    found = [column.spread(label, lambda sample: sample.mean(PRIMARY)) for label in labels]
     axis.errorbar(values, [one.mean for one in found], yerr=[one.deviation for one in found], marker="o", capsize=2)
-    axis.set(title=column.name, xlabel=name, ylabel="NDCG@20, client mean")
+    axis.set(title=column.name, xlabel=name, ylabel=f"{TITLE}, client mean")
     if min(values) > 0.0 and max(values) > WIDE * min(values):
         axis.set_xscale("log")
 
 
 def _floor(axis: Any, column: Column, *, vertical: bool) -> None:
-    best = column.best_floor("ndcg")
+    best = column.best_floor(PRIMARY)
     if best is not None:
         line = axis.axvline if vertical else axis.axhline
         line(best, linestyle="--", linewidth=1, color="black", label="best floor")

@@ -11,9 +11,10 @@ from benchmarks.harness.cells import Cell
 from benchmarks.harness.plan import FLOORS, UNTRAINED, Plan
 from benchmarks.harness.statistics import Comparison, Pair, Spread, compare, spread
 from benchmarks.harness.store import Known, Line
+from client_service.learning.quality import METRICS
 
-METRICS = ("recall", "ndcg")
 Client = dict[str, Any]
+"""One client's line of a measured cell; its measures are under the names of METRICS."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,12 @@ class Column:
     measured: int = 0
     wanted: int = 0
     problems: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def metrics(self) -> list[str]:
+        """Those that every sample has: what was stored before a metric was added lacks it."""
+        clients = [client for samples in self.rows.values() for sample in samples for client in sample.clients]
+        return [metric for metric in METRICS if all(metric in client for client in clients)]
 
     def spread(self, label: str, of: Callable[[Sample], float]) -> Spread:
         return spread([of(sample) for sample in self.rows[label]])

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from benchmarks.harness.paper import Paper
 from benchmarks.harness.plan import UNTRAINED, Plan
 from benchmarks.harness.statistics import FEWEST_UNITS, Comparison, Spread, least_corrected
-from benchmarks.harness.summary import METRICS, Column
+from benchmarks.harness.summary import Column
+from client_service.learning.quality import ALL_TITLES, LABELS, PRIMARY
 
 DAGGER = "†"
-TITLES = {"recall": "Recall@20", "ndcg": "NDCG@20"}
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -36,8 +36,8 @@ def overall(plan: Plan, column: Column, paper: Paper) -> list[str]:
     """Client mean with its deviation over partitions and seeds, user mean, the paper's; ratios to the best floor and to
     the score that training starts at, on the partitions that the row itself has."""
     head = ["", "cells", "epochs"]
-    for metric in METRICS:
-        head += [TITLES[metric], "user mean", "paper", "to best floor", "to untrained"]
+    for metric in column.metrics:
+        head += [LABELS[metric].title, "user mean", "paper", "to best floor", "to untrained"]
     return markdown(head, (_overall_row(plan, column, paper, label) for label in column.rows))
 
 
@@ -45,7 +45,7 @@ def _overall_row(plan: Plan, column: Column, paper: Paper, label: str) -> list[s
     samples = column.rows[label]
     epochs = sorted({sample.line["epochs"] for sample in samples if sample.seed is not None})
     cells = [label_of(plan, label), str(len(samples)), ", ".join(map(str, epochs)) or "-"]
-    for metric in METRICS:
+    for metric in column.metrics:
         own = column.spread(label, lambda sample, m=metric: sample.mean(m))  # type: ignore[misc]
         users = column.spread(label, lambda sample, m=metric: sample.user_mean(m))  # type: ignore[misc]
         bases = (column.best_floors(metric), column.by_partition(UNTRAINED, metric))
@@ -63,11 +63,11 @@ def _spread(found: Spread) -> str:
 
 
 def by_client(plan: Plan, column: Column) -> list[str]:
-    """Recall / NDCG of every client, means over seeds, one table a partition."""
+    """Every measure of every client, means over seeds, one table a partition."""
     lines = ["<details><summary>every client</summary>", ""]
     partitions = sorted({sample.partition for samples in column.rows.values() for sample in samples})
     for partition in partitions:
-        lines += [f"Partition {partition}, Recall / NDCG@20, means over seeds.", "", *_clients(plan, column, partition)]
+        lines += [f"Partition {partition}, {ALL_TITLES}, means over seeds.", "", *_clients(plan, column, partition)]
     return [*lines, "</details>", ""]
 
 
@@ -80,18 +80,18 @@ def _clients(plan: Plan, column: Column, partition: int) -> list[str]:
     rows = []
     for label, samples in found.items():
         figures = [{one["client"]: one for one in sample.clients} for sample in samples]
-        means = {(n, m): sum(of[n][m] for of in figures) / len(figures) for n in names for m in METRICS}
-        rows.append([label_of(plan, label), *(" / ".join(number(means[n, m]) for m in METRICS) for n in names)])
+        means = {(n, m): sum(of[n][m] for of in figures) / len(figures) for n in names for m in column.metrics}
+        rows.append([label_of(plan, label), *(" / ".join(number(means[n, m]) for m in column.metrics) for n in names)])
     return markdown(head, rows)
 
 
 def verdicts(plan: Plan, column: Column) -> list[str]:
-    """The reference row against each other one, NDCG and Recall."""
+    """The reference row against each other one, by each metric, the primary one first."""
     lines: list[str] = []
-    for metric in reversed(METRICS):
+    for metric in sorted(column.metrics, key=lambda one: one != PRIMARY):
         found = column.against(plan.reference, metric)
         if found:
-            said = f"{plan.reference} against the others, {TITLES[metric]}: {_power(found)}"
+            said = f"{plan.reference} against the others, {LABELS[metric].title}: {_power(found)}"
             lines += [said, "", *_verdicts(plan, found)]
     return lines
 

@@ -6,25 +6,27 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.harness.groups import ACTIVITY, STRUCTURE, by_structure
+from benchmarks.harness.groups import ACTIVITY, STRUCTURE, by_structure, group_value
 from benchmarks.harness.paper import Paper
 from benchmarks.harness.plan import Plan
-from benchmarks.harness.summary import METRICS, Client, Column, Sample
+from benchmarks.harness.summary import Client, Column, Sample
 from benchmarks.harness.tables import label_of, markdown, number
+from client_service.learning.quality import LABELS, PRIMARY, TITLE
 
 MEBIBYTE = 1 << 20
 
 
 def structure(plan: Plan, column: Column, paper: Paper) -> list[str]:
     """Table 2: means over the large, the medium and the small clients."""
-    head = [""]
+    head, titles = [""], [LABELS[metric].title for metric in column.metrics]
     for name, _ in STRUCTURE:
-        head += [f"{name}: Recall@20", "NDCG@20", "NDCG@20, user mean", "paper"]
+        first, *others = titles
+        head += [f"{name}: {first}", *others, f"{TITLE}, user mean", "paper"]
     rows = []
     for label, samples in column.rows.items():
         cells = [label_of(plan, label)]
         for name, _ in STRUCTURE:
-            means = [_mean_over(samples, lambda s, m=metric, n=name: _group_mean(s, n, m)) for metric in METRICS]  # type: ignore[misc]
+            means = [_mean_over(samples, lambda s, m=metric, n=name: _group_mean(s, n, m)) for metric in column.metrics]  # type: ignore[misc]
             means.append(_mean_over(samples, lambda s, n=name: _group_user_mean(s, n)))  # type: ignore[misc]
             cells += [*map(number, means), _pair(paper.figure(column.name, label, name))]
         rows.append(cells)
@@ -44,16 +46,16 @@ def _group_mean(sample: Sample, group: str, metric: str) -> float:
 def _group_user_mean(sample: Sample, group: str) -> float:
     members = by_structure(sample.clients)[group]
     users = sum(one["test_users"] for one in members)
-    return math.fsum(one["ndcg"] * one["test_users"] for one in members) / users if users else math.nan
+    return math.fsum(one[PRIMARY] * one["test_users"] for one in members) / users if users else math.nan
 
 
 def activity(plan: Plan, column: Column, paper: Paper) -> list[str]:
-    """Table 3: NDCG@20 of users, and of items, with few, more and most records."""
+    """Table 3: the primary measure of users, and of items, with few, more and most records."""
     lines: list[str] = []
     for kind in ("users", "items"):
         head = [kind, *(part for name in ACTIVITY for part in ([name, "paper"] if kind == "users" else [name]))]
         rows = [_activity_row(plan, column, paper, label, kind) for label in column.rows]
-        lines += [f"NDCG@20 by groups of {kind}, client mean:", "", *markdown(head, rows)]
+        lines += [f"{TITLE} by groups of {kind}, client mean:", "", *markdown(head, rows)]
     return lines
 
 
@@ -68,9 +70,9 @@ def _activity_row(plan: Plan, column: Column, paper: Paper, label: str, kind: st
 
 
 def _grouped(sample: Sample, kind: str, group: str) -> float:
-    """Client mean of NDCG over the clients with somebody to ask in the group."""
-    found = [one["groups"][kind][group] for one in sample.clients if "groups" in one]
-    values = [ndcg for _, ndcg, users in found if users]
+    """Client mean of the primary measure over the clients with somebody to ask in the group."""
+    every = [group_value(one, kind, group, PRIMARY) for one in sample.clients]
+    values = [value for value in every if not math.isnan(value)]
     return math.fsum(values) / len(values) if values else math.nan
 
 
@@ -116,10 +118,10 @@ def sweep(plan: Plan, column: Column, paper: Paper) -> list[str]:
     lines: list[str] = []
     for name, points in sweeps(plan, column).items():
         rows = [
-            [f"{value:g}", *(number(_mean_over(column.rows[label], lambda s, m=m: s.mean(m))) for m in METRICS)]  # type: ignore[misc]
+            [f"{value:g}", *(number(_mean_over(column.rows[label], lambda s, m=m: s.mean(m))) for m in column.metrics)]  # type: ignore[misc]
             for value, label in points
         ]
-        lines += markdown([name, "Recall@20", "NDCG@20"], rows)
+        lines += markdown([name, *(LABELS[metric].title for metric in column.metrics)], rows)
     return lines
 
 

@@ -20,9 +20,10 @@ from threadpoolctl import threadpool_limits
 from benchmarks.common import markdown, paper_figures, source
 from benchmarks.harness.claims import FAILS, HOLDS, UNSEEN
 from benchmarks.table10.behaviour import Rows, Users, accepted, jaccard, users_of
-from client_service.learning.evaluate import CHUNK, K, TopItems, ranked_by
+from client_service.learning.evaluate import CHUNK, TopItems, ranked_by
 from client_service.learning.filters import best_filter, popularity_top
 from client_service.learning.local import LocalTraining, Moment
+from client_service.learning.quality import K
 from client_service.models.start import Filter
 from client_service.serving.recommender import freeze
 from client_service.shard import Shard, read_shard

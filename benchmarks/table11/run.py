@@ -65,7 +65,7 @@ def eigengap(eigenvalues: Float64, cutoff: int) -> float | None:
 
 def _recall(shard: Shard, spectrum: Spectrum, cutoff: int) -> float:
     """Recall@20 on test items."""
-    return on_test(shard, filter_top(Filter(cutoff, ridge=0.0, exponent=0.5), spectrum, shard.train)).recall
+    return on_test(shard, filter_top(Filter(cutoff, ridge=0.0, exponent=0.5), spectrum, shard.train)).values["recall"]
 
 
 def _mean(rows: list[Row], cutoff: int) -> Row:

@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.common import markdown, source
 from benchmarks.harness.plan import Row, read_plan
+from client_service.learning.quality import TITLE
 from simulation.console import count_bar
 from simulation.source import Cut, cut_shards
 from simulation.tuning.blind import without_test
@@ -23,7 +24,7 @@ KEPT = ("strategy", "values", "validation", "default", "trials", "pruned", "fail
 
 
 def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) -> list[dict[str, Any]]:
-    """A row a method: the budget spent, validation NDCG@20 before and after, and the values chosen."""
+    """A row a method: the budget spent, the validation measure before and after, and the values chosen."""
     del quick
     with tempfile.TemporaryDirectory(dir=out) as folder:
         whole = cut_shards(source(config["data"], data), Cut(config["clients"], "spectral"), Path(folder))
@@ -50,11 +51,19 @@ def chosen(found: dict[str, Any], worth: float) -> dict[str, Any]:
 
 
 def render(rows: list[dict[str, Any]]) -> str:
-    """Markdown: the budget, validation NDCG@20 of the settings as they were and of the best, and what is kept."""
+    """Markdown: the budget, the validation measure of the settings as they were and of the best, and the choice."""
     first = rows[0]
     budget = f"{first['data']}, partition 0, seed 0: {first['trials']} trials a method, {first['rounds']} rounds each."
     lines = [[row["label"], str(row["epochs"]), str(row["pruned"]), *_figures(row), *_values(row)] for row in rows]
-    head = ["", "epochs", "ended early", "validation NDCG@20, as it was", "best", "best values", "chosen"]
+    head = [
+        "",
+        "epochs",
+        "ended early",
+        f"validation {TITLE}, as it was",
+        "best",
+        "best values",
+        "chosen",
+    ]
     left = [row.label for row in read_plan(TABLE).methods if row.label not in {one["label"] for one in rows}]
     missing = f"\n\nNot searched, at the defaults: {', '.join(left)}." if left else ""
     return budget + "\n\n" + markdown(head, lines) + missing

@@ -1,19 +1,17 @@
-"""Ranked lists and held-out items -> Recall and NDCG, for all users at once."""
+"""Ranked lists and held-out items -> measures of quality, for all users at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from client_service.learning.quality import Hits, K, Measures, measure_hits
 from client_service.shard import Shard
-from shared.method.graph import Float64
 
-K = 20
 CHUNK = 256  # users ranked at a time: bounds memory at CHUNK x N scores
 VALIDATION_USERS = 2000
 
@@ -23,50 +21,27 @@ TopItems = Callable[[Rows, sparse.csr_array, int], Rows]
 """(users (B,), their items to leave out (B, N), k) -> item rows (B, k), best first, -1 where there are no more."""
 
 
-@dataclass(frozen=True)
-class Quality:
-    """Means over users with a held-out item."""
+def evaluate(top: TopItems, target: sparse.csr_array, seen: sparse.csr_array, users: Rows | None = None) -> Measures:
+    """Means over all users with a target item, or over those among `users`.
 
-    recall: float
-    ndcg: float
-    users: int
-
-
-def evaluate(top: TopItems, target: sparse.csr_array, seen: sparse.csr_array, users: Rows | None = None) -> Quality:
-    """Recall@20 and NDCG@20 of all users with a target item, or of those among `users`.
-
-    seen: (M, N) items that are no candidates. NDCG's ideal puts min(|target|, 20) items first.
+    target: (M, N) held-out items. seen: (M, N) items that are no candidates.
     """
     counts = np.diff(target.indptr)
-    asked = np.flatnonzero(counts > 0) if users is None else users[counts[users] > 0]
-    if len(asked) == 0:
-        return Quality(0.0, 0.0, 0)
-    chunks = np.split(asked, np.arange(CHUNK, len(asked), CHUNK))
+    judged = np.flatnonzero(counts > 0) if users is None else users[counts[users] > 0]
+    if len(judged) == 0:
+        return measure_hits(np.zeros((0, K), dtype=bool), counts[judged])
+    chunks = np.split(judged, np.arange(CHUNK, len(judged), CHUNK))
     hits = np.concatenate([_hits(top(chunk, seen[chunk], K), target[chunk]) for chunk in chunks])
-    return Quality(float(recall(hits, counts[asked]).mean()), float(ndcg(hits, counts[asked]).mean()), len(asked))
-
-
-def recall(hits: NDArray[np.bool_], relevant: NDArray[np.integer]) -> Float64:
-    """Hits over the number of relevant items, (B, k), (B,) -> (B,)."""
-    shares: Float64 = hits.sum(1) / relevant
-    return shares
-
-
-def ndcg(hits: NDArray[np.bool_], relevant: NDArray[np.integer]) -> Float64:
-    """Gain 1 / log2(rank + 1) of the hits over that of the ideal list, (B, k), (B,) -> (B,)."""
-    gains = 1.0 / np.log2(np.arange(2, hits.shape[1] + 2))
-    ideal = np.cumsum(gains)[np.minimum(relevant, hits.shape[1]) - 1]
-    shares: Float64 = (hits @ gains) / ideal
-    return shares
+    return measure_hits(hits, counts[judged])
 
 
 def validation_users(users: int, seed: int) -> Rows:
     """At most 2,000 users of M, the same in every round."""
-    drawn = np.random.default_rng(seed).permutation(users)[:VALIDATION_USERS]
-    return np.sort(drawn).astype(np.int64)
+    rows = np.random.default_rng(seed).permutation(users)[:VALIDATION_USERS]
+    return np.sort(rows).astype(np.int64)
 
 
-def _hits(ranked: Rows, target: sparse.csr_array) -> NDArray[np.bool_]:
+def _hits(ranked: Rows, target: sparse.csr_array) -> Hits:
     """Which ranked items are held out, (B, k): keys are unique pairs, looked up in the sorted target pairs."""
     width = target.shape[1] + 1
     rows = np.arange(len(ranked))[:, None]
@@ -74,13 +49,13 @@ def _hits(ranked: Rows, target: sparse.csr_array) -> NDArray[np.bool_]:
     return np.isin(rows * width + np.where(ranked < 0, width - 1, ranked), owner * width + target.indices)
 
 
-def on_validation(shard: Shard, top: TopItems, users: Rows) -> Quality:
-    """Quality on validation items; candidates are all items outside the training items."""
+def on_validation(shard: Shard, top: TopItems, users: Rows) -> Measures:
+    """Measures on validation items; candidates are all items outside the training items."""
     return evaluate(top, shard.valid, shard.train, users)
 
 
-def on_test(shard: Shard, top: TopItems) -> Quality:
-    """Quality on test items, all users; candidates are all items outside training and validation."""
+def on_test(shard: Shard, top: TopItems) -> Measures:
+    """Measures on test items, all users; candidates are all items outside training and validation."""
     return evaluate(top, shard.test, sparse.csr_array(shard.train + shard.valid))
 
 

@@ -13,8 +13,9 @@ import numpy as np
 from scipy import sparse
 
 from client_service.learning.ease import ease_scores
-from client_service.learning.evaluate import Quality, Rows, TopItems, on_validation, ranked_by, validation_users
+from client_service.learning.evaluate import Rows, TopItems, on_validation, ranked_by, validation_users
 from client_service.learning.interrupt import NEVER, Interrupt
+from client_service.learning.quality import Measures
 from client_service.models.start import Filter, start_at
 from client_service.shard import Shard
 from shared.method.graph import degrees
@@ -34,11 +35,11 @@ EASE_SIDE = 25_000  # three matrices of 2.5 GB at once; on one core about 3 minu
 
 @dataclass(frozen=True)
 class Chosen(Generic[Choice]):
-    """The best of several by validation NDCG@20."""
+    """The best of several by the primary measure on validation items."""
 
     choice: Choice
     top: TopItems
-    validation: Quality
+    validation: Measures
 
 
 def filter_scores(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array) -> Callable[[Rows], Float32]:
@@ -93,4 +94,4 @@ def _best_of(shard: Shard, spectrum: Spectrum, filters: Iterable[Filter], interr
 def _best(shard: Shard, candidates: Iterable[tuple[Choice, TopItems]]) -> Chosen[Choice]:
     users = validation_users(shard.train.shape[0], seed=0)
     judged = (Chosen(choice, top, on_validation(shard, top, users)) for choice, top in candidates)
-    return max(judged, key=lambda chosen: chosen.validation.ndcg)
+    return max(judged, key=lambda chosen: chosen.validation.primary_value)

@@ -26,7 +26,10 @@ MOST_SCORES = 40_000_000  # users x items that a choice is made on: bounds memor
 
 
 class Judge:
-    """Validation NDCG@20 of weighted sums of standardised scores, on users of which every candidate is scored once."""
+    """The primary measure of weighted sums of standardised scores on validation items.
+
+    Every candidate is scored once, on the users in `users`.
+    """
 
     def __init__(self, shard: Shard, interrupt: Interrupt) -> None:
         users = validation_users(shard.train.shape[0], seed=0)
@@ -41,10 +44,10 @@ class Judge:
         baskets = (self._shard.train[chunk].astype(np.float32) for chunk in self._interrupt.each(chunks))
         return np.concatenate([standardised(scored(part, one)) for one in baskets])
 
-    def ndcg(self, scores: Float32) -> float:
+    def quality(self, scores: Float32) -> float:
         """Of ranking by these scores (users, N)."""
         top = self._interrupt.before(ranked_by(lambda rows: scores[self._place[rows]]))
-        return evaluate(top, self._shard.valid, self._shard.train, self.users).ndcg
+        return evaluate(top, self._shard.valid, self._shard.train, self.users).primary_value
 
 
 def best_recipe(shard: Shard, spectrum: Spectrum, chosen: Filter, interrupt: Interrupt = NEVER) -> Recipe:
@@ -53,8 +56,8 @@ def best_recipe(shard: Shard, spectrum: Spectrum, chosen: Filter, interrupt: Int
     base = standardised(filter_scores(chosen, spectrum, shard.train)(judge.users))
     quarter = quarter_spectrum(shard.train)
     filters = {ridge: judge.scored(full_spectrum(shard.train, quarter, ridge)) for ridge in RIDGES}
-    ridge = max(filters, key=lambda one: judge.ndcg(filters[one]))
-    louder = {value: judge.ndcg(base + value * filters[ridge]) for value in LOUDNESSES}
+    ridge = max(filters, key=lambda one: judge.quality(filters[one]))
+    louder = {value: judge.quality(base + value * filters[ridge]) for value in LOUDNESSES}
     loudness = max(louder, key=lambda value: louder[value])
     recipe = Recipe(ridge, loudness, WEIGHTINGS[0], 0.0)
     return _with_squares(judge, recipe, base + loudness * filters[ridge], _squares(judge, shard, spectrum))
@@ -72,10 +75,10 @@ def _squares(judge: Judge, shard: Shard, spectrum: Spectrum) -> dict[Weighting, 
 
 
 def _with_squares(judge: Judge, recipe: Recipe, sofar: Float32, squares: Mapping[Weighting, Float32]) -> Recipe:
-    """Nothing is added where it does not raise validation NDCG."""
+    """Nothing is added where it does not raise the primary measure."""
     unit = max(1.0, recipe.filter_loudness)
     tried = [
-        (judge.ndcg(sofar + share * unit * scores), replace(recipe, weighting=one, squares_loudness=share * unit))
+        (judge.quality(sofar + share * unit * scores), replace(recipe, weighting=one, squares_loudness=share * unit))
         for one, scores in squares.items()
         for share in SHARES
     ]

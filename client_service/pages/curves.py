@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+from client_service.learning.quality import LABELS, TITLE, MeasureLabel
 from client_service.schemas import QualityOut, SpectrumOut
 from shared.web.charts import Chart, Line
 from shared.web.pages import figure
 
 
 def curves(quality: QualityOut) -> tuple[Chart, ...]:
-    """Recall and NDCG on validation items, each with the best round marked, and the loss."""
-    recall = tuple((one.round, one.recall) for one in quality.rounds)
-    ndcg = tuple((one.round, one.ndcg) for one in quality.rounds)
+    """Every measure on validation items, with the best round marked, and the loss."""
     loss = Line("Loss", tuple((one.round, one.loss) for one in quality.rounds))
     said = "Mean over the batches of a round. Round 0 is before any training and has none."
     return (
-        _judged(quality, "recall", Line("Recall@20", recall)),
-        _judged(quality, "ndcg", Line("NDCG@20", ndcg)),
+        *(_measure_chart(quality, name, label) for name, label in LABELS.items()),
         Chart("loss", "Training loss", said, "round", "loss", (loss,)),
     )
 
 
-def _judged(quality: QualityOut, measure: str, line: Line) -> Chart:
+def _measure_chart(quality: QualityOut, name: str, label: MeasureLabel) -> Chart:
     best = quality.best_round
+    line = Line(label.title, tuple((one.round, one.values.get(name)) for one in quality.rounds))
     return Chart(
-        key=measure,
+        key=name,
         title=line.name,
-        description=_said(quality, measure, line),
+        description=_measure_text(quality, label, line),
         x="round",
         y="on validation items",
         lines=(line,),
@@ -33,14 +32,14 @@ def _judged(quality: QualityOut, measure: str, line: Line) -> Chart:
     )
 
 
-def _said(quality: QualityOut, measure: str, line: Line) -> str:
+def _measure_text(quality: QualityOut, label: MeasureLabel, line: Line) -> str:
     best = next((value for number, value in line.points if number == quality.best_round), None)
     if best is None:
         return "Figures appear with the first run."
-    text = f"{quality.run}: {figure(best)} in round {quality.best_round}, the best by NDCG."
+    text = f"{quality.run}: {figure(best)} in round {quality.best_round}, the best by {TITLE}."
     if quality.test is None:
         return text
-    return f"{text} On test items, read once at the end: {figure(quality.test.get(f'{measure}@20'))}."
+    return f"{text} On test items, read once at the end: {figure(quality.test.get(label.key))}."
 
 
 def spectra(spectrum: SpectrumOut) -> Chart:

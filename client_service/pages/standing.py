@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from client_service.learning.quality import LABELS
 from client_service.pages.record import Summary
 from client_service.schemas import PrivacyOut, QualityOut, StatusOut
 from shared.web.pages import Fact, Verdict, figure, size
@@ -100,14 +101,11 @@ def _learnt(quality: QualityOut) -> tuple[Fact, ...]:
     """The figures of the best round on validation items, or at the end those on test items."""
     if quality.test is not None:
         note = f"on test items, {counted(quality.test_users, 'user')}"
-        return tuple(
-            Fact(label, figure(quality.test.get(name)), note)
-            for label, name in (("Recall@20", "recall@20"), ("NDCG@20", "ndcg@20"))
-        )
+        return tuple(Fact(label.title, figure(quality.test.get(label.key)), note) for label in LABELS.values())
     best = next((entry for entry in quality.rounds if entry.round == quality.best_round), None)
     note = "no figures yet" if best is None else f"on validation items, round {best.round}"
-    recall, ndcg = (None, None) if best is None else (best.recall, best.ndcg)
-    return Fact("Recall@20", figure(recall), note), Fact("NDCG@20", figure(ndcg), note)
+    values = {} if best is None else best.values
+    return tuple(Fact(label.title, figure(values.get(name)), note) for name, label in LABELS.items())
 
 
 def _answering(status: StatusOut) -> Fact:

@@ -5,20 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ConfigDict, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from client_service.models.fusion import Recipe
 from client_service.models.model import Model
 from client_service.models.start import Filter
+from client_service.schemas import Measured
 from client_service.shard.files import settle
 from shared.method.settings import MethodSettings
 
 FORMAT = "lpsfed-model/1"
 
 
-class ModelHead(BaseModel):
+class ModelHead(Measured):
     """What a model belongs to. A model fits only the shard, the start and the settings that it was trained with."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -31,8 +32,6 @@ class ModelHead(BaseModel):
     kind: str = ""
     start: Filter | None
     recipe: Recipe | None = None
-    recall: float
-    ndcg: float
     parameters: str = ""
 
     @property

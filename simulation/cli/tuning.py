@@ -12,6 +12,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from client_service.learning.quality import TITLE
 from shared.method.settings import MethodSettings, method_settings
 from simulation.cli.options import (
     OURS,
@@ -103,7 +104,7 @@ def _table(found: Mapping[str, Any], base: MethodSettings) -> Table:
         table.add_row(name, f"{getattr(base, name):.4g}", f"{value:.4g}")
     table.add_section()
     first = "-" if found["default"] is None else f"{found['default']:.4f}"
-    table.add_row("NDCG@20", first, f"{found['validation']:.4f}")
+    table.add_row(TITLE, first, f"{found['validation']:.4f}")
     return table
 
 

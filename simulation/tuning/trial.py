@@ -1,4 +1,4 @@
-"""An experiment -> its validation NDCG@20, told round by round while it runs, so that a poor one can be ended early."""
+"""An experiment -> the primary measure on validation items, round by round, so that a poor run can be ended early."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import anyio
 
+from client_service.learning.quality import PRIMARY
 from client_service.schemas import QualityOut
 from simulation.experiment import Experiment
 from simulation.federation import Federation, Progress, conduct
@@ -17,9 +18,9 @@ from simulation.run import in_process
 POLL_SECONDS = 0.1
 
 Told = Callable[[int, float], None]
-"""(round, client mean of its validation NDCG@20) -> None; whatever it raises ends the run."""
+"""(round, client mean of the primary measure on validation items) -> None; whatever it raises ends the run."""
 Curves = dict[str, dict[int, float]]
-"""client -> round -> validation NDCG@20; round 0 is the start."""
+"""client -> round -> the primary measure on validation items; round 0 is the start."""
 
 
 def validate(experiment: Experiment, told: Told) -> float:
@@ -60,7 +61,7 @@ async def _curves(federation: Federation) -> Curves:
     """As the silos' own APIs show them."""
     answers = {name: await http.get("/v1/quality") for name, http in federation.clients.items()}
     found = {name: QualityOut.model_validate_json(answer.content) for name, answer in answers.items()}
-    return {name: {entry.round: entry.ndcg for entry in quality.rounds} for name, quality in found.items()}
+    return {name: {entry.round: entry.values[PRIMARY] for entry in quality.rounds} for name, quality in found.items()}
 
 
 def _unseen(progress: Progress) -> None:

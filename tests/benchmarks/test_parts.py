@@ -65,7 +65,9 @@ def test_groups_of_users_average_to_the_whole_and_items_count_only_their_own(sil
     found, whole = grouped(shard, top), on_test(shard, top)
     weights = [users for _, _, users in found["users"].values()]
     assert sum(weights) == whole.users
-    assert np.average([ndcg for _, ndcg, _ in found["users"].values()], weights=weights) == pytest.approx(whole.ndcg)
+    assert np.average([ndcg for _, ndcg, _ in found["users"].values()], weights=weights) == pytest.approx(
+        whole.values["ndcg"]
+    )
     assert sum(users for _, _, users in found["items"].values()) == shard.test.nnz  # one test item each
 
 

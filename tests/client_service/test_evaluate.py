@@ -10,17 +10,8 @@ import pytest
 from scipy import sparse
 
 import client_service.learning.evaluate
-from client_service.learning.evaluate import (
-    K,
-    Rows,
-    evaluate,
-    ndcg,
-    on_test,
-    on_validation,
-    ranked_by,
-    recall,
-    validation_users,
-)
+from client_service.learning.evaluate import Rows, evaluate, on_test, on_validation, ranked_by, validation_users
+from client_service.learning.quality import K, ndcg, recall
 from client_service.shard import Shard
 
 HITS = np.array([[True, False, True], [False, False, False], [True, True, True]])
@@ -58,7 +49,7 @@ def test_the_ideal_list_is_no_longer_than_the_list_itself() -> None:
 def test_twenty_hits_of_twenty_five_are_ideal_by_ndcg_and_four_fifths_by_recall() -> None:
     top, target = fixed([list(range(20))]), matrix([list(range(25))], 30)
     found = evaluate(top, target, matrix([[]], 30))
-    assert K == 20 and (found.recall, found.ndcg, found.users) == (0.8, pytest.approx(1.0), 1)
+    assert K == 20 and (found.values["recall"], found.values["ndcg"], found.users) == (0.8, pytest.approx(1.0), 1)
 
 
 def test_quality_is_the_mean_over_users_who_have_something_held_out() -> None:
@@ -69,25 +60,27 @@ def test_quality_is_the_mean_over_users_who_have_something_held_out() -> None:
     found = evaluate(fixed(lists), target, matrix([[], [], [], []], 5))
     third = 1 / math.log2(3)
     assert found.users == 3
-    assert (found.recall, found.ndcg) == pytest.approx(((1 + 0.5 + 0) / 3, (third + 1 / (1 + third) + 0) / 3))
+    assert (found.values["recall"], found.values["ndcg"]) == pytest.approx(
+        ((1 + 0.5 + 0) / 3, (third + 1 / (1 + third) + 0) / 3)
+    )
 
 
 def test_the_place_where_a_list_ends_is_no_hit() -> None:
     # -1 is not the last item, and not the first item of the next user.
     found = evaluate(fixed([[-1, -1], [-1, -1]]), matrix([[4], [0]], 5), matrix([[], []], 5))
-    assert (found.recall, found.users) == (0.0, 2)
+    assert (found.values["recall"], found.users) == (0.0, 2)
 
 
 def test_only_the_users_asked_for_count() -> None:
     lists, target = [[0], [1], [1]], matrix([[0], [0], []], 2)
     seen = matrix([[], [], []], 2)
-    assert evaluate(fixed(lists), target, seen, np.array([1, 2])).recall == 0.0
-    assert evaluate(fixed(lists), target, seen, np.array([0, 2])).recall == 1.0
+    assert evaluate(fixed(lists), target, seen, np.array([1, 2])).values["recall"] == 0.0
+    assert evaluate(fixed(lists), target, seen, np.array([0, 2])).values["recall"] == 1.0
 
 
 def test_nobody_to_ask_is_zero_of_zero_users() -> None:
     found = evaluate(fixed([[0]]), matrix([[]], 2), matrix([[]], 2))
-    assert (found.recall, found.ndcg, found.users) == (0.0, 0.0, 0)
+    assert (found.values["recall"], found.values["ndcg"], found.users) == (0.0, 0.0, 0)
 
 
 def test_users_are_taken_in_chunks_without_losing_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +93,7 @@ def test_users_are_taken_in_chunks_without_losing_one(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(client_service.learning.evaluate, "CHUNK", 2)
     seen = matrix([[0] if user % 2 else [] for user in range(5)], 5)
-    assert evaluate(top, matrix([[0], [1], [2], [3], [0]], 5), seen).recall == 4 / 5
+    assert evaluate(top, matrix([[0], [1], [2], [3], [0]], 5), seen).values["recall"] == 4 / 5
     assert asked == [[0, 1], [2, 3], [4]]
 
 
@@ -133,8 +126,8 @@ def test_validation_leaves_out_training_items_and_testing_validation_items_too(
         seen.append(excluded.toarray()[0].tolist())
         return np.array([[1, 3]] * len(users))
 
-    assert on_validation(shard, top, np.array([0])).ndcg == 1.0
-    assert on_test(shard, top).ndcg == pytest.approx(1 / math.log2(3))
+    assert on_validation(shard, top, np.array([0])).values["ndcg"] == 1.0
+    assert on_test(shard, top).values["ndcg"] == pytest.approx(1 / math.log2(3))
     assert seen == [[1, 0, 0, 0], [1, 1, 0, 0]]
 
 

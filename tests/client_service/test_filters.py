@@ -73,9 +73,10 @@ def test_ease_has_the_ridge_that_validation_prefers(planted: Shard) -> None:
     assert found is not None
     users = validation_users(planted.train.shape[0], seed=0)
     judged = {
-        ridge: on_validation(planted, ranked_by(ease_scores(planted.train, ridge)), users).ndcg for ridge in EASE_RIDGES
+        ridge: on_validation(planted, ranked_by(ease_scores(planted.train, ridge)), users).primary_value
+        for ridge in EASE_RIDGES
     }
-    assert judged[found.choice] == max(judged.values()) == found.validation.ndcg
+    assert judged[found.choice] == max(judged.values()) == found.validation.primary_value
 
 
 def test_ease_is_left_out_where_its_matrix_would_not_fit(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,12 +90,12 @@ def test_ease_is_left_out_where_its_matrix_would_not_fit(planted: Shard, monkeyp
 def test_the_low_pass_floor_is_the_candidate_that_validation_prefers(planted: Shard) -> None:
     spectrum = low_spectrum(planted.train, 39)
     judged = {
-        chosen: on_validation(planted, filter_top(chosen, spectrum, planted.train), everybody(planted)).ndcg
+        chosen: on_validation(planted, filter_top(chosen, spectrum, planted.train), everybody(planted)).primary_value
         for chosen in LOW_PASS
     }
     assert len({judged[LOW_PASS[0]], judged[LOW_PASS[1]]}) == 2
     found = best_low_pass(planted, spectrum)
-    assert found.validation.ndcg == max(judged.values()) == judged[found.choice]
+    assert found.validation.primary_value == max(judged.values()) == judged[found.choice]
 
 
 def test_the_starting_filter_is_as_good_on_validation_as_any_of_its_last_step(planted: Shard) -> None:
@@ -103,7 +104,7 @@ def test_the_starting_filter_is_as_good_on_validation_as_any_of_its_last_step(pl
     for exponent in (0.1, 0.3, 0.5):
         other = Filter(found.choice.cutoff, found.choice.ridge, exponent)
         quality = on_validation(planted, filter_top(other, spectrum, planted.train), everybody(planted))
-        assert quality.ndcg <= found.validation.ndcg
+        assert quality.primary_value <= found.validation.primary_value
     assert found.validation.users == 40 and found.choice.cutoff <= 39
 
 

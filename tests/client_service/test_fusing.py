@@ -65,7 +65,7 @@ def test_the_recipe_is_never_worse_on_validation_than_the_filter_alone(planted: 
     everybody = np.arange(40)
     fused = on_validation(planted, freeze("run-1.0", training).ranker.top, everybody)
     assert training.recipe == best_recipe(planted, spectrum, chosen.choice)
-    assert fused.ndcg >= on_validation(planted, chosen.top, everybody).ndcg
+    assert fused.primary_value >= on_validation(planted, chosen.top, everybody).primary_value
 
 
 @pytest.mark.parametrize("changes", [{"fusion": False}, {"start": "random"}])

@@ -13,7 +13,7 @@ from client_service.learning import evaluate, fusing, mean_margin
 from client_service.learning.interrupt import Interrupt, Interrupted
 from client_service.learning.local import LocalTraining, Moment
 from client_service.participation import Participation, Place
-from client_service.schemas import RoundQuality
+from client_service.schemas import RoundCosts
 from client_service.serving.recommender import Recommender
 from client_service.shard import Shard, read_shard
 from shared.errors import FederationError
@@ -149,7 +149,7 @@ def test_a_participation_that_is_interrupted_leaves_what_it_keeps_and_serves_as_
     here = part(interrupt)
     calls: dict[str, Callable[[], object]] = {
         "fit": lambda: here.fit(build_strategy("lpsfed", small), Moment(1, 2, 0), received(small)),
-        "apply": lambda: here.apply(received(small), RoundQuality(round=1, recall=0.0, ndcg=0.0)),
+        "apply": lambda: here.apply(received(small), RoundCosts(round=1)),
         "finish": here.finish,
     }
     kept, quality, served = contents(tmp_path / "model"), here.quality, here._recommender.served

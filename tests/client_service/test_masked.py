@@ -106,7 +106,7 @@ def test_a_copy_and_a_saved_model_keep_the_masks(planted: Shard, tmp_path: Path)
     fedpub(client.method).fit(client, Parameters({}))
     assert isinstance(client.model, LGCN)
     held, before = copy.deepcopy(client.model).requires_grad_(False), all_scores(client.model)
-    head = ModelHead(shard="s", run="run-1", round=1, method=client.method, start=None, recall=0.0, ndcg=0.0)
+    head = ModelHead(shard="s", run="run-1", round=1, method=client.method, start=None, values={})
     save_model(tmp_path, client.model, head)
     fedpub(client.method).fit(client, Parameters({}))
     assert np.abs(all_scores(client.model) - before).max() > 1e-3

@@ -273,7 +273,7 @@ def test_the_head_says_in_words_where_the_silo_stands(phase: str, run: str | Non
 
 def quality(**others: Any) -> QualityOut:
     rounds = tuple(
-        RoundQuality(round=number, recall=number / 10, ndcg=0.1, loss=None if number == 0 else 2.0)
+        RoundQuality(round=number, values={"recall": number / 10, "ndcg": 0.1}, loss=None if number == 0 else 2.0)
         for number in range(3)
     )
     return QualityOut(client="a", run="run-2", best_round=1, rounds=rounds).model_copy(update=others)

@@ -84,7 +84,9 @@ def owner() -> Owner:
 @pytest.fixture
 def checkpoint(owner: Owner, planted: Shard) -> TrainingCheckpoint:
     client = begun(planted, build_strategy("lpsfed", METHOD), METHOD.model_copy(update=RANDOM))
-    entry = RoundQuality(round=3, recall=0.1 + 0.2, ndcg=1 / 3, loss=0.7, rho=2 / 3, margin=1e-9)
+    entry = RoundQuality(
+        round=3, values={"recall": 0.1 + 0.2, "ndcg": 1 / 3}, scalars={"rho": 2 / 3, "margin": 1e-9}, loss=0.7
+    )
     quality = QualityOut(client="shop", run="run-1", best_round=3, rounds=(entry,), users=40)
     return TrainingCheckpoint(owner, 3, quality, client.state())
 
