@@ -32,7 +32,7 @@ from client_service.secure.memory import RoundMemory
 from client_service.serving.recommender import Recommender, Served
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
-from client_service.shard.catalogue import placed
+from client_service.shard.catalogue import with_places
 from shared.errors import DataError, UnavailableError
 from shared.method.declaration import Declaration
 from shared.ownership import owned
@@ -127,7 +127,7 @@ class ClientService:
             raise
 
     def _read(self) -> Shard:
-        return placed(read_shard(self.settings.shard), self.settings.catalogue, self.settings.method.catalogue)
+        return with_places(read_shard(self.settings.shard), self.settings.catalogue, self.settings.method.catalogue)
 
     def _kept(self, shard: Shard) -> Served | None:
         """A damaged model is no reason to stay away: popular items are served, flagged, until there is a new one."""

@@ -16,7 +16,7 @@ import httpx
 
 from client_service.device import choose_device
 from client_service.settings import client_settings
-from client_service.shard import read_shard
+from client_service.shard import read_shard, shard_head
 from shared.errors import DataError, FederationError, UnavailableError
 from shared.web.address import require_url
 from shared.web.calling import Calling, reason
@@ -107,5 +107,5 @@ def _answer(url: str, calling: Calling) -> str:
 
 
 def _shard(path: Path) -> str:
-    head = read_shard(path).head
+    head = shard_head(read_shard(path))
     return f"{head.users:,} users, {head.items:,} items, {head.train:,} training interactions"

@@ -47,7 +47,7 @@ FEWEST_ITEMS = 5  # of a user
 SMALLEST, LARGEST = 50, 30_000_000  # least users and items; most user-item pairs, all of which are held in memory
 
 
-def generate(seed: int, *, users: int = 2000, items: int = 1200) -> Dataset:
+def generate_dataset(seed: int, *, users: int = 2000, items: int = 1200) -> Dataset:
     """A data set of about 30 interactions a user (at the default size), split 8:1:1, the same for the same seed.
 
     Raises DataError when the size cannot hold the communities, or the memory the pairs.
@@ -61,7 +61,7 @@ def generate(seed: int, *, users: int = 2000, items: int = 1200) -> Dataset:
     genre = rng.integers(0, GENRES, items)
     weight = _affinity(user_community, item_community, genre, rng) * _popularity(item_community, rng)
     degree = _user_degrees(user_community, item_community, rng)
-    rows, columns = _drawn(weight, degree, rng)
+    rows, columns = _draw_pairs(weight, degree, rng)
     user_ids, item_ids = _ids("user", users), _ids("item", items)
     pairs = pl.DataFrame({"user": user_ids.gather(rows), "item": item_ids.gather(columns)})
     titles = pl.DataFrame({"item": item_ids, "title": _titles(genre, rng)})
@@ -99,7 +99,7 @@ def _user_degrees(users: Int64, items: Int64, rng: np.random.Generator) -> Int64
     return np.clip(np.round(mean[users] * noise), FEWEST_ITEMS, sizes[users] // 2).astype(np.int64)
 
 
-def _drawn(weight: Float64, degree: Int64, rng: np.random.Generator) -> tuple[Int64, Int64]:
+def _draw_pairs(weight: Float64, degree: Int64, rng: np.random.Generator) -> tuple[Int64, Int64]:
     """(M, N), (M,) -> (E,), (E,): each user's items, without replacement, with chances in proportion to the weights.
 
     The items with the largest log-weight plus Gumbel noise are such a draw.

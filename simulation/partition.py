@@ -15,8 +15,9 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.shard import write_shard
-from client_service.shard.content import SPLITS, matrix, row_numbers
+from client_service.shard import build_shard, save_shard
+from client_service.shard.events import SPLITS
+from client_service.shard.matrices import pair_matrix, row_numbers
 from shared.errors import DataError
 from simulation.datasets import Dataset
 from simulation.groups import METHODS, Groups
@@ -27,7 +28,7 @@ FEWEST = 2  # users and items of a client: less is no graph
 
 
 @dataclass(frozen=True)
-class Counts:
+class PartSizes:
     """Sizes of one client after the cut."""
 
     users: int
@@ -38,13 +39,13 @@ class Counts:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class ClientPart:
     """One client: its users (each with a training item inside it) and its catalogue, ids sorted."""
 
     name: str
     users: pl.Series
     items: pl.Series
-    counts: Counts
+    sizes: PartSizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,13 +55,13 @@ class Partition:
 
     method: str
     seed: int
-    parts: tuple[Part, ...]
+    parts: tuple[ClientPart, ...]
     edges_kept: float
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class _Cut:
+class _LabelledGraph:
     """Training graph, and for each of its users and items the client; -1 for none, no items where they follow users."""
 
     users: pl.Series
@@ -69,7 +70,7 @@ class _Cut:
     groups: Groups
 
 
-def partition(dataset: Dataset, *, clients: int, method: str, seed: int) -> Partition:
+def partition_dataset(dataset: Dataset, *, clients: int, method: str, seed: int) -> Partition:
     """Divide the data set among `clients`.
 
     spectral: users and items together by pivoted-QR spectral clustering, edges between clients dropped; users: users
@@ -81,18 +82,18 @@ def partition(dataset: Dataset, *, clients: int, method: str, seed: int) -> Part
     """
     if method not in METHODS:
         raise DataError(f"partition: expected one of {', '.join(METHODS)}, got {method!r}")
-    train = dataset.interactions.filter(pl.col("split") == "train")
+    train = dataset.events.filter(pl.col("split") == "train")
     users, items = (train[column].unique().sort() for column in ("user", "item"))
     if not 1 <= clients <= len(users) // FEWEST:
         raise DataError(
             f"partition: expected 1 to {len(users) // FEWEST} clients for {len(users)} users, got {clients}"
         )
-    graph = matrix(row_numbers(train["user"], users), row_numbers(train["item"], items), (len(users), len(items)))
-    cut = _Cut(users, items, graph, METHODS[method](graph, clients, seed))
-    members = [_members(cut, client) for client in range(clients)]
-    parts = _named([_part(dataset.interactions, *lists) for lists in members], method)
-    kept = sum(part.counts.train for part in parts)
-    return Partition(method, seed, parts, kept / graph.nnz, _notes(dataset.interactions, parts))
+    graph = pair_matrix(row_numbers(train["user"], users), row_numbers(train["item"], items), (len(users), len(items)))
+    labelled = _LabelledGraph(users, items, graph, METHODS[method](graph, clients, seed))
+    members = [_members(labelled, client) for client in range(clients)]
+    parts = _ordered_parts([_part(dataset.events, *lists) for lists in members], method)
+    kept = sum(part.sizes.train for part in parts)
+    return Partition(method, seed, parts, kept / graph.nnz, _notes(dataset.events, parts))
 
 
 def write_partition(dataset: Dataset, partition: Partition, folder: Path) -> list[Path]:
@@ -109,56 +110,53 @@ def write_partition(dataset: Dataset, partition: Partition, folder: Path) -> lis
         catalogue = pl.DataFrame({"item": part.items})
         if dataset.titles is not None:
             catalogue = catalogue.join(dataset.titles, on="item", how="left")
-        write_shard(
-            folder / part.name, part.name, _inside(dataset.interactions, part.users, part.items), catalogue, notes
-        )
+        events = _events_inside(dataset.events, part.users, part.items)
+        save_shard(folder / part.name, build_shard(part.name, events, catalogue, notes))
     return [folder / part.name for part in partition.parts]
 
 
-def _members(cut: _Cut, client: int) -> tuple[pl.Series, pl.Series]:
+def _members(labelled: _LabelledGraph, client: int) -> tuple[pl.Series, pl.Series]:
     """Users and catalogue of one client. A user whose training items are all elsewhere is nobody's."""
-    rows = np.flatnonzero(cut.groups.users == client)
-    inside = cut.graph[rows]
-    columns = np.flatnonzero(np.bincount(inside.indices, minlength=len(cut.items)))
-    if cut.groups.items is not None:
-        columns = np.flatnonzero(cut.groups.items == client)
+    rows = np.flatnonzero(labelled.groups.users == client)
+    inside = labelled.graph[rows]
+    columns = np.flatnonzero(np.bincount(inside.indices, minlength=len(labelled.items)))
+    if labelled.groups.items is not None:
+        columns = np.flatnonzero(labelled.groups.items == client)
     trained = rows[np.diff(inside[:, columns].indptr) > 0]
-    return cut.users.gather(trained), cut.items.gather(columns)
+    return labelled.users.gather(trained), labelled.items.gather(columns)
 
 
-def _inside(interactions: pl.DataFrame, users: pl.Series, items: pl.Series) -> pl.DataFrame:
-    return interactions.filter(pl.col("user").is_in(users.implode()) & pl.col("item").is_in(items.implode()))
+def _events_inside(events: pl.DataFrame, users: pl.Series, items: pl.Series) -> pl.DataFrame:
+    return events.filter(pl.col("user").is_in(users.implode()) & pl.col("item").is_in(items.implode()))
 
 
-def _part(interactions: pl.DataFrame, users: pl.Series, items: pl.Series) -> Part:
-    found = dict(_inside(interactions, users, items)["split"].value_counts().iter_rows())
-    train, valid, test = (int(found.get(split, 0)) for split in SPLITS)
-    return Part("", users, items, Counts(len(users), len(items), train, valid, test))
+def _part(events: pl.DataFrame, users: pl.Series, items: pl.Series) -> ClientPart:
+    counts = dict(_events_inside(events, users, items)["split"].value_counts().iter_rows())
+    train, valid, test = (int(counts.get(split, 0)) for split in SPLITS)
+    return ClientPart("", users, items, PartSizes(len(users), len(items), train, valid, test))
 
 
-def _named(parts: Sequence[Part], method: str) -> tuple[Part, ...]:
+def _ordered_parts(parts: Sequence[ClientPart], method: str) -> tuple[ClientPart, ...]:
     """The parts from large to small, as client-1, client-2, ...; with leading zeros, so that names sort."""
-    small = [part for part in parts if min(part.counts.users, part.counts.items) < FEWEST]
+    small = [part for part in parts if min(part.sizes.users, part.sizes.items) < FEWEST]
     if small:
-        sizes = ", ".join(f"{part.counts.users} users and {part.counts.items} items" for part in small)
+        sizes = ", ".join(f"{part.sizes.users} users and {part.sizes.items} items" for part in small)
         expected = f"expected at least {FEWEST} users and {FEWEST} items at each of {len(parts)} clients"
         raise DataError(f"partition: {expected} by {method!r}, got {sizes}; fewer clients may do")
     digits = len(str(len(parts)))
-    ordered = sorted(
-        parts, key=lambda part: (-part.counts.train, -part.counts.users, -part.counts.items, part.users[0])
-    )
+    ordered = sorted(parts, key=lambda part: (-part.sizes.train, -part.sizes.users, -part.sizes.items, part.users[0]))
     return tuple(
-        Part(f"client-{number:0{digits}d}", part.users, part.items, part.counts)
+        ClientPart(f"client-{number:0{digits}d}", part.users, part.items, part.sizes)
         for number, part in enumerate(ordered, start=1)
     )
 
 
-def _notes(interactions: pl.DataFrame, parts: Sequence[Part]) -> tuple[str, ...]:
+def _notes(events: pl.DataFrame, parts: Sequence[ClientPart]) -> tuple[str, ...]:
     """What is in no client any more."""
-    whole = dict(interactions["split"].value_counts().iter_rows())
-    lost = {split: whole.get(split, 0) - sum(getattr(part.counts, split) for part in parts) for split in SPLITS}
-    users = interactions["user"].n_unique() - sum(part.counts.users for part in parts)
-    items = interactions["item"].n_unique() - pl.concat([part.items for part in parts]).n_unique()
+    whole = dict(events["split"].value_counts().iter_rows())
+    lost = {split: whole.get(split, 0) - sum(getattr(part.sizes, split) for part in parts) for split in SPLITS}
+    users = events["user"].n_unique() - sum(part.sizes.users for part in parts)
+    items = events["item"].n_unique() - pl.concat([part.items for part in parts]).n_unique()
     counted = [
         (lost["train"], "training pairs between clients dropped"),
         (lost["valid"], "validation pairs outside their user's client dropped"),

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import DataError
-from simulation.datasets import load
-from simulation.generator import generate
-from simulation.partition import Partition, partition, write_partition
+from simulation.datasets import load_dataset
+from simulation.generator import generate_dataset
+from simulation.partition import Partition, partition_dataset, write_partition
 
 SYNTHETIC = "synthetic"
 SUMMARY = "partition.json"
@@ -42,8 +42,8 @@ class Shards:
 
 def cut_shards(data: str, cut: Cut, folder: Path) -> Shards:
     """Read, divide and write a data set; the summary goes beside the shards."""
-    dataset = generate(cut.split_seed) if data == SYNTHETIC else load(Path(data), cut.split_seed)
-    parts = partition(dataset, clients=cut.clients, method=cut.method, seed=cut.number)
+    dataset = generate_dataset(cut.split_seed) if data == SYNTHETIC else load_dataset(Path(data), cut.split_seed)
+    parts = partition_dataset(dataset, clients=cut.clients, method=cut.method, seed=cut.number)
     paths = write_partition(dataset, parts, folder)
     summary = _summary(dataset.name, (*dataset.notes, *parts.notes), parts)
     (folder / SUMMARY).write_text(json.dumps(summary, indent=1), encoding="utf-8")
@@ -51,7 +51,7 @@ def cut_shards(data: str, cut: Cut, folder: Path) -> Shards:
 
 
 def _summary(name: str, notes: Sequence[str], parts: Partition) -> dict[str, Any]:
-    clients = [{"client": part.name, **asdict(part.counts)} for part in parts.parts]
+    clients = [{"client": part.name, **asdict(part.sizes)} for part in parts.parts]
     how = {"method": parts.method, "partition": parts.seed, "edges_kept": parts.edges_kept}
     return {"data": name, **how, "clients": clients, "notes": list(notes)}
 

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from client_service.shard.content import SPLITS
+from client_service.shard.events import SPLIT_TYPE, SPLITS
 
 Int64 = NDArray[np.int64]
 
@@ -14,23 +14,23 @@ HELD_OUT = 10  # one interaction in ten for each of valid and test
 FEWEST = 3  # a user with fewer interactions has none to spare
 
 
-def split_by_user(pairs: pl.DataFrame, seed: int) -> pl.DataFrame:
-    """(user, item) -> (user, item, split): 8:1:1 for each user, at least one of each; under 3 interactions, train only.
+def split_by_user(events: pl.DataFrame, seed: int) -> pl.DataFrame:
+    """The events with another `split`: 8:1:1 for each user, at least one of each; under 3 interactions, train only.
 
     Pairs must be distinct; rows come back sorted by user and item.
     """
-    table, place, size = _shuffled(pairs, seed)
+    table, place, size = _shuffle_by_user(events, seed)
     held_out = np.where(size >= FEWEST, np.maximum(_tenth(size), 1), 0)
     codes = np.where(place < held_out, 2, np.where(place < 2 * held_out, 1, 0))
     return _with_split(table, codes)
 
 
-def split_validation(pairs: pl.DataFrame, seed: int) -> pl.DataFrame:
-    """Training (user, item) -> (user, item, split): a tenth of each user's items, rounded, becomes validation.
+def split_validation(events: pl.DataFrame, seed: int) -> pl.DataFrame:
+    """Training events with another `split`: a tenth of each user's items, rounded, becomes validation.
 
     Every user keeps at least one training item. Pairs must be distinct; rows come back sorted by user and item.
     """
-    table, place, size = _shuffled(pairs, seed)
+    table, place, size = _shuffle_by_user(events, seed)
     return _with_split(table, np.where(place < np.minimum(_tenth(size), size - 1), 1, 0))
 
 
@@ -38,9 +38,9 @@ def _tenth(size: Int64) -> Int64:
     return (size + HELD_OUT // 2) // HELD_OUT
 
 
-def _shuffled(pairs: pl.DataFrame, seed: int) -> tuple[pl.DataFrame, Int64, Int64]:
-    """The pairs sorted, with each row's random place (from 0) among its user's rows and the number of those rows."""
-    table = pairs.select("user", "item").sort("user", "item")
+def _shuffle_by_user(events: pl.DataFrame, seed: int) -> tuple[pl.DataFrame, Int64, Int64]:
+    """The events sorted, with each row's random place (from 0) among its user's rows and the number of those rows."""
+    table = events.sort("user", "item")
     users = table["user"].rle_id().to_numpy().astype(np.int64)
     sizes = np.bincount(users)
     order = np.lexsort((np.random.default_rng(seed).random(len(users)), users))
@@ -50,5 +50,5 @@ def _shuffled(pairs: pl.DataFrame, seed: int) -> tuple[pl.DataFrame, Int64, Int6
 
 
 def _with_split(table: pl.DataFrame, codes: Int64) -> pl.DataFrame:
-    names = pl.Series(SPLITS, dtype=pl.String).gather(codes)
-    return table.with_columns(split=names)
+    """codes (E,): 0 train, 1 valid, 2 test."""
+    return table.with_columns(split=pl.Series(SPLITS, dtype=SPLIT_TYPE).gather(codes))

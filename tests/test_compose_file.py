@@ -25,8 +25,8 @@ from simulation.certificates import write
 from simulation.cli import app
 from simulation.compose_secrets import make_certificate, make_secrets
 from simulation.deployment.compose import MAIN, MOST_SILOS, USERS, compose_files, write_compose
-from simulation.generator import generate
-from simulation.partition import partition
+from simulation.generator import generate_dataset
+from simulation.partition import partition_dataset
 
 ROOT = Path(__file__).parents[1]
 
@@ -126,9 +126,9 @@ def test_the_files_beside_the_main_one_are_called_after_it(tmp_path: Path) -> No
 
 
 def test_the_user_of_the_last_screen_is_one_of_client_1_s() -> None:
-    dataset = generate(0)
+    dataset = generate_dataset(0)
     for silos, user in USERS.items():
-        parts = partition(dataset, clients=silos, method="spectral", seed=0).parts
+        parts = partition_dataset(dataset, clients=silos, method="spectral", seed=0).parts
         assert user in parts[0].users and parts[0].name == "client-1"
         assert f"/v1/users/{user}/" in compose_files(silos)[Path(MAIN)]
 

@@ -14,12 +14,13 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.shard import Shard
-from client_service.shard.content import SPLITS, content_digest, matrix, row_numbers
+from client_service.shard import Shard, shard_of_matrices
+from client_service.shard.events import SPLITS
+from client_service.shard.matrices import pair_matrix, row_numbers
 from shared.errors import DataError
 from shared.method.graph import Float64
-from simulation.datasets import load
-from simulation.generator import generate
+from simulation.datasets import load_dataset
+from simulation.generator import generate_dataset
 from simulation.source import SYNTHETIC
 
 Bool = NDArray[np.bool_]
@@ -71,7 +72,7 @@ class Drawn:
     def train(self, shape: tuple[int, int]) -> sparse.csr_array:
         """The training graph in the population's rows, (M, N)."""
         pairs = self.shard.train.tocoo()
-        return matrix(self.users[pairs.row], self.items[pairs.col], shape)
+        return pair_matrix(self.users[pairs.row], self.items[pairs.col], shape)
 
 
 def two_populations(data: str, config: dict[str, Any]) -> tuple[Population, Population]:
@@ -86,12 +87,12 @@ def two_populations(data: str, config: dict[str, Any]) -> tuple[Population, Popu
 
 def _matrices(data: str, items: int) -> dict[str, sparse.csr_array]:
     """The interactions with the most popular items."""
-    table = (generate(0) if data == SYNTHETIC else load(Path(data), 0)).interactions
+    table = (generate_dataset(0) if data == SYNTHETIC else load_dataset(Path(data), 0)).events
     popular = table.group_by("item").len().sort(["len", "item"], descending=[True, False])["item"].head(items).sort()
     users, kept = table["user"].unique().sort(), table.filter(pl.col("item").is_in(popular.implode()))
     rows, columns = row_numbers(kept["user"], users), row_numbers(kept["item"], popular)
     masks = {split: (kept["split"] == split).to_numpy() for split in SPLITS}
-    return {split: matrix(rows[m], columns[m], (len(users), len(popular))) for split, m in masks.items()}
+    return {split: pair_matrix(rows[m], columns[m], (len(users), len(popular))) for split, m in masks.items()}
 
 
 def _active(train: sparse.csr_array) -> Int64:
@@ -147,10 +148,7 @@ def shard_of(population: Population, draw: Draw) -> Drawn:
     items = np.flatnonzero(sum(pairs.sum(axis=0) for pairs in own.values())).astype(np.int64)
     splits = {split: _sorted(pairs[:, items]) for split, pairs in own.items()}
     ids = [[f"{row:06d}" for row in rows] for rows in (users, items)]
-    digest = content_digest((*ids, None), tuple(splits.values()))
-    train, valid, test = (splits[split] for split in SPLITS)
-    own_ids = (tuple(ids[0]), tuple(ids[1]))
-    shard = Shard("client-1", *own_ids, None, train, valid, test, digest, places=items)
+    shard = shard_of_matrices("client-1", ids[0], ids[1], [splits[split] for split in SPLITS], places=items)
     return Drawn(shard, users, items)
 
 

@@ -16,8 +16,8 @@ import polars as pl
 from benchmarks.harness.plan import Block
 from client_service.shard import read_shard, write_shard
 from shared.errors import DataError, SettingsError
-from simulation.datasets import Dataset, load
-from simulation.generator import generate
+from simulation.datasets import Dataset, load_dataset
+from simulation.generator import generate_dataset
 from simulation.source import Cut, Shards, cut_shards, find_shards
 
 SYNTHETIC = re.compile(r"synthetic(?:-(\d+)x(\d+))?")
@@ -62,15 +62,16 @@ class Cache:
         def write(place: Path) -> None:
             place.mkdir(parents=True, exist_ok=True)
             dataset = self._read(data)
-            without_thin(dataset.interactions, block.fewest).write_parquet(place / f"{name}.parquet")
+            without_thin(dataset.events, block.fewest).write_parquet(place / f"{name}.parquet")
 
         return _once(self.folder / "data" / name, write) / f"{name}.parquet"
 
     def _read(self, data: str) -> Dataset:
         if made := SYNTHETIC.fullmatch(data):
             users, items = made.groups()
-            return generate(SPLIT_SEED, users=int(users), items=int(items)) if users else generate(SPLIT_SEED)
-        return load(self.place(data), SPLIT_SEED)
+            size = {"users": int(users), "items": int(items)} if users else {}
+            return generate_dataset(SPLIT_SEED, **size)
+        return load_dataset(self.place(data), SPLIT_SEED)
 
     def place(self, data: str) -> Path:
         """The folder of a real data set. SettingsError where there is none."""
@@ -100,9 +101,9 @@ def data_folder(given: str | None) -> Path | None:
     return Path(named).resolve() if named else None
 
 
-def without_thin(interactions: pl.DataFrame, fewest: int) -> pl.DataFrame:
+def without_thin(events: pl.DataFrame, fewest: int) -> pl.DataFrame:
     """Users and items with fewer than `fewest` records (of all splits) removed, again and again until none is left."""
-    table = interactions
+    table = events
     while fewest > 1:
         enough = (pl.len().over("user") >= fewest) & (pl.len().over("item") >= fewest)
         kept = table.filter(enough)

@@ -24,7 +24,7 @@ from client_service.learning.spectra import cached_spectrum
 from client_service.participation import kept_model
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
-from client_service.shard.catalogue import placed
+from client_service.shard.catalogue import with_places
 from shared.errors import DataError
 from shared.method.anchor import choose_size
 from shared.method.declaration import Counts
@@ -152,7 +152,7 @@ def _client(one: Figures, report: Figures, outcome: Outcome) -> Figures:
 def _kept(experiment: Experiment, shard: Shard, device: torch.device) -> TopItems:
     """The model that the client's validation data chose."""
     path = next(path for path in experiment.shards if path.name == shard.name)
-    shard = placed(shard, experiment.catalogue, experiment.agreed.catalogue)
+    shard = with_places(shard, experiment.catalogue, experiment.agreed.catalogue)
     served = kept_model(shard, experiment.models_of(path), device)
     if served is None:
         raise DataError(f"{path.name}: expected the kept model of a finished run, got none")

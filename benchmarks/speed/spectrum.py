@@ -17,12 +17,12 @@ from scipy.sparse.linalg import eigsh
 
 from shared.method.graph import interaction_matrix, normalised
 from shared.method.spectrum import low_spectrum
-from simulation.datasets import load
+from simulation.datasets import load_dataset
 
 
 def graph(path: Path) -> sparse.csr_array:
     """All training edges, one graph."""
-    train = load(path, seed=0).interactions.filter(split="train")
+    train = load_dataset(path, seed=0).events.filter(split="train")
     users, items = (train[name].rank("dense").to_numpy().astype(np.int64) - 1 for name in ("user", "item"))
     return interaction_matrix(users, items, (int(users.max()) + 1, int(items.max()) + 1))
 

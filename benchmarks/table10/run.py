@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from client_service.learning.local import LocalTraining, Moment
 from client_service.learning.quality import K
 from client_service.models.start import Filter
 from client_service.serving.recommender import freeze
-from client_service.shard import Shard, read_shard
+from client_service.shard import Shard, read_shard, shard_of_matrices
 from shared.method.graph import interaction_matrix
 from shared.method.settings import MethodSettings, method_settings
 from shared.method.spectrum import low_spectrum
@@ -61,11 +60,16 @@ def loop(shard: Shard, users: Users, recommend: Recommend, iterations: int, seed
     graph = shard.train
     rows = [_figures(0, graph, users, lists=None, taken=0)]
     for iteration in range(1, iterations + 1):
-        lists = _lists(recommend(replace(shard, train=graph), iteration), graph)
+        lists = _lists(recommend(_grown_shard(shard, graph), iteration), graph)
         taken = accepted(lists, users.preference, np.random.default_rng([seed, iteration]))
         graph = _grown(graph, *taken)
         rows.append(_figures(iteration, graph, users, lists, len(taken[0])))
     return rows
+
+
+def _grown_shard(shard: Shard, train: sparse.csr_array) -> Shard:
+    """The shard with another training graph; held-out pairs stay, though users may have taken them meanwhile."""
+    return shard_of_matrices(shard.name, shard.user_ids, shard.item_ids, (train, shard.valid, shard.test))
 
 
 def _lists(top: TopItems, graph: sparse.csr_array) -> Rows:

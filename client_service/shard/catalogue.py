@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from client_service.shard import Shard
-from client_service.shard.content import row_numbers
 from client_service.shard.files import read_bytes
+from client_service.shard.matrices import row_numbers
+from client_service.shard.shard import Shard
 from shared.errors import DataError
 
 
-def placed(shard: Shard, path: Path | None, size: int) -> Shard:
+def with_places(shard: Shard, path: Path | None, size: int) -> Shard:
     """The shard with its items' places in the catalogue of `size` items; as it is where there is no catalogue.
 
     Raises DataError for a list of another length, with repeats, or without an item that the shard has.

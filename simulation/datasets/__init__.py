@@ -1,9 +1,6 @@
-"""A file or folder of interactions, in any of the formats below -> one Dataset with train, valid and test.
-
-LightGCN text, MovieLens .dat and u.data, RecBole .inter, CSV and Parquet; each plain or gzipped.
-"""
+"""A file or folder of interactions, in any of the formats of `formats.py` -> one Dataset with train, valid and test."""
 
 from simulation.datasets.dataset import Dataset
-from simulation.datasets.load import load
+from simulation.datasets.load import load_dataset, read_events, read_titles
 
-__all__ = ["Dataset", "load"]
+__all__ = ["Dataset", "load_dataset", "read_events", "read_titles"]

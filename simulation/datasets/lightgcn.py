@@ -1,4 +1,4 @@
-"""LightGCN text (`user item item ...`, one line a user, whole numbers from 0) -> pairs of user and item."""
+"""LightGCN text (`user item item ...`, one line a user, whole numbers from 0) -> a Table of user and item."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from simulation.datasets.content import content, fault
+from simulation.datasets.tables import Table
 
 Bytes = NDArray[np.uint8]
 Int64 = NDArray[np.int64]
@@ -17,8 +18,8 @@ LONGEST = 18  # digits that always fit an int64
 NEWLINE, RETURN, BLANK, MINUS, ZERO, NINE = (ord(character) for character in "\n\r -09")
 
 
-def read_lightgcn(path: Path) -> pl.DataFrame:
-    """(user, item) strings. A line with a user alone gives no pair.
+def read_lightgcn(path: Path) -> Table:
+    """The pairs, ids as strings. A line with a user alone gives no pair.
 
     Raises DataError with the line of the first character, number or line that does not belong.
     """
@@ -31,7 +32,7 @@ def read_lightgcn(path: Path) -> pl.DataFrame:
     _check_lengths(path, starts, np.flatnonzero(digit & ~np.concatenate([digit[1:], [False]])), line)
     numbers = np.fromstring(data.decode("ascii"), dtype=np.int64, sep=" ")
     _check_lines(path, data.count(b"\n") + 1, line, numbers)
-    return _pairs(numbers, line)
+    return _pair_table(path, numbers, line)
 
 
 def _digits(path: Path, characters: Bytes) -> NDArray[np.bool_]:
@@ -42,17 +43,17 @@ def _digits(path: Path, characters: Bytes) -> NDArray[np.bool_]:
     if other.any():
         position = int(np.argmax(other))
         line = int(np.count_nonzero(characters[:position] == NEWLINE)) + 1
-        raise fault(path, line, _foreign(characters, position))
+        raise fault(path, line, _describe_foreign(characters, position))
     return digit
 
 
-def _foreign(characters: Bytes, position: int) -> str:
-    found = int(characters[position])
-    if found == MINUS:
+def _describe_foreign(characters: Bytes, position: int) -> str:
+    character = int(characters[position])
+    if character == MINUS:
         return "expected ids from 0, got a negative id"
-    if found >= 0x80:
-        return f"expected digits and blanks in UTF-8 text, got byte 0x{found:02x}"
-    return f"expected whole numbers separated by blanks, got the character {chr(found)!r}"
+    if character >= 0x80:
+        return f"expected digits and blanks in UTF-8 text, got byte 0x{character:02x}"
+    return f"expected whole numbers separated by blanks, got the character {chr(character)!r}"
 
 
 def _check_lengths(path: Path, starts: Int64, ends: Int64, line: Int64) -> None:
@@ -73,7 +74,8 @@ def _check_lines(path: Path, count: int, line: Int64, numbers: Int64) -> None:
         raise fault(path, int(again.min()) + 1, "expected one line a user, got a second line of the same user")
 
 
-def _pairs(numbers: Int64, line: Int64) -> pl.DataFrame:
+def _pair_table(path: Path, numbers: Int64, line: Int64) -> Table:
     is_user = np.diff(line, prepend=-1) > 0
-    users = numbers[is_user][line[~is_user]]
-    return pl.DataFrame({"user": users, "item": numbers[~is_user]}).cast(pl.String)
+    columns = {"user": numbers[is_user][line[~is_user]], "item": numbers[~is_user]}
+    strings = {name: pl.Series(values).cast(pl.String) for name, values in columns.items()}
+    return Table(path, strings, pl.Series(line[~is_user] + 1))

@@ -1,9 +1,7 @@
-"""Separated text and Parquet -> named columns of strings, each value with the line it came from."""
+"""Named columns of one file, each row with the line it came from -> checked events and titles."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,112 +9,109 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from client_service.shard.files import parsed_table
-from shared.errors import DataError
-from simulation.datasets.content import content, fault, lines
+from client_service.shard.events import SPLITS
+from client_service.shard.times import TIMES, parse_times
+from simulation.datasets.content import fault
 
 COLUMNS = {
     "user": ("user", "user_id", "userid"),
     "item": ("item", "item_id", "itemid", "movie", "movie_id", "movieid"),
     "split": ("split",),
+    "time": ("time", "timestamp"),
+    "rating": ("rating",),
     "title": ("title", "item_title", "movie_title", "name", "item_name"),
 }
-KNOWN_COLUMNS = frozenset(name for names in COLUMNS.values() for name in names)
-UNIT = "\x1f"  # ASCII's own separator of fields; lists of lists would take polars five times as long
+ID_NAMES = frozenset(name for field in ("user", "item", "split") for name in COLUMNS[field])
+DETAIL_NAMES = frozenset(name for field in ("time", "rating") for name in COLUMNS[field])
 
 
-def _is_title(name: str) -> bool:
+def is_title(name: str) -> bool:
+    """Whether a column of this name may hold titles: "app_name" may."""
     return "title" in name or "name" in name
+
+
+def is_read(name: str) -> bool:
+    """Whether anything is read from a column of this name."""
+    return name in ID_NAMES or name in DETAIL_NAMES or is_title(name)
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Columns of strings under lower-case names; `line` (from 1) says where each row stands in the file."""
+    """Columns under lower-case names: ids, splits and titles as strings, times and ratings as the file has them.
+
+    line: the line (from 1) on which each row stands in the file.
+    """
 
     path: Path
     columns: dict[str, pl.Series]
     line: pl.Series
 
-    def find(self, field: str) -> pl.Series | None:
-        """The column that goes by one of the field's names, if there is one. Titles have many: "app_name" is one."""
+    def events(self) -> pl.DataFrame:
+        """(user, item), and split, time (seconds since 1970 UTC) and rating where the file has such columns.
+
+        Raises DataError with the line of the first value that is missing or of another kind.
+        """
+        optional = {"split": self._splits, "time": self._times, "rating": self._ratings}
+        columns = {name: self._required(name) for name in ("user", "item")}
+        columns |= {name: read(column) for name, read in optional.items() if (column := self._find(name)) is not None}
+        return pl.DataFrame(columns)
+
+    def titles(self) -> pl.DataFrame:
+        """(item, title), with null where there is none."""
+        items, titles = self._required("item"), self._find("title")
+        if titles is None:
+            return items.to_frame("item").with_columns(title=pl.lit(None, dtype=pl.String))
+        return pl.DataFrame({"item": items, "title": titles.replace("", None)})
+
+    def _find(self, field: str) -> pl.Series | None:
+        """The column that goes by one of the field's names, if there is one."""
         names = [name for name in COLUMNS[field] if name in self.columns]
         if field == "title":
-            names += [name for name in self.columns if _is_title(name)]
+            names += [name for name in self.columns if is_title(name)]
         return self.columns[names[0]] if names else None
 
-    def required(self, field: str) -> pl.Series:
-        """The field's values, none of them empty, or a DataError with the line of the first that is."""
-        column = self.find(field)
+    def _required(self, field: str) -> pl.Series:
+        column = self._find(field)
         if column is None:
-            accepted = " or ".join(COLUMNS[field])
-            raise fault(self.path, 1, f"expected a column {accepted}, got other columns")
-        empty = (column.is_null() | (column == "")).fill_null(True)
-        if empty.any():
-            row = empty.arg_max()
-            raise fault(self.path, self.line[row or 0], f"expected a value in the field {field!r}, got none")
+            raise fault(self.path, 1, f"expected a column {' or '.join(COLUMNS[field])}, got other columns")
+        self._refuse((column.is_null() | (column == "")).fill_null(True), f"a value in the field {field!r}, got none")
         return column
 
+    def _splits(self, column: pl.Series) -> pl.Series:
+        self._refuse(~column.is_in(SPLITS).fill_null(False), "train, valid or test in the field 'split'")
+        return column
 
-def separated(path: Path, whole: str, separator: str, names: Sequence[str]) -> Table:
-    """Text without quoting and without a header; `names` are the fields that every line must have."""
-    numbers, records = _plain(whole, separator)
-    return _table(path, names, records, numbers)
+    def _times(self, column: pl.Series) -> pl.Series:
+        seconds, wrong = parse_times(column)
+        self._refuse(wrong, f"{TIMES} in the field 'time', got something else")
+        return seconds
 
+    def _ratings(self, column: pl.Series) -> pl.Series:
+        if column.dtype == pl.String:
+            column = column.replace("", None)
+        ratings = column.cast(pl.Float64, strict=False)
+        wrong = ~column.is_null() & ~ratings.is_finite().fill_null(False)
+        self._refuse(wrong, "a number in the field 'rating', got something else")
+        return ratings
 
-def with_header(path: Path, whole: str, separator: str) -> Table:
-    """Text whose first line names the columns. A RecBole type (`user_id:token`) is cut off."""
-    quoted = separator == "," and '"' in whole
-    numbers, records = _quoted(path, whole) if quoted else _plain(whole, separator)
-    names = [name.strip().partition(":")[0].lower() for name in records[0]]
-    return _table(path, names, records[1:], numbers[1:])
-
-
-def _plain(whole: str, separator: str) -> tuple[pl.Series, pl.Series]:
-    rows = lines(whole)
-    return _counted(len(rows)), pl.Series(rows, dtype=pl.String).str.split(separator)
-
-
-def _counted(count: int) -> pl.Series:
-    return pl.Series(np.arange(1, count + 1))
-
-
-def _quoted(path: Path, whole: str) -> tuple[pl.Series, pl.Series]:
-    """Records that may hold separators and line ends between quotes; each with the line on which it ends."""
-    reader = csv.reader(io.StringIO(whole.rstrip("\r\n"), newline=""), strict=True)
-    numbers, records = [], []
-    try:
-        for record in reader:
-            numbers.append(reader.line_num)
-            records.append(UNIT.join(record))
-    except csv.Error:
-        raise fault(path, reader.line_num, "expected paired quotes, got one misplaced or not closed") from None
-    return pl.Series(numbers), pl.Series(records, dtype=pl.String).str.split(UNIT)
+    def _refuse(self, wrong: pl.Series, expected: str) -> None:
+        """DataError with the line of the first wrong row, where there is one."""
+        if wrong.any():
+            raise fault(self.path, self.line[wrong.arg_max() or 0], f"expected {expected}")
 
 
-def _table(path: Path, names: Sequence[str], fields: pl.Series, line: pl.Series) -> Table:
+def row_lines(count: int, first: int = 1) -> pl.Series:
+    """The lines of `count` rows that stand one beneath the other."""
+    return pl.Series(np.arange(first, first + count))
+
+
+def table_of_fields(path: Path, names: Sequence[str], fields: pl.Series, line: pl.Series) -> Table:
+    """Lists of fields (E,), each as long as `names`, -> their table. Raises DataError for a list of another length."""
     if fields.is_empty():
         raise fault(path, 2, "expected data after the header, got none")
     wrong = fields.list.len() != len(names)
     if wrong.any():
         row = wrong.arg_max() or 0
         raise fault(path, line[row], f"expected {len(names)} fields, got {len(fields[row])}")
-    wanted = [(place, name) for place, name in enumerate(names) if name in KNOWN_COLUMNS or _is_title(name)]
-    columns = {name: fields.list.get(place).str.strip_chars() for place, name in wanted}
-    return Table(path, columns, line)
-
-
-def parquet(path: Path) -> Table:
-    """A Parquet file; its "line" is the row. Ids may be integers."""
-    table = parsed_table(path, content(path))
-    if table.is_empty():
-        raise fault(path, 1, "expected data, got a table without rows")
-    columns = {name.lower(): _strings(path, table[name]) for name in table.columns if name.lower() in KNOWN_COLUMNS}
-    texts = [name for name in table.columns if table.schema[name] == pl.String and _is_title(name.lower())]
-    columns |= {name.lower(): table[name] for name in texts}
-    return Table(path, columns, _counted(len(table)))
-
-
-def _strings(path: Path, column: pl.Series) -> pl.Series:
-    if not (column.dtype.is_integer() or column.dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null)):
-        raise DataError(f"{path}: expected strings or integers in column {column.name!r}, got {column.dtype}")
-    return column.cast(pl.String)
+    wanted = [(place, name) for place, name in enumerate(names) if is_read(name)]
+    return Table(path, {name: fields.list.get(place).str.strip_chars() for place, name in wanted}, line)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from client_service.shard import INTERACTIONS, read_shard, write_shard
-from client_service.shard.files import read_table
+from client_service.shard import build_shard, read_shard, save_shard
 
 
 def without_test(shards: Sequence[Path], folder: Path) -> tuple[Path, ...]:
@@ -22,7 +21,7 @@ def without_test(shards: Sequence[Path], folder: Path) -> tuple[Path, ...]:
 
 def _written(path: Path, blind: Path) -> Path:
     shard = read_shard(path)
-    interactions = read_table(path / INTERACTIONS).filter(pl.col("split").cast(pl.String) != "test")
-    items = pl.DataFrame({"item": shard.item_ids}, schema={"item": pl.String})
-    write_shard(blind, shard.name, interactions, items, ("test pairs left out",))
+    events = shard.events_with_ids().filter(pl.col("split") != "test")
+    items = shard.items_with_ids().select("item")
+    save_shard(blind, build_shard(shard.name, events, items, ("test pairs left out",)))
     return blind

@@ -15,7 +15,7 @@ from benchmarks.harness.special import run_alone
 from benchmarks.table10.behaviour import Users, accepted, jaccard, most_alike, users_of
 from benchmarks.table10.run import _recommenders, check, loop, render
 from client_service.learning.evaluate import K, ranked_by
-from client_service.shard import Shard
+from client_service.shard import Shard, shard_of_matrices
 
 
 def matrix(rows: list[list[int]]) -> sparse.csr_array:
@@ -26,7 +26,7 @@ def matrix(rows: list[list[int]]) -> sparse.csr_array:
 
 def shard_of(train: list[list[int]], valid: list[list[int]], test: list[list[int]]) -> Shard:
     users, items = (tuple(str(one) for one in range(size)) for size in np.shape(train))
-    return Shard("client-1", users, items, None, matrix(train), matrix(valid), matrix(test), digest="0" * 64)
+    return shard_of_matrices("client-1", users, items, (matrix(train), matrix(valid), matrix(test)))
 
 
 @pytest.fixture

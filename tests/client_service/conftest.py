@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from client_service.shard import Shard
+from client_service.shard import Shard, shard_of_matrices
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def shard_of() -> Callable[..., Shard]:
         parts = [whole, *(np.zeros_like(whole) if part is None else part for part in (valid, test))]
         matrices = [sparse.csr_array(np.asarray(part, dtype=np.float64)) for part in parts]
         users, items = (tuple(f"{kind}{row}" for row in range(n)) for kind, n in zip("ui", whole.shape, strict=True))
-        return Shard("shop", users, items, None, *matrices, digest="0123456789abcdef" * 4)
+        return shard_of_matrices("shop", users, items, matrices)
 
     return shard
 

@@ -181,7 +181,7 @@ def test_noise_is_the_same_again_and_another_for_another_round_purpose_or_shard(
     first, again, other = (mine.generator(p).normal() for p in ("a", "a", "b"))
     mine.moment = Moment(round=2, rounds=9, seed=0)
     later = mine.generator("a").normal()
-    mine.shard = replace(mine.shard, digest="f" * 64)
+    mine.shard = replace(mine.shard, titles=("another",) * 40)
     assert first == again and len({first, other, later, mine.generator("a").normal()}) == 4
 
 

@@ -100,12 +100,16 @@ def test_users_without_a_training_item_and_repeated_pairs_are_dropped_and_counte
     )
     head = write_shard(tmp_path, "shop", pl.concat([INTERACTIONS, extra]), None)
     assert (head.users, head.train, head.test) == (2, 3, 1)
-    assert head.notes == ("2 repeated pairs dropped", "1 users without a training item dropped")
+    assert head.notes == (
+        "1 duplicate pairs dropped",
+        "1 pairs in more than one split kept in the first only",
+        "1 users without a training item dropped, with their 1 pairs",
+    )
 
 
 def test_interactions_alone_are_a_shard_named_after_the_folder(tmp_path: Path) -> None:
     shard = read_shard(own(tmp_path / "hospital", INTERACTIONS))
-    assert (shard.name, shard.titles, shard.head.items) == ("hospital", None, 3)
+    assert (shard.name, shard.titles, len(shard.item_ids)) == ("hospital", None, 3)
 
 
 def test_integer_ids_become_strings(tmp_path: Path) -> None:
@@ -117,7 +121,7 @@ def test_integer_ids_become_strings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"format": "lpsfed-shard/2"}, ("shard.json", "'lpsfed-shard/1'", "'lpsfed-shard/2'")),
+        ({"format": "lpsfed-shard/3"}, ("shard.json", "'lpsfed-shard/1'", "'lpsfed-shard/3'")),
         ({"users": 3}, ("shard.json", "expected users 3", "have 2")),
         ({"items": 5}, ("expected items 5", "have 4")),
         ({"train": 2}, ("expected train 2", "have 3")),

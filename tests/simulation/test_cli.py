@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from shared.errors import FederationError
 from simulation.cli import app
-from simulation.generator import generate
+from simulation.generator import generate_dataset
 
 SMALL = ("--set", "width=8", "--set", "cutoff=16", "--set", "batch_size=256")
 FIGURES = "strategy seed rounds edges_kept client_mean user_mean clients floors bytes_up bytes_down seconds digest"
@@ -36,7 +36,7 @@ def failing(*arguments: str) -> tuple[int, str]:
 def ratings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small data set as a CSV of pairs."""
     path = tmp_path_factory.mktemp("data") / "ratings.csv"
-    generate(0, users=240, items=160).interactions.select("user", "item").write_csv(path)
+    generate_dataset(0, users=240, items=160).events.select("user", "item").write_csv(path)
     return path
 
 

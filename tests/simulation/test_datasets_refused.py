@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.errors import DataError
-from simulation.datasets import load
+from simulation.datasets import load_dataset
 
 Write = Callable[..., Path]
 
@@ -33,7 +33,7 @@ def write(tmp_path: Path) -> Write:
 def refused(path: Path, *words: str) -> str:
     """The message with which `path` is refused: it has all the words."""
     with pytest.raises(DataError) as raised:
-        load(path, seed=0)
+        load_dataset(path, seed=0)
     message = str(raised.value)
     assert [word for word in words if word not in message] == [], message
     return message
@@ -144,9 +144,9 @@ def test_two_files_of_titles_are_refused(write: Write) -> None:
     refused(write("movies.csv", "item,title\n2,Two\n"), "one file of titles", "items.csv, movies.csv")
 
 
-def test_nothing_left_to_train_on_is_refused(write: Write) -> None:
+def test_nothing_left_to_train_on_is_refused(write: Write, tmp_path: Path) -> None:
     write("train.txt", "0\n1\n")
-    refused(write("test.txt", "0 1\n"), "at least one user with a training item")
+    refused(write("test.txt", "0 1\n"), str(tmp_path), "at least one training interaction")
 
 
 @given(
@@ -161,6 +161,6 @@ def test_no_content_raises_anything_but_a_data_error(name: str, pieces: list[byt
         path = Path(folder) / name
         path.write_bytes(b"".join(pieces))
         try:
-            assert not load(path, seed=0).interactions.is_empty()
+            assert not load_dataset(path, seed=0).events.is_empty()
         except DataError as error:
             assert name in str(error)

@@ -13,13 +13,13 @@ from shared.errors import DataError
 from shared.method.graph import Float64, degrees
 from shared.method.spectrum import low_spectrum
 from simulation.datasets import Dataset
-from simulation.generator import COMMUNITIES, generate
-from simulation.partition import partition, write_partition
+from simulation.generator import COMMUNITIES, generate_dataset
+from simulation.partition import partition_dataset, write_partition
 
 
 @pytest.fixture(scope="module")
 def dataset() -> Dataset:
-    return generate(0)
+    return generate_dataset(0)
 
 
 def recall(scores: Float64, shard: Shard) -> float:
@@ -39,18 +39,18 @@ def low_pass(shard: Shard) -> Float64:
 
 
 def test_the_size_is_as_asked_and_every_user_is_there(dataset: Dataset) -> None:
-    assert 50_000 < len(dataset.interactions) < 80_000
-    assert dataset.interactions["user"].n_unique() == 2000
-    assert 1150 <= dataset.interactions["item"].n_unique() <= 1200
-    assert dataset.interactions["user"].min() == "user-00001"
-    assert set(dataset.interactions["split"]) == {"train", "valid", "test"}
+    assert 50_000 < len(dataset.events) < 80_000
+    assert dataset.events["user"].n_unique() == 2000
+    assert 1150 <= dataset.events["item"].n_unique() <= 1200
+    assert dataset.events["user"].min() == "user-00001"
+    assert set(dataset.events["split"]) == {"train", "valid", "test"}
 
 
 def test_the_seed_decides_everything(dataset: Dataset) -> None:
-    again, other = generate(0), generate(1)
+    again, other = generate_dataset(0), generate_dataset(1)
     assert dataset.titles is not None and again.titles is not None
-    assert again.interactions.equals(dataset.interactions) and again.titles.equals(dataset.titles)
-    assert not other.interactions.equals(dataset.interactions)
+    assert again.events.equals(dataset.events) and again.titles.equals(dataset.titles)
+    assert not other.events.equals(dataset.events)
 
 
 def test_every_item_has_a_title_that_names_its_genre(dataset: Dataset) -> None:
@@ -60,13 +60,13 @@ def test_every_item_has_a_title_that_names_its_genre(dataset: Dataset) -> None:
 
 
 def test_few_items_have_most_interactions(dataset: Dataset) -> None:
-    counts = dataset.interactions["item"].value_counts()["count"].sort(descending=True).to_list()
+    counts = dataset.events["item"].value_counts()["count"].sort(descending=True).to_list()
     assert sum(counts[:120]) > 0.3 * sum(counts)
 
 
 def test_communities_are_found_and_in_each_a_filter_beats_popularity(dataset: Dataset, tmp_path: Path) -> None:
-    result = partition(dataset, clients=len(COMMUNITIES), method="spectral", seed=0)
-    shares = sorted((part.counts.users / 2000 for part in result.parts), reverse=True)
+    result = partition_dataset(dataset, clients=len(COMMUNITIES), method="spectral", seed=0)
+    shares = sorted((part.sizes.users / 2000 for part in result.parts), reverse=True)
     assert shares == pytest.approx([community.users for community in COMMUNITIES], abs=0.01)
     assert result.edges_kept > 0.8
     for folder in write_partition(dataset, result, tmp_path):
@@ -76,13 +76,13 @@ def test_communities_are_found_and_in_each_a_filter_beats_popularity(dataset: Da
 
 
 def test_communities_differ_in_density(dataset: Dataset) -> None:
-    parts = partition(dataset, clients=len(COMMUNITIES), method="spectral", seed=0).parts
-    density = [part.counts.train / part.counts.users / part.counts.items for part in parts]
+    parts = partition_dataset(dataset, clients=len(COMMUNITIES), method="spectral", seed=0).parts
+    density = [part.sizes.train / part.sizes.users / part.sizes.items for part in parts]
     assert max(density) > 3 * min(density)
 
 
 def test_a_smaller_data_set_keeps_the_promise_of_distinct_pairs() -> None:
-    small = generate(5, users=60, items=50).interactions
+    small = generate_dataset(5, users=60, items=50).events
     assert small["user"].n_unique() == 60
     assert len(small) == len(small.unique(["user", "item"]))
     assert small.filter(pl.col("split") == "train")["user"].n_unique() == 60
@@ -91,4 +91,4 @@ def test_a_smaller_data_set_keeps_the_promise_of_distinct_pairs() -> None:
 @pytest.mark.parametrize(("users", "items"), [(10, 1200), (2000, 0), (100_000, 100_000)])
 def test_an_impossible_size_is_refused(users: int, items: int) -> None:
     with pytest.raises(DataError, match=f"got {users} users and {items} items"):
-        generate(0, users=users, items=items)
+        generate_dataset(0, users=users, items=items)

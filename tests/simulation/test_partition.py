@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from client_service.shard import read_shard
 from shared.errors import DataError
-from simulation.datasets import Dataset, load
-from simulation.generator import generate
+from simulation.datasets import Dataset, load_dataset
+from simulation.generator import generate_dataset
 from simulation.groups import METHODS, Groups
-from simulation.partition import Partition, partition, write_partition
+from simulation.partition import Partition, partition_dataset, write_partition
 
 DATA = Path(os.environ.get("LPSFED_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
@@ -50,13 +50,13 @@ def members(result: Partition) -> set[tuple[tuple[str, ...], tuple[str, ...]]]:
 
 
 def test_two_circles_are_told_apart_and_the_edge_between_them_is_dropped() -> None:
-    result = partition(TWO_CIRCLES, clients=2, method="spectral", seed=0)
+    result = partition_dataset(TWO_CIRCLES, clients=2, method="spectral", seed=0)
     assert [(part.name, [*part.users], [*part.items]) for part in result.parts] == [
         ("client-1", ["a", "b", "c"], ["1", "2", "3"]),
         ("client-2", ["d", "e"], ["4", "5"]),
     ]
     assert result.edges_kept == 12 / 13
-    first, second = (part.counts for part in result.parts)
+    first, second = (part.sizes for part in result.parts)
     assert (first.train, first.valid, first.test) == (8, 1, 0)
     assert (second.train, second.valid, second.test) == (4, 0, 0)
     assert result.notes == (
@@ -68,7 +68,7 @@ def test_two_circles_are_told_apart_and_the_edge_between_them_is_dropped() -> No
 
 @pytest.mark.parametrize("method", ["users", "interconnected"])
 def test_where_users_alone_are_divided_every_edge_stays_and_items_live_twice(method: str) -> None:
-    result = partition(TWO_CIRCLES, clients=2, method=method, seed=0)
+    result = partition_dataset(TWO_CIRCLES, clients=2, method=method, seed=0)
     assert members(result) == {(("a", "b", "c"), ("1", "2", "3", "4")), (("d", "e"), ("4", "5"))}
     assert result.edges_kept == 1.0
 
@@ -76,7 +76,7 @@ def test_where_users_alone_are_divided_every_edge_stays_and_items_live_twice(met
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_planted_blocks_of_different_size_are_found_by_both_variants(seed: int) -> None:
     users, items, dataset = planted([(300, 60), (60, 90), (40, 30), (90, 300)])
-    result = partition(dataset, clients=4, method="spectral", seed=seed)
+    result = partition_dataset(dataset, clients=4, method="spectral", seed=seed)
     expected = {
         (
             tuple(f"{row:03d}" for row in np.flatnonzero(users == block)),
@@ -89,44 +89,44 @@ def test_planted_blocks_of_different_size_are_found_by_both_variants(seed: int) 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_repeatable_ignores_the_order_of_rows_and_counts_right(method: str) -> None:
-    dataset = generate(3, users=400, items=300)
-    shuffled = Dataset("other", dataset.interactions.sample(fraction=1.0, shuffle=True, seed=1), None)
-    result = partition(dataset, clients=3, method=method, seed=4)
-    again = partition(shuffled, clients=3, method=method, seed=4)
+    dataset = generate_dataset(3, users=400, items=300)
+    shuffled = Dataset("other", dataset.events.sample(fraction=1.0, shuffle=True, seed=1), None)
+    result = partition_dataset(dataset, clients=3, method=method, seed=4)
+    again = partition_dataset(shuffled, clients=3, method=method, seed=4)
     assert members(result) == members(again) and result.edges_kept == again.edges_kept
     inside = [
-        dataset.interactions.filter(pl.col("user").is_in([*part.users]) & pl.col("item").is_in([*part.items]))
+        dataset.events.filter(pl.col("user").is_in([*part.users]) & pl.col("item").is_in([*part.items]))
         for part in result.parts
     ]
-    assert [part.counts.train for part in result.parts] == [len(t.filter(pl.col("split") == "train")) for t in inside]
-    assert [part.counts.test for part in result.parts] == [len(t.filter(pl.col("split") == "test")) for t in inside]
-    total = len(dataset.interactions.filter(pl.col("split") == "train"))
-    assert result.edges_kept == sum(part.counts.train for part in result.parts) / total
+    assert [part.sizes.train for part in result.parts] == [len(t.filter(pl.col("split") == "train")) for t in inside]
+    assert [part.sizes.test for part in result.parts] == [len(t.filter(pl.col("split") == "test")) for t in inside]
+    total = len(dataset.events.filter(pl.col("split") == "train"))
+    assert result.edges_kept == sum(part.sizes.train for part in result.parts) / total
     assert (result.edges_kept == 1.0) == (method not in ("spectral", "ego"))
     everybody = [user for part in result.parts for user in part.users]
     assert len(everybody) == len(set(everybody))
-    sizes = [part.counts.train for part in result.parts]
+    sizes = [part.sizes.train for part in result.parts]
     assert sizes == sorted(sizes, reverse=True)
 
 
 def test_a_seed_changes_random_and_ego_groups() -> None:
-    dataset = generate(3, users=400, items=300)
+    dataset = generate_dataset(3, users=400, items=300)
     for method in ("random", "ego"):
-        first, second = (partition(dataset, clients=3, method=method, seed=seed) for seed in (0, 1))
+        first, second = (partition_dataset(dataset, clients=3, method=method, seed=seed) for seed in (0, 1))
         assert members(first) != members(second)
 
 
 def test_random_groups_are_of_equal_size() -> None:
-    result = partition(generate(0, users=403, items=300), clients=4, method="random", seed=0)
-    assert sorted(part.counts.users for part in result.parts) == [100, 101, 101, 101]
+    result = partition_dataset(generate_dataset(0, users=403, items=300), clients=4, method="random", seed=0)
+    assert sorted(part.sizes.users for part in result.parts) == [100, 101, 101, 101]
 
 
 def test_users_whom_no_ego_reaches_are_dropped_and_counted() -> None:
     lonely = pl.DataFrame({"user": ["x", "y", "y"], "item": ["8", "8", "9"], "split": ["train"] * 3})
-    dataset = Dataset("islands", pl.concat([TWO_CIRCLES.interactions, lonely]), None)
-    results = [partition(dataset, clients=1, method="ego", seed=seed) for seed in range(8)]
-    assert {part.counts.users for result in results for part in result.parts} == {2, 5}
-    reached = next(result for result in results if result.parts[0].counts.users == 5)
+    dataset = Dataset("islands", pl.concat([TWO_CIRCLES.events, lonely]), None)
+    results = [partition_dataset(dataset, clients=1, method="ego", seed=seed) for seed in range(8)]
+    assert {part.sizes.users for result in results for part in result.parts} == {2, 5}
+    reached = next(result for result in results if result.parts[0].sizes.users == 5)
     assert "2 users without a training item inside a client dropped" in reached.notes
 
 
@@ -134,17 +134,17 @@ def test_users_left_without_an_item_by_the_cut_are_dropped_and_counted(monkeypat
     # a and b belong to the first client, whose items are 1 and 2; of the second client's 3 and 4, e has only 4, and a
     # sixth user f, who has nothing but 1, is there too.
     lonely = pl.DataFrame({"user": ["f", "f"], "item": ["1", "4"], "split": ["train", "test"]})
-    dataset = Dataset("circles", pl.concat([TWO_CIRCLES.interactions, lonely]), None)
+    dataset = Dataset("circles", pl.concat([TWO_CIRCLES.events, lonely]), None)
     divided = Groups(np.array([0, 0, 1, 1, 1, 1]), np.array([0, 0, 1, 1, -1]))
     monkeypatch.setitem(METHODS, "random", lambda *_: divided)
-    result = partition(dataset, clients=2, method="random", seed=0)
+    result = partition_dataset(dataset, clients=2, method="random", seed=0)
     assert members(result) == {(("a", "b"), ("1", "2")), (("c", "d", "e"), ("3", "4"))}
     assert result.edges_kept == 8 / 14
     assert "1 users without a training item inside a client dropped" in result.notes
 
 
 def test_shards_are_written_and_read_back(tmp_path: Path) -> None:
-    result = partition(TWO_CIRCLES, clients=2, method="spectral", seed=0)
+    result = partition_dataset(TWO_CIRCLES, clients=2, method="spectral", seed=0)
     folders = write_partition(TWO_CIRCLES, result, tmp_path)
     assert folders == [tmp_path / "client-1", tmp_path / "client-2"]
     shard = read_shard(folders[0])
@@ -155,21 +155,21 @@ def test_shards_are_written_and_read_back(tmp_path: Path) -> None:
 
 
 def test_shards_of_an_earlier_partition_are_not_mixed_with_new_ones(tmp_path: Path) -> None:
-    write_partition(TWO_CIRCLES, partition(TWO_CIRCLES, clients=2, method="spectral", seed=0), tmp_path)
-    whole = partition(TWO_CIRCLES, clients=1, method="spectral", seed=0)
+    write_partition(TWO_CIRCLES, partition_dataset(TWO_CIRCLES, clients=2, method="spectral", seed=0), tmp_path)
+    whole = partition_dataset(TWO_CIRCLES, clients=1, method="spectral", seed=0)
     with pytest.raises(DataError, match="1 new ones, got also client-2"):
         write_partition(TWO_CIRCLES, whole, tmp_path)
 
 
 def test_ten_clients_and_more_have_names_that_sort(tmp_path: Path) -> None:
-    dataset = generate(0, users=400, items=300)
-    folders = write_partition(dataset, partition(dataset, clients=10, method="random", seed=0), tmp_path)
+    dataset = generate_dataset(0, users=400, items=300)
+    folders = write_partition(dataset, partition_dataset(dataset, clients=10, method="random", seed=0), tmp_path)
     assert [folder.name for folder in folders] == [f"client-{number:02d}" for number in range(1, 11)]
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_one_client_has_everything_with_a_training_item(method: str) -> None:
-    result = partition(TWO_CIRCLES, clients=1, method=method, seed=0)
+    result = partition_dataset(TWO_CIRCLES, clients=1, method=method, seed=0)
     assert members(result) == {(tuple("abcde"), tuple("12345"))}
     assert result.edges_kept == 1.0
 
@@ -185,23 +185,23 @@ def test_one_client_has_everything_with_a_training_item(method: str) -> None:
 )
 def test_impossible_requests_say_what_was_expected(clients: int, method: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        partition(TWO_CIRCLES, clients=clients, method=method, seed=0)
+        partition_dataset(TWO_CIRCLES, clients=clients, method=method, seed=0)
 
 
 def test_more_clients_than_eigenvectors_or_communities_are_refused() -> None:
     pairs = [(f"u{user}", f"i{item}") for user in range(8) for item in range(3)]
     full = pl.DataFrame(pairs, schema=["user", "item"], orient="row").with_columns(split=pl.lit("train"))
     with pytest.raises(DataError, match="at most 2 clients for 8 users and 3 items, got 4"):
-        partition(Dataset("full", full, None), clients=4, method="spectral", seed=0)
+        partition_dataset(Dataset("full", full, None), clients=4, method="spectral", seed=0)
     with pytest.raises(DataError, match="at least 2 users and 2 items at each of 2 clients by 'spectral', got"):
-        partition(Dataset("full", full, None), clients=2, method="spectral", seed=0)
+        partition_dataset(Dataset("full", full, None), clients=2, method="spectral", seed=0)
 
 
 @pytest.mark.data
 @pytest.mark.skipif(not (DATA / "ml-1m").is_dir(), reason="real data not at hand")
 def test_movielens_is_divided_as_measured_before() -> None:
-    result = partition(load(DATA / "ml-1m", seed=0), clients=4, method="spectral", seed=0)
-    sizes = [(part.counts.users, part.counts.items) for part in result.parts]
+    result = partition_dataset(load_dataset(DATA / "ml-1m", seed=0), clients=4, method="spectral", seed=0)
+    sizes = [(part.sizes.users, part.sizes.items) for part in result.parts]
     assert sizes == [(1189, 1077), (1494, 639), (1409, 849), (1915, 478)]
     assert result.edges_kept == pytest.approx(0.4522, abs=1e-3)
     assert "15 users without a training item inside a client dropped" in result.notes
@@ -210,5 +210,7 @@ def test_movielens_is_divided_as_measured_before() -> None:
 @pytest.mark.data
 @pytest.mark.skipif(not (DATA / "gowalla").is_dir(), reason="real data not at hand")
 def test_gowalla_loses_little() -> None:
-    dataset = load(DATA / "gowalla", seed=0)
-    assert partition(dataset, clients=4, method="spectral", seed=0).edges_kept == pytest.approx(0.984, abs=0.005)
+    dataset = load_dataset(DATA / "gowalla", seed=0)
+    assert partition_dataset(dataset, clients=4, method="spectral", seed=0).edges_kept == pytest.approx(
+        0.984, abs=0.005
+    )

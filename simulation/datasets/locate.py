@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 from shared.errors import DataError
 from simulation.datasets.content import kind, stem
 from simulation.datasets.dataset import WHOLE, ordered_splits
+from simulation.datasets.formats import FORMATS, READ
 
-READ = "LightGCN .txt, MovieLens .dat and u.data, RecBole .inter, .csv, .parquet, each plain or .gz"
-KINDS = ("txt", "dat", "data", "inter", "csv", "parquet")
 SPLIT_NAMES = {"train": "train", "valid": "valid", "validation": "valid", "val": "valid", "test": "test"}
-NAMED = ("ratings.dat", "u.data", "ratings.csv", "ratings.parquet", "interactions.csv", "interactions.parquet")
 ASIDE = ("items", "movies", "users", "user", "item", "links", "tags", "readme", "license", "licence")
-TITLES = {"dat": ("movies.dat",), "data": ("u.item",), "csv": ("items.csv", "items.parquet", "movies.csv")}
 
 
 @dataclass(frozen=True)
-class Source:
-    """files: split (or `WHOLE`) -> file, in order of precedence."""
+class Files:
+    """interactions: split (or `WHOLE`) -> file, in order of precedence. titles: the file of titles, if there is one."""
 
     name: str
-    files: Mapping[str, Path]
+    interactions: Mapping[str, Path]
     titles: Path | None
 
 
-def locate(path: Path) -> Source:
-    """The interactions at `path`: a file, which is then split, or a folder with one file or with train and test files.
+def locate_files(path: Path) -> Files:
+    """The files at `path`: one file, which is then split, or a folder with one file or with train and test files.
 
     Raises DataError for a missing path, an unknown format, and a folder with no or several candidates.
     """
@@ -36,10 +34,16 @@ def locate(path: Path) -> Source:
         raise DataError(f"{path}: expected a file or a folder, got nothing there")
     if path.is_dir():
         files = _only(path, _candidates(_listed(path)))
-        return Source(path.resolve().name, files, _titles(path, next(iter(files.values()))))
-    if kind(path) not in KINDS:
+        return Files(path.resolve().name, files, _title_file(path, next(iter(files.values()))))
+    require_format(path)
+    return Files(stem(path), {WHOLE: path}, _title_file(path.parent, path))
+
+
+def require_format(path: Path) -> str:
+    """The extension that names the file's format. Raises DataError for one that is not read."""
+    if kind(path) not in FORMATS:
         raise DataError(f"{path}: expected {READ}, got the extension {kind(path)!r}")
-    return Source(stem(path), {WHOLE: path}, _titles(path.parent, path))
+    return kind(path)
 
 
 def _listed(folder: Path) -> list[Path]:
@@ -53,24 +57,24 @@ def _only(folder: Path, candidates: list[dict[str, Path]]) -> dict[str, Path]:
     if not candidates:
         raise DataError(f"{folder}: expected one of {READ}, got no such file")
     if len(candidates) > 1:
-        found = "; ".join(", ".join(file.name for file in files.values()) for files in candidates)
-        raise DataError(f"{folder}: expected one data set, got {len(candidates)}: {found}")
+        names = "; ".join(", ".join(file.name for file in files.values()) for files in candidates)
+        raise DataError(f"{folder}: expected one data set, got {len(candidates)}: {names}")
     return ordered_splits(candidates[0], folder)
 
 
 def _candidates(files: list[Path]) -> list[dict[str, Path]]:
     """Groups of train, valid and test files and well-known single files; without those, any file it could be."""
     groups: dict[tuple[str, str], dict[str, Path]] = {}
-    named, others = [], []
-    for file in (file for file in files if kind(file) in KINDS):
+    known, others = [], []
+    for file in (file for file in files if kind(file) in FORMATS):
         prefix, _, last = stem(file).rpartition(".")
         if last in SPLIT_NAMES:
             _put(groups.setdefault((prefix, kind(file)), {}), SPLIT_NAMES[last], file)
-        elif kind(file) == "inter" or file.name.removesuffix(".gz") in NAMED:
-            named.append({WHOLE: file})
+        elif any(fnmatch(stem(file), known_stem) for known_stem in FORMATS[kind(file)].stems):
+            known.append({WHOLE: file})
         elif stem(file).lower() not in ASIDE:
             others.append({WHOLE: file})
-    return [*groups.values(), *named] or others
+    return [*groups.values(), *known] or others
 
 
 def _put(group: dict[str, Path], split: str, file: Path) -> None:
@@ -79,16 +83,12 @@ def _put(group: dict[str, Path], split: str, file: Path) -> None:
     group[split] = file
 
 
-def _titles(folder: Path, interactions: Path) -> Path | None:
-    """The file of titles that uses the same item ids. Ids of LightGCN text are renumbered, so that MovieLens' own
-    movies.dat beside it would give wrong titles: only items.csv and the like count there."""
-    form = kind(interactions)
-    names: Iterable[str] = TITLES.get(form, TITLES["csv"])
-    if form == "inter":
-        base = stem(interactions)
-        prefix, _, last = base.rpartition(".")
-        names = (f"{prefix if last in SPLIT_NAMES else base}.item",)
-    found = [folder / f"{name}{end}" for name in names for end in ("", ".gz") if (folder / f"{name}{end}").is_file()]
-    if len(found) > 1:
-        raise DataError(f"{folder}: expected one file of titles, got {', '.join(file.name for file in found)}")
-    return found[0] if found else None
+def _title_file(folder: Path, interactions: Path) -> Path | None:
+    """The one file of titles that uses the same item ids."""
+    prefix, _, last = stem(interactions).rpartition(".")
+    own = prefix if last in SPLIT_NAMES else stem(interactions)
+    names = [name.format(stem=own) for name in FORMATS[kind(interactions)].titles]
+    files = [folder / f"{name}{end}" for name in names for end in ("", ".gz") if (folder / f"{name}{end}").is_file()]
+    if len(files) > 1:
+        raise DataError(f"{folder}: expected one file of titles, got {', '.join(file.name for file in files)}")
+    return files[0] if files else None

@@ -1,0 +1,42 @@
+"""A shard's content -> the digests that stand for it, in hexadecimal."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+from scipy import sparse
+
+NO_TIME = np.iinfo(np.int64).min  # stands for a time that is not known
+
+
+def content_digest(ids: Sequence[Sequence[str | None] | None], matrices: Sequence[sparse.csr_array]) -> str:
+    """sha256 over users, items, titles and the three matrices. The order of rows in the files and the shard's name do
+    not count: the digest keys what is computed from the content."""
+    digest = hashlib.sha256()
+    for part in ids:
+        digest.update(json.dumps(part).encode() + b"\n")
+    for pairs in matrices:
+        digest.update(pairs.indptr.astype("<i8").tobytes())
+        digest.update(pairs.indices.astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
+def table_digest(content: str, tables: Sequence[pl.DataFrame]) -> str:
+    """sha256 over another digest and the columns of `tables`, each with its name; rows in the order they have."""
+    digest = hashlib.sha256(content.encode())
+    for column in (column for table in tables for column in table.get_columns()):
+        digest.update(json.dumps(column.name).encode() + b"\n" + _column_bytes(column) + b"\n")
+    return digest.hexdigest()
+
+
+def _column_bytes(column: pl.Series) -> bytes:
+    """The same for the same values, whatever width of number a file keeps them in."""
+    if column.dtype == pl.String:
+        return json.dumps(column.to_list()).encode()
+    if column.dtype.is_integer():
+        return column.cast(pl.Int64).fill_null(NO_TIME).to_numpy().astype("<i8").tobytes()
+    return column.cast(pl.Float64).fill_null(float("nan")).to_numpy().astype("<f8").tobytes()

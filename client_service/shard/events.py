@@ -1,0 +1,98 @@
+"""A table of interactions as it came -> events: columns checked, and each (user, item) pair once.
+
+An event is one interaction: user, item, split, and where it is known its time (whole seconds since 1970, UTC) and its
+rating. Pairs are cleaned here and nowhere else. No message contains an id.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from client_service.shard.times import TIMES, parse_times
+from shared.errors import DataError
+
+SPLITS = ("train", "valid", "test")  # in order of precedence: a pair in two splits stays in the first
+SPLIT_TYPE = pl.Enum(SPLITS)
+DETAILS = ("time", "rating")  # the columns that a table may have besides user, item and split
+
+
+def event_table(table: pl.DataFrame, path: Path) -> pl.DataFrame:
+    """The columns user, item (strings), split, and time (Int64) and rating (Float64) where the table has them.
+
+    Raises DataError for a missing column or a value of another kind.
+    """
+    columns = {name: id_column(table, name, path) for name in ("user", "item")}
+    columns["split"] = _split_column(table, path)
+    details = {"time": _time_column, "rating": _rating_column}
+    columns |= {name: read(table[name], path) for name, read in details.items() if name in table.columns}
+    return pl.DataFrame(columns)
+
+
+def known_columns(events: pl.DataFrame) -> pl.DataFrame:
+    """The events without a time or rating column that holds nothing."""
+    return events.drop([name for name in DETAILS if name in events.columns and events[name].is_null().all()])
+
+
+def clean_events(events: pl.DataFrame, where: Path | str) -> tuple[pl.DataFrame, list[str]]:
+    """Each (user, item) pair once, and only users with a training item; and what was dropped, counted.
+
+    Of several events of a pair the one in the first split stays, there the earliest: the order of rows does not count.
+    Raises DataError, beginning with `where`, when no training event is left.
+    """
+    pairs = events.unique(["user", "item"])
+    repeated = len(events) - len(pairs)
+    if repeated:
+        order = ["split", *(name for name in DETAILS if name in events.columns)]
+        pairs = events.sort(order, nulls_last=True).unique(["user", "item"], keep="first", maintain_order=True)
+    within = repeated and len(events) - events.select("user", "item", "split").n_unique()
+    trained = pairs.filter(pl.col("split") == "train")["user"].unique()
+    if trained.is_empty():
+        raise DataError(f"{where}: expected at least one training interaction, got none among {len(events)} rows")
+    clean = pairs.filter(pl.col("user").is_in(trained.implode()))
+    users = pairs["user"].n_unique() - len(trained)
+    counted = [
+        (within, "duplicate pairs dropped"),
+        (repeated - within, "pairs in more than one split kept in the first only"),
+        (users, f"users without a training item dropped, with their {len(pairs) - len(clean)} pairs"),
+    ]
+    return clean, [f"{count} {what}" for count, what in counted if count]
+
+
+def id_column(table: pl.DataFrame, name: str, path: Path) -> pl.Series:
+    """A column of ids as strings; integers become their decimal form. Raises DataError on anything else."""
+    if name not in table.columns:
+        # Other columns are counted, not named: those of a user-item matrix saved as a table are item ids.
+        raise DataError(f"{path}: expected a column {name!r}, got {table.width} columns of other names")
+    column = table[name]
+    if not (column.dtype.is_integer() or column.dtype in (pl.String, pl.Categorical, pl.Enum)):
+        raise DataError(f"{path}: expected strings or integers in column {name!r}, got {column.dtype}")
+    ids = column.cast(pl.String)
+    missing = ids.null_count() + int((ids == "").sum())
+    if missing:
+        raise DataError(f"{path}: expected a value in every row of column {name!r}, {missing} are missing")
+    return ids
+
+
+def _split_column(table: pl.DataFrame, path: Path) -> pl.Series:
+    splits = id_column(table, "split", path).cast(SPLIT_TYPE, strict=False)
+    if unknown := splits.null_count():
+        raise DataError(f"{path}: expected train, valid or test in column 'split', {unknown} rows have something else")
+    return splits
+
+
+def _time_column(column: pl.Series, path: Path) -> pl.Series:
+    seconds, wrong = parse_times(column)
+    if count := int(wrong.sum()):
+        raise DataError(f"{path}: expected {TIMES} in column 'time', {count} of {len(column)} rows have something else")
+    return seconds
+
+
+def _rating_column(column: pl.Series, path: Path) -> pl.Series:
+    if not (column.dtype.is_numeric() or column.dtype == pl.Null):
+        raise DataError(f"{path}: expected numbers in column 'rating', got {column.dtype}")
+    ratings = column.cast(pl.Float64)
+    if wrong := int((~ratings.is_finite()).sum()):
+        raise DataError(f"{path}: expected finite numbers in column 'rating', {wrong} rows have something else")
+    return ratings

@@ -1,0 +1,151 @@
+"""One silo's data: its events, and the matrices and digests that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy import sparse
+
+from client_service.shard.digests import content_digest, table_digest
+from client_service.shard.events import DETAILS, SPLIT_TYPE, SPLITS, known_columns
+from client_service.shard.items import item_table
+from client_service.shard.matrices import pair_matrix, row_numbers
+from shared.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """One silo's data: M users, each with at least one training event, and N items of its catalogue; ids sorted.
+
+    events: one row for each (user, item) pair, sorted by split, user and item: `user` and `item` (row numbers, Int32),
+    `split`, and `time` (seconds since 1970 UTC, Int64) and `rating` (Float64) where any is known. titles: (N,), None
+    where unknown. features: N rows, a column (Float64 or String) for each feature of the items. places: (N,), each
+    item's row in a catalogue that the whole federation shares, None where there is no such catalogue.
+    """
+
+    name: str
+    user_ids: tuple[str, ...]
+    item_ids: tuple[str, ...]
+    events: pl.DataFrame
+    titles: tuple[str | None, ...] | None = None
+    features: pl.DataFrame | None = None
+    notes: tuple[str, ...] = ()
+    places: NDArray[np.int64] | None = None
+
+    @cached_property
+    def train(self) -> sparse.csr_array:
+        """(M, N) training pairs: 0/1, float64, sorted indices."""
+        return self._matrix("train")
+
+    @cached_property
+    def valid(self) -> sparse.csr_array:
+        """(M, N) validation pairs, disjoint from the training pairs."""
+        return self._matrix("valid")
+
+    @cached_property
+    def test(self) -> sparse.csr_array:
+        """(M, N) test pairs, disjoint from the others."""
+        return self._matrix("test")
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 over users, items, titles and the three matrices: the key of caches, checkpoints, kept models and
+        accounts, and a part of the seed of random generators.
+
+        Times, ratings and features are left out on purpose. Nothing that is computed under this key depends on them,
+        and a data set whose times were thrown away by an earlier version has the same digest, and so the same draws.
+        `events_digest` covers them.
+        """
+        return content_digest((self.user_ids, self.item_ids, self.titles), (self.train, self.valid, self.test))
+
+    @cached_property
+    def events_digest(self) -> str | None:
+        """sha256 over `digest` and every time, rating and feature; None for a shard that has none of them."""
+        details = self.events.select(name for name in DETAILS if name in self.events.columns)
+        if details.width == 0 and self.features is None:
+            return None
+        return table_digest(self.digest, [details] if self.features is None else [details, self.features])
+
+    def user_row(self, user_id: str) -> int | None:
+        """The user's row in the matrices, or None for somebody who is not in the shard."""
+        return self._user_rows.get(user_id)
+
+    def item_row(self, item_id: str) -> int | None:
+        """The item's column in the matrices, or None for an item outside the catalogue."""
+        return self._item_rows.get(item_id)
+
+    def events_with_ids(self) -> pl.DataFrame:
+        """The events with the ids of users and items instead of row numbers."""
+        users, items = pl.Series(self.user_ids, dtype=pl.String), pl.Series(self.item_ids, dtype=pl.String)
+        return self.events.with_columns(user=users.gather(self.events["user"]), item=items.gather(self.events["item"]))
+
+    def items_with_ids(self) -> pl.DataFrame:
+        """The catalogue: item, title, and the features."""
+        titles = self.titles or (None,) * len(self.item_ids)
+        items = pl.DataFrame({"item": self.item_ids, "title": titles}, schema={"item": pl.String, "title": pl.String})
+        return items if self.features is None else items.hstack(self.features)
+
+    def _matrix(self, split: str) -> sparse.csr_array:
+        pairs = self.events.filter(pl.col("split") == split)
+        rows, columns = (pairs[name].cast(pl.Int64).to_numpy() for name in ("user", "item"))
+        return pair_matrix(rows, columns, (len(self.user_ids), len(self.item_ids)))
+
+    @cached_property
+    def _user_rows(self) -> dict[str, int]:
+        return {user_id: row for row, user_id in enumerate(self.user_ids)}
+
+    @cached_property
+    def _item_rows(self) -> dict[str, int]:
+        return {item_id: row for row, item_id in enumerate(self.item_ids)}
+
+
+def build_shard(
+    name: str, events: pl.DataFrame, items: pl.DataFrame | None, notes: Sequence[str] = (), path: Path = Path("items")
+) -> Shard:
+    """Clean events (user, item, split, time, rating) and a catalogue `items` (item, title, features) -> a Shard.
+
+    Without `items` the catalogue is the items that occur. `path` is where they are from. Raises DataError for a
+    catalogue that lacks an item.
+    """
+    catalogue, left_out = item_table(events, items, path)
+    users = events["user"].unique().sort()
+    rows = {"user": row_numbers(events["user"], users), "item": row_numbers(events["item"], catalogue["item"])}
+    if missing := int((rows["item"] < 0).sum()):
+        raise DataError(f"{path}: expected every item of the interactions, {missing} interactions have others")
+    numbers = [pl.Series(column, values, dtype=pl.Int32) for column, values in rows.items()]
+    table = (
+        known_columns(events).with_columns(numbers).select("user", "item", "split", pl.exclude("user", "item", "split"))
+    )
+    titles = catalogue["title"].to_list() if catalogue["title"].null_count() < len(catalogue) else None
+    features = catalogue.drop("item", "title")
+    return Shard(
+        name,
+        tuple(users),
+        tuple(catalogue["item"]),
+        table.select("user", "item", "split", *(name for name in DETAILS if name in table.columns)),
+        None if titles is None else tuple(titles),
+        features if features.width else None,
+        (*notes, *left_out),
+    )
+
+
+def shard_of_matrices(
+    name: str,
+    user_ids: Sequence[str],
+    item_ids: Sequence[str],
+    matrices: Sequence[sparse.csr_array],
+    places: NDArray[np.int64] | None = None,
+) -> Shard:
+    """The shard whose train, valid and test matrices, (M, N) 0/1, are given; without times, ratings and titles."""
+    tables = []
+    for split, pairs in zip(SPLITS, matrices, strict=True):
+        rows = np.repeat(np.arange(pairs.shape[0]), np.diff(pairs.indptr))
+        columns = {"user": rows, "item": pairs.indices}
+        tables.append(pl.DataFrame(columns).cast(pl.Int32).with_columns(split=pl.lit(split, dtype=SPLIT_TYPE)))
+    return Shard(name, tuple(user_ids), tuple(item_ids), pl.concat(tables).sort("split", "user", "item"), places=places)

@@ -1,0 +1,146 @@
+"""A folder of files <-> a Shard.
+
+No message of this module contains a user's or an item's id: errors end up in logs, and logs travel.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import polars as pl
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from client_service.shard.commit import commit_files, current_file, only_writer
+from client_service.shard.events import clean_events, event_table
+from client_service.shard.files import read_bytes, read_table
+from client_service.shard.shard import Shard, build_shard
+from shared.errors import DataError
+
+PAIRS: Literal["lpsfed-shard/1"] = "lpsfed-shard/1"  # user, item, split; items with titles
+EVENTS: Literal["lpsfed-shard/2"] = "lpsfed-shard/2"  # times, ratings or features besides
+INTERACTIONS, ITEMS, HEAD = "interactions.parquet", "items.parquet", "shard.json"
+
+
+class ShardHead(BaseModel):
+    """What a shard says about itself: sizes, digests of its content, and the clean-ups it went through."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal["lpsfed-shard/1", "lpsfed-shard/2"]
+    name: str = Field(min_length=1, max_length=200)
+    users: int = Field(ge=1)
+    items: int = Field(ge=1)
+    train: int = Field(ge=1)
+    valid: int = Field(ge=0)
+    test: int = Field(ge=0)
+    digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    events_digest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    notes: tuple[str, ...] = ()
+
+
+def shard_head(shard: Shard) -> ShardHead:
+    """The head of this content. A shard of pairs alone keeps the first format, which earlier versions read."""
+    return ShardHead(
+        format=PAIRS if shard.events_digest is None else EVENTS,
+        name=shard.name,
+        users=len(shard.user_ids),
+        items=len(shard.item_ids),
+        train=shard.train.nnz,
+        valid=shard.valid.nnz,
+        test=shard.test.nnz,
+        digest=shard.digest,
+        events_digest=shard.events_digest,
+        notes=shard.notes,
+    )
+
+
+def write_shard(
+    folder: Path, name: str, interactions: pl.DataFrame, items: pl.DataFrame | None, notes: Sequence[str] = ()
+) -> ShardHead:
+    """Clean `interactions` (user, item, split, and time and rating where known) and write them as a shard.
+
+    `items` is the catalogue (item, title, features); without it the items that occur. Raises DataError.
+    """
+    events, counted = clean_events(event_table(interactions, folder / INTERACTIONS), folder / INTERACTIONS)
+    return save_shard(folder, build_shard(name, events, items, (*notes, *counted), folder / ITEMS))
+
+
+def save_shard(folder: Path, shard: Shard) -> ShardHead:
+    """Put the shard into the folder, in the place of the one that is there: whole or not at all."""
+    head = shard_head(shard)
+    text = json.dumps(head.model_dump(exclude_none=True), indent=2, ensure_ascii=False) + "\n"
+    tables = {ITEMS: shard.items_with_ids(), INTERACTIONS: shard.events_with_ids().cast({"split": pl.String})}
+    files = {name: _parquet(table) for name, table in tables.items()}
+    commit_files(folder, {**files, HEAD: text.encode()})
+    return head
+
+
+def read_shard(folder: Path) -> Shard:
+    """The shard in `folder`. With a head, sizes and digests must agree with it; without one it is derived, and the
+    data are cleaned as by `write_shard`, so that a silo may bring nothing but its own interactions.parquet.
+
+    Raises DataError naming the file, what was expected and what came.
+    """
+    path, head_path = current_file(folder, INTERACTIONS), current_file(folder, HEAD)
+    head = _read_head(head_path) if head_path.exists() else None
+    events, items = read_table(path), _read_items(current_file(folder, ITEMS))
+    if head is None:
+        clean, counted = clean_events(event_table(events, path), path)
+        return build_shard(folder.resolve().name, clean, items, counted, folder / ITEMS)
+    if head.format == PAIRS:  # whatever else the files hold had no meaning in that format
+        events = events.select(pl.col("^(user|item|split)$"))
+        items = None if items is None else items.select(pl.col("^(item|title)$"))
+    shard = build_shard(head.name, event_table(events, path), items, head.notes, folder / ITEMS)
+    _require_equal(head_path, head, shard)
+    return shard
+
+
+def change_shard(folder: Path, change: Callable[[Shard], Shard]) -> tuple[Shard, Shard]:
+    """Replace the shard in `folder` by what `change` makes of it, whole or not at all; returns the old and the new.
+
+    Raises DataError, and leaves the old shard, where one of both is refused or another process changes it too.
+    """
+    with only_writer(folder):
+        before = read_shard(folder)
+        after = change(before)
+        save_shard(folder, after)
+    return before, after
+
+
+def _read_items(path: Path) -> pl.DataFrame | None:
+    return read_table(path) if path.exists() else None
+
+
+def _read_head(path: Path) -> ShardHead:
+    try:
+        values = json.loads(read_bytes(path))
+    except ValueError:
+        raise DataError(f"{path}: expected JSON, got something else") from None
+    version = values.get("format") if isinstance(values, dict) else type(values).__name__
+    if version not in (PAIRS, EVENTS):
+        raise DataError(f"{path}: expected format {PAIRS!r} or {EVENTS!r}, got {str(version)[:40]!r}")
+    try:
+        return ShardHead.model_validate(values)
+    except ValidationError as error:
+        fields = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise DataError(f"{path}: {fields}") from None
+
+
+def _require_equal(path: Path, head: ShardHead, shard: Shard) -> None:
+    """Sizes before digests: they say more about what went wrong."""
+    derived = shard_head(shard)
+    for field, expected in head.model_dump(exclude={"format", "name", "notes"}).items():
+        if expected != (observed := getattr(derived, field)):
+            raise DataError(f"{path}: expected {field} {expected} as the head says, the files have {observed}")
+    if len(shard.events) != head.train + head.valid + head.test:
+        raise DataError(f"{path}: expected each pair once, the files have {len(shard.events)} interactions")
+
+
+def _parquet(table: pl.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    table.write_parquet(buffer)
+    return buffer.getvalue()

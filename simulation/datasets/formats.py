@@ -1,0 +1,48 @@
+"""The file formats of interactions: a reader a format, and one line here.
+
+A reader turns a path into a `Table`: columns under the names in `simulation.datasets.tables.COLUMNS`, and the line of
+each row. Checks, times, splits and clean-ups are the same for all formats and not the reader's matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from simulation.datasets.lightgcn import read_lightgcn
+from simulation.datasets.parquet import read_parquet
+from simulation.datasets.separated import read_csv, read_movie_titles, read_ratings, read_recbole, read_u_item
+from simulation.datasets.tables import Table
+
+Reader = Callable[[Path], Table]
+
+
+@dataclass(frozen=True)
+class Format:
+    """label: as errors list the format. stems: names without extension that mark a folder's file of interactions, `*`
+    for any. titles: names of files beside it that may hold titles, with `{stem}` for the file's own name."""
+
+    label: str
+    read: Reader
+    stems: tuple[str, ...] = ("ratings", "interactions")
+    titles: tuple[str, ...] = ("items.csv", "items.parquet", "movies.csv")
+
+
+FORMATS = {  # by extension
+    # Ids of LightGCN text are renumbered, so that MovieLens' own movies.dat beside it would give wrong titles.
+    "txt": Format("LightGCN .txt", read_lightgcn, stems=()),
+    "dat": Format("MovieLens .dat", read_ratings, stems=("ratings",), titles=("movies.dat",)),
+    "data": Format("MovieLens u.data", read_ratings, stems=("u",), titles=("u.item",)),
+    "inter": Format("RecBole .inter", read_recbole, stems=("*",), titles=("{stem}.item",)),
+    "csv": Format(".csv", read_csv),
+    "parquet": Format(".parquet", read_parquet),
+}
+TITLES: dict[str, Reader] = {  # by name, then by extension
+    "u.item": read_u_item,
+    "dat": read_movie_titles,
+    "item": read_recbole,
+    "csv": read_csv,
+    "parquet": read_parquet,
+}
+READ = f"{', '.join(format_.label for format_ in FORMATS.values())}, each plain or .gz"
