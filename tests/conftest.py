@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
-import anyio
 import httpx
 import numpy as np
 import polars as pl
 import pytest
 
-from client_service.app import create_app
-from client_service.settings import ClientSettings
 from client_service.shard import write_shard
-from shared.errors import ConflictError
-from shared.method.settings import AnchorSettings, MethodSettings
-from shared.protocol.signing.enrolment import kept_pair, register
+from shared.method.settings import MethodSettings
 from simulation.experiment import Experiment
+from tests.support.federation import Federation, run_client, run_federation
+from tests.support.questions import Question, wait_until
+from tests.support.small import SMALL, small_aggregator, small_client
 
 Silos = Callable[..., tuple[Path, ...]]
 Opened = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
-Until = Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]
-LONGEST_SECONDS = 120.0  # a bound alone: where much else runs everything takes long
+Federate = Callable[..., AbstractAsyncContextManager[Federation]]
+Until = Callable[[Question], Awaitable[None]]
 
 
 class LeapingClock:
@@ -52,9 +52,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session")
 def small() -> MethodSettings:
-    """A model that trains in a hundredth of a second; every change of a round shows."""
-    anchor = AnchorSettings(users=40, items=30, edges=200)
-    return MethodSettings(width=4, layers=1, cutoff=12, batch_size=64, negatives=8, anchor=anchor)
+    return SMALL
 
 
 @pytest.fixture
@@ -86,13 +84,6 @@ def _titled(items: int) -> pl.DataFrame:
     return pl.DataFrame({"item": ids, "title": [f"Title of {item}" for item in ids]})
 
 
-class Unreachable(httpx.AsyncBaseTransport):
-    """An aggregator that is not there."""
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        raise httpx.ConnectError("nobody listens", request=request)
-
-
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that does not wait long before it tries again."""
@@ -111,37 +102,33 @@ def keys(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opened(impatient: None, keys: Path) -> Opened:
-    """`async with opened(settings) as http`: a client service, and its own API. By default no aggregator is there.
+    """`async with opened(settings) as http`: a client service, and its own API. By default no aggregator is there."""
+    del impatient
+    return lambda settings, outside=None: run_client(settings, keys, outside)
 
-    It has a key of its own, which is registered unless its name has another one.
+
+@pytest.fixture
+def federation(impatient: None, silos: Silos, keys: Path, clock: LeapingClock, tmp_path: Path) -> Federate:
+    """`async with federation(2, strategy="fedavg") as running`: an aggregator and the settings of two clients.
+
+    `first`: settings of the first client alone. None of them runs before it has entered.
     """
     del impatient
 
-    @asynccontextmanager
-    async def run(
-        settings: ClientSettings, outside: httpx.AsyncBaseTransport | None = None
-    ) -> AsyncIterator[httpx.AsyncClient]:
-        pair = kept_pair(settings.name, settings.state_directory)
-        with suppress(ConflictError):
-            register(pair.public, keys)
-        app = create_app(settings, outside or Unreachable())
-        http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://silo")
-        async with app.router.lifespan_context(app), http:
-            yield http
+    def build(
+        count: int, first: Mapping[str, Any] = MappingProxyType({}), **common: Any
+    ) -> AbstractAsyncContextManager[Federation]:
+        shards, settings = silos(count), small_aggregator(tmp_path / "aggregator", keys_directory=keys, **common)
+        own = [small_client(shard, tmp_path, **common, **(first if shard == shards[0] else {})) for shard in shards]
+        return run_federation(settings, own, clock)
 
-    return run
+    return build
 
 
 @pytest.fixture
 def until() -> Until:
     """Look again and again whether something is so; a test in which it never is ends in time."""
-
-    async def wait(holds: Callable[[], Awaitable[bool]]) -> None:
-        with anyio.fail_after(LONGEST_SECONDS):
-            while not await holds():
-                await anyio.sleep(0.005)
-
-    return wait
+    return wait_until
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import base64
 import json
 import logging
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,19 +23,17 @@ import pytest
 from fastapi import FastAPI
 from safetensors.numpy import load
 
-from aggregator_service.app import create_app
-from aggregator_service.settings import aggregator_settings
 from client_service.participation import Participation
-from client_service.settings import ClientSettings, client_settings
 from client_service.shard import write_shard
 from shared.method.exchanged import Parameters
-from shared.method.settings import MethodSettings
+from tests.support.federation import Federation, run_federation
+from tests.support.questions import uploads
+from tests.support.small import SMALL, small_aggregator, small_client
 
 if TYPE_CHECKING:
-    from conftest import Opened, Until
+    from conftest import Until
 
-pytestmark = pytest.mark.anyio
-TOKEN = "operator-token-of-the-tests"
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("impatient")]
 USERS, ITEMS = 14, 12
 SAMPLE = 6  # bytes at the front of a canary that already give it away
 
@@ -146,56 +144,16 @@ def journal() -> Iterator[Journal]:
         one.setLevel(level)
 
 
-@dataclass(frozen=True)
-class Federation:
-    """Two silos of canaries and their aggregator, with a tap on each wire."""
-
-    operator: httpx.AsyncClient
-    silos: list[httpx.AsyncClient]
-    settings: list[ClientSettings]
-    taps: list[Tap]
-
-    async def start(self, method: MethodSettings) -> None:
-        request = {"rounds": 2, "clients": len(self.silos), "method": method.model_dump(mode="json")}
-        assert (await self.operator.post("/v1/runs", json=request)).status_code == 201
-
-    async def finished(self) -> bool:
-        found = [(await http.get("/v1/quality")).json() for http in self.silos]
-        return all(quality["finished"] for quality in found)
-
-
 @asynccontextmanager
-async def federation(folder: Path, method: MethodSettings, opened: Opened, strategy: str) -> AsyncIterator[Federation]:
-    app = create_app(
-        aggregator_settings(
-            state_directory=folder / "aggregator",
-            operator_token=TOKEN,
-            keys_directory=folder / "keys",
-            strategy=strategy,
-            method=method,
-        )
-    )
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(app.router.lifespan_context(app))
-        said = {"Authorization": f"Bearer {TOKEN}"}
-        http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://operator", headers=said)
-        operator = await stack.enter_async_context(http)
-        running = Federation(operator, [], [], [])
-        for client in (1, 2):
-            settings = client_settings(
-                name=f"client-{client}",
-                shard=shard(folder / "shards" / f"client-{client}", client),
-                state_directory=folder / f"client-{client}",
-                aggregator_url="http://aggregator",
-                strategy=strategy,
-                method=method,
-                device="cpu",
-                wait_seconds=5.0,
-            )
-            running.taps.append(Tap(app))
-            running.settings.append(settings)
-            running.silos.append(await stack.enter_async_context(opened(settings, running.taps[-1])))
-        yield running
+async def federation_of_canaries(folder: Path) -> AsyncIterator[tuple[Federation, list[Tap]]]:
+    """Two silos of canaries and their aggregator, with a tap on each wire."""
+    clients = [small_client(shard(folder / "shards" / f"client-{client}", client), folder) for client in (1, 2)]
+    settings = small_aggregator(folder / "aggregator", keys_directory=folder / "keys")
+    async with run_federation(settings, clients) as running:
+        taps = [Tap(running.app) for _ in clients]
+        for client, tap in zip(clients, taps, strict=True):
+            await running.enter(client, line=tap)
+        yield running, taps
 
 
 async def provoked(http: httpx.AsyncClient, paths: tuple[str, ...]) -> list[bytes]:
@@ -257,13 +215,11 @@ def test_the_search_finds_a_canary_however_it_is_written() -> None:
     assert seen(b"nothing of the kind" * 100) == []
 
 
-async def test_no_id_and_no_title_leaves_its_silo(
-    tmp_path: Path, small: MethodSettings, opened: Opened, until: Until, journal: Journal
-) -> None:
-    async with federation(tmp_path, small, opened, "lpsfed") as running:
-        await running.start(small)
+async def test_no_id_and_no_title_leaves_its_silo(tmp_path: Path, until: Until, journal: Journal) -> None:
+    async with federation_of_canaries(tmp_path) as (running, taps):
+        await running.start()
         await until(running.finished)
-        for client, http in enumerate(running.silos, start=1):
+        for client, http in enumerate(running.silos.values(), start=1):
             names = canaries(client)
             shown = await http.get(f"/v1/users/{quote(names['user'][0], safe='')}/recommendations?k=3")
             inside = shown.content + (await http.get(f"/v1/items/{quote(names['items'][1], safe='')}/similar")).content
@@ -280,8 +236,8 @@ async def test_no_id_and_no_title_leaves_its_silo(
     files = [path for path in (tmp_path / "aggregator").rglob("*") if path.is_file()]
     kept += [path.read_bytes() for path in files]
     kept += [str(path).encode() for path in files]
-    ledgers = [(settings.state_directory / "ledger.jsonl").read_bytes() for settings in running.settings]
-    crossed = [part for tap in running.taps for part in tap.bytes]
+    ledgers = [(settings.state_directory / "ledger.jsonl").read_bytes() for settings in running.clients]
+    crossed = [part for tap in taps for part in tap.bytes]
     assert len(files) > 1 and len(crossed) > 100 and len(journal.lines) > 50 and all(ledgers)
     assert any(b"http://aggregator/v1/clients" in line for line in journal.lines)
     for where in (crossed, journal.lines, kept, ledgers):
@@ -294,7 +250,7 @@ def rows_of(values: np.ndarray) -> set[bytes]:
 
 
 async def test_the_wire_carries_exactly_the_declared_tensors_and_nothing_of_the_private_model(
-    tmp_path: Path, small: MethodSettings, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     private: list[tuple[str, np.ndarray]] = []
     fit = Participation.fit
@@ -310,12 +266,12 @@ async def test_the_wire_carries_exactly_the_declared_tensors_and_nothing_of_the_
         return update
 
     monkeypatch.setattr(Participation, "fit", remembered)
-    async with federation(tmp_path, small, opened, "lpsfed") as running:
-        await running.start(small)
+    async with federation_of_canaries(tmp_path) as (running, taps):
+        await running.start()
         await until(running.finished)
-        qualities = [(await http.get("/v1/quality")).json() for http in running.silos]
+        qualities = [(await http.get("/v1/quality")).json() for http in running.silos.values()]
     assert {"embedding", "kernels", "basis", "eigenvalues"} <= {name for name, _ in private}
-    for settings, tap, quality in zip(running.settings, running.taps, qualities, strict=True):
+    for settings, tap, quality in zip(running.clients, taps, qualities, strict=True):
         declared = settings.declaration()
         assert len(tap.updates) == 2
         for body in tap.updates:
@@ -325,7 +281,7 @@ async def test_the_wire_carries_exactly_the_declared_tensors_and_nothing_of_the_
             header = json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")])
             assert set(json.loads(header["__metadata__"]["scalars"])) == {"margin", "rho"}
             for name, value in private:
-                width = 1 if value.shape[1] == 1 else small.width
+                width = 1 if value.shape[1] == 1 else SMALL.width
                 for row in rows_of(value[:, :width] if name != "basis" else value):
                     if len(row) >= 8:
                         assert row not in body, name
@@ -339,7 +295,7 @@ async def test_the_wire_carries_exactly_the_declared_tensors_and_nothing_of_the_
 
 @pytest.mark.parametrize("form", ["tensor", "in a declared tensor's place", "scalar", "float64"])
 async def test_a_planted_leak_is_stopped_at_the_gate(
-    tmp_path: Path, small: MethodSettings, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch, form: str
+    tmp_path: Path, until: Until, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     fit = Participation.fit
 
@@ -358,20 +314,18 @@ async def test_a_planted_leak_is_stopped_at_the_gate(
         return Parameters(arrays, scalars), seconds
 
     monkeypatch.setattr(Participation, "fit", leaking)
-    async with federation(tmp_path, small, opened, "lpsfed") as running:
-        await running.start(small)
+    async with federation_of_canaries(tmp_path) as (running, taps):
+        await running.start()
 
         async def refused() -> bool:
-            found = [(await http.get("/v1/status")).json().get("problem", "") for http in running.silos]
-            return all("expected" in problem for problem in found)
+            return all("expected" in problem for problem in await running.problems())
 
         await until(refused)
-        history = (await running.operator.get("/v1/runs/run-1")).json()
+        history = await running.history()
         assert history["phase"] == "open" and [one["received"] for one in history["rounds"][0]["participants"]] in (
             [],
             [False, False],
         )
-    for settings, tap in zip(running.settings, running.taps, strict=True):
+    for settings, tap in zip(running.clients, taps, strict=True):
         assert tap.updates == []
-        lines = (settings.state_directory / "ledger.jsonl").read_text().splitlines()
-        assert "update" not in {json.loads(line).get("call") for line in lines}
+        assert uploads(settings) == []

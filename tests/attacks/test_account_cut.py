@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.method.settings import MethodSettings
 from tests.attacks.damaging import Change, both, cut, damaged, lines_of, refusal, remove, write_anew
-from tests.client_service.asking import federated, finished
 
 if TYPE_CHECKING:
-    from conftest import LeapingClock, Opened, Silos, Until
+    from conftest import Federate, Opened
 
 pytestmark = pytest.mark.anyio
 ACCOUNT, SECRET, RELEASE = "privacy/account.jsonl", "privacy/secret", "privacy/release.safetensors"
@@ -71,13 +69,9 @@ DAMAGES: dict[str, tuple[Change, str]] = {
 }
 
 
-async def test_a_client_does_not_start_beside_an_account_that_forgets(
-    tmp_path: Path, silos: Silos, small: MethodSettings, clock: LeapingClock, keys: Path, opened: Opened, until: Until
-) -> None:
-    async with federated(tmp_path, silos(2), small, clock, keys, NOISED) as running:
-        async with opened(running.clients[0], running.line()) as one, opened(running.clients[1], running.line()) as two:
-            await running.start()
-            await until(finished(one, two))
+async def test_a_client_does_not_start_beside_an_account_that_forgets(federation: Federate, opened: Opened) -> None:
+    async with federation(2, first={"privacy": NOISED}) as running:
+        await running.complete()
         for damage, (change, says) in DAMAGES.items():
             found = await refusal(opened, damaged(running.clients[0], damage, change), running.line())
             assert says in found, f"{damage}: {found}"

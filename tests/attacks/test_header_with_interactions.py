@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,17 +17,14 @@ import httpx
 import pytest
 
 from aggregator_service.app import create_app
-from aggregator_service.settings import aggregator_settings
-from shared.method.settings import AnchorSettings, MethodSettings
 from shared.protocol.heads import CONSTANT, Said
 from shared.protocol.schemas import JoinIn
 from shared.protocol.signing.enrolment import kept_pair, register
 from shared.protocol.signing.keys import read_private
 from shared.protocol.signing.messages import Signatory, Target, sign
-from shared.web.server import build_server
+from tests.support.serving import serve
+from tests.support.small import BEARER, small_aggregator
 
-TOKEN = "operator-token-of-the-tests"
-METHOD = MethodSettings(width=4, layers=1, cutoff=12, anchor=AnchorSettings(users=40, items=30, edges=200))
 SECRET = "user-00006:" + "1,7,42," * 857  # 6,000 characters of somebody's interactions
 Lines = list[tuple[str, str]]
 
@@ -65,9 +61,8 @@ class Victim:
         return self.send(f"GET {target}", change(self.lines("GET", target, b"")), **how)
 
     def arrivals(self) -> list[dict[str, Any]]:
-        asked = {"Authorization": f"Bearer {TOKEN}"}
         url = f"http://127.0.0.1:{self._port}/v1/arrivals"
-        found: list[dict[str, Any]] = httpx.get(url, headers=asked, trust_env=False).json()["entries"]
+        found: list[dict[str, Any]] = httpx.get(url, headers=BEARER, trust_env=False).json()["entries"]
         return found
 
 
@@ -78,32 +73,19 @@ def _whole(answer: bytes) -> bool:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[Victim]:
+def serve_victim(folder: Path) -> Iterator[Victim]:
     pair = kept_pair("client-1", folder / "pairs")
     register(pair.public, folder / "keys")
-    settings = aggregator_settings(
-        state_directory=folder / "state", operator_token=TOKEN, method=METHOD, keys_directory=folder / "keys"
-    )
-    app = create_app(settings)
-    server = build_server(app, host="127.0.0.1", port=0, wind_down=lambda: None)
-    server.config.lifespan = "on"
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            time.sleep(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        join = JoinIn(client="client-1", declaration=settings.declaration()).model_dump_json().encode()
-        yield Victim(port, Signatory("client-1", read_private(pair.private)), join)
-    finally:
-        server.should_exit = True
-        thread.join()
+    settings = small_aggregator(folder / "state", keys_directory=folder / "keys")
+    join = JoinIn(client="client-1", declaration=settings.declaration()).model_dump_json().encode()
+    with serve(create_app(settings)) as url:
+        yield Victim(int(url.rpartition(":")[2]), Signatory("client-1", read_private(pair.private)), join)
 
 
 @pytest.fixture(scope="module")
 def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
-    with served(tmp_path_factory.mktemp("aggregator")) as found:
-        yield found
+    with serve_victim(tmp_path_factory.mktemp("aggregator")) as running:
+        yield running
 
 
 def with_header(name: str, value: str) -> Callable[[Lines], Lines]:
@@ -194,7 +176,7 @@ def test_a_client_calls_by_few_names(victim: Victim) -> None:
 
 
 def test_a_client_that_has_never_joined_is_on_record_by_its_first_head(tmp_path: Path) -> None:
-    with served(tmp_path) as fresh:
+    with serve_victim(tmp_path) as fresh:
         assert fresh.join(with_header("x-note", SECRET))[0] == 400
         [row] = fresh.arrivals()
         assert (row["client"], row["call"], row["code"]) == ("client-1", "other", "request-head")

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.method.settings import MethodSettings
 from tests.attacks.damaging import Change, both, contents, cut, damaged, refusal, remove, write_anew
-from tests.client_service.asking import federated, finished
 
 if TYPE_CHECKING:
-    from conftest import LeapingClock, Opened, Silos, Until
+    from conftest import Federate, Opened
 
 pytestmark = pytest.mark.anyio
 LEDGER, HEADS = "ledger.jsonl", "ledger-heads.json"
@@ -48,13 +46,9 @@ DAMAGES: dict[str, tuple[Change, str]] = {
 }
 
 
-async def test_a_client_does_not_start_beside_a_ledger_that_was_cut(
-    tmp_path: Path, silos: Silos, small: MethodSettings, clock: LeapingClock, keys: Path, opened: Opened, until: Until
-) -> None:
-    async with federated(tmp_path, silos(2), small, clock, keys, {}) as running:
-        async with opened(running.clients[0], running.line()) as one, opened(running.clients[1], running.line()) as two:
-            await running.start()
-            await until(finished(one, two))
+async def test_a_client_does_not_start_beside_a_ledger_that_was_cut(federation: Federate, opened: Opened) -> None:
+    async with federation(2) as running:
+        await running.complete()
         for damage, (change, says) in DAMAGES.items():
             copy = damaged(running.clients[0], damage, change)
             before = contents(copy.state_directory)

@@ -9,7 +9,6 @@ entry, and the aggregator keeps the nonce of every body.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,12 +16,11 @@ import pytest
 from audit import collect
 from audit.case import open_case
 from audit.report import report
-from shared.method.settings import MethodSettings
 from tests.attacks.damaging import chain
-from tests.client_service.asking import federated, finished
+from tests.support.questions import finished
 
 if TYPE_CHECKING:
-    from conftest import LeapingClock, Opened, Silos, Until
+    from conftest import Federate, Until
 
 pytestmark = pytest.mark.anyio
 
@@ -33,13 +31,10 @@ def moved(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_a_ledger_that_was_written_anew_is_not_the_one_that_was_signed(
-    tmp_path: Path, silos: Silos, small: MethodSettings, clock: LeapingClock, keys: Path, opened: Opened, until: Until
+    federation: Federate, until: Until
 ) -> None:
-    async with (
-        federated(tmp_path, silos(2), small, clock, keys, {}) as running,
-        opened(running.clients[0], running.line()) as one,
-        opened(running.clients[1], running.line()) as two,
-    ):
+    async with federation(2) as running:
+        one, two = await running.enter()
         await running.start()
         await until(finished(one, two))
         parts = [await collect.of_aggregator(running.operator, "aggregator")]

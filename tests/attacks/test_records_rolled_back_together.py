@@ -15,25 +15,22 @@ import pytest
 
 from client_service.boundary.signing_key import own_key
 from client_service.records import adopt_records
-from shared.method.settings import MethodSettings
 from tests.attacks.test_account_cut import NOISED
-from tests.client_service.asking import federated, finished, read, uploads
+from tests.support.questions import finished, read, uploads
 
 if TYPE_CHECKING:
-    from conftest import LeapingClock, Opened, Silos, Until
+    from conftest import Federate, Opened, Until
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_a_client_with_an_older_state_sends_nothing_until_its_silo_gives_up_what_is_lost(
-    tmp_path: Path, silos: Silos, small: MethodSettings, clock: LeapingClock, keys: Path, opened: Opened, until: Until
+    federation: Federate, opened: Opened, until: Until, tmp_path: Path
 ) -> None:
-    async with federated(tmp_path, silos(2), small, clock, keys, NOISED) as running:
+    async with federation(2, first={"privacy": NOISED}) as running:
         east, west = running.clients
         for run in ("run-1", "run-2"):
-            async with opened(east, running.line()) as one, opened(west, running.line()) as two:
-                await running.start(rounds=1)
-                await until(finished(one, two, run=run))
+            await running.complete(run, rounds=1)
             if run == "run-1":
                 shutil.copytree(east.state_directory, tmp_path / "older")
         lost = uploads(east)[-1]["hash"][:32]

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import numpy as np
 import pytest
-from fastapi import FastAPI
 
-from aggregator_service.app import create_app
-from aggregator_service.settings import aggregator_settings
 from audit.case import open_case
 from audit.collect import of_aggregator, of_client
 from audit.evidence import Evidence
@@ -25,10 +22,8 @@ from audit.report import Report, report
 from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.ledger import Ledger
 from client_service.boundary.signing_key import own_key
-from client_service.settings import ClientSettings, client_settings
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.exchanged import Parameters
-from shared.method.settings import MethodSettings
 from shared.protocol.heads import USER_AGENT
 from shared.protocol.schemas import (
     ArrivalOut,
@@ -43,11 +38,12 @@ from shared.protocol.schemas import (
 from shared.protocol.signing.keys import new_key
 from shared.protocol.signing.messages import Signatory
 from shared.protocol.wire import MEDIA_TYPE, encode
+from tests.support import federation as support
 
 if TYPE_CHECKING:
-    from conftest import Opened, Silos
+    from conftest import Federate
 
-HOME, TOKEN, TIME = "http://aggregator:8800", "operator-token-of-the-tests", "2026-01-01T00:00:00+00:00"
+HOME, TIME = "http://aggregator:8800", "2026-01-01T00:00:00+00:00"
 DECLARATION = Declaration(
     strategy="lpsfed",
     tensors=(TensorSpec(name="pooling.weight", shape=(2, 3)), TensorSpec(name="predictive.bias", shape=(1,))),
@@ -181,70 +177,29 @@ def mine(parts: Parts, tmp_path: Path) -> Tampered:
     return Tampered(dict(parts), folder)
 
 
-@dataclass(frozen=True)
-class Federation:
-    """Silos and their aggregator, in this process."""
-
-    aggregator: FastAPI
-    operator: httpx.AsyncClient
-    silos: dict[str, httpx.AsyncClient]
-    settings: dict[str, ClientSettings]
-
-    async def start(self, rounds: int = 1) -> None:
-        method = next(iter(self.settings.values())).method.model_dump(mode="json")
-        request = {"rounds": rounds, "clients": len(self.silos), "method": method}
-        assert (await self.operator.post("/v1/runs", json=request)).status_code == 201
-
-    async def finished(self) -> bool:
-        found = [(await http.get("/v1/quality")).json() for http in self.silos.values()]
-        return all(quality["finished"] for quality in found)
-
-    async def problems(self) -> list[str]:
-        """What keeps each client from going on."""
-        found = [(await http.get("/v1/status")).json() for http in self.silos.values()]
-        return [status.get("problem", "") for status in found]
+class Federation(support.Federation):
+    """Silos and their aggregator, and what both say to the audit."""
 
     async def evidence(self) -> tuple[Evidence, ...]:
-        found = [await of_client(http, name) for name, http in self.silos.items()]
-        return (*found, await of_aggregator(self.operator, "aggregator"))
-
-    def stranger(self) -> httpx.AsyncClient:
-        """A way to the aggregator past every gate."""
-        return httpx.AsyncClient(transport=httpx.ASGITransport(self.aggregator), base_url="http://aggregator")
+        parts = [await of_client(http, name) for name, http in self.silos.items()]
+        return (*parts, await of_aggregator(self.operator, "aggregator"))
 
     def signatory(self, client: str) -> Signatory:
-        return Signatory(client, own_key(client, self.settings[client].state_directory))
+        [settings] = [one for one in self.clients if one.name == client]
+        return Signatory(client, own_key(client, settings.state_directory))
 
 
 Running = Callable[[], AbstractAsyncContextManager[Federation]]
 
 
 @pytest.fixture
-def federation(tmp_path: Path, silos: Silos, small: MethodSettings, opened: Opened, keys: Path) -> Running:
+def federation(federation: Federate) -> Running:
     """`async with federation() as running`: two silos that have joined, or are about to."""
 
     @asynccontextmanager
     async def run() -> AsyncIterator[Federation]:
-        folder = tmp_path / "aggregator"
-        settings = aggregator_settings(state_directory=folder, operator_token=TOKEN, method=small, keys_directory=keys)
-        app = create_app(settings)
-        said = {"Authorization": f"Bearer {TOKEN}"}
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(app.router.lifespan_context(app))
-            http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://operator", headers=said)
-            running = Federation(app, await stack.enter_async_context(http), {}, {})
-            for shard in silos(2):
-                settings = client_settings(
-                    name=shard.name,
-                    shard=shard,
-                    state_directory=tmp_path / shard.name,
-                    aggregator_url="http://aggregator",
-                    method=small,
-                    device="cpu",
-                    wait_seconds=5.0,
-                )
-                silo = await stack.enter_async_context(opened(settings, httpx.ASGITransport(app)))
-                running.silos[shard.name], running.settings[shard.name] = silo, settings
-            yield running
+        async with federation(2) as running:
+            await running.enter()
+            yield Federation(**vars(running))
 
     return run

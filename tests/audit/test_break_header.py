@@ -6,10 +6,8 @@ aggregator that refuses nothing, the report finds the difference between both si
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,13 +16,12 @@ import pytest
 
 from aggregator_service.app import create_app
 from aggregator_service.http.heads import Heads
-from aggregator_service.settings import aggregator_settings
 from audit.case import open_case
 from audit.collect import of_aggregator, of_client
 from audit.report import Report, report
-from client_service.settings import client_settings
 from shared.method.settings import MethodSettings
-from shared.web.server import build_server
+from tests.support.serving import serve
+from tests.support.small import BEARER, small_aggregator, small_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,8 +30,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-TOKEN = "operator-token-of-the-tests"
-SAID = {"Authorization": f"Bearer {TOKEN}"}
 INTERACTIONS = ("user-06:" + "item-01,item-07," * 400)[:6000]
 Change = Callable[[httpx.Request], list[tuple[str, str]]]
 
@@ -64,22 +59,6 @@ def host_of_its_own(request: httpx.Request) -> list[tuple[str, str]]:
     return [(name, told.get(name, value)) for name, value in request.headers.multi_items()]
 
 
-@contextmanager
-def served(folder: Path, keys: Path, method: MethodSettings) -> Iterator[str]:
-    settings = aggregator_settings(state_directory=folder, operator_token=TOKEN, method=method, keys_directory=keys)
-    server = build_server(create_app(settings), host="127.0.0.1", port=0, wind_down=lambda: None)
-    server.config.lifespan = "on"
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            time.sleep(0.01)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
-
-
 class Running:
     """One silo, whose connection may be patched, and its aggregator."""
 
@@ -100,23 +79,15 @@ class Running:
 
 
 @pytest.fixture
-def running(tmp_path: Path, silos: Silos, small: MethodSettings, opened: Opened, keys: Path) -> Callable[..., object]:
+def running(tmp_path: Path, silos: Silos, opened: Opened, keys: Path) -> Callable[..., object]:
     @asynccontextmanager
     async def run(change: Change, *, at_once: bool = False) -> AsyncIterator[Running]:
         (shard,) = silos(1)
         wire = Patched(change)
         wire.on = at_once
-        with served(tmp_path / "aggregator", keys, small) as url:
-            settings = client_settings(
-                name=shard.name,
-                shard=shard,
-                state_directory=tmp_path / shard.name,
-                aggregator_url=url,
-                method=small,
-                device="cpu",
-                wait_seconds=1.0,
-            )
-            async with opened(settings, wire) as silo, httpx.AsyncClient(base_url=url, headers=SAID) as operator:
+        with serve(create_app(small_aggregator(tmp_path / "aggregator", keys_directory=keys))) as url:
+            settings = small_client(shard, tmp_path, aggregator_url=url, wait_seconds=1.0)
+            async with opened(settings, wire) as silo, httpx.AsyncClient(base_url=url, headers=BEARER) as operator:
                 yield Running(silo, operator, wire)
 
     return run

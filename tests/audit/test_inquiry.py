@@ -62,7 +62,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> Reached:
         def opened(url: str, bearer: str | None = None, **_: object) -> httpx.AsyncClient:
             headers = {} if bearer is None else {"Authorization": f"Bearer {bearer}"}
             silo = running.silos.get(url.removeprefix("http://"))
-            transport = httpx.ASGITransport(running.aggregator) if silo is None else silo._transport
+            transport = httpx.ASGITransport(running.app) if silo is None else silo._transport
             return httpx.AsyncClient(transport=transport, base_url=url, headers=headers)
 
         monkeypatch.setattr(subject, "opened", opened)
@@ -72,7 +72,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> Reached:
 
 def wanted(running: Federation, name: str, folder: Path) -> Inquiry:
     """An inquiry in the place of one part, with the files that its container would have."""
-    own, settings = PARTS[name], running.settings.get(name)
+    own, settings = PARTS[name], next((one for one in running.clients if one.name == name), None)
     key = None if settings is None else Pair.of(name, settings.state_directory).private
     token = folder / "token"
     token.write_text(running.operator.headers["Authorization"].removeprefix("Bearer "))
@@ -88,7 +88,7 @@ async def test_all_parts_probed_twice_give_evidence_for_a_report_that_holds(
 ) -> None:
     folder = tmp_path / "evidence"
     async with federation() as running:
-        await running.start()
+        await running.start(rounds=1)
         await until(running.finished)
         reached(running)
         for _ in range(2):  # the second time the aggregator has the first one's refusals on record
@@ -123,7 +123,7 @@ async def test_without_a_key_nothing_is_uploaded_and_without_a_token_there_is_no
 
 
 def client_declaration(running: Federation) -> Any:
-    return running.settings["client-1"].declaration()
+    return running.clients[0].declaration()
 
 
 async def test_whoever_is_no_such_service_is_named(federation: Running, monkeypatch: pytest.MonkeyPatch) -> None:

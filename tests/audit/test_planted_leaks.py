@@ -105,7 +105,7 @@ def found(made: Report, name: str) -> str:
 
 async def test_the_gate_lets_nothing_of_it_leave(planted: Planted, federation: Running, until: Until) -> None:
     async with federation() as running:
-        await running.start()
+        await running.start(rounds=1)
 
         async def refused() -> bool:
             return all("expected 8 declared tensors; 1 undeclared" in one for one in await running.problems())
@@ -122,7 +122,7 @@ async def test_the_transport_lets_nothing_of_it_leave_though_the_agent_hands_it_
 ) -> None:
     monkeypatch.setattr("client_service.sending.pass_gate", passes_everything)
     async with federation() as running:
-        await running.start()
+        await running.start(rounds=1)
 
         async def refused() -> bool:
             return all("declared tensors and scalars, got another body" in one for one in await running.problems())
@@ -138,7 +138,7 @@ async def test_the_aggregator_refuses_it_keeps_nothing_and_has_it_on_record(
     planted: Planted, federation: Running, until: Until, tmp_path: Path
 ) -> None:
     async with federation() as running:
-        await running.start()
+        await running.start(rounds=1)
 
         async def refused() -> bool:
             return all("expected tensors" in one for one in await running.problems())
@@ -164,7 +164,7 @@ async def test_the_report_names_the_undeclared_field_that_really_crossed(
     planted: Planted, federation: Running, until: Until, tmp_path: Path
 ) -> None:
     async with federation() as running:
-        await running.start()
+        await running.start(rounds=1)
         await until(running.finished)
         parts = await running.evidence()
     kept = [path.read_bytes() for path in (tmp_path / "aggregator" / "blobs").iterdir()]
@@ -206,7 +206,7 @@ async def test_the_report_misses_in_the_ledger_what_arrived_past_it(
             return await smuggler.upload(aggregator, run, number, body)
 
         monkeypatch.setattr(Aggregator, "upload", upload)
-        await running.start()
+        await running.start(rounds=1)
         await until(running.finished)
         *clients, aggregator = await running.evidence()
     assert [updates(client) for client in clients] == [[], []]

@@ -58,7 +58,7 @@ def intruder(running: Federation, evidence: Evidence) -> Intruder:
 @asynccontextmanager
 async def trained(federation: Running, until: Until) -> AsyncIterator[tuple[Federation, Evidence]]:
     async with federation() as running:
-        await running.start()
+        await running.start(rounds=1)
         await until(running.finished)
         yield running, await of_client(running.silos["client-1"], "client-1")
 

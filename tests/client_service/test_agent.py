@@ -7,8 +7,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,85 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
-from aggregator_service.app import create_app
-from aggregator_service.settings import aggregator_settings
 from client_service.boundary.ledger import Ledger
 from client_service.learning.interrupt import Interrupted
 from client_service.participation import Participation
-from client_service.settings import client_settings
 from shared.method.divergence import round_divergence
-from shared.method.settings import MethodSettings
 from shared.protocol.schemas import JoinOut, RunOut
 from shared.protocol.signing.enrolment import Pair, register, remove
-from tests.client_service import asking
-from tests.client_service.asking import finished, read, uploads
+from tests.support.federation import Line
+from tests.support.questions import finished, has_problem, in_phase, read, uploads
 
 if TYPE_CHECKING:
-    from conftest import LeapingClock, Opened, Silos, Until
+    from conftest import Federate, Opened, Until
 
 pytestmark = pytest.mark.anyio
-TOKEN = "operator-token-of-the-tests"
-
-
-class Line(httpx.AsyncBaseTransport):
-    """A client's way to the aggregator: cut until there is an app at its end, and again when it is taken away."""
-
-    def __init__(self, app: FastAPI | None) -> None:
-        self.app = app
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if self.app is None:
-            raise httpx.ConnectError("the line is cut", request=request)
-        return await httpx.ASGITransport(self.app).handle_async_request(request)
-
-
-class Federation(asking.Federation):
-    """One whose clients' lines can be cut."""
-
-    def line(self) -> Line:
-        return Line(self.app)
-
-
-@pytest.fixture
-def federation(
-    tmp_path: Path, silos: Silos, small: MethodSettings, clock: LeapingClock, keys: Path
-) -> Callable[..., Any]:
-    """`async with federation(2, strategy="lpsfed") as running`: the aggregator, and settings of two clients."""
-
-    @asynccontextmanager
-    async def run(count: int, strategy: str = "lpsfed") -> AsyncIterator[Federation]:
-        app = create_app(
-            aggregator_settings(
-                state_directory=tmp_path / "aggregator",
-                operator_token=TOKEN,
-                keys_directory=keys,
-                strategy=strategy,
-                method=small,
-            ),
-            clock=clock,
-        )
-        clients = tuple(
-            client_settings(
-                name=shard.name,
-                shard=shard,
-                state_directory=tmp_path / shard.name,
-                aggregator_url="http://aggregator",
-                strategy=strategy,
-                method=small,
-                device="cpu",
-                wait_seconds=5.0,
-            )
-            for shard in silos(count)
-        )
-        said = {"Authorization": f"Bearer {TOKEN}"}
-        transport = httpx.ASGITransport(app)
-        http = httpx.AsyncClient(transport=transport, base_url="http://aggregator", headers=said)
-        async with app.router.lifespan_context(app), http:
-            yield Federation(app, http, clock, clients)
-
-    return run
 
 
 @dataclass
@@ -124,13 +58,6 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Held]:
     return hold
 
 
-def problem(http: httpx.AsyncClient, words: str) -> Callable[[], Any]:
-    async def look() -> bool:
-        return words in (await read(http, "status")).get("problem", "")
-
-    return look
-
-
 def at_event(event: threading.Event) -> Callable[[], Any]:
     async def look() -> bool:
         return event.is_set()
@@ -138,23 +65,12 @@ def at_event(event: threading.Event) -> Callable[[], Any]:
     return look
 
 
-def waiting_for_the_round(http: httpx.AsyncClient) -> Callable[[], Any]:
-    async def look() -> bool:
-        return bool((await read(http, "status"))["phase"] == "waiting for the round")
-
-    return look
-
-
 @pytest.mark.parametrize(("strategy", "scalars"), [("lpsfed", {"margin", "rho"}), ("fedavg", set()), ("local", set())])
 async def test_a_whole_run_of_three_clients(
-    federation: Any, opened: Opened, until: Until, strategy: str, scalars: set[str]
+    federation: Federate, until: Until, strategy: str, scalars: set[str]
 ) -> None:
-    async with (
-        federation(3, strategy) as running,
-        opened(running.clients[0], running.line()) as one,
-        opened(running.clients[1], running.line()) as two,
-        opened(running.clients[2], running.line()) as three,
-    ):
+    async with federation(3, strategy=strategy) as running:
+        one, two, three = await running.enter()
         await running.start()
         await until(finished(one, two, three))
         history = await running.history()
@@ -177,12 +93,12 @@ async def test_a_whole_run_of_three_clients(
 
 
 async def test_an_aggregator_that_cannot_be_reached_is_shown_and_the_client_goes_on_when_it_can(
-    federation: Any, opened: Opened, until: Until
+    federation: Federate, opened: Opened, until: Until
 ) -> None:
     async with federation(1) as running:
         line = Line(None)
         async with opened(running.clients[0], line) as http:
-            await until(problem(http, "cannot be reached"))
+            await until(has_problem(http, "cannot be reached"))
             await running.start()
             line.app = running.app
             await until(finished(http))
@@ -190,7 +106,7 @@ async def test_an_aggregator_that_cannot_be_reached_is_shown_and_the_client_goes
 
 
 async def test_a_line_that_is_cut_in_the_middle_of_a_round_ends_nothing(
-    federation: Any, opened: Opened, until: Until, held: Callable[[str, int], Held]
+    federation: Federate, opened: Opened, until: Until, held: Callable[[str, int], Held]
 ) -> None:
     stop = held("client-1", 1)
     async with federation(1) as running:
@@ -200,7 +116,7 @@ async def test_a_line_that_is_cut_in_the_middle_of_a_round_ends_nothing(
             await until(at_event(stop.reached))
             line.app = None
             stop.released.set()
-            await until(problem(http, "cannot be reached"))
+            await until(has_problem(http, "cannot be reached"))
             line.app = running.app
             await until(finished(http))
             assert (await running.history())["phase"] == "finished"
@@ -223,7 +139,7 @@ def no_such_name(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("place", [nobody_listens, no_such_name])
 async def test_a_client_that_starts_before_the_aggregator_goes_on_asking_for_it(
-    federation: Any, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch, place: Callable[..., str]
+    federation: Federate, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch, place: Callable[..., str]
 ) -> None:
     async with federation(1) as running:
         settings = running.clients[0].model_copy(update={"aggregator_url": place(monkeypatch)})
@@ -233,7 +149,7 @@ async def test_a_client_that_starts_before_the_aggregator_goes_on_asking_for_it(
                 return int((await read(http, "ledger"))["total"]) >= 12
 
             await until(asked_often)
-            await until(problem(http, "the aggregator cannot be reached: ConnectError"))
+            await until(has_problem(http, "the aggregator cannot be reached: ConnectError"))
             assert (await read(http, "status"))["phase"] == "joining"
             assert (await http.get("/health/live")).json() == {"status": "live"}
             assert (await http.get("/health/ready")).json() == {"status": "ready", "model": "none yet"}
@@ -243,7 +159,7 @@ async def test_a_client_that_starts_before_the_aggregator_goes_on_asking_for_it(
 
 @pytest.mark.parametrize("change", [{"width": 8}, {"layers": 2}])
 async def test_a_run_that_would_send_more_than_was_declared_gets_nothing(
-    federation: Any, opened: Opened, until: Until, change: dict[str, int]
+    federation: Federate, opened: Opened, until: Until, change: dict[str, int]
 ) -> None:
     asked = []
 
@@ -258,71 +174,69 @@ async def test_a_run_that_would_send_more_than_was_declared_gets_nothing(
         return httpx.Response(200, stream=httpx.ByteStream(answer.encode()))
 
     async with federation(1) as running, opened(running.clients[0], httpx.MockTransport(lying)) as http:
-        await until(problem(http, "would send other parameters than this client has declared"))
+        await until(has_problem(http, "would send other parameters than this client has declared"))
         assert (await http.get("/v1/users/user-01/recommendations")).status_code == 200
     assert set(asked) == {("POST", "/v1/clients"), ("GET", "/v1/runs/current")}
     assert uploads(running.clients[0]) == []
 
 
 async def test_an_aggregator_of_another_federation_refuses_the_client_and_it_says_so(
-    federation: Any, opened: Opened, until: Until
+    federation: Federate, opened: Opened, until: Until
 ) -> None:
-    async with federation(1, "fedavg") as running:
+    async with federation(1, strategy="fedavg") as running:
         other = running.clients[0].model_copy(update={"strategy": "lpsfed"})
         async with opened(other, running.line()) as http:
-            await until(problem(http, "the aggregator answered: "))
+            await until(has_problem(http, "the aggregator answered: "))
     assert uploads(other) == []
 
 
 async def test_somebody_else_s_name_is_refused_for_want_of_its_key(
-    federation: Any, opened: Opened, until: Until, tmp_path: Path
+    federation: Federate, opened: Opened, until: Until, tmp_path: Path
 ) -> None:
     async with federation(1) as running, opened(running.clients[0], running.line()) as owner:
         await running.start(rounds=1)
         await until(finished(owner))
         thief = running.clients[0].model_copy(update={"state_directory": tmp_path / "elsewhere"})
         async with opened(thief, running.line()) as http:
-            await until(problem(http, "the aggregator answered: signature: expected one of this very request"))
+            await until(has_problem(http, "the aggregator answered: signature: expected one of this very request"))
 
 
 async def test_a_client_whose_key_is_registered_late_joins_then_and_is_held_up_when_it_is_removed(
-    federation: Any, opened: Opened, until: Until, keys: Path
+    federation: Federate, opened: Opened, until: Until, keys: Path
 ) -> None:
     async with federation(1) as running:
         [settings] = running.clients
         async with opened(settings, running.line()) as http:
             remove(settings.name, keys)
-            await until(problem(http, "registered under this name"))
+            await until(has_problem(http, "registered under this name"))
             register(Pair.of(settings.name, settings.state_directory).public, keys)
             await running.start(rounds=1)
             await until(finished(http))
             remove(settings.name, keys)
-            await until(problem(http, "registered under this name"))
+            await until(has_problem(http, "registered under this name"))
 
 
 async def test_a_client_whose_clock_is_wrong_says_by_how_much(
-    federation: Any, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch
+    federation: Federate, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("client_service.boundary.gate.time", SimpleNamespace(time=lambda: time.time() - 600.0))
-    async with federation(1) as running, opened(running.clients[0], running.line()) as http:
-        await until(problem(http, "s behind it: set the clocks"))
+    async with federation(1) as running:
+        [http] = await running.enter()
+        await until(has_problem(http, "s behind it: set the clocks"))
         assert re.search(
             r"within 60 s of the aggregator's clock, got one 60\d s behind", (await read(http, "status"))["problem"]
         )
 
 
 async def test_a_round_that_closed_without_this_client_is_gone_on_from(
-    federation: Any, opened: Opened, until: Until, held: Callable[[str, int], Held]
+    federation: Federate, until: Until, held: Callable[[str, int], Held]
 ) -> None:
     stop = held("client-2", 1)
-    async with (
-        federation(2) as running,
-        opened(running.clients[0], running.line()) as one,
-        opened(running.clients[1], running.line()) as two,
-    ):
+    async with federation(2) as running:
+        one, two = await running.enter()
         await running.start(quorum=1)
         await until(at_event(stop.reached))
-        await until(waiting_for_the_round(one))
+        await until(in_phase(one, "waiting for the round"))
         running.clock.pass_the_deadline()
 
         async def second_round() -> bool:
@@ -337,8 +251,9 @@ async def test_a_round_that_closed_without_this_client_is_gone_on_from(
     assert [entry["round"] for entry in uploads(running.clients[1])] == ["1", "2"]
 
 
-async def test_a_second_run_follows_the_first(federation: Any, opened: Opened, until: Until) -> None:
-    async with federation(1) as running, opened(running.clients[0], running.line()) as http:
+async def test_a_second_run_follows_the_first(federation: Federate, until: Until) -> None:
+    async with federation(1) as running:
+        [http] = await running.enter()
         for run in ("run-1", "run-2"):
             await running.start(rounds=1)
             await until(finished(http, run=run))
@@ -348,17 +263,14 @@ async def test_a_second_run_follows_the_first(federation: Any, opened: Opened, u
 
 
 async def test_a_run_that_fails_ends_with_its_failure_and_the_next_one_works(
-    federation: Any, opened: Opened, until: Until, held: Callable[[str, int], Held]
+    federation: Federate, until: Until, held: Callable[[str, int], Held]
 ) -> None:
     stop = held("client-2", 1)
-    async with (
-        federation(2) as running,
-        opened(running.clients[0], running.line()) as one,
-        opened(running.clients[1], running.line()) as two,
-    ):
+    async with federation(2) as running:
+        one, two = await running.enter()
         await running.start()
         await until(at_event(stop.reached))
-        await until(waiting_for_the_round(one))
+        await until(in_phase(one, "waiting for the round"))
         running.clock.pass_the_deadline()
         await until(finished(one))
         assert "failed" in (await read(one, "quality"))["failure"]
@@ -374,7 +286,7 @@ async def test_a_run_that_fails_ends_with_its_failure_and_the_next_one_works(
 
 
 async def test_a_client_that_is_restarted_in_mid_run_joins_with_its_key_and_goes_on_from_its_best_model(
-    federation: Any, opened: Opened, until: Until, held: Callable[[str, int], Held]
+    federation: Federate, opened: Opened, until: Until, held: Callable[[str, int], Held]
 ) -> None:
     stop = held("client-2", 2)
     async with federation(2) as running, opened(running.clients[0], running.line()) as one:
@@ -433,7 +345,7 @@ def slowed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Slow]:
 
 @pytest.mark.parametrize("verb", ["__init__", "begin", "fit", "apply", "finish"])
 async def test_a_client_that_is_told_to_stop_in_the_middle_of_its_work_stops_and_takes_it_up_again(
-    federation: Any, opened: Opened, until: Until, slowed: Callable[[str, str], Slow], verb: str
+    federation: Federate, opened: Opened, until: Until, slowed: Callable[[str, str], Slow], verb: str
 ) -> None:
     slow = slowed("client-2", verb)
     async with federation(2) as running, opened(running.clients[0], running.line()) as one:
@@ -453,7 +365,7 @@ async def test_a_client_that_is_told_to_stop_in_the_middle_of_its_work_stops_and
 
 @pytest.mark.parametrize("missed", [("finish",), ("apply", "finish")])
 async def test_a_client_that_was_stopped_at_the_end_evaluates_the_run_when_it_is_back(
-    federation: Any, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch, missed: tuple[str, ...]
+    federation: Federate, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch, missed: tuple[str, ...]
 ) -> None:
     async with federation(1) as running:
         with monkeypatch.context() as patched:
@@ -477,9 +389,10 @@ async def test_a_client_that_was_stopped_at_the_end_evaluates_the_run_when_it_is
 
 
 async def test_the_silo_sees_the_spectra_that_its_latest_rho_compares(
-    federation: Any, opened: Opened, until: Until
+    federation: Federate, opened: Opened, until: Until
 ) -> None:
-    async with federation(1) as running, opened(running.clients[0], running.line()) as http:
+    async with federation(1) as running:
+        [http] = await running.enter()
         empty = {"run": None, "round": 0, "own": [], "anchor": [], "rho": None}
         assert await read(http, "spectrum") == empty
         await running.start()
@@ -495,18 +408,20 @@ async def test_the_silo_sees_the_spectra_that_its_latest_rho_compares(
         assert await read(http, "spectrum") == found
 
 
-async def test_without_an_anchor_there_are_no_spectra_to_see(federation: Any, opened: Opened, until: Until) -> None:
-    async with federation(1, "fedavg") as running, opened(running.clients[0], running.line()) as http:
+async def test_without_an_anchor_there_are_no_spectra_to_see(federation: Federate, until: Until) -> None:
+    async with federation(1, strategy="fedavg") as running:
+        [http] = await running.enter()
         await running.start()
         await until(finished(http))
         assert (await read(http, "spectrum"))["own"] == []
 
 
 async def test_recommendations_go_on_from_the_last_complete_model_while_a_round_trains(
-    federation: Any, opened: Opened, until: Until, held: Callable[[str, int], Held]
+    federation: Federate, until: Until, held: Callable[[str, int], Held]
 ) -> None:
     stop = held("client-1", 2)
-    async with federation(1) as running, opened(running.clients[0], running.line()) as http:
+    async with federation(1) as running:
+        [http] = await running.enter()
         await running.start(rounds=2)
         await until(at_event(stop.reached))
         status, quality = await read(http, "status"), await read(http, "quality")
@@ -527,14 +442,11 @@ async def test_recommendations_go_on_from_the_last_complete_model_while_a_round_
 
 
 async def test_a_quarantined_client_sends_nothing_reads_on_and_says_so_until_it_is_let_in(
-    federation: Any, opened: Opened, until: Until, held: Callable[[str, int], Held]
+    federation: Federate, until: Until, held: Callable[[str, int], Held]
 ) -> None:
     stop, place = held("client-1", 2), "/v1/clients/client-2/quarantine"
-    async with (
-        federation(2) as running,
-        opened(running.clients[0], running.line()) as one,
-        opened(running.clients[1], running.line()) as two,
-    ):
+    async with federation(2) as running:
+        one, two = await running.enter()
 
         async def shut_out() -> bool:
             answer = await running.operator.post(place, json={"reason": "its shard is being repaired"})

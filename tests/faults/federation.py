@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 import httpx
-from anyio.from_thread import start_blocking_portal
-from fastapi import FastAPI
 
 from aggregator_service.app import create_app as create_aggregator
 from audit.case import open_case
@@ -22,9 +19,9 @@ from client_service.app import create_app as create_client
 from client_service.schemas import QualityOut, StatusOut
 from client_service.settings import ClientSettings
 from shared.protocol.schemas import ArrivalOut, RunHistoryOut
-from shared.web.server import build_server
 from simulation.experiment import Experiment
-from tests.faults.proxy import HOST, Proxy
+from tests.faults.proxy import Proxy
+from tests.support.serving import serve
 
 DEADLINE_SECONDS = 150.0  # of each phase of a run, where no test says otherwise; a body may take 120
 LONGEST_SECONDS = 3 * DEADLINE_SECONDS
@@ -46,21 +43,6 @@ class Ending:
         rounds = tuple((one.round, one.recall, one.ndcg, one.rho, one.margin, one.loss) for one in quality.rounds)
         parts = [part for number in history.rounds for part in number.participants if part.client == quality.client]
         return Ending(status.shared_digest, rounds, quality.test, tuple(part.digest for part in parts))
-
-
-@contextmanager
-def served(app: FastAPI, wind_down: Callable[[], None] = lambda: None) -> Iterator[str]:
-    """The app behind the server that the services use, in a thread of its own; its address."""
-    listening = socket.create_server((HOST, 0))
-    port = listening.getsockname()[1]
-    server = build_server(app, host=HOST, port=port, wind_down=wind_down)
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(app.router.lifespan_context(app)):
-        serving = portal.start_task_soon(server.serve, [listening])
-        try:
-            yield f"http://{HOST}:{port}"
-        finally:
-            server.should_exit = True
-            serving.result()
 
 
 def calling(url: str, secret: str) -> httpx.AsyncClient:
@@ -87,7 +69,7 @@ class Disturbed:
         assert answer.status_code == 201, answer.text
         for shard in self.experiment.shards:
             settings = impatient(self.experiment.client(shard, aggregator_url=self._addresses[shard.name]))
-            http = calling(self._stack.enter_context(served(create_client(settings))), self.experiment.operator_key)
+            http = calling(self._stack.enter_context(serve(create_client(settings))), self.experiment.operator_key)
             self.silos[shard.name] = await self._stack.enter_async_context(http)
 
     async def status(self, client: str) -> StatusOut:
@@ -134,7 +116,7 @@ async def disturbed(experiment: Experiment, clock: Callable[[], float] = time.ti
     settings = experiment.aggregator().model_copy(update={"longest_body_seconds": BODY_SECONDS})
     app = create_aggregator(settings, clock=clock)
     async with AsyncExitStack() as stack:
-        url = stack.enter_context(served(app, app.state.coordinator.wind_down))
+        url = stack.enter_context(serve(app, wind_down=app.state.coordinator.wind_down))
         operator = await stack.enter_async_context(calling(url, experiment.token))
         proxies = {name: Proxy(int(url.rpartition(":")[2])) for name in experiment.names}
         addresses = {name: await stack.enter_async_context(one.listening()) for name, one in proxies.items()}

@@ -16,8 +16,9 @@ from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
 from shared.web.access import Timed
 from shared.web.connection import Connection
-from tests.faults.federation import BODY_SECONDS, LONGEST_SECONDS, Ending, served
+from tests.faults.federation import BODY_SECONDS, LONGEST_SECONDS, Ending
 from tests.faults.proxy import HOST, Fault
+from tests.support.serving import serve
 
 if TYPE_CHECKING:
     from conftest import Federation
@@ -89,7 +90,7 @@ async def test_an_update_that_trickles_is_refused_in_time_and_leaves_no_file(
 async def test_a_message_that_trickles_is_refused_by_the_aggregator(three: Experiment) -> None:
     settings = three.aggregator().model_copy(update={"longest_body_seconds": SHORT_SECONDS})
     app = create_aggregator(settings)
-    with anyio.fail_after(LONGEST_SECONDS), served(app, app.state.coordinator.wind_down) as url:
+    with anyio.fail_after(LONGEST_SECONDS), serve(app, wind_down=app.state.coordinator.wind_down) as url:
         answer = await trickled(await called(url), posting("/v1/runs", three.token))
     require_too_slow(answer, SHORT_SECONDS)
 
@@ -99,7 +100,7 @@ async def test_a_message_that_trickles_is_refused_by_a_client(
 ) -> None:
     monkeypatch.setattr("client_service.app.Timed", partial(Timed, seconds=SHORT_SECONDS))
     settings = three.client(three.shards[0], aggregator_url=f"http://{HOST}:9")
-    with anyio.fail_after(LONGEST_SECONDS), served(create_client(settings)) as url:
+    with anyio.fail_after(LONGEST_SECONDS), serve(create_client(settings)) as url:
         answer = await trickled(await called(url), posting("/v1/recommendations", three.application_key))
     require_too_slow(answer, SHORT_SECONDS)
 
@@ -120,7 +121,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for(
     small_app: FastAPI, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     monkeypatch.setattr("shared.web.connection.HEAD_SECONDS", 0.2)
-    with anyio.fail_after(LONGEST_SECONDS), served(small_app) as url:
+    with anyio.fail_after(LONGEST_SECONDS), serve(small_app) as url:
         reader, writer = await called(url)
         writer.write(said)
         assert await heard(reader) == b""
@@ -131,7 +132,7 @@ async def test_a_head_that_trickles_ends_as_one_that_does_not_come(
     small_app: FastAPI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shared.web.connection.HEAD_SECONDS", 0.2)
-    with anyio.fail_after(LONGEST_SECONDS), served(small_app) as url:
+    with anyio.fail_after(LONGEST_SECONDS), serve(small_app) as url:
         assert await trickled(await called(url), b"GET /large HTTP/1.1\r\nX: ", b"x") == b""
 
 
@@ -139,7 +140,7 @@ async def test_the_rest_of_a_body_that_was_refused_unread_is_not_waited_for(
     small_app: FastAPI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shared.web.connection.HEAD_SECONDS", 0.2)
-    with anyio.fail_after(LONGEST_SECONDS), served(small_app) as url:
+    with anyio.fail_after(LONGEST_SECONDS), serve(small_app) as url:
         assert (await trickled(await called(url), HEAD)).startswith(b"HTTP/1.1 403 ")
 
 
@@ -152,7 +153,7 @@ async def test_an_answer_that_nobody_takes_is_given_up(small_app: FastAPI, monke
         lost.set()
 
     monkeypatch.setattr(Connection, "connection_lost", told)
-    with anyio.fail_after(LONGEST_SECONDS), served(small_app) as url:
+    with anyio.fail_after(LONGEST_SECONDS), serve(small_app) as url:
         reader, writer = await called(url)
         writer.write(f"GET /large HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
         while not lost.is_set():

@@ -2,49 +2,18 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from anyio.from_thread import start_blocking_portal
-from fastapi import FastAPI
 
-from shared.web.listening import Listening
-from shared.web.server import build_server
-from shared.web.tls import PORT
 from simulation.certificates import Issued, authority, issued, write
+from tests.support.serving import HOST, serve
 
-HOST = "127.0.0.1"
 HOSTS = ("localhost", HOST)
 Served = Callable[..., AbstractContextManager[str]]
-
-
-@contextmanager
-def serve(
-    app: FastAPI, settings: Listening | None = None, wind_down: Callable[[], None] = lambda: None
-) -> Iterator[str]:
-    """The app in a thread of its own, as `run_server` would serve it; its address."""
-    chosen = settings or Listening()
-    identities, listening = chosen.identities(), socket.create_server((HOST, 0))
-    server = build_server(
-        app,
-        host=HOST,
-        port=listening.getsockname()[1],
-        wind_down=wind_down,
-        tls=identities[PORT].context if identities else None,
-        crowd=chosen.crowd(),
-        trusted_proxies=chosen.trusted_proxies,
-    )
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(app.router.lifespan_context(app)):
-        serving = portal.start_task_soon(server.serve, [listening])
-        try:
-            yield f"{'https' if identities else 'http'}://{HOST}:{server.config.port}"
-        finally:
-            server.should_exit = True
-            serving.result()
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -20,12 +19,11 @@ from client_service.settings import ClientSettings
 from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
 from shared.method.parameters import Arrays
-from shared.method.settings import MethodSettings
 from shared.protocol.wire import decode
-from tests.client_service.asking import federated, finished, read, uploads
+from tests.support.questions import finished, read, uploads
 
 if TYPE_CHECKING:
-    from conftest import LeapingClock, Opened, Silos, Until
+    from conftest import Federate, Opened, Until
 
 pytestmark = pytest.mark.anyio
 CHOSEN: dict[str, Any] = {
@@ -40,10 +38,9 @@ ROUND, RHO = [Charge("gaussian", 2.0), Charge("gaussian", 4.0)], Charge("gaussia
 
 
 @pytest.fixture
-def federation(
-    tmp_path: Path, silos: Silos, small: MethodSettings, clock: LeapingClock, keys: Path
-) -> Callable[..., Any]:
-    return lambda **privacy: federated(tmp_path, silos(2), small, clock, keys, CHOSEN | privacy)
+def private(federation: Federate) -> Callable[..., Any]:
+    """Two clients, of which the first one adds noise."""
+    return lambda **privacy: federation(2, first={"privacy": CHOSEN | privacy})
 
 
 def charges(settings: ClientSettings) -> list[dict[str, Any]]:
@@ -54,9 +51,7 @@ def spent(rounds: int) -> float:
     return epsilon([*ROUND * rounds, RHO], 1e-5)
 
 
-async def test_a_run_is_noised_charged_and_shown(
-    federation: Any, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_run_is_noised_charged_and_shown(private: Any, until: Until, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[Parameters] = []
     real = Participation.fit
 
@@ -67,11 +62,8 @@ async def test_a_run_is_noised_charged_and_shown(
         return found
 
     monkeypatch.setattr(Participation, "fit", fit)
-    async with (
-        federation() as running,
-        opened(running.clients[0], running.line()) as noised,
-        opened(running.clients[1], running.line()) as plain,
-    ):
+    async with private() as running:
+        noised, plain = await running.enter()
         await running.start()
         await until(finished(noised, plain))
         status, quality = await read(noised, "status"), await read(noised, "quality")
@@ -100,7 +92,7 @@ async def test_a_run_is_noised_charged_and_shown(
 
 
 async def test_what_leaves_is_what_came_plus_a_clipped_change_and_noise(
-    federation: Any, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch
+    private: Any, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With next to no noise the update differs from what came by the norm, in the direction of what was trained."""
     bodies: list[bytes] = []
@@ -120,11 +112,8 @@ async def test_what_leaves_is_what_came_plus_a_clipped_change_and_noise(
 
     monkeypatch.setattr(Aggregator, "upload", uploading)
     monkeypatch.setattr(Participation, "fit", fitting)
-    async with (
-        federation(clip_norm=5e-5, noise_multiplier=1e-4, budget=1e12) as running,
-        opened(running.clients[0], running.line()) as noised,
-        opened(running.clients[1], running.line()) as plain,
-    ):
+    async with private(clip_norm=5e-5, noise_multiplier=1e-4, budget=1e12) as running:
+        noised, plain = await running.enter()
         await running.start()
         await until(finished(noised, plain))
     for body, (received, trained) in zip(bodies, rounds, strict=True):
@@ -138,14 +127,9 @@ def flat(arrays: Arrays) -> Float64:
     return np.concatenate([np.asarray(arrays[name], dtype=np.float64).ravel() for name in sorted(arrays)])
 
 
-async def test_once_the_budget_is_spent_nothing_leaves_and_all_else_goes_on(
-    federation: Any, opened: Opened, until: Until
-) -> None:
-    async with (
-        federation(budget=spent(1) + 1e-6) as running,
-        opened(running.clients[0], running.line()) as noised,
-        opened(running.clients[1], running.line()) as plain,
-    ):
+async def test_once_the_budget_is_spent_nothing_leaves_and_all_else_goes_on(private: Any, until: Until) -> None:
+    async with private(budget=spent(1) + 1e-6) as running:
+        noised, plain = await running.enter()
         await running.start(quorum=1)
 
         async def second_round() -> bool:
@@ -177,8 +161,8 @@ async def test_once_the_budget_is_spent_nothing_leaves_and_all_else_goes_on(
     assert len(charges(running.clients[0])) == 1
 
 
-async def test_spending_goes_on_over_restarts_and_runs(federation: Any, opened: Opened, until: Until) -> None:
-    async with federation() as running, opened(running.clients[1], running.line()) as plain:
+async def test_spending_goes_on_over_restarts_and_runs(private: Any, opened: Opened, until: Until) -> None:
+    async with private() as running, opened(running.clients[1], running.line()) as plain:
         for number, seed in ((1, 1), (2, 1), (3, 2)):
             async with opened(running.clients[0], running.line()) as noised:
                 await running.start(rounds=1, seed=seed)
@@ -190,7 +174,7 @@ async def test_spending_goes_on_over_restarts_and_runs(federation: Any, opened: 
 
 
 async def test_a_silo_s_gate_lets_no_update_out_that_is_not_its_release(
-    federation: Any, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch
+    private: Any, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mistake above the gate, which would send the update itself, sends nothing."""
 
@@ -199,11 +183,8 @@ async def test_a_silo_s_gate_lets_no_update_out_that_is_not_its_release(
         return update
 
     monkeypatch.setattr(Sending, "_leaving", forgotten)
-    async with (
-        federation() as running,
-        opened(running.clients[0], running.line()) as noised,
-        opened(running.clients[1], running.line()),
-    ):
+    async with private() as running:
+        noised, _ = await running.enter()
         await running.start()
 
         async def refused() -> bool:
@@ -217,10 +198,10 @@ async def test_a_silo_s_gate_lets_no_update_out_that_is_not_its_release(
 
 
 async def test_a_kill_between_the_charge_and_the_upload_is_charged_once_and_sends_the_same(
-    federation: Any, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch
+    private: Any, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Parameters] = []
-    async with federation() as running, opened(running.clients[1], running.line()) as plain:
+    async with private() as running, opened(running.clients[1], running.line()) as plain:
         with monkeypatch.context() as patched:
             real = Sending._sent
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
-from aggregator_service.app import create_app
 from client_service.settings import client_settings
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
 from simulation.experiment import Experiment
+from tests.support.federation import run_federation
+from tests.support.questions import entries_of, has_problem
 
 if TYPE_CHECKING:
-    from conftest import Opened, Silos, Until
+    from conftest import Silos, Until
 
 URL = "http://127.0.0.1"
 
@@ -28,13 +27,13 @@ def believed(*declarations: object) -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     ("lies", "problem"), [(False, "secure: expected False, got True"), (True, "expected a secure round")]
 )
 async def test_an_open_aggregator_gets_nothing_of_a_silo_that_demands_secure_rounds(
     silos: Silos,
     small: MethodSettings,
-    opened: Opened,
     until: Until,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -44,19 +43,13 @@ async def test_an_open_aggregator_gets_nothing_of_a_silo_that_demands_secure_rou
     if lies:
         monkeypatch.setattr("aggregator_service.coordinator.require_same", believed)
     one = Experiment(silos(1), tmp_path / "run", small, rounds=1, device="cpu")
-    app, token = create_app(one.aggregator()), {"Authorization": f"Bearer {one.token}"}
-    settings = replace(one, secure=True).client(one.shards[0], aggregator_url=URL)
-    operator = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=URL, headers=token)
-    async with app.router.lifespan_context(app), operator, opened(settings, httpx.ASGITransport(app)) as http:
-        http.headers["Authorization"] = f"Bearer {one.operator_key}"
-        assert (await operator.post("/v1/runs", json=one.request().model_dump(mode="json"))).status_code == 201
-
-        async def shown() -> bool:
-            return problem in ((await http.get("/v1/status")).json().get("problem") or "")
-
-        await until(shown)
-    lines = map(json.loads, (settings.state_directory / "ledger.jsonl").read_text().splitlines())
-    assert {entry["call"] for entry in lines if entry["kind"] == "intent"} <= {"join", "current", "model", "anchor"}
+    demanding = replace(one, secure=True).client(one.shards[0], aggregator_url=URL)
+    async with run_federation(one.aggregator(), [demanding]) as running:
+        [http] = await running.enter()
+        await running.start(**one.request().model_dump(mode="json"))
+        await until(has_problem(http, problem))
+    calls = {entry["call"] for entry in entries_of(demanding) if entry["kind"] == "intent"}
+    assert calls <= {"join", "current", "model", "anchor"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,68 @@
+"""What a test asks a service, or finds in a client's ledger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import httpx
+
+from client_service.settings import ClientSettings
+
+Question = Callable[[], Awaitable[bool]]
+LONGEST_SECONDS = 120.0  # a bound alone: where much else runs everything takes long
+
+
+async def wait_until(holds: Question) -> None:
+    """Look again and again whether something is so; a test in which it never is ends in time."""
+    with anyio.fail_after(LONGEST_SECONDS):
+        while not await holds():
+            await anyio.sleep(0.005)
+
+
+async def read(http: httpx.AsyncClient, what: str) -> dict[str, Any]:
+    """An answer of the API, by its path below /v1."""
+    answer: dict[str, Any] = (await http.get(f"/v1/{what}")).json()
+    return answer
+
+
+def finished(*clients: httpx.AsyncClient, run: str = "run-1") -> Question:
+    """Have all of them evaluated that run?"""
+
+    async def look() -> bool:
+        answers = [(await read(http, "quality"), await read(http, "status")) for http in clients]
+        return all(
+            quality["run"] == run and quality["finished"] and status["phase"] in ("finished", "failed", "waiting")
+            for quality, status in answers
+        )
+
+    return look
+
+
+def has_problem(http: httpx.AsyncClient, words: str) -> Question:
+    """Does the client show its operator a problem with these words?"""
+
+    async def look() -> bool:
+        return words in ((await read(http, "status")).get("problem") or "")
+
+    return look
+
+
+def in_phase(http: httpx.AsyncClient, phase: str) -> Question:
+    async def look() -> bool:
+        return bool((await read(http, "status"))["phase"] == phase)
+
+    return look
+
+
+def entries_of(settings: ClientSettings) -> list[dict[str, Any]]:
+    """The lines of a client's ledger."""
+    lines = (settings.state_directory / "ledger.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def uploads(settings: ClientSettings) -> list[dict[str, Any]]:
+    """The intents of its updates."""
+    return [entry for entry in entries_of(settings) if entry.get("call") == "update"]
