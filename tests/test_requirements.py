@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import re
 import tomllib
@@ -115,6 +116,20 @@ def test_every_dependency_is_listed_with_what_it_is_for() -> None:
         re.findall(r"^\| `([a-z0-9-]+)` \|", (ROOT / "docs/supply-chain.md").read_text(encoding="utf-8"), flags=re.M)
     )
     assert listed == {canonicalize_name(each.name) for each in asked("development")}
+
+
+def test_the_files_of_others_are_those_that_are_listed_with_their_licences_beside_them() -> None:
+    text, folder = (ROOT / "docs/supply-chain.md").read_text(encoding="utf-8"), ROOT / "shared/web/static"
+    listed = re.findall(r"^\| `([^`]+)` \| `([a-z-]+)@[0-9.]+` \| [^|]+ \| `([0-9a-f]{64})` \|$", text, flags=re.M)
+    assert [hashlib.sha256((folder / name).read_bytes()).hexdigest() for name, _, _ in listed] == [
+        digest for _, _, digest in listed
+    ]
+    own = {"icon.svg", "page.css", "page.js", "reference.js"}
+    others = {path.name for path in folder.iterdir() if path.suffix != ".txt"} - own
+    assert others == {name for name, _, _ in listed}
+    assert {f"{package.removesuffix('-dist')}-LICENSE.txt" for _, package, _ in listed} <= {
+        path.name for path in folder.iterdir()
+    }
 
 
 def test_the_locks_tools_are_in_no_image_and_not_in_the_development_s_environment() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,18 +15,30 @@ from shared.errors import NotFoundError
 from shared.web.charts import drawn
 
 FOLDER = Path(__file__).parent
-KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
-SOURCES = " ".join(f"{kind}-src 'self';" for kind in ("style", "script", "img", "connect"))
-GUARDED = {
-    "Content-Security-Policy": f"default-src 'none'; {SOURCES} form-action 'self'; frame-ancestors 'none';"
-    " base-uri 'none'",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
+KINDS = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",  # licences
 }
 NOTHING = "–"
 SHORT = 12  # characters of a digest that are shown; the whole is in the title
 
 statics = APIRouter(include_in_schema=False)
+
+
+def guard_headers(images: str = "'self'") -> dict[str, str]:
+    """Headers by which a page loads from its own service alone. `images`: the sources of its images in CSP's words."""
+    own = " ".join(f"{kind}-src 'self';" for kind in ("style", "script", "connect"))
+    others = "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    return {
+        "Content-Security-Policy": f"default-src 'none'; {own} img-src {images}; {others}",
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+    }
+
+
+GUARDED = guard_headers()
 
 
 @dataclass(frozen=True)
@@ -67,9 +79,9 @@ def templates(folder: Path) -> Environment:
     return environment
 
 
-def page(request: Request, html: str) -> Response:
+def page(request: Request, html: str, headers: Mapping[str, str] = GUARDED) -> Response:
     """An HTML answer; 304 to whoever has this very page."""
-    return _tagged(request, html.encode(), "text/html; charset=utf-8", cache="no-store")
+    return _tagged(request, html.encode(), "text/html; charset=utf-8", {**headers, "Cache-Control": "no-store"})
 
 
 @statics.get("/static/{name}")
@@ -77,12 +89,12 @@ def read_static(name: str, request: Request) -> Response:
     held = _STATIC.get(name)
     if held is None:
         raise NotFoundError(f"expected one of {sorted(_STATIC)}, got another name")
-    return _tagged(request, held, KINDS[Path(name).suffix], cache="no-cache")
+    return _tagged(request, held, KINDS[Path(name).suffix], {**GUARDED, "Cache-Control": "no-cache"})
 
 
-def _tagged(request: Request, body: bytes, kind: str, *, cache: str) -> Response:
+def _tagged(request: Request, body: bytes, kind: str, headers: dict[str, str]) -> Response:
     tag = f'"{hashlib.sha256(body).hexdigest()}"'
-    headers = GUARDED | {"ETag": tag, "Cache-Control": cache}
+    headers = headers | {"ETag": tag}
     if tag in [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]:
         return Response(status_code=304, headers=headers)
     return Response(body, media_type=kind, headers=headers)

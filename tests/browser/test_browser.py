@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
@@ -76,6 +77,25 @@ def test_a_page_loads_without_complaint_and_from_nowhere_else(browser: Browser, 
         *(f"/static/{one}" for one in ("page.css", "page.js", "icon.svg")),
     }
     browser.keep(f"{name}-light")
+
+
+@pytest.mark.parametrize("name", ["client", "operator"])
+def test_the_reference_shows_every_call_and_loads_nothing_from_elsewhere(
+    browser: Browser, place: Place, name: str
+) -> None:
+    url = place.client if name == "client" else place.aggregator
+    document = httpx.get(f"{url}/openapi.json", trust_env=False).json()
+    browser.open(f"{url}/docs")
+    count = "return document.querySelectorAll('.opblock').length"
+    browser.until(lambda: browser.run(count) == sum(map(len, document["paths"].values())))
+    shown = browser.run("return [...document.querySelectorAll('.opblock-summary-path')].map((e) => e.dataset.path)")
+    assert set(shown) == set(document["paths"])
+    assert browser.complaints() == []
+    assert {urlsplit(one).netloc for one in browser.asked()} == {urlsplit(url).netloc}
+    browser.keep(f"{name}-reference")
+    browser.scheme("dark")
+    assert brightness(browser.run("return getComputedStyle(document.documentElement).backgroundColor")) < 60
+    browser.keep(f"{name}-reference-dark")
 
 
 @pytest.mark.parametrize("name", ["client", "operator"])

@@ -70,7 +70,7 @@ async def test_a_page_that_has_not_changed_is_not_sent_again(app: FastAPI) -> No
 @pytest.mark.anyio
 @pytest.mark.parametrize("path", sorted(STATIC.iterdir()), ids=lambda path: path.name)
 async def test_what_a_page_loads_is_served_as_what_it_is(app: FastAPI, path: Path) -> None:
-    kinds = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+    kinds = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".txt": "text/plain"}
     async with asking(app) as http:
         answer = await http.get(f"/static/{path.name}")
         assert answer.headers["content-type"].partition(";")[0] == kinds[path.suffix]
@@ -100,7 +100,9 @@ def test_values_are_escaped_and_a_value_that_is_not_there_is_an_error(tmp_path: 
 def test_no_template_has_a_script_or_a_style_of_its_own_or_an_address_elsewhere(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert not re.search(r"\sstyle=|\son[a-z]+=|<style|javascript:|\|\s*safe|autoescape", text)
-    assert all(re.fullmatch(r"src=\"static/page\.js\" defer", found) for found in re.findall(r"<script ([^>]*)>", text))
+    assert all(
+        re.fullmatch(r"src=\"static/[a-zA-Z.-]+\.js\" defer", found) for found in re.findall(r"<script ([^>]*)>", text)
+    )
     links = re.findall(r"(?:href|src|action)=\"([^\"]*)\"", text)
     assert [link for link in links if re.match(r"[a-z]+:|/", link)] == []  # relative, so that any prefix will do
 
