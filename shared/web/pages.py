@@ -12,7 +12,6 @@ from fastapi import APIRouter, Request, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from shared.errors import NotFoundError
-from shared.web.charts import drawn
 
 FOLDER = Path(__file__).parent
 KINDS = {
@@ -75,7 +74,7 @@ def templates(folder: Path) -> Environment:
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"size": size, "clock": clock, "short": short, "figure": figure, "drawn": drawn}
+    environment.filters |= {"size": size, "clock": clock, "short": short, "figure": figure}
     return environment
 
 

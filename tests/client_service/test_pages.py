@@ -95,8 +95,8 @@ async def test_after_a_run_the_page_tells_of_every_update_field_by_field(
         assert f"header names and scalars JSON {update['bytes'] - parts:,}" in text
     assert text.count("as declared") == 2 and text.count("receipt agrees") == 2
     assert "Finished run-1 is over after 2 rounds." in text and "2 updates on record" in text
-    assert f"{quality.test['recall@20']:.4f}" in text and f"best: round {quality.best_round}" in text
-    assert shown.count('<svg class="chart"') == 4 and "of run-1: the divergence of these two curves" in text
+    assert f"{quality.test['recall@20']:.4f}" in text and f"best: round {quality.best_round}" in html.unescape(shown)
+    assert shown.count("data-chart=") == 4 and "of run-1: the divergence of these two curves" in text
     assert "Of 16 users, 12 items, 64 training interactions." in text
     assert "For user-01" in plain(wanted) and wanted.count(">similar items</a>") == 3
     assert "Title of item-" in wanted
@@ -289,7 +289,7 @@ def test_the_best_round_is_marked_until_the_test_items_have_been_read() -> None:
     assert facts["NDCG@20"] == ("0.6000", "on test items, 5 users")
     recall, _, loss = curves(tested)
     assert recall.mark == (1, "best: round 1") and "On test items, read once at the end: 0.7000." in recall.description
-    assert loss.lines[0].known == [(1, 2.0), (2, 2.0)]
+    assert loss.rows == [(0, [None]), (1, [2.0]), (2, [2.0])]
     assert sizes(QualityOut(client="a"), counts_given=False) == "Figures appear with the first run."
     known = QualityOut(client="a", run="run-1", users=2, items=3, edges=4)
     assert "None of these figures leaves the silo" in sizes(known, counts_given=False)

@@ -21,6 +21,7 @@ async function look() {
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   const places = looked();
   for (const live of document.querySelectorAll("[data-live]")) refresh(live, fresh.getElementById(live.id));
+  drawCharts();
   hold(places);
   tag = answer.headers.get("ETag") || "";
 }
