@@ -104,10 +104,15 @@ def least_corrected(units: int, rows: int) -> float:
 
 def interval(difference: Float64, seed: int = SEED) -> tuple[float, float]:
     """95 % percentile bootstrap of the mean: units drawn with replacement."""
-    rng = np.random.default_rng(seed)
-    means = difference[rng.integers(0, len(difference), (DRAWS, len(difference)))].mean(axis=1)
-    low, high = np.quantile(means, [LEVEL / 2, 1 - LEVEL / 2])
-    return float(low), float(high)
+    bootstrap = stats.bootstrap(
+        (difference,),
+        np.mean,
+        n_resamples=DRAWS,
+        confidence_level=1 - LEVEL,
+        method="percentile",
+        rng=np.random.default_rng(seed),
+    )
+    return float(bootstrap.confidence_interval.low), float(bootstrap.confidence_interval.high)
 
 
 def compare(pairs: Mapping[str, Pair]) -> dict[str, Comparison]:
