@@ -90,13 +90,8 @@ def find_federation(engine: Engine, project: str | None = None) -> Federation:
 
     UnavailableError where parts of it do not run, or its `up` has not ended yet.
     """
-    listing = (
-        "ps",
-        "--filter",
-        f"label={LABEL}.service={NEVER_BROKEN}",
-        "--format",
-        f'{{{{.Label "{LABEL}.project"}}}}',
-    )
+    gateways = ("ps", "--filter", f"label={LABEL}.service={NEVER_BROKEN}")
+    listing = (*gateways, "--format", f'{{{{.Label "{LABEL}.project"}}}}')
     projects = sorted({name for name in engine.read(*listing).split() if project in (None, name)})
     if not projects:
         raise SettingsError("expected a federation that `docker compose up` has brought up and that runs, got none")
