@@ -119,9 +119,7 @@ def build_shard(
     if missing := int((rows["item"] < 0).sum()):
         raise DataError(f"{path}: expected every item of the interactions, {missing} interactions have others")
     numbers = [pl.Series(column, values, dtype=pl.Int32) for column, values in rows.items()]
-    table = (
-        known_columns(events).with_columns(numbers).select("user", "item", "split", pl.exclude("user", "item", "split"))
-    )
+    table = known_columns(events).with_columns(numbers).sort("split", "user", "item")
     titles = catalogue["title"].to_list() if catalogue["title"].null_count() < len(catalogue) else None
     features = catalogue.drop("item", "title")
     return Shard(

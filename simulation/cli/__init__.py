@@ -6,7 +6,7 @@ import typer
 
 from audit.cli import privacy_report, probe
 from audit.entry import enter
-from simulation.cli import breaks, deployment, experiments, keys, ledger, members, quarantine, services, tuning
+from simulation.cli import breaks, deployment, experiments, keys, ledger, members, quarantine, services, shards, tuning
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Federated recommendations between silos that keep their data."
@@ -35,6 +35,7 @@ app.add_typer(keys.app, name="keys")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(members.app, name="members")
 app.add_typer(quarantine.app, name="quarantine")
+app.add_typer(shards.app, name="shard")
 
 
 def main() -> None:

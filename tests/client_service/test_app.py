@@ -15,12 +15,15 @@ import pytest
 import torch
 
 from client_service.agent import Agent
+from client_service.learning.choice import kept_choice
 from client_service.learning.evaluate import on_validation
+from client_service.learning.spectra import cached_spectrum
 from client_service.participation import Participation, Place, kept_model
 from client_service.serving import checkpoint
 from client_service.serving.recommender import Limits, Recommender
 from client_service.settings import ClientSettings, client_settings
-from client_service.shard import Shard, read_shard, write_shard
+from client_service.shard import Shard, change_shard, read_shard, write_shard
+from client_service.shard.changes import append_events, erase_users
 from shared.method.declaration import Declaration
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
@@ -81,6 +84,26 @@ async def test_the_kept_model_answers_after_a_restart_before_any_aggregator_is_t
 
 async def held_up(http: httpx.AsyncClient) -> bool:
     return "problem" in (await http.get("/v1/status")).json()
+
+
+@pytest.mark.parametrize("change", ["append", "erase"])
+async def test_a_model_of_the_shard_as_it_was_is_not_served_after_a_change(
+    settings: ClientSettings, opened: Opened, change: str
+) -> None:
+    """Neither is its spectrum used, nor what was chosen by its validation pairs."""
+    old, _ = kept(settings)
+    event = pl.DataFrame({"user": ["user-99"], "item": ["item-00"]})
+    _, new = change_shard(
+        settings.shard,
+        lambda shard: append_events(shard, event, Path()) if change == "append" else erase_users(shard, ["user-01"]),
+    )
+    models, cutoff = settings.state_directory / "model", settings.method.cutoff
+    assert kept_model(old, models, CPU) is not None and kept_model(new, models, CPU) is None
+    assert kept_choice(old, cutoff, models) != kept_choice(new, cutoff, models)
+    assert cached_spectrum(new, cutoff, models).users.shape[0] == len(new.user_ids) != len(old.user_ids)
+    async with opened(settings) as http:
+        answer = (await http.get("/v1/users/user-01/recommendations?k=3")).json()
+        assert (answer["fallback"], "model" in answer) == ("no model yet", False)
 
 
 async def test_without_a_model_answers_are_flagged(settings: ClientSettings, opened: Opened) -> None:

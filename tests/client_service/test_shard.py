@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from client_service.shard import Shard, read_shard, write_shard
+from client_service.shard import Shard, read_shard, save_shard, write_shard
 from shared.errors import DataError
 
 INTERACTIONS = pl.DataFrame(
@@ -22,6 +22,9 @@ INTERACTIONS = pl.DataFrame(
     }
 )
 ITEMS = pl.DataFrame({"item": ["hidden-3", "hidden-1", "hidden-4", "hidden-2"], "title": ["Three", "One", None, "Two"]})
+
+
+DIGEST = "436746777610ca1e6aaf78943e5ced27bebbeae6578bfec2ff8735c55b65c3a7"  # of both, as the first format had it
 
 
 @pytest.fixture
@@ -63,6 +66,68 @@ def test_what_is_written_comes_back(folder: Path) -> None:
     assert shard.valid.toarray().tolist() == [[0, 0, 0, 0], [1, 0, 0, 0]]
     assert shard.test.toarray().tolist() == [[0, 0, 1, 0], [0, 0, 0, 0]]
     assert shard.train.dtype == np.float64 and shard.train.has_sorted_indices
+
+
+def test_a_folder_of_the_first_format_opens_with_its_digest_and_is_written_as_it_was(tmp_path: Path) -> None:
+    """Times, ratings and features beside pairs of that format had no meaning, and have none."""
+    sizes = {"users": 2, "items": 4, "train": 3, "valid": 1, "test": 1}
+    head = {"format": "lpsfed-shard/1", "name": "shop", **sizes, "digest": DIGEST, "notes": ["a note"]}
+    for details in ({}, {"time": pl.lit("yesterday"), "rating": pl.lit(5)}):
+        INTERACTIONS.with_columns(**details).write_parquet(tmp_path / "interactions.parquet")
+        ITEMS.sort("item").with_columns(**details).write_parquet(tmp_path / "items.parquet")
+        (tmp_path / "shard.json").write_text(json.dumps(head))
+        shard = read_shard(tmp_path)
+        assert (shard.digest, shard.events_digest, shard.features) == (DIGEST, None, None)
+        assert shard.train.toarray().tolist() == [[1, 1, 0, 0], [0, 1, 0, 0]]
+    save_shard(tmp_path, shard)
+    assert json.loads((tmp_path / "shard.json").read_text()) == head
+
+
+def test_times_ratings_and_features_are_kept_under_a_digest_of_their_own(tmp_path: Path) -> None:
+    detailed = INTERACTIONS.with_columns(time=pl.Series([50, 40, None, 20, 10]), rating=pl.Series([5, 4, 3, 2, None]))
+    items = ITEMS.with_columns(price=pl.Series([3, 1, 4, 2]), colour=pl.lit("red"), tags=pl.lit([["a"]]).first())
+    head = write_shard(tmp_path / "a", "shop", detailed, items)
+    shard = read_shard(tmp_path / "a")
+    assert (head.format, shard.digest, shard.events_digest) == ("lpsfed-shard/2", DIGEST, head.events_digest)
+    assert shard.events.rows() == [
+        (0, 0, "train", 40, 4.0),
+        (0, 1, "train", None, 3.0),
+        (1, 1, "train", 50, 5.0),
+        (1, 0, "valid", 20, 2.0),
+        (0, 2, "test", 10, None),
+    ]
+    assert shard.features is not None and shard.features.rows() == [
+        (1.0, "red"),
+        (2.0, "red"),
+        (3.0, "red"),
+        (4.0, "red"),
+    ]
+    assert shard.notes == ("1 columns of the items left out: neither numbers nor strings",)
+    again = write_shard(tmp_path / "b", "other", detailed.reverse(), items.reverse())
+    later = write_shard(tmp_path / "c", "shop", detailed.with_columns(pl.col("time") + 1), items)
+    dearer = write_shard(tmp_path / "d", "shop", detailed, items.with_columns(pl.col("price") + 1))
+    assert again.events_digest == head.events_digest and {later.digest, dearer.digest} == {DIGEST}
+    assert len({head.events_digest, later.events_digest, dearer.events_digest}) == 3
+
+
+def test_of_a_repeated_pair_the_earliest_event_of_the_first_split_stays(tmp_path: Path) -> None:
+    rows = [("a", "x", "test", 1), ("a", "x", "train", 9), ("a", "x", "train", None), ("a", "x", "train", 8)]
+    table = pl.DataFrame(rows, schema=["user", "item", "split", "time"], orient="row")
+    for order in (table, table.reverse()):
+        write_shard(tmp_path, "shop", order, None)
+        assert read_shard(tmp_path).events.rows() == [(0, 0, "train", 8)]
+
+
+def test_a_repeated_row_in_the_files_of_a_shard_with_a_head_is_refused(folder: Path) -> None:
+    pl.concat([INTERACTIONS, INTERACTIONS.head(1)]).write_parquet(folder / "interactions.parquet")
+    refused(folder, "shard.json", "each pair once", "6 interactions")
+
+
+def test_bad_times_and_ratings_are_refused_and_counted(tmp_path: Path) -> None:
+    times = pl.Series(["hidden", "2015-13-01", "7", None, ""])
+    refused(own(tmp_path, INTERACTIONS.with_columns(time=times)), "'time'", "ISO 8601", "2 of 5 rows")
+    refused(own(tmp_path, INTERACTIONS.with_columns(rating=pl.lit("hidden"))), "'rating'", "numbers", "String")
+    refused(own(tmp_path, INTERACTIONS.with_columns(rating=pl.lit(float("nan")))), "'rating'", "finite", "5 rows")
 
 
 def test_an_id_leads_to_its_row_and_an_unknown_one_to_none(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import polars as pl
@@ -131,6 +132,45 @@ def test_csv_and_parquet_by_split_with_a_file_of_items(write: Write, tmp_path: P
 def test_parquet_with_integer_ids(tmp_path: Path) -> None:
     pl.DataFrame({"user_id": [7, 7, 8], "item_id": [10, 11, 10]}).write_parquet(tmp_path / "interactions.parquet")
     assert pairs(load_dataset(tmp_path, seed=0)) == PAIRS
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("ratings.dat", "7::10::5::60\n7::11::::\n8::10::3::120\n"),
+        ("u.data", "7\t10\t5\t60\n7\t11\t\t\n8\t10\t3\t120\n"),
+        (
+            "shop.inter",
+            "user_id:token\titem_id:token\trating:float\ttimestamp:float\n7\t10\t5\t60.0\n7\t11\t\t\n8\t10\t3\t120.9\n",
+        ),
+        (
+            "ratings.csv",
+            "userId,movieId,rating,time\n7,10,5,1970-01-01T00:01:00Z\n7,11,,\n8,10,3.0,1970-01-01 01:02:00+01\n",
+        ),
+    ],
+)
+def test_times_and_ratings_are_read_where_they_are_known(write: Write, name: str, content: str) -> None:
+    events = load_dataset(write(name, content), seed=0).events
+    assert events.select("time", "rating").rows() == [(60, 5.0), (None, None), (120, 3.0)]
+
+
+def test_times_and_ratings_of_parquet(tmp_path: Path) -> None:
+    moments = [datetime(1970, 1, 1, 0, 1), None, datetime(1970, 1, 1, 0, 2)]
+    table = pl.DataFrame({"user": [7, 7, 8], "item": [10, 11, 10], "Timestamp": moments, "rating": [5, None, 3]})
+    table.write_parquet(tmp_path / "interactions.parquet")
+    assert load_dataset(tmp_path, seed=0).events.select("time", "rating").rows() == [
+        (60, 5.0),
+        (None, None),
+        (120, 3.0),
+    ]
+
+
+def test_times_survive_the_split_and_none_is_made_up(write: Write) -> None:
+    rows = "".join(f"{user},{item},{int(user) * 100 + int(item)}\n" for user, item in MANY)
+    events = load_dataset(write("ratings.csv", f"user,item,time\n{rows}"), seed=0).events
+    assert events["split"].value_counts(sort=True)["count"].to_list() == [16, 2, 2]
+    assert (events["time"] == events["user"].cast(int) * 100 + events["item"].cast(int)).all()
+    assert "rating" not in events.columns
 
 
 def test_a_column_of_splits_is_kept(write: Write) -> None:

@@ -1,0 +1,68 @@
+"""Commands that change a silo's shard: append what happened since, erase users or interactions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from client_service.shard import Shard, change_shard, shard_head
+from client_service.shard.changes import append_events, erase_events, erase_users
+from client_service.shard.files import read_bytes
+from shared.errors import SettingsError
+from simulation.cli.options import AsJson, print_json
+from simulation.console import OUT
+from simulation.datasets import read_events, read_titles
+
+app = typer.Typer(no_args_is_help=True, help="Change a shard. A client works with the new one from its next start on.")
+
+Folder = Annotated[Path, typer.Argument(help="the shard: a folder with interactions.parquet")]
+
+
+@app.command()
+def append(
+    folder: Folder,
+    events: Annotated[Path, typer.Argument(help="file of interactions: user, item, and split, time, rating if known")],
+    items: Annotated[Path | None, typer.Option(help="file of titles for new items")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add interactions to a shard, whole or not at all. Those without a split are for training."""
+    table, titles = read_events(events), None if items is None else read_titles(items)
+    _print_change(*change_shard(folder, lambda shard: append_events(shard, table, events, titles)), as_json=as_json)
+
+
+@app.command()
+def erase(
+    folder: Folder,
+    user: Annotated[list[str] | None, typer.Option(help="id of a user; repeatable")] = None,
+    users: Annotated[Path | None, typer.Option(help="file of ids of users, one a line")] = None,
+    events: Annotated[Path | None, typer.Option(help="file of interactions: user, item")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Erase users, or single interactions, from a shard, whole or not at all. What is not there is no error.
+
+    Models that were trained before are not made to forget: no client serves them for the new shard.
+    """
+    lines = [] if users is None else read_bytes(users).decode("utf-8", errors="replace").splitlines()
+    ids = [*(user or []), *(line for line in lines if line)]
+    if bool(ids) == (events is not None):
+        raise SettingsError("shard erase: expected either users (--user, --users) or --events")
+    table = None if events is None else read_events(events)
+
+    def change(shard: Shard) -> Shard:
+        return erase_users(shard, ids) if table is None or events is None else erase_events(shard, table, events)
+
+    _print_change(*change_shard(folder, change), as_json=as_json)
+
+
+def _print_change(before: Shard, after: Shard, *, as_json: bool) -> None:
+    """Sizes, digests and the clean-ups of this change; never an id."""
+    heads = {"before": shard_head(before), "after": shard_head(after)}
+    if as_json:
+        return print_json({when: head.model_dump(mode="json", exclude_none=True) for when, head in heads.items()})
+    for when, head in heads.items():
+        sizes = f"{head.users} users, {head.items} items, {head.train} train, {head.valid} valid, {head.test} test"
+        OUT.print(f"{when}: {sizes}, digest {head.digest[:16]}", highlight=False)
+    for note in after.notes[len(before.notes) :]:
+        OUT.print(note, highlight=False)
