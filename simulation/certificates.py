@@ -25,7 +25,7 @@ ORGANISATION = "LPSFed development (not for production)"
 
 
 @dataclass(frozen=True)
-class Issued:
+class IssuedCertificate:
     """A certificate with its private key."""
 
     certificate: x509.Certificate
@@ -37,67 +37,71 @@ class Issued:
         return {f"{name}.crt": self.certificate.public_bytes(Encoding.PEM), f"{name}.key": key}
 
 
-def development(services: Iterable[str], hosts: Iterable[str], *, days: int = DAYS) -> dict[str, bytes]:
+def development_files(services: Iterable[str], hosts: Iterable[str], *, days: int = DAYS) -> dict[str, bytes]:
     """File name -> content: the authority's, and for each service those of a certificate that names it and `hosts`."""
-    root, more = authority(days=days), tuple(hosts)
+    root, more = make_authority(days=days), tuple(hosts)
     files: dict[str, bytes] = {}
     for name in services:
-        files |= issued(root, name, (name, *LOCAL, *more), days=days).files(name)
+        files |= issue_certificate(root, name, (name, *LOCAL, *more), days=days).files(name)
     return root.files(AUTHORITY) | files
 
 
-def authority(name: str = "LPSFed development authority", *, days: int = DAYS) -> Issued:
+def make_authority(name: str = "LPSFed development authority", *, days: int = DAYS) -> IssuedCertificate:
     """An authority that signs itself, and may sign services but no other authority."""
     key = generate_private_key(SECP256R1())
-    builder = _builder(name, key, _period(days)).issuer_name(_named(name))
-    usage = _usage(signs_certificates=True)
+    builder = _certificate_builder(name, key, _validity(days)).issuer_name(_subject_name(name))
+    usage = _key_usage(signs_certificates=True)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    return Issued(builder.add_extension(usage, critical=True).sign(key, hashes.SHA256()), key)
+    return IssuedCertificate(builder.add_extension(usage, critical=True).sign(key, hashes.SHA256()), key)
 
 
-def issued(
-    root: Issued, name: str, hosts: Iterable[str], *, days: int = DAYS, begins: datetime | None = None
-) -> Issued:
+def issue_certificate(
+    root: IssuedCertificate, name: str, hosts: Iterable[str], *, days: int = DAYS, begins: datetime | None = None
+) -> IssuedCertificate:
     """A certificate for names and addresses, to be called by and to call with."""
     key, purposes = (
         generate_private_key(SECP256R1()),
         (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
     )
     signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(root.key.public_key())
-    builder = _builder(name, key, _period(days, begins)).issuer_name(root.certificate.subject)
+    builder = _certificate_builder(name, key, _validity(days, begins)).issuer_name(root.certificate.subject)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
+    builder = builder.add_extension(_key_usage(signs_certificates=False), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
-    builder = builder.add_extension(x509.SubjectAlternativeName(map(_host, dict.fromkeys(hosts))), critical=False)
-    return Issued(builder.add_extension(signer, critical=False).sign(root.key, hashes.SHA256()), key)
+    builder = builder.add_extension(
+        x509.SubjectAlternativeName(map(_general_name, dict.fromkeys(hosts))), critical=False
+    )
+    return IssuedCertificate(builder.add_extension(signer, critical=False).sign(root.key, hashes.SHA256()), key)
 
 
-def write(folder: Path, files: Mapping[str, bytes]) -> None:
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     """Keys for their owner alone. SettingsError where one of the files is there already; then none is written."""
-    if there := sorted(name for name in files if (folder / name).exists()):
-        raise SettingsError(f"{folder}: expected none of these files to be there already, got {', '.join(there)}")
+    if existing := sorted(name for name in files if (folder / name).exists()):
+        raise SettingsError(f"{folder}: expected none of these files to be there already, got {', '.join(existing)}")
     for name, content in files.items():
         write_new(folder / name, content, PRIVATE if name.endswith(".key") else PUBLIC)
 
 
-def _period(days: int, begins: datetime | None = None) -> tuple[datetime, datetime]:
+def _validity(days: int, begins: datetime | None = None) -> tuple[datetime, datetime]:
     first = begins or datetime.now(UTC) - BACKDATED
     return first, first + timedelta(days=days)
 
 
-def _builder(name: str, key: EllipticCurvePrivateKey, period: tuple[datetime, datetime]) -> x509.CertificateBuilder:
+def _certificate_builder(
+    name: str, key: EllipticCurvePrivateKey, period: tuple[datetime, datetime]
+) -> x509.CertificateBuilder:
     first, last = period
-    builder = x509.CertificateBuilder(subject_name=_named(name), public_key=key.public_key())
+    builder = x509.CertificateBuilder(subject_name=_subject_name(name), public_key=key.public_key())
     builder = builder.serial_number(x509.random_serial_number()).not_valid_before(first).not_valid_after(last)
     return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
 
 
-def _named(name: str) -> x509.Name:
-    told = ((NameOID.ORGANIZATION_NAME, ORGANISATION), (NameOID.COMMON_NAME, name))
-    return x509.Name([x509.NameAttribute(oid, text) for oid, text in told])
+def _subject_name(name: str) -> x509.Name:
+    attributes = ((NameOID.ORGANIZATION_NAME, ORGANISATION), (NameOID.COMMON_NAME, name))
+    return x509.Name([x509.NameAttribute(oid, text) for oid, text in attributes])
 
 
-def _host(name: str) -> x509.GeneralName:
+def _general_name(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
@@ -108,7 +112,7 @@ def _host(name: str) -> x509.GeneralName:
         raise SettingsError(f"expected host names in ASCII, and addresses, got {name!r}") from None
 
 
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=not signs_certificates,
         key_cert_sign=signs_certificates,

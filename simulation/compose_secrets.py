@@ -15,7 +15,7 @@ from shared.errors import FederationError
 from shared.new_files import create_secret
 from shared.protocol.signing.enrolment import enrol, kept_pair, registered_files
 from shared.protocol.signing.registry import write_registry
-from simulation.certificates import AUTHORITY, development, write
+from simulation.certificates import AUTHORITY, development_files, write_files
 
 AGGREGATOR = "aggregator"
 DAYS = 3650  # nothing renews it: the authority's key is thrown away, so that nobody can sign another certificate
@@ -43,11 +43,11 @@ def make_certificate(own: Path, public: Path) -> None:
     """A certificate for the aggregator and the authority that signed it, which comes last: with it all is there."""
     if (public / f"{AUTHORITY}.crt").exists():
         return
-    made = development((AGGREGATOR,), (), days=DAYS)
+    made = development_files((AGGREGATOR,), (), days=DAYS)
     for kind in ("crt", "key"):
         (own / f"tls.{kind}").unlink(missing_ok=True)  # of a start that was cut off
-        write(own, {f"tls.{kind}": made[f"{AGGREGATOR}.{kind}"]})
-    write(public, {f"{AUTHORITY}.crt": made[f"{AUTHORITY}.crt"]})
+        write_files(own, {f"tls.{kind}": made[f"{AGGREGATOR}.{kind}"]})
+    write_files(public, {f"{AUTHORITY}.crt": made[f"{AUTHORITY}.crt"]})
 
 
 def main(clients: Sequence[str]) -> int:

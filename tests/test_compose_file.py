@@ -21,7 +21,7 @@ from client_service.settings import ClientSettings
 from shared.errors import SettingsError
 from shared.protocol.signing.keys import read_public
 from shared.protocol.signing.registry import read_registry
-from simulation.certificates import write
+from simulation.certificates import write_files
 from simulation.cli import app
 from simulation.compose_secrets import make_certificate, make_secrets
 from simulation.deployment.compose import MAIN, MOST_SILOS, USERS, compose_files, write_compose
@@ -272,7 +272,7 @@ def test_no_container_takes_a_new_volume_away_from_the_user_who_fills_it(compose
 
 def test_a_start_that_was_cut_off_between_two_files_is_made_good(tmp_path: Path) -> None:
     own, public = tmp_path / "own", tmp_path / "public"
-    write(own, {"tls.crt": b"half of it"})
+    write_files(own, {"tls.crt": b"half of it"})
     make_certificate(own, public)
     root = x509.load_pem_x509_certificate((public / "authority.crt").read_bytes())
     signed = x509.load_pem_x509_certificate((own / "tls.crt").read_bytes())

@@ -55,8 +55,8 @@ class Comparison:
 
 def spread(values: Sequence[float]) -> Spread:
     """Of at least one value."""
-    found = np.asarray(values, dtype=np.float64)
-    return Spread(float(found.mean()), float(found.std(ddof=1)) if len(found) > 1 else 0.0, len(found))
+    array = np.asarray(values, dtype=np.float64)
+    return Spread(float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else 0.0, len(array))
 
 
 def differences(own: Figures, other: Figures) -> Float64:
@@ -88,11 +88,11 @@ def paired_t(difference: Float64) -> float:
 def holm(values: Sequence[float]) -> Float64:
     """Holm's step-down correction (1979): the i-th least of m times m - i + 1, never less than the one before, at most
     1. NaN stays NaN and counts for nothing."""
-    found = np.asarray(values, dtype=np.float64)
-    corrected = np.full(len(found), np.nan)
-    places = np.flatnonzero(~np.isnan(found))
-    order = places[np.argsort(found[places], kind="stable")]
-    stepped = found[order] * (len(order) - np.arange(len(order)))
+    uncorrected = np.asarray(values, dtype=np.float64)
+    corrected = np.full(len(uncorrected), np.nan)
+    places = np.flatnonzero(~np.isnan(uncorrected))
+    order = places[np.argsort(uncorrected[places], kind="stable")]
+    stepped = uncorrected[order] * (len(order) - np.arange(len(order)))
     corrected[order] = np.minimum(1.0, np.maximum.accumulate(stepped))
     return corrected
 
@@ -118,11 +118,11 @@ def interval(difference: Float64, seed: int = SEED) -> tuple[float, float]:
 def compare(pairs: Mapping[str, Pair]) -> dict[str, Comparison]:
     """Of each pair the first against the second, by the units that both have; those that have none in common are left
     out. Wilcoxon's p is corrected over those that have enough units to test."""
-    found = {name: differences(own, other) for name, (own, other) in pairs.items()}
-    found = {name: difference for name, difference in found.items() if len(difference)}
-    tests = {name: _tests(difference) for name, difference in found.items()}
+    by_name = {name: differences(own, other) for name, (own, other) in pairs.items()}
+    by_name = {name: difference for name, difference in by_name.items() if len(difference)}
+    tests = {name: _tests(difference) for name, difference in by_name.items()}
     corrected = holm([wilcoxon_p for wilcoxon_p, _ in tests.values()])
-    return {name: _comparison(found[name], tests[name], float(p)) for name, p in zip(tests, corrected, strict=True)}
+    return {name: _comparison(by_name[name], tests[name], float(p)) for name, p in zip(tests, corrected, strict=True)}
 
 
 def _tests(difference: Float64) -> tuple[float, float]:
@@ -136,14 +136,14 @@ def _comparison(difference: Float64, tests: tuple[float, float], corrected: floa
     if units < FEWEST_UNITS:
         nan = float("nan")
         return Comparison(units, mean, nan, nan, *tests, corrected, "too few pairs")
-    found = interval(difference)
-    return Comparison(units, mean, *found, *tests, corrected, verdict(difference, found, corrected))
+    span = interval(difference)
+    return Comparison(units, mean, *span, *tests, corrected, verdict(difference, span, corrected))
 
 
-def verdict(difference: Float64, found: tuple[float, float], corrected: float) -> Verdict:
+def verdict(difference: Float64, span: tuple[float, float], corrected: float) -> Verdict:
     """The side of the larger sum of ranks, where the interval lies on it too; unproven where Holm's p is too large."""
     above, below = signed_ranks(difference)
-    low, high = found
+    low, high = span
     proven = corrected < LEVEL
     if above > below and low > 0.0:
         return "ahead" if proven else "ahead, unproven"

@@ -80,18 +80,18 @@ def templates(folder: Path) -> Environment:
 
 def page(request: Request, html: str, headers: Mapping[str, str] = GUARDED) -> Response:
     """An HTML answer; 304 to whoever has this very page."""
-    return _tagged(request, html.encode(), "text/html; charset=utf-8", {**headers, "Cache-Control": "no-store"})
+    return _answer_tagged(request, html.encode(), "text/html; charset=utf-8", {**headers, "Cache-Control": "no-store"})
 
 
 @statics.get("/static/{name}")
 def read_static(name: str, request: Request) -> Response:
-    held = _STATIC.get(name)
-    if held is None:
+    content = _STATIC.get(name)
+    if content is None:
         raise NotFoundError(f"expected one of {sorted(_STATIC)}, got another name")
-    return _tagged(request, held, KINDS[Path(name).suffix], {**GUARDED, "Cache-Control": "no-cache"})
+    return _answer_tagged(request, content, KINDS[Path(name).suffix], {**GUARDED, "Cache-Control": "no-cache"})
 
 
-def _tagged(request: Request, body: bytes, kind: str, headers: dict[str, str]) -> Response:
+def _answer_tagged(request: Request, body: bytes, kind: str, headers: dict[str, str]) -> Response:
     tag = f'"{hashlib.sha256(body).hexdigest()}"'
     headers = headers | {"ETag": tag}
     if tag in [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]:

@@ -71,10 +71,10 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 async def serve(port: int, relay: Relay, *, at: str = "0.0.0.0") -> None:
     """Listen until SIGINT or SIGTERM."""
     server = await asyncio.start_server(relay.handle, at, port)
-    told = asyncio.Event()
+    stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
-    await told.wait()
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    await stopping.wait()
     server.close()
 
 
@@ -82,7 +82,7 @@ def main(arguments: list[str]) -> int:
     """PORT HOST:PORT [AUTHORITY]."""
     try:
         port, (host, _, behind) = int(arguments[0]), arguments[1].rpartition(":")
-        relay = Relay(host, int(behind), _believing(*arguments[2:3]))
+        relay = Relay(host, int(behind), _trust_context(*arguments[2:3]))
     except (IndexError, ValueError):
         sys.stderr.write("relay: expected PORT HOST:PORT [AUTHORITY]\n")
         return 2
@@ -93,7 +93,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _believing(authority: str | None = None) -> ssl.SSLContext | None:
+def _trust_context(authority: str | None = None) -> ssl.SSLContext | None:
     return None if authority is None else ssl.create_default_context(cafile=authority)
 
 

@@ -18,7 +18,7 @@ from shared.new_files import create_secret
 from shared.protocol.schemas import RunIn
 from shared.web.address import require_port
 from shared.web.calling import Calling
-from simulation.certificates import AUTHORITY, DAYS, development, write
+from simulation.certificates import AUTHORITY, DAYS, development_files, write_files
 from simulation.cli.options import (
     AsJson,
     Authority,
@@ -126,7 +126,7 @@ def certificates(
 ) -> None:
     """Make a development authority, and certificates for aggregator, clients and operator. Not for production."""
     services = ("aggregator", *(f"client-{number}" for number in range(1, clients + 1)), "operator")
-    write(folder, development(services, names or ()))
+    write_files(folder, development_files(services, names or ()))
     ERR.print(
         f"{folder}: made {AUTHORITY}.crt and a certificate with its key for {', '.join(services)}", soft_wrap=True
     )

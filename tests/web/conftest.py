@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.certificates import Issued, authority, issued, write
+from simulation.certificates import IssuedCertificate, issue_certificate, make_authority, write_files
 from tests.support.serving import HOST, serve
 
 HOSTS = ("localhost", HOST)
@@ -26,15 +26,17 @@ class Papers:
     """A folder of certificates: those of one authority, one of a stranger's, and ones whose time is another."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self._root = folder, authority()
-        stranger = authority("a stranger")
-        write(folder, self._root.files("authority") | stranger.files("stranger"))
+        self.folder, self._root = folder, make_authority()
+        stranger = make_authority("a stranger")
+        write_files(folder, self._root.files("authority") | stranger.files("stranger"))
         self.make("service"), self.make("caller"), self.make("elsewhere", hosts=("other.example",))
-        write(folder, issued(stranger, "caller", HOSTS).files("impostor"))
+        write_files(folder, issue_certificate(stranger, "caller", HOSTS).files("impostor"))
 
-    def make(self, name: str, *, hosts: tuple[str, ...] = HOSTS, begun: float = 1.0, days: int = 365) -> Issued:
+    def make(
+        self, name: str, *, hosts: tuple[str, ...] = HOSTS, begun: float = 1.0, days: int = 365
+    ) -> IssuedCertificate:
         """A certificate that began so many days ago and is good for so many; one of that name is replaced."""
-        made = issued(self._root, name, hosts, days=days, begins=datetime.now(UTC) - timedelta(days=begun))
+        made = issue_certificate(self._root, name, hosts, days=days, begins=datetime.now(UTC) - timedelta(days=begun))
         for file, content in made.files(name).items():
             (self.folder / file).write_bytes(content)
         return made
