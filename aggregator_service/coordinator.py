@@ -15,19 +15,18 @@ from aggregator_service.federation import Federation, opened
 from aggregator_service.logs import LOGGER
 from aggregator_service.rounds import transitions
 from aggregator_service.rounds.conductor import Clock, Conductor
-from aggregator_service.rounds.history import run_histories, run_history
+from aggregator_service.rounds.history import run_for_client, run_histories, run_history
 from aggregator_service.rounds.membership import require_same
 from aggregator_service.rounds.metrics import Metrics
 from aggregator_service.rounds.pledge import Pledge
 from aggregator_service.rounds.quarantine import Quarantines
-from aggregator_service.rounds.run import Receipt, Run
+from aggregator_service.rounds.run import Run
 from aggregator_service.rounds.secure_intake import Intake
 from aggregator_service.rounds.uploads import Address
-from aggregator_service.rounds.views import view
 from aggregator_service.settings import AggregatorSettings
-from aggregator_service.storage import records, store
-from aggregator_service.storage.anchors import Anchor
-from aggregator_service.storage.arrivals import Arrival
+from aggregator_service.storage import runs
+from aggregator_service.storage.clients import add_client
+from aggregator_service.storage.rows import Anchor, Arrival, Receipt
 from aggregator_service.threads import off_loop
 from shared.errors import ConflictError, DamagedError, NotFoundError, ProtocolError, UnavailableError
 from shared.method.anchor import choose_size, draw_anchor
@@ -121,7 +120,7 @@ class Coordinator:
         async with here.conductor.lock:
             client = here.members.admit(message, signer, now=self._clock())
             if client not in here.members:
-                await off_loop(store.add_client, here.archive.database, client, declaration=self.declaration)
+                await off_loop(add_client, here.archive.database, client, declaration=self.declaration)
                 here.members.add(client)
                 self.metrics.clients.set(len(here.members))
             await self._enrol(here.conductor, client.name)
@@ -135,8 +134,7 @@ class Coordinator:
 
     async def _enrol(self, conductor: Conductor, client: str) -> None:
         if conductor.run is not None:
-            run = transitions.enrol(conductor.run, client, now=self._clock())
-            await conductor.commit(run, partial(store.enrol, clients=(client,)))
+            await conductor.commit(transitions.enrol(conductor.run, client, now=self._clock()))
 
     async def start_run(self, request: RunIn) -> RunHistoryOut:
         """ConflictError while a run is active; ProtocolError for one that this federation could not carry out, or
@@ -154,7 +152,7 @@ class Coordinator:
             run = transitions.start(
                 name, request, clients=clients, now=self._clock(), pledge=pledge, quarantined=shut_out
             )
-            await here.conductor.commit(run, partial(store.enrol, clients=run.clients))
+            await here.conductor.commit(run)
         return await self.history(name)
 
     async def _pledge(self, here: Federation, name: str, request: RunIn) -> Pledge | None:
@@ -189,7 +187,7 @@ class Coordinator:
         run, sequence = here.conductor.run, here.conductor.sequence
         if run is None:
             return RunOut(sequence=sequence, joined=len(here.members))
-        return view(run, client, sequence=sequence, now=self._clock())
+        return run_for_client(run, client, sequence=sequence, now=self._clock())
 
     async def anchor(self, name: str, number: int) -> Anchor:
         """K^R of a round that has opened: drawn when first asked for, then the same for everybody and for good."""
@@ -199,7 +197,7 @@ class Coordinator:
             raise NotFoundError(f"round {number} of {name} has not opened")
         key = number if run.request.method.anchor.every_round else 0
         async with self._drawing:
-            held = await off_loop(records.anchor, here.archive.database, name, number=key)
+            held = await off_loop(runs.stored_anchor, here.archive.database, name, number=key)
             return held if held is not None else await off_loop(_draw, here, run, key)
 
     @property
@@ -281,5 +279,5 @@ def _draw(here: Federation, run: Run, key: int) -> Anchor:
     size, source = choose_size(run.request.method.anchor, counts)
     kernel = draw_anchor(run.request.method, size, seed=run.request.seed, number=key)
     drawn = Anchor(tuple(kernel.tolist()), source, size)
-    store.add_anchor(here.archive.database, run.name, number=key, anchor=drawn)
+    runs.add_anchor(here.archive.database, run.name, number=key, anchor=drawn)
     return drawn

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aggregator_service.aggregation.computation import Archive
-from aggregator_service.arrivals import Arrivals
+from aggregator_service.aggregation import computation
 from aggregator_service.rounds.conductor import Clock, Conductor
 from aggregator_service.rounds.membership import Members
 from aggregator_service.rounds.metrics import Metrics
@@ -14,11 +13,14 @@ from aggregator_service.rounds.secure_intake import Intake
 from aggregator_service.rounds.uploads import Uploads
 from aggregator_service.settings import AggregatorSettings
 from aggregator_service.signatures import Signatures
-from aggregator_service.storage import records
+from aggregator_service.storage.archive import Archive
+from aggregator_service.storage.arrivals import ArrivalRecord
 from aggregator_service.storage.blobs import Blobs
+from aggregator_service.storage.clients import joined_clients
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.keys import Keys
 from aggregator_service.storage.nonces import Nonces
+from aggregator_service.storage.updates import blob_names
 from shared.errors import SettingsError
 from shared.protocol.signing.enrolment import kept_pair
 from shared.protocol.signing.keys import PrivateKey, read_private
@@ -36,7 +38,7 @@ class Federation:
     uploads: Uploads
     intake: Intake
     quarantines: Quarantines
-    arrivals: Arrivals
+    arrivals: ArrivalRecord
     signatures: Signatures
     key: PrivateKey
 
@@ -57,10 +59,11 @@ def opened(settings: AggregatorSettings, metrics: Metrics, *, clock: Clock) -> F
 
 def _resumed(database: Database, settings: AggregatorSettings, metrics: Metrics, clock: Clock) -> Federation:
     blobs = Blobs(settings.state_directory / "blobs", database.disk)
-    blobs.keep_only(records.blobs(database))
-    archive, members = Archive(database, blobs, settings), Members(records.clients(database))
+    blobs.keep_only(blob_names(database))
+    declaration, members = settings.declaration(), Members(joined_clients(database))
+    archive = Archive(database, blobs, declaration, settings.longest_update, settings.retention_rounds)
     metrics.clients.set(len(members))
-    conductor, declaration = Conductor(archive, metrics, clock=clock), settings.declaration()
+    conductor = Conductor(archive, metrics, computation, clock=clock)
     keys = Keys(settings.registry)
     return Federation(
         archive=archive,
@@ -69,7 +72,7 @@ def _resumed(database: Database, settings: AggregatorSettings, metrics: Metrics,
         uploads=Uploads(conductor, declaration, clock=clock),
         intake=Intake(conductor, declaration, keys, clock=clock),
         quarantines=Quarantines(conductor, members, limit=settings.quarantine_refusals, clock=clock),
-        arrivals=Arrivals(database, metrics, clock=clock),
+        arrivals=ArrivalRecord(database, clock=clock, count_unrecorded=metrics.unrecorded.inc),
         signatures=_signatures(database, settings, keys),
         key=_own_key(settings),
     )

@@ -6,19 +6,15 @@ for each client does, once, until it is written. A file is held against its dige
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from aggregator_service.aggregation.answers import Body, prepared
 from aggregator_service.aggregation.secure_mean import state_after, told
 from aggregator_service.aggregation.state_body import packed, unpacked
 from aggregator_service.rounds.run import Run
-from aggregator_service.settings import AggregatorSettings
-from aggregator_service.storage import records
-from aggregator_service.storage.blobs import Blobs
-from aggregator_service.storage.database import Database
-from aggregator_service.storage.records import HeldState, HeldUpdate
-from aggregator_service.threads import OneAtATime
+from aggregator_service.storage.archive import Archive
+from aggregator_service.storage.rows import StoredState, StoredUpdate
+from aggregator_service.storage.updates import last_update, stored_state, stored_update, stored_updates
 from shared.errors import DamagedError, NotFoundError
 from shared.method.exchanged import Parameters, State, Update
 from shared.method.parameters import initial_parameters
@@ -29,36 +25,13 @@ from shared.protocol.secure.common import digest_start
 from shared.protocol.secure.server import SecureRound
 from shared.protocol.secure.vector import layout
 from shared.protocol.wire import open_parameters
-from shared.strategies import build_strategy
 from shared.strategies.robust import clipping
-from shared.strategies.strategy import Strategy
-
-
-@dataclass(frozen=True)
-class Archive:
-    """Where rows and files lie, and what is exchanged."""
-
-    database: Database
-    blobs: Blobs
-    settings: AggregatorSettings
-    tensors: OneAtATime = field(default_factory=OneAtATime)
-
-    def probe(self) -> None:
-        """Give the disk what an update gives it: a file of that size, and a transaction. UnavailableError where it
-        refuses either; else what it refused before is forgotten."""
-        self.blobs.probe(4 * sum(math.prod(spec.shape) for spec in self.settings.declaration().tensors))
-        self.database.probe()
-        self.database.disk.refusal = None
-
-    def strategy(self, run: Run) -> Strategy:
-        return build_strategy(self.settings.strategy, run.request.method)
 
 
 def initial(archive: Archive, request: RunIn) -> Parameters:
     """What every client of a run starts from."""
-    specification, method = archive.settings.declaration().tensors, request.method
-    exchange = build_strategy(archive.settings.strategy, method).exchange(method)
-    exact = method.start == "exact" and exchange.starts_at_filter
+    specification, method = archive.declaration.tensors, request.method
+    exact = method.start == "exact" and archive.strategy(method).exchange(method).starts_at_filter
     return Parameters(initial_parameters(specification, request.seed, exact=exact))
 
 
@@ -67,16 +40,16 @@ def digest_initial(archive: Archive, request: RunIn) -> str:
     return digest_start(initial(archive, request))
 
 
-def digest_after(archive: Archive, state: HeldState) -> str:
+def digest_after(archive: Archive, state: StoredState) -> str:
     """The same of the state after a round, which is on disk."""
     what = f"{state.run}: the state after round {state.round}"
     found = unpacked(_content(archive, state.blob, state.digest, what=what), state.latest)
     return digest_start(Parameters(found.arrays, found.scalars))
 
 
-def damaged(archive: Archive, run: Run) -> list[HeldUpdate]:
+def damaged(archive: Archive, run: Run) -> list[StoredUpdate]:
     """Those of the current round's updates that the disk no longer gives back as they were accepted."""
-    held = records.updates(archive.database, run.name, number=run.round)
+    held = _round_updates(archive, run)
     return [one for one in held if archive.blobs.damage(str(one.blob), one.receipt.digest) is not None]
 
 
@@ -89,21 +62,34 @@ def far(archive: Archive, run: Run) -> dict[str, float]:
     return clipping.far(clipping.distances(*_round(archive, run)), factor)
 
 
-def aggregate(archive: Archive, run: Run) -> HeldState:
+def aggregate(archive: Archive, run: Run) -> StoredState:
     """Eq. 13, or what the strategy puts in its place: the state after the run's current round, on disk."""
     after = _after(archive, run) if run.exchange is None else _summed(archive, run, run.exchange)
     blob = archive.blobs.save(pieces(packed(after)))
-    return HeldState(run.name, run.round, blob.digest, dict(after.latest), blob.name)
+    return StoredState(
+        run=run.name,
+        round=run.round,
+        digest=blob.digest,
+        latest=dict(after.latest),
+        blob=blob.name,
+        opened_at=run.opened_at,
+        closed_at=run.moved_at,
+    )
 
 
 def _after(archive: Archive, run: Run) -> State:
-    return archive.strategy(run).aggregate(*_round(archive, run))
+    return archive.strategy(run.request.method).aggregate(*_round(archive, run))
 
 
 def _round(archive: Archive, run: Run) -> tuple[State, list[Update]]:
     """Where the current round began, and what came in it."""
-    held = records.updates(archive.database, run.name, number=run.round)
+    held = _round_updates(archive, run)
     return _before(archive, run), [_update(archive, one) for one in held]
+
+
+def _round_updates(archive: Archive, run: Run) -> list[StoredUpdate]:
+    with archive.database.reading() as connection:
+        return stored_updates(connection, run.name, number=run.round)
 
 
 def _before(archive: Archive, run: Run) -> State:
@@ -116,7 +102,7 @@ def _before(archive: Archive, run: Run) -> State:
 def _summed(archive: Archive, run: Run, exchange: SecureRound) -> State:
     """The same where nobody's update but the sum of all can be read."""
     pieces_of = tuple(layout(exchange.terms.declaration))
-    held = records.updates(archive.database, run.name, number=run.round)
+    held = _round_updates(archive, run)
     paths = {one.receipt.client: archive.blobs.path(str(one.blob)) for one in held}
     vectors = {client: StoredVector(path, pieces_of) for client, path in paths.items()}
     return state_after(exchange, _before(archive, run), vectors)
@@ -138,15 +124,15 @@ def personalise(archive: Archive, run: Run, *, number: int, client: str) -> Body
 
 def _personalised(archive: Archive, run: Run, number: int, client: str) -> Body:
     state = _state(archive, run, number)
-    if archive.settings.secure:
+    if archive.declaration.secure:
         return _prepared(archive, _told(archive, run, state, number, client))
-    held = records.last_update(archive.database, run.name, number=number, client=client)
+    held = last_update(archive.database, run.name, number=number, client=client)
     update = None if held is None else _update(archive, held)
-    return _prepared(archive, archive.strategy(run).personalise(state, update))
+    return _prepared(archive, archive.strategy(run.request.method).personalise(state, update))
 
 
 def _told(archive: Archive, run: Run, state: State, number: int, client: str) -> Parameters:
-    summed = records.update(archive.database, run.name, number=number, client=client) is not None
+    summed = stored_update(archive.database, run.name, number=number, client=client) is not None
     return told(state, client, summed=summed, floor=run.request.method.similarity_floor)
 
 
@@ -157,12 +143,12 @@ def _prepared(archive: Archive, parameters: Parameters) -> Body:
 def _state(archive: Archive, run: Run, number: int) -> State:
     if number == 0:
         return State(initial(archive, run.request).arrays)
-    held = records.state(archive.database, run.name, number=number)
+    held = stored_state(archive.database, run.name, number=number)
     what = f"{run.name}: the state after round {number}"
     return unpacked(_content(archive, held.blob, held.digest, what=what), held.latest)
 
 
-def _update(archive: Archive, held: HeldUpdate) -> Update:
+def _update(archive: Archive, held: StoredUpdate) -> Update:
     receipt = held.receipt
     what = f"{receipt.run}: the update of {receipt.client} of round {receipt.round}"
     content = _content(archive, held.blob, receipt.digest, what=what)

@@ -20,7 +20,8 @@ from aggregator_service.http.heads import Heads
 from aggregator_service.http.routes import RoundPath, RunPath
 from aggregator_service.http.undeclared import announces_body
 from aggregator_service.logs import LOGGER
-from aggregator_service.storage.arrivals import LEAST_REFUSED, Arrival, Call
+from aggregator_service.storage.arrivals import LEAST_REFUSED
+from aggregator_service.storage.rows import Arrival, Call
 from shared.errors import HeadError, ProtocolError, UnavailableError
 from shared.web import problems
 

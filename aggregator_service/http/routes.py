@@ -11,8 +11,8 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 from aggregator_service.aggregation.answers import Body
 from aggregator_service.http.callers import Caller, OperatedRoute, Service, SignedRoute, Signer, caller
 from aggregator_service.http.undeclared import nothing_undeclared
-from aggregator_service.rounds.history import instant
 from aggregator_service.rounds.uploads import Address
+from aggregator_service.storage.rows import instant
 from shared.errors import ForbiddenError, MediaTypeError, TooLargeError, UnavailableError
 from shared.method.declaration import Declaration
 from shared.protocol.schemas import (

@@ -11,18 +11,15 @@ from typing import Any, Protocol
 
 import anyio
 
-from aggregator_service.aggregation import computation
-from aggregator_service.aggregation.computation import Archive
 from aggregator_service.logs import LOGGER
-from aggregator_service.rounds import transitions
-from aggregator_service.rounds.changes import Changes
+from aggregator_service.rounds import run_document, transitions
 from aggregator_service.rounds.metrics import Metrics
-from aggregator_service.rounds.quarantine_transitions import shut_out
 from aggregator_service.rounds.run import Run
-from aggregator_service.storage import quarantines, records, store
-from aggregator_service.storage.database import Database
-from aggregator_service.storage.quarantines import Quarantine, for_distance
-from aggregator_service.storage.records import HeldState, HeldUpdate
+from aggregator_service.storage import runs, updates
+from aggregator_service.storage.archive import Archive
+from aggregator_service.storage.clients import impose_quarantines
+from aggregator_service.storage.rows import Quarantine, StoredState, StoredUpdate
+from aggregator_service.storage.runs import Write
 from aggregator_service.threads import off_loop
 from shared.errors import DamagedError, FederationError, NotFoundError, UnavailableError
 from shared.timeouts import DISK_RETRY_SECONDS, LOOK_SECONDS
@@ -30,27 +27,55 @@ from shared.timeouts import DISK_RETRY_SECONDS, LOOK_SECONDS
 Clock = Callable[[], float]
 
 
-class Write(Protocol):
-    """One transaction that makes a run, and what came with it, durable."""
+class Computation(Protocol):
+    """What computes with the tensors of a run. It reads and writes files, and knows neither clock nor lock."""
 
-    def __call__(self, database: Database, run: Run, *, sequence: int) -> None: ...
+    def damaged(self, archive: Archive, run: Run) -> list[StoredUpdate]: ...
+
+    def far(self, archive: Archive, run: Run) -> dict[str, float]: ...
+
+    def aggregate(self, archive: Archive, run: Run) -> StoredState: ...
+
+    def digest_after(self, archive: Archive, state: StoredState) -> str: ...
 
 
-class Decision(Protocol):
-    """The same for what may be decided before there is any run."""
+class Changes:
+    """A count of changes and a way to wait for the next. Who read the count before looking cannot miss one."""
 
-    def __call__(self, database: Database, run: Run | None, *, sequence: int) -> None: ...
+    def __init__(self) -> None:
+        self.count = 0
+        self.closing = False
+        self._event: anyio.Event | None = None
+
+    def announce(self) -> None:
+        self.count += 1
+        if self._event is not None:
+            self._event.set()
+            self._event = None
+
+    def close(self) -> None:
+        """Wake everybody, now and from now on: nobody may hold up the shutdown."""
+        self.closing = True
+        self.announce()
+
+    async def after(self, count: int) -> None:
+        """Until the count is above `count`."""
+        if self.count == count and not self.closing:
+            self._event = self._event or anyio.Event()
+            await self._event.wait()
 
 
 class Conductor:
     """Holds the current run and carries it through its rounds."""
 
-    def __init__(self, archive: Archive, metrics: Metrics, *, clock: Clock) -> None:
+    def __init__(self, archive: Archive, metrics: Metrics, computation: Computation, *, clock: Clock) -> None:
         self.archive = archive
+        self._computation = computation
         self.lock = anyio.Lock()
         self.changes = Changes()
-        self.sequence = records.sequence(archive.database)
-        self.run = records.run(archive.database)
+        self.sequence = runs.stored_sequence(archive.database)
+        with archive.database.reading() as connection:
+            self.run = run_document.load_run(connection)
         self._stuck: str | None = "the aggregator is starting"
         self._metrics = metrics
         self._clock = clock
@@ -65,17 +90,21 @@ class Conductor:
         """The current run, or an earlier one from the database."""
         if self.run is not None and self.run.name == name:
             return self.run
-        found = await off_loop(records.run, self.archive.database, name)
-        if found is None:
+        run = await off_loop(self._load, name)
+        if run is None:
             raise NotFoundError(f"there is no run {name!r}")
-        return found
+        return run
 
-    async def commit(self, run: Run, write: Write) -> None:
-        """Make a transition durable, then known. The caller holds the lock."""
+    def _load(self, name: str) -> Run | None:
+        with self.archive.database.reading() as connection:
+            return run_document.load_run(connection, name)
+
+    async def commit(self, run: Run, *writes: Write) -> None:
+        """Make a transition durable together with what came with it, then known. The caller holds the lock."""
         if run is self.run:
             return
-        sequence = self.sequence + _visible(self.run, run)
-        await off_loop(partial(write, sequence=sequence), self.archive.database, run)
+        sequence = self.sequence + _is_visible(self.run, run)
+        await off_loop(run_document.save_run, self.archive.database, run, sequence=sequence, writes=writes)
         self.run, self.sequence = run, sequence
         self._show()
         if run.phase == "failed":
@@ -87,24 +116,26 @@ class Conductor:
         """End that run, if it is the current one and has not ended."""
         async with self.lock:
             if self.run is not None and self.run.name == name and self.run.active:
-                await self.commit(transitions.fail(self.run, reason, now=self._clock()), store.save_run)
+                await self.commit(transitions.fail(self.run, reason, now=self._clock()))
 
     async def quarantine(self, entries: Collection[Quarantine]) -> None:
         """Shut clients out, durably, with all that follows for the run at hand. The caller holds the lock."""
+        writes: list[Write] = [partial(impose_quarantines, entries=entries)]
         before, after = self.run, None
         if before is not None:
-            after = shut_out(before, {entry.client: entry.cause for entry in entries}, now=self._clock())
-        dropped = [] if before is None or after is None else before.receipts.keys() - after.receipts.keys()
-        await self.decide(after, partial(quarantines.impose, entries=entries, dropped=dropped))
+            after = transitions.shut_out(before, {entry.client: entry.cause for entry in entries}, now=self._clock())
+            unused = before.receipts.keys() - after.receipts.keys()
+            writes.append(partial(updates.delete_updates, run=before.name, number=before.round, clients=unused))
+        await self.decide(after, *writes)
         for entry in entries:
             LOGGER.warning("client_quarantined", client=entry.client, cause=entry.cause)
 
-    async def decide(self, run: Run | None, write: Decision) -> None:
+    async def decide(self, run: Run | None, *writes: Write) -> None:
         """Make a decision about a client durable, and what follows from it for the run, if there is one."""
         if run is None:
-            await off_loop(partial(write, sequence=self.sequence), self.archive.database, None)
+            await off_loop(runs.commit, self.archive.database, writes)
         else:
-            await self.commit(run, write)
+            await self.commit(run, *writes)
 
     async def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Does the condition hold within so many seconds? It is looked at after every change; a shutdown ends it."""
@@ -145,7 +176,7 @@ class Conductor:
         aggregated = None
         async with self.lock:
             if self.run is not None:
-                await self.commit(transitions.advance(self.run, self._clock()), store.save_run)
+                await self.commit(transitions.advance(self.run, self._clock()))
             if self.run is not None and self.run.phase == "aggregated":
                 aggregated = await self._close(self.run)
         if aggregated is not None:
@@ -153,58 +184,60 @@ class Conductor:
 
     async def _close(self, run: Run) -> Run | None:
         """Aggregate the closed round, or ask again for what is damaged in it. The same run where it is aggregated."""
-        if lost := await off_loop(computation.damaged, self.archive, run):
+        if lost := await off_loop(self._computation.damaged, self.archive, run):
             await self._lose(run, lost)
             return None
         try:
-            if beyond := await self.archive.tensors.off_loop(computation.far, self.archive, run):
+            if beyond := await self.archive.tensors.off_loop(self._computation.far, self.archive, run):
                 # Then again without them, until nobody is: whenever the process ends meanwhile, it comes to the same.
-                await self.quarantine(for_distance(run, beyond, now=self._clock()))
+                await self.quarantine(transitions.distance_quarantines(run, beyond, now=self._clock()))
                 return None
-            state = await self.archive.tensors.off_loop(computation.aggregate, self.archive, run)
+            state = await self.archive.tensors.off_loop(self._computation.aggregate, self.archive, run)
         except (OSError, UnavailableError):
             raise  # the disk's failure, not the run's: `conduct` tries again
         except Exception as error:
             LOGGER.exception("aggregation_failed", run=run.name, round=run.round)
             words = str(error) if isinstance(error, DamagedError) else f"{type(error).__name__}: {error}"
             reason = f"round {run.round} could not be aggregated: {words}"
-            await self.commit(transitions.fail(run, reason, now=self._clock()), store.save_run)
+            await self.commit(transitions.fail(run, reason, now=self._clock()))
             return None
         await self._proceed(run, state)
         return run
 
-    async def _lose(self, run: Run, lost: list[HeldUpdate]) -> None:
+    async def _lose(self, run: Run, lost: list[StoredUpdate]) -> None:
         """The files stay for whoever looks into it, until the next start."""
-        for one in lost:
-            client, digest = one.receipt.client, one.receipt.digest
-            LOGGER.error("update_damaged", run=run.name, round=run.round, client=client, digest=digest, blob=one.blob)
+        for update in lost:
+            client, digest = update.receipt.client, update.receipt.digest
+            LOGGER.error(
+                "update_damaged", run=run.name, round=run.round, client=client, digest=digest, blob=update.blob
+            )
         self._metrics.damaged.inc(len(lost))
-        now = self._clock()
-        after = transitions.lose(run, [one.receipt.client for one in lost], now=now)
-        await self.commit(after, partial(store.lose_updates, lost=lost, found_at=now))
+        clients = [update.receipt.client for update in lost]
+        after = transitions.lose(run, clients, now=self._clock())
+        await self.commit(after, partial(updates.delete_updates, run=run.name, number=run.round, clients=clients))
 
-    async def _proceed(self, run: Run, state: HeldState) -> None:
+    async def _proceed(self, run: Run, state: StoredState) -> None:
         after = transitions.proceed(run, self._clock(), **await self._beginning(run, state))
-        await self.commit(after, partial(store.add_state, state=state))
+        await self.commit(after, partial(updates.add_state, state=state))
         self._metrics.close_round(run, now=self._clock())
         LOGGER.info("round_aggregated", run=run.name, round=run.round, updates=len(run.receipts), digest=state.digest)
 
-    async def _beginning(self, run: Run, state: HeldState) -> dict[str, Any]:
+    async def _beginning(self, run: Run, state: StoredState) -> dict[str, Any]:
         """What the next round of a secure run begins with, and whose sum began there before."""
         if run.pledge is None:
             return {}
-        start = await self.archive.tensors.off_loop(computation.digest_after, self.archive, state)
+        start = await self.archive.tensors.off_loop(self._computation.digest_after, self.archive, state)
         return {"start": start, "earlier": await self.members_summed(run.name, start)}
 
     async def members_summed(self, run: str, start: str) -> tuple[str, ...] | None:
         """The members of the sum that another secure run has uncovered from this start."""
-        return await off_loop(partial(records.members_summed, start=start), self.archive.database, run)
+        return await off_loop(partial(runs.members_summed, start=start), self.archive.database, run)
 
     def _prune(self, run: Run) -> None:
         if run.exchange is not None:
-            self.archive.blobs.remove(store.drop_masked(self.archive.database, run.name, last=run.round))
-        oldest = run.round - self.archive.settings.retention_rounds + 1
-        self.archive.blobs.remove(store.drop_before(self.archive.database, run.name, oldest=oldest))
+            self.archive.blobs.remove(updates.drop_masked(self.archive.database, run.name, last=run.round))
+        oldest = run.round - self.archive.retention_rounds + 1
+        self.archive.blobs.remove(updates.drop_before(self.archive.database, run.name, oldest=oldest))
 
     def _show(self) -> None:
         if self.run is not None:
@@ -212,7 +245,7 @@ class Conductor:
             self._metrics.quarantined.set(len(self.run.quarantined))
 
 
-def _visible(before: Run | None, after: Run) -> bool:
+def _is_visible(before: Run | None, after: Run) -> bool:
     """Does a waiting client have to know? Not of others' uploads, nor of a round that is about to be aggregated:
     with many clients, each of them waking all the others would cost more than the round."""
     if before is None:

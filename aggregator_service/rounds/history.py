@@ -1,95 +1,120 @@
-"""Rows of the database -> the operator's view of a run: who sent what, who is missing, rho and its standing."""
+"""A run -> what the operator sees of it, with all its rounds, and what one client is told of it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any
-
-from sqlalchemy import Connection, Row, select
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from aggregator_service.rounds import secure_phases
-from aggregator_service.rounds.pledge import Pledge, select_awaited
-from aggregator_service.storage import records
+from aggregator_service.rounds.pledge import select_awaited
+from aggregator_service.rounds.run import Run
+from aggregator_service.rounds.run_document import decode_run, load_run
+from aggregator_service.storage.clients import quarantine_times
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.tables import ENROLMENTS, QUARANTINES, ROUNDS, RUNS, STATES, UPDATES
+from aggregator_service.storage.rows import StoredState, StoredUpdate, instant
+from aggregator_service.storage.runs import run_documents
+from aggregator_service.storage.updates import stored_states, stored_updates
 from shared.errors import NotFoundError
 from shared.method.exchanged import Scalars
-from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn, SecureOut
+from shared.protocol.schemas import ParticipantOut, Phase, RoundOut, RunHistoryOut, RunOut, SecureOut, Standing
 from shared.protocol.secure.server import PHASES, SecureRound
 from shared.strategies.lpsfed import similarities
 
+QuarantineTimes = Sequence[tuple[float, float | None]]
 
-def instant(seconds: float) -> str:
-    """Seconds since the epoch as UTC, ISO 8601."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+@dataclass(frozen=True)
+class RoundTimes:
+    """When a round opened and closed; None while it is open."""
+
+    number: int
+    phase: Phase
+    opened_at: float
+    closed_at: float | None
 
 
 def run_histories(database: Database) -> list[RunHistoryOut]:
     """Every run, oldest first, without its rounds."""
-    with database.reading() as connection:
-        return [_head(row) for row in connection.execute(select(RUNS).order_by(RUNS.c.number))]
+    return [_history_head(decode_run(document)) for document in run_documents(database)]
 
 
 def run_history(database: Database, name: str) -> RunHistoryOut:
-    """A run with all its rounds."""
+    """A run with all its rounds. NotFoundError where there is none of this name."""
     with database.reading() as connection:
-        row = connection.execute(select(RUNS).where(RUNS.c.name == name)).first()
-        if row is None:
+        run = load_run(connection, name)
+        if run is None:
             raise NotFoundError(f"there is no run {name!r}")
-        head = _head(row)
-        pledge = None if row.pledge is None else Pledge.model_validate(row.pledge)
-        rounds = _rounds(connection, head, pledge)
-        enrolled = connection.scalars(select(ENROLMENTS.c.client).where(ENROLMENTS.c.run == name))
-        missing = rounds[-1].missing if row.phase == "open" else ()
-        return head.model_copy(update={"rounds": rounds, "enrolled": tuple(sorted(enrolled)), "missing": missing})
+        states, updates = stored_states(connection, name), stored_updates(connection, name)
+        shut_out = quarantine_times(connection)
+    rounds = _round_histories(run, states, updates, shut_out)
+    missing = rounds[-1].missing if run.phase == "open" else ()
+    enrolled = tuple(sorted(run.enrolled))
+    return _history_head(run).model_copy(update={"rounds": rounds, "enrolled": enrolled, "missing": missing})
 
 
-def _head(row: Row[Any]) -> RunHistoryOut:
+def _history_head(run: Run) -> RunHistoryOut:
     return RunHistoryOut(
-        run=row.name,
-        phase=row.phase,
-        reason=row.reason,
-        request=RunIn.model_validate(row.request),
-        started_at=instant(row.started_at),
-        deadline_at=instant(row.deadline) if row.phase in ("waiting", "open") else None,
+        run=run.name,
+        phase=run.phase,
+        reason=run.reason,
+        request=run.request,
+        started_at=instant(run.started_at),
+        deadline_at=instant(run.deadline) if run.phase in ("waiting", "open") else None,
     )
 
 
-def _rounds(connection: Connection, head: RunHistoryOut, pledge: Pledge | None) -> tuple[RoundOut, ...]:
-    name, floor = head.run, head.request.method.similarity_floor
-    enrolled = connection.execute(select(ENROLMENTS).where(ENROLMENTS.c.run == name)).all()
-    since = {row.client: row.since_round for row in enrolled}
-    if pledge is not None:
-        awaited = select_awaited(pledge, frozenset(since), changing_members=head.request.changing_members)
-        since = {client: first for client, first in since.items() if first == 1 or client in awaited}
-    sent = _participants(connection, name, _near(connection, name, floor))
-    times = _shut_out(connection)
-    views = []
-    for row in connection.execute(select(ROUNDS).where(ROUNDS.c.run == name).order_by(ROUNDS.c.number)):
-        expected = sorted(client for client, first in since.items() if first <= row.number)
-        absent = {client: _absent(client, row, times.get(client, ())) for client in expected}
-        exchange = records.exchange(connection, name, row.number) if row.phase == "open" else None
-        views.append(_round(row, absent | sent.get(row.number, {}), exchange))
-    return tuple(views)
+def _round_histories(
+    run: Run,
+    states: Collection[StoredState],
+    updates: Collection[StoredUpdate],
+    shut_out: Mapping[str, QuarantineTimes],
+) -> tuple[RoundOut, ...]:
+    first_rounds = _first_rounds(run)
+    received = _participants(updates, _similarities_by_round(run, states))
+    histories = []
+    for times in _round_times(run, states):
+        expected = [client for client, first in first_rounds.items() if first <= times.number]
+        absent = {client: _absent(client, times.closed_at, shut_out.get(client, ())) for client in expected}
+        exchange = run.exchange if times.phase == "open" else None
+        histories.append(_round_history(times, absent | received.get(times.number, {}), exchange))
+    return tuple(histories)
 
 
-def _round(row: Row[Any], everybody: Mapping[str, ParticipantOut], exchange: SecureRound | None) -> RoundOut:
+def _first_rounds(run: Run) -> Mapping[str, int]:
+    """From which round on each client counts; who joins a secure run that takes no more members does not."""
+    if run.pledge is None:
+        return run.enrolled
+    awaited = select_awaited(run.pledge, run.clients, changing_members=run.request.changing_members)
+    return {client: first for client, first in run.enrolled.items() if first == 1 or client in awaited}
+
+
+def _round_times(run: Run, states: Collection[StoredState]) -> list[RoundTimes]:
+    """The aggregated rounds, and the current one where it has no state."""
+    times = [RoundTimes(state.round, "aggregated", state.opened_at, state.closed_at) for state in states]
+    if run.round > len(times):
+        times.append(RoundTimes(run.round, run.phase, run.opened_at, run.closed_at))
+    return times
+
+
+def _round_history(
+    times: RoundTimes, everybody: Mapping[str, ParticipantOut], exchange: SecureRound | None
+) -> RoundOut:
     participants = tuple(everybody[client] for client in sorted(everybody))
-    awaited = [one.client for one in participants if not one.quarantined]
+    awaited = [participant.client for participant in participants if not participant.quarantined]
+    missing = [part.client for part in participants if not (part.received or part.quarantined)]
     return RoundOut(
-        number=row.number,
-        phase=row.phase,
-        secure=None if exchange is None else _secure(exchange, awaited),
-        opened_at=instant(row.opened_at),
-        closed_at=None if row.closed_at is None else instant(row.closed_at),
-        missing=tuple(one.client for one in participants if not (one.received or one.quarantined)),
+        number=times.number,
+        phase=times.phase,
+        secure=None if exchange is None else _secure_history(exchange, awaited),
+        opened_at=instant(times.opened_at),
+        closed_at=None if times.closed_at is None else instant(times.closed_at),
+        missing=tuple(missing),
         participants=participants,
     )
 
 
-def _secure(exchange: SecureRound, awaited: Sequence[str]) -> SecureOut:
+def _secure_history(exchange: SecureRound, awaited: Sequence[str]) -> SecureOut:
     return SecureOut(
         step=exchange.phase,
         threshold=exchange.terms.threshold,
@@ -99,25 +124,17 @@ def _secure(exchange: SecureRound, awaited: Sequence[str]) -> SecureOut:
     )
 
 
-def _shut_out(connection: Connection) -> dict[str, list[Row[Any]]]:
-    """Every time that a client was quarantined, by client."""
-    by_client: dict[str, list[Row[Any]]] = {}
-    for row in connection.execute(select(QUARANTINES)):
-        by_client.setdefault(row.client, []).append(row)
-    return by_client
-
-
-def _absent(client: str, number: Row[Any], times: Sequence[Row[Any]]) -> ParticipantOut:
+def _absent(client: str, closed_at: float | None, times: QuarantineTimes) -> ParticipantOut:
     """One without an update in a round: quarantined if it was so when the round was closed, or is, of one at hand."""
-    closed_at = math.inf if number.closed_at is None else number.closed_at
-    quarantined = any(one.since <= closed_at and (one.lifted_at or math.inf) >= closed_at for one in times)
+    moment = math.inf if closed_at is None else closed_at
+    quarantined = any(since <= moment and (lifted_at or math.inf) >= moment for since, lifted_at in times)
     return ParticipantOut(client=client, received=False, quarantined=quarantined)
 
 
-def _near(connection: Connection, name: str, floor: float) -> dict[int, dict[str, float]]:
+def _similarities_by_round(run: Run, states: Collection[StoredState]) -> dict[int, dict[str, float]]:
     """rhobar (Eq. 12) by round and client, where the strategy sends rho."""
-    rows = connection.execute(select(STATES.c.round, STATES.c.latest).where(STATES.c.run == name))
-    return {row.round: similarities(row.latest, floor) for row in rows if _has_rho(row.latest)}
+    floor = run.request.method.similarity_floor
+    return {state.round: similarities(state.latest, floor) for state in states if _has_rho(state.latest)}
 
 
 def _has_rho(latest: Mapping[str, Scalars]) -> bool:
@@ -125,17 +142,51 @@ def _has_rho(latest: Mapping[str, Scalars]) -> bool:
 
 
 def _participants(
-    connection: Connection, name: str, near: Mapping[int, Mapping[str, float]]
+    updates: Collection[StoredUpdate], near: Mapping[int, Mapping[str, float]]
 ) -> dict[int, dict[str, ParticipantOut]]:
+    """Who has sent an update: round -> client -> its row of the history."""
     by_round: dict[int, dict[str, ParticipantOut]] = {}
-    for row in connection.execute(select(UPDATES).where(UPDATES.c.run == name)):
-        by_round.setdefault(row.round, {})[row.client] = ParticipantOut(
-            client=row.client,
+    for update in updates:
+        receipt = update.receipt
+        by_round.setdefault(receipt.round, {})[receipt.client] = ParticipantOut(
+            client=receipt.client,
             received=True,
-            size=row.size,
-            digest=row.digest,
-            received_at=instant(row.received_at),
-            rho=row.scalars.get("rho"),
-            rhobar=near.get(row.round, {}).get(row.client),
+            size=receipt.size,
+            digest=receipt.digest,
+            received_at=instant(receipt.received_at),
+            rho=update.scalars.get("rho"),
+            rhobar=near.get(receipt.round, {}).get(receipt.client),
         )
     return by_round
+
+
+def run_for_client(run: Run, client: str, *, sequence: int, now: float) -> RunOut:
+    """The run as one client may see it: its own standing, and of the others only how many."""
+    return RunOut(
+        sequence=sequence,
+        run=run.name,
+        phase=run.phase,
+        round=run.round,
+        rounds=run.request.rounds,
+        seed=run.request.seed,
+        seconds_left=max(0.0, run.deadline - now) if run.phase in ("waiting", "open") else None,
+        deadline_seconds=run.request.deadline_seconds,
+        standing=_standing(run, client),
+        joined=len(run.clients),
+        received=len(run.receipts),
+        threshold=run.exchange.terms.threshold if run.exchange else None,
+        changing_members=run.request.changing_members,
+        method=run.request.method,
+    )
+
+
+def _standing(run: Run, client: str) -> Standing:
+    if client in run.quarantined:
+        return "quarantined"
+    if run.exchange is not None and run.phase == "open":
+        if client in run.exchange.answers:
+            return "received"
+        return "expected" if secure_phases.acts(run.exchange, client, run.awaited) else "absent"
+    if client in run.receipts:
+        return "received"
+    return "expected" if run.active and client in run.clients else "absent"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aggregator_service.storage.records import Client
+from aggregator_service.storage.rows import JoinedClient
 from shared.errors import AuthenticationError, ForbiddenError, ProtocolError
 from shared.method.declaration import Declaration
 from shared.protocol.privacy import few_clients
@@ -14,16 +14,16 @@ from shared.protocol.schemas import JoinIn
 class Members:
     """Clients by name."""
 
-    def __init__(self, clients: dict[str, Client]) -> None:
+    def __init__(self, clients: dict[str, JoinedClient]) -> None:
         self._by_name = dict(clients)
 
     def __len__(self) -> int:
         return len(self._by_name)
 
     def __contains__(self, client: object) -> bool:
-        return isinstance(client, Client) and self._by_name.get(client.name) == client
+        return isinstance(client, JoinedClient) and self._by_name.get(client.name) == client
 
-    def __getitem__(self, name: str) -> Client:
+    def __getitem__(self, name: str) -> JoinedClient:
         return self._by_name[name]
 
     @property
@@ -34,7 +34,7 @@ class Members:
     def warnings(self) -> tuple[str, ...]:
         return few_clients(len(self))
 
-    def add(self, client: Client) -> None:
+    def add(self, client: JoinedClient) -> None:
         self._by_name[client.name] = client
 
     def require(self, name: str) -> None:
@@ -42,12 +42,12 @@ class Members:
         if name not in self._by_name:
             raise AuthenticationError("expected a client that has joined")
 
-    def admit(self, message: JoinIn, signer: str, *, now: float) -> Client:
+    def admit(self, message: JoinIn, signer: str, *, now: float) -> JoinedClient:
         """The client as it is after this message; ForbiddenError where another one has signed it."""
         if message.client != signer:
             raise ForbiddenError(f"expected your own name, {signer!r}, got {message.client!r}")
         known = self._by_name.get(signer)
-        return Client(signer, message.counts, now) if known is None else replace(known, counts=message.counts)
+        return JoinedClient(signer, message.counts, now) if known is None else replace(known, counts=message.counts)
 
 
 def require_same(expected: Declaration, observed: Declaration) -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from aggregator_service.rounds import secure_phases
+from aggregator_service.rounds import secure_phases, transitions
 from aggregator_service.rounds.conductor import Clock, Conductor
-from aggregator_service.rounds.history import instant
 from aggregator_service.rounds.membership import Members
-from aggregator_service.rounds.quarantine_transitions import let_in
 from aggregator_service.rounds.run import Run
 from aggregator_service.rounds.uploads import Address
-from aggregator_service.storage import quarantines
-from aggregator_service.storage.quarantines import Quarantine
-from aggregator_service.storage.records import Client
+from aggregator_service.storage.clients import active_quarantines, count_refusal, lift_quarantine, refusal_counts
+from aggregator_service.storage.rows import JoinedClient, Quarantine, instant
 from aggregator_service.threads import off_loop
 from shared.errors import ConflictError, NotFoundError
 from shared.protocol.schemas import Cause, MemberOut, QuarantineOut
@@ -31,7 +28,7 @@ class Quarantines:
         """Shut a client out by hand. NotFoundError for one that has not joined, ConflictError where it is already."""
         self._require_member(client)
         async with self._conductor.lock:
-            if client in await off_loop(quarantines.active, self._database):
+            if client in await off_loop(active_quarantines, self._database):
                 raise ConflictError(f"expected a client that is not quarantined, {client!r} is")
             await self._conductor.quarantine([Quarantine(client, "operator", reason, self._clock())])
         return await self._member(client)
@@ -40,11 +37,11 @@ class Quarantines:
         """Let a client in again. NotFoundError for one that has not joined, ConflictError where it is not shut out."""
         self._require_member(client)
         async with self._conductor.lock:
-            if client not in await off_loop(quarantines.active, self._database):
+            if client not in await off_loop(active_quarantines, self._database):
                 raise ConflictError(f"expected a client that is quarantined, {client!r} is not")
             run, now = self._conductor.run, self._clock()
-            after = None if run is None else let_in(run, client, now=now)
-            await self._conductor.decide(after, partial(quarantines.lift, client=client, now=now))
+            after = None if run is None else transitions.let_in(run, client, now=now)
+            await self._conductor.decide(after, partial(lift_quarantine, client=client, now=now))
         return await self._member(client)
 
     async def refused(self, place: Address) -> None:
@@ -57,7 +54,7 @@ class Quarantines:
             run = self._conductor.run
             if self._limit == 0 or run is None or not _waits_for(run, place):
                 return
-            count = await off_loop(quarantines.count_refusal, self._database, run.name, client=place.client)
+            count = await off_loop(count_refusal, self._database, run.name, client=place.client)
             if count >= self._limit:
                 why = f"{count} of its updates were not what is declared"
                 entry = Quarantine(place.client, "refusals", why, self._clock(), run.name, run.round)
@@ -65,7 +62,7 @@ class Quarantines:
 
     async def causes(self) -> dict[str, Cause]:
         """Who is shut out now, and why, as a run knows it."""
-        held = await off_loop(quarantines.active, self._database)
+        held = await off_loop(active_quarantines, self._database)
         return {client: entry.cause for client, entry in held.items()}
 
     async def members(self) -> list[MemberOut]:
@@ -77,8 +74,8 @@ class Quarantines:
         return found
 
     def _all(self, names: list[str]) -> list[MemberOut]:
-        run, held = self._conductor.run, quarantines.active(self._database)
-        refused = {} if run is None else quarantines.refusals(self._database, run.name)
+        run, held = self._conductor.run, active_quarantines(self._database)
+        refused = {} if run is None else refusal_counts(self._database, run.name)
         return [_shown(self._members[name], refused.get(name, 0), held.get(name)) for name in names]
 
     def _require_member(self, client: str) -> None:
@@ -93,7 +90,7 @@ def _waits_for(run: Run, place: Address) -> bool:
     return place.client in (run.missing if run.exchange is None else secure_phases.expected(run.exchange, run.awaited))
 
 
-def _shown(client: Client, refused: int, held: Quarantine | None) -> MemberOut:
+def _shown(client: JoinedClient, refused: int, held: Quarantine | None) -> MemberOut:
     shown = None
     if held is not None:
         shown = QuarantineOut(

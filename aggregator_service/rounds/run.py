@@ -6,28 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from aggregator_service.rounds.pledge import Pledge, select_awaited
-from aggregator_service.rounds.requests import needed_updates
+from aggregator_service.storage.rows import Receipt
+from shared.errors import ProtocolError
 from shared.protocol.schemas import Cause, Phase, RunIn
 from shared.protocol.secure.server import SecureRound
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """One accepted update."""
-
-    run: str
-    round: int
-    client: str
-    digest: str
-    size: int
-    received_at: float
+from shared.strategies.robust.choice import least_updates
 
 
 @dataclass(frozen=True)
 class Run:
     """A run as it stands in its current round; `receipts` are that round's, by client.
 
-    `lost`: whose update of that round was accepted, and then damaged before it was aggregated.
+    `enrolled`: the first round that each client takes part in.
+    `lost`: whose update of the current round was accepted, and then damaged before it was aggregated.
     `quarantined`: who of the federation is shut out, and why; `readmitted`: let in again since this round was opened.
     `pledge`: what a secure run is held on, None in an open one; `exchange`: the round's messages so far.
     """
@@ -36,7 +27,7 @@ class Run:
     request: RunIn
     started_at: float
     deadline: float
-    clients: frozenset[str]
+    enrolled: Mapping[str, int]
     phase: Phase = "waiting"
     round: int = 0
     opened_at: float = 0.0
@@ -48,6 +39,11 @@ class Run:
     readmitted: frozenset[str] = frozenset()
     pledge: Pledge | None = None
     exchange: SecureRound | None = None
+
+    @property
+    def clients(self) -> frozenset[str]:
+        """Who is enrolled."""
+        return frozenset(self.enrolled)
 
     @property
     def active(self) -> bool:
@@ -88,3 +84,18 @@ class Run:
     def aggregated(self, number: int) -> bool:
         """Is the state after round `number` there?"""
         return number < self.round or (number == self.round and self.phase == "finished")
+
+
+def require_quorum(request: RunIn) -> None:
+    """ProtocolError for a quorum of more than all clients, or of fewer updates than are needed to aggregate them."""
+    if request.quorum is not None and request.quorum > request.clients:
+        raise ProtocolError(f"quorum: expected at most clients = {request.clients}, got {request.quorum}")
+    if (least := request.quorum or request.clients) < (needed := least_updates(request.method)):
+        how = f"with aggregate = {request.method.aggregate}, tolerated = {request.method.tolerated}"
+        raise ProtocolError(f"quorum: expected {needed} or more {how}, got {least}")
+
+
+def needed_updates(request: RunIn, awaited: int) -> int:
+    """Of a round: as many as the operator has said; else as many as clients, or as are still awaited if these are
+    fewer, and enough to be aggregated."""
+    return request.quorum or max(least_updates(request.method), min(request.clients, awaited))

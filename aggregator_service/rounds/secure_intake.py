@@ -8,14 +8,13 @@ from typing import TypeVar
 
 from aggregator_service.rounds import transitions
 from aggregator_service.rounds.conductor import Clock, Conductor
-from aggregator_service.rounds.run import Receipt, Run
-from aggregator_service.rounds.spooled import taken_in
-from aggregator_service.rounds.uploads import Address
-from aggregator_service.storage import records, store
+from aggregator_service.rounds.run import Run
+from aggregator_service.rounds.uploads import Address, spool_body
 from aggregator_service.storage.blobs import Blob
 from aggregator_service.storage.keys import Keys
-from aggregator_service.storage.quarantines import Quarantine
-from aggregator_service.storage.records import HeldUpdate
+from aggregator_service.storage.rows import Quarantine, Receipt, StoredUpdate
+from aggregator_service.storage.runs import add_message
+from aggregator_service.storage.updates import add_update, stored_update
 from aggregator_service.threads import off_loop
 from shared.errors import ConflictError, ForbiddenError, NotFoundError, ProtocolError, RoundClosedError
 from shared.method.declaration import Declaration
@@ -82,8 +81,9 @@ class Intake:
             if isinstance(message, ShareCheck) and after is not run:
                 await self._shut_out_dealers(run, message)
                 after = transitions.take(await self._conductor.find(address.run), message, now=self._clock())
-            write = partial(store.add_message, phase=server.PHASE_OF[type(message)], message=message)
-            await self._conductor.commit(after, write)
+            await self._conductor.commit(
+                after, partial(add_message, phase=server.PHASE_OF[type(message)], message=message)
+            )
             return True
 
     def _require_registered(self, message: PublicKeys) -> None:
@@ -105,7 +105,7 @@ class Intake:
         """The receipt of a masked vector, and whether it is new."""
         await self._require_place(address)
         look = partial(inspect, self._declaration, address)
-        return await taken_in(self._archive, body, look, partial(self._take, address))
+        return await spool_body(self._archive, body, look, partial(self._take, address))
 
     async def _require_place(self, address: Address) -> None:
         """Refuse before the body is read what could not be accepted after it."""
@@ -119,9 +119,9 @@ class Intake:
                 raise NotFoundError(f"client {address.client!r} has not shared in round {run.round}")
 
     async def _held(self, address: Address) -> Receipt | None:
-        find = partial(records.update, number=address.round, client=address.client)
-        held = await off_loop(find, self._archive.database, address.run)
-        return None if held is None else held.receipt
+        find = partial(stored_update, number=address.round, client=address.client)
+        update = await off_loop(find, self._archive.database, address.run)
+        return None if update is None else update.receipt
 
     async def _take(self, address: Address, blob: Blob, header: MaskedHeader) -> tuple[Receipt, bool]:
         async with self._conductor.lock:
@@ -131,9 +131,10 @@ class Intake:
             after = transitions.accept(run, receipt, earlier=held, header=header)
             if held is not None:
                 return held, False
-            require_within(self._archive.strategy(run).ranges, header.scalars)
-            update = HeldUpdate(receipt, header.scalars, blob.name)
-            await self._conductor.commit(after, partial(store.add_masked, held=update, header=header))
+            require_within(self._archive.strategy(run.request.method).ranges, header.scalars)
+            update = StoredUpdate(receipt, header.scalars, blob.name)
+            writes = partial(add_update, stored=update), partial(add_message, phase="masked", message=header)
+            await self._conductor.commit(after, *writes)
             return receipt, True
 
     async def roster(self, address: Address, *, wait: float) -> Roster | None:

@@ -2,7 +2,7 @@
 
 waiting -> open -> aggregated -> open ... -> finished; each but the last may also end as failed, with a reason.
 From aggregated a round opens again where the disk has lost an update of it.
-An open round of a secure run goes through the phases of `secure.phases`: keys -> shares -> checks -> masked ->
+An open round of a secure run goes through the phases of `secure_phases`: keys -> shares -> checks -> masked ->
 consents -> answers.
 Times are seconds since the epoch, given by the caller.
 """
@@ -14,14 +14,21 @@ from dataclasses import replace
 
 from aggregator_service.rounds import secure_phases
 from aggregator_service.rounds.pledge import Pledge, find_objection, open_exchange, record_sum, require_welcome
-from aggregator_service.rounds.requests import require_quorum
-from aggregator_service.rounds.run import Receipt, Run
-from aggregator_service.rounds.words import SAID
+from aggregator_service.rounds.run import Run, require_quorum
+from aggregator_service.storage.rows import Quarantine, Receipt
 from shared.errors import ConflictError, NotFoundError, QuarantinedError, RoundClosedError
 from shared.protocol.schemas import Cause, RunIn
 from shared.protocol.secure import server
 from shared.protocol.secure.messages import MaskedHeader, PublicKeys
 from shared.protocol.secure.server import Relayed, SecureRound
+
+SAID: Mapping[Cause, str] = {
+    "refusals": "too many of your updates in one run were not what is declared",
+    "shares": "what you have sealed for another client is proven to be none of the shares that you have committed to",
+    "distance": "your update was further from where its round began than the run allows",
+    "operator": "an operator has decided so",
+}
+"""What a quarantined client is told: nothing of others, and not the operator's own words."""
 
 
 def next_name(run: Run | None) -> str:
@@ -42,7 +49,7 @@ def start(
 ) -> Run:
     """A new run with everybody who has joined so far; ProtocolError if it could never reach its quorum."""
     require_quorum(request)
-    first = Run(name, request, now, now + request.deadline_seconds, clients, pledge=pledge)
+    first = Run(name, request, now, now + request.deadline_seconds, dict.fromkeys(sorted(clients), 1), pledge=pledge)
     return advance(replace(first, quarantined=dict(quarantined or {})), now)
 
 
@@ -50,7 +57,7 @@ def enrol(run: Run, client: str, *, now: float) -> Run:
     """A client that joins takes part from the current round on; once a run has ended nothing changes."""
     if not run.active or client in run.clients:
         return run
-    return advance(replace(run, clients=run.clients | {client}), now)
+    return advance(replace(run, enrolled={**run.enrolled, client: max(1, run.round)}), now)
 
 
 def accept(run: Run, receipt: Receipt, *, earlier: Receipt | None = None, header: MaskedHeader | None = None) -> Run:
@@ -176,6 +183,38 @@ def lose(run: Run, clients: Collection[str], *, now: float) -> Run:
         return fail(run, words, now=now)
     kept = {client: receipt for client, receipt in run.receipts.items() if client not in clients}
     return advance(replace(run, phase="open", closed_at=None, receipts=kept, lost=run.lost | {*clients}), now)
+
+
+def shut_out(run: Run, causes: Mapping[str, Cause], *, now: float) -> Run:
+    """From now on nobody waits for these clients, and what they sent in a round that is not aggregated is not used.
+
+    So a round may close, or find that it cannot have its quorum any more: then the run fails. A masked vector stays in
+    its secure round, where the others' vectors hold its masks; its client is out of the next round.
+    """
+    after = replace(run, quarantined={**run.quarantined, **causes})
+    if not run.active:
+        return after
+    if run.exchange is None:
+        kept = {client: receipt for client, receipt in run.receipts.items() if client not in causes}
+        after = replace(after, receipts=kept)
+        if run.phase == "aggregated":  # closed, and nothing computed from it yet: does it still hold?
+            after = replace(after, phase="open", closed_at=None)
+    return advance(after, now)
+
+
+def distance_quarantines(run: Run, beyond: Mapping[str, float], *, now: float) -> list[Quarantine]:
+    """One for each client whose update was so many times further than the median of the run's current round."""
+    most = f"expected at most {run.request.method.quarantine_factor:g}"
+    reasons = {
+        client: f"its update was {times:.3g} times as far as the median, {most}" for client, times in beyond.items()
+    }
+    return [Quarantine(client, "distance", why, now, run.name, run.round) for client, why in sorted(reasons.items())]
+
+
+def let_in(run: Run, client: str, *, now: float) -> Run:
+    """Wait for this client again, from the current round on. What it had sent in it is not used: it may send again."""
+    kept = {name: cause for name, cause in run.quarantined.items() if name != client}
+    return advance(replace(run, quarantined=kept, readmitted=run.readmitted | {client}), now)
 
 
 def proceed(run: Run, now: float, *, start: str | None = None, earlier: tuple[str, ...] | None = None) -> Run:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from aggregator_service.rounds import transitions
 from aggregator_service.rounds.conductor import Clock, Conductor
-from aggregator_service.rounds.run import Receipt, Run
-from aggregator_service.rounds.spooled import taken_in
-from aggregator_service.storage import records, store
+from aggregator_service.rounds.run import Run
+from aggregator_service.storage.archive import Archive
 from aggregator_service.storage.blobs import Blob
-from aggregator_service.storage.records import HeldUpdate
+from aggregator_service.storage.rows import Receipt, StoredUpdate
+from aggregator_service.storage.updates import add_update, stored_update
 from aggregator_service.threads import off_loop
 from shared.errors import ProtocolError
 from shared.method.declaration import Declaration
@@ -20,6 +21,8 @@ from shared.method.exchanged import Scalars
 from shared.method.ranges import require_within
 from shared.protocol.lengths import require_head
 from shared.protocol.wire import check, open_parameters, require_canonical
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Uploads:
         """The receipt of an update, and whether it is new."""
         await self._require_place(address)
         look = partial(inspect, self._declaration)
-        return await taken_in(self._archive, body, look, partial(self._take, address))
+        return await spool_body(self._archive, body, look, partial(self._take, address))
 
     async def _require_place(self, address: Address) -> None:
         """Refuse before the body is read what could not be accepted after it."""
@@ -56,9 +59,9 @@ class Uploads:
     async def _held(self, run: Run, address: Address) -> Receipt | None:
         if address.round == run.round:
             return run.receipts.get(address.client)
-        find = partial(records.update, number=address.round, client=address.client)
-        held = await off_loop(find, self._archive.database, address.run)
-        return None if held is None else held.receipt
+        find = partial(stored_update, number=address.round, client=address.client)
+        update = await off_loop(find, self._archive.database, address.run)
+        return None if update is None else update.receipt
 
     async def _take(self, address: Address, blob: Blob, scalars: Scalars) -> tuple[Receipt, bool]:
         async with self._conductor.lock:
@@ -68,9 +71,9 @@ class Uploads:
             after = transitions.accept(run, receipt, earlier=held)
             if held is not None:
                 return held, False
-            require_within(self._archive.strategy(run).ranges, scalars)
-            update = HeldUpdate(receipt, scalars, blob.name)
-            await self._conductor.commit(after, partial(store.add_update, held=update))
+            require_within(self._archive.strategy(run.request.method).ranges, scalars)
+            update = StoredUpdate(receipt, scalars, blob.name)
+            await self._conductor.commit(after, partial(add_update, stored=update))
             return receipt, True
 
 
@@ -84,3 +87,35 @@ def inspect(declaration: Declaration, path: str) -> Scalars:
     check(declaration, specification, content)
     require_canonical(path, declaration, content.scalars)
     return content.scalars
+
+
+async def spool_body(
+    archive: Archive,
+    body: AsyncIterator[bytes],
+    inspect: Callable[[str], T],
+    take: Callable[[Blob, T], Awaitable[tuple[Receipt, bool]]],
+) -> tuple[Receipt, bool]:
+    """The receipt that `take` gives for what `inspect` has found in the body's file, and whether it is new.
+
+    The file stays only where it is.
+    """
+    blob = await archive.blobs.receive(body, limit=archive.longest_update)
+    found = await _inspect_blob(archive, blob, inspect)
+    try:
+        receipt, new = await take(blob, found)
+    except Exception:  # not where a shutdown cancels this: its commit may still be on the way
+        archive.blobs.remove([blob.name])
+        raise
+    if not new:
+        archive.blobs.remove([blob.name])
+    return receipt, new
+
+
+async def _inspect_blob(archive: Archive, blob: Blob, inspect: Callable[[str], T]) -> T:
+    """The file of a body that is refused is gone, and that of one which a shutdown cut off here."""
+    try:
+        with archive.database.disk.asked("the body to be read again"):
+            return await archive.tensors.off_loop(inspect, archive.blobs.path(blob.name))
+    except BaseException:
+        archive.blobs.remove([blob.name])
+        raise

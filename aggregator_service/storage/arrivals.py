@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Callable
+from dataclasses import asdict
 
 from sqlalchemy import func, insert, literal, select
 
-from aggregator_service.rounds.history import instant
+from aggregator_service.logs import LOGGER
 from aggregator_service.storage.database import Database
+from aggregator_service.storage.rows import Arrival, instant
 from aggregator_service.storage.tables import ARRIVALS
+from aggregator_service.threads import off_loop
 from shared.protocol.schemas import ArrivalOut, ArrivalsOut
-
-Call = Literal["join", "update", "keys", "shares", "checks", "consents", "answers", "other"]
 
 LEAST_REFUSED = 400  # the HTTP status from which on an answer is a refusal
 MOST_REFUSED = 1000  # rows of one client: who is refused over and over may not fill the disk
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """What came, from whom, and what was answered.
-
-    run, round: of the path; code: of a refusal; nonce: of the signature; head: as `HeadOut` tells it.
-    """
-
-    client: str
-    call: Call
-    run: str | None
-    round: int | None
-    size: int
-    digest: str
-    status: int
-    code: str | None
-    nonce: str | None
-    head: dict[str, Any]
 
 
 def add_arrival(database: Database, arrival: Arrival, *, now: float) -> bool:
@@ -60,7 +41,7 @@ def last_nonce(database: Database, client: str) -> str | None:
     return found
 
 
-def arrivals(database: Database, *, after: int, limit: int) -> ArrivalsOut:
+def arrivals_after(database: Database, *, after: int, limit: int) -> ArrivalsOut:
     """At most `limit` rows with a sequence number greater than `after`, oldest first, and how many there are in all."""
     page = select(ARRIVALS).where(ARRIVALS.c.sequence > after).order_by(ARRIVALS.c.sequence).limit(limit)
     with database.reading() as connection:
@@ -68,3 +49,30 @@ def arrivals(database: Database, *, after: int, limit: int) -> ArrivalsOut:
         total = connection.execute(select(func.count()).select_from(ARRIVALS)).scalar_one()
     entries = tuple(ArrivalOut.model_validate(row | {"time": instant(row["time"])}) for row in rows)
     return ArrivalsOut(entries=entries, total=total)
+
+
+class ArrivalRecord:
+    """The durable record of one federation, within bounds: `count_unrecorded` is called for what is beyond them."""
+
+    def __init__(self, database: Database, *, clock: Callable[[], float], count_unrecorded: Callable[[], None]) -> None:
+        self._database = database
+        self._clock = clock
+        self._count_unrecorded = count_unrecorded
+        self._full: set[str] = set()  # clients of whom no refusal is recorded any more, as the log says already
+
+    async def add(self, arrival: Arrival) -> None:
+        """Durable when this returns. UnavailableError when the disk refuses."""
+        if await off_loop(add_arrival, self._database, arrival, now=self._clock()):
+            return
+        self._count_unrecorded()
+        if arrival.client not in self._full:
+            self._full.add(arrival.client)
+            LOGGER.warning("refusals_no_longer_recorded", client=arrival.client, recorded=MOST_REFUSED)
+
+    async def page(self, after: int, limit: int) -> ArrivalsOut:
+        """At most `limit` arrivals after the one with that sequence number, oldest first."""
+        return await off_loop(arrivals_after, self._database, after=after, limit=limit)
+
+    async def last_nonce(self, client: str) -> str | None:
+        """By which this client has signed the last update that was accepted."""
+        return await off_loop(last_nonce, self._database, client)

@@ -5,7 +5,7 @@ A change here goes with a new revision in `migrations/`, which makes it in the d
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, Column, Float, ForeignKey, ForeignKeyConstraint, Index, Integer, MetaData, String, Table
+from sqlalchemy import JSON, Column, Float, ForeignKey, Index, Integer, MetaData, String, Table
 
 METADATA = MetaData()
 
@@ -26,42 +26,19 @@ CLIENTS = Table(
     Column("joined_at", Float, nullable=False),
 )
 
+# `document`: JSON text of `rounds.run_document`.
 RUNS = Table(
     "runs",
     METADATA,
     Column("number", Integer, primary_key=True),
     Column("name", String, nullable=False, unique=True),
-    Column("request", JSON, nullable=False),
-    Column("started_at", Float, nullable=False),
-    Column("deadline", Float, nullable=False),
-    Column("phase", String, nullable=False),
-    Column("round", Integer, nullable=False),
-    Column("reason", String),
-    Column("pledge", JSON(none_as_null=True)),
-)
-
-ENROLMENTS = Table(
-    "enrolments",
-    METADATA,
-    Column("run", String, ForeignKey("runs.name"), primary_key=True),
-    Column("client", String, ForeignKey("clients.name"), primary_key=True),
-    Column("since_round", Integer, nullable=False),
-)
-
-ROUNDS = Table(
-    "rounds",
-    METADATA,
-    Column("run", String, ForeignKey("runs.name"), primary_key=True),
-    Column("number", Integer, primary_key=True),
-    Column("phase", String, nullable=False),
-    Column("opened_at", Float, nullable=False),
-    Column("closed_at", Float),
+    Column("document", String, nullable=False),
 )
 
 UPDATES = Table(
     "updates",
     METADATA,
-    Column("run", String, primary_key=True),
+    Column("run", String, ForeignKey("runs.name"), primary_key=True),
     Column("round", Integer, primary_key=True),
     Column("client", String, ForeignKey("clients.name"), primary_key=True),
     Column("digest", String, nullable=False),
@@ -69,53 +46,29 @@ UPDATES = Table(
     Column("received_at", Float, nullable=False),
     Column("scalars", JSON, nullable=False),
     Column("blob", String),
-    ForeignKeyConstraint(["run", "round"], ["rounds.run", "rounds.number"]),
 )
 
 STATES = Table(
     "states",
     METADATA,
-    Column("run", String, primary_key=True),
+    Column("run", String, ForeignKey("runs.name"), primary_key=True),
     Column("round", Integer, primary_key=True),
     Column("digest", String, nullable=False),
     Column("latest", JSON, nullable=False),
     Column("blob", String),
-    ForeignKeyConstraint(["run", "round"], ["rounds.run", "rounds.number"]),
-)
-
-# `digest`: of the update that was accepted, and that the disk no longer gives back.
-LOSSES = Table(
-    "losses",
-    METADATA,
-    Column("run", String, primary_key=True),
-    Column("round", Integer, primary_key=True),
-    Column("client", String, ForeignKey("clients.name"), primary_key=True),
-    Column("digest", String, nullable=False),
-    Column("found_at", Float, nullable=False),
-    ForeignKeyConstraint(["run", "round"], ["rounds.run", "rounds.number"]),
-)
-
-# `phase`: where the round's exchange stands; `terms`: what it is held on.
-SECURE_ROUNDS = Table(
-    "secure_rounds",
-    METADATA,
-    Column("run", String, primary_key=True),
-    Column("round", Integer, primary_key=True),
-    Column("phase", String, nullable=False),
-    Column("terms", JSON, nullable=False),
-    ForeignKeyConstraint(["run", "round"], ["rounds.run", "rounds.number"]),
+    Column("opened_at", Float, nullable=False),
+    Column("closed_at", Float, nullable=False),
 )
 
 # What one client has sent in one phase, for the others or for all; a round's are deleted once its mean is stored.
 SECURE_MESSAGES = Table(
     "secure_messages",
     METADATA,
-    Column("run", String, primary_key=True),
+    Column("run", String, ForeignKey("runs.name"), primary_key=True),
     Column("round", Integer, primary_key=True),
     Column("phase", String, primary_key=True),
     Column("client", String, ForeignKey("clients.name"), primary_key=True),
     Column("message", JSON, nullable=False),
-    ForeignKeyConstraint(["run", "round"], ["rounds.run", "rounds.number"]),
 )
 
 # `cause`: refusals, distance, shares or operator; `reason`: in the operator's words or in ours. At most one of a

@@ -26,13 +26,13 @@ class Committing:
         self.then()
 
 
-def after_first_commit(write: str, meant: Callable[[Any], bool], then: Callable[[], None]) -> None:
-    """Patch the store's function of this name. `meant`: is it this change, by the run that it makes durable?"""
-    from aggregator_service.storage import store
+def after_first_commit(meant: Callable[[Any], bool], then: Callable[[], None]) -> None:
+    """Patch how a run is saved. `meant`: is it this change, by the run that it makes durable?"""
+    from aggregator_service.rounds import run_document
 
-    real = getattr(store, write)
+    real = run_document.save_run
 
-    def written(database: Any, run: Any, **what: Any) -> None:
+    def save_run(database: Any, run: Any, **what: Any) -> None:
         real(Committing(database, then) if meant(run) else database, run, **what)
 
-    setattr(store, write, written)
+    run_document.save_run = save_run

@@ -129,27 +129,27 @@ def mid_upload(plan: Plan) -> None:
 
 def before_commit(plan: Plan) -> None:
     """The update is whole on the disk, and no row speaks of it. Whoever is answered too early is answered by now."""
-    from aggregator_service.storage import store
+    from aggregator_service.rounds import run_document
 
-    real = store.add_update
+    real = run_document.save_run
 
-    def add_update(database: Any, run: Any, *, held: Any, sequence: int) -> None:
-        if (held.receipt.round, held.receipt.client) == (ROUND, CLIENT):
+    def save_run(database: Any, run: Any, **what: Any) -> None:
+        if run.round == ROUND and CLIENT in run.receipts and not plan.marker.exists():
             time.sleep(EARLY_SECONDS)
             plan.strike()
-        real(database, run, held=held, sequence=sequence)
+        real(database, run, **what)
 
-    store.add_update = add_update
+    run_document.save_run = save_run
 
 
 def update_committed(plan: Plan) -> None:
     """The round's last update, whosever it is, and that it closes the round are durable, and nobody has heard of it."""
-    after_first_commit("add_update", lambda run: (run.round, run.phase) == (ROUND, "aggregated"), plan.strike)
+    after_first_commit(lambda run: (run.round, run.phase) == (ROUND, "aggregated"), plan.strike)
 
 
 def state_committed(plan: Plan) -> None:
     """The new state and the round that it opens are durable, and nobody has heard of it."""
-    after_first_commit("add_state", lambda run: (run.round, run.phase) == (ROUND + 1, "open"), plan.strike)
+    after_first_commit(lambda run: (run.round, run.phase) == (ROUND + 1, "open"), plan.strike)
 
 
 def aggregating(plan: Plan) -> None:

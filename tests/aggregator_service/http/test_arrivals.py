@@ -179,7 +179,7 @@ async def test_what_cannot_be_put_on_record_is_not_answered_as_a_success(
         north, _ = await federation.opened()
         body = north.update(1.0)
         with monkeypatch.context() as patch:
-            patch.setattr("aggregator_service.arrivals.add_arrival", full_disk)
+            patch.setattr("aggregator_service.storage.arrivals.add_arrival", full_disk)
             for answer in (await north.put(1, body), await north.put(1, b"garbage"), await north.join()):
                 assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
                 assert answer.headers["retry-after"] == "1"
@@ -221,26 +221,6 @@ async def test_of_each_client_only_so_many_refusals_are_on_record(
     async with running() as federation:
         assert (await federation.client("north").put(1, b"garbage")).status_code == 422
         assert len(await federation.arrivals(JOINED)) == 5
-
-
-async def test_a_state_directory_from_before_the_record_is_opened_and_gets_one(running: Running) -> None:
-    async with running() as federation:
-        await federation.opened()
-    connection = sqlite3.connect(federation.settings.state_directory / "aggregator.sqlite")
-    later = ("losses", "quarantines", "refusals", "secure_messages", "secure_rounds", "sums", "alembic_version")
-    for table in ("arrivals", *later):
-        connection.execute(f"drop table {table}")
-    for table, column in (("runs", "pledge"), ("anchors", "size")):
-        connection.execute(f"alter table {table} drop column {column}")
-    connection.commit()
-    connection.close()
-    async with running() as federation:
-        north = federation.client("north")
-        assert await federation.arrivals() == []
-        body = north.update(1.0)
-        assert (await north.put(1, body)).status_code == 201
-        assert await federation.arrivals() == [north.arrival("update", body, 201)]
-        assert (await federation.history())["rounds"][0]["missing"] == ["south"]
 
 
 async def test_the_operator_alone_turns_the_pages_of_the_record(running: Running) -> None:

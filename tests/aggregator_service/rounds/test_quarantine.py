@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -329,22 +326,6 @@ async def test_a_round_that_is_closed_again_after_a_crash_shuts_the_same_out(
         client = federation.client("ada")
         assert value_of(tensors, await client.personalised(1)) == pytest.approx(2.0, rel=1e-6)
         assert await members(federation) == before
-
-
-async def test_an_older_database_gets_the_tables_and_can_be_decided_in(running: Running) -> None:
-    async with running() as federation:
-        await begin(federation, "north", "south")
-        file: Path = federation.settings.state_directory / "aggregator.sqlite"
-    with closing(sqlite3.connect(file)) as connection, connection:
-        for table in ("quarantines", "refusals", "secure_messages", "secure_rounds", "sums"):
-            connection.execute(f"drop table {table}")
-        for table, column in (("runs", "pledge"), ("anchors", "size"), ("arrivals", "nonce")):
-            connection.execute(f"alter table {table} drop column {column}")
-        connection.execute("update alembic_version set version_num = '0004'")
-    async with running() as federation:
-        assert all(one.quarantine is None for one in (await members(federation)).values())
-        assert (await shut_out(federation, "north")).status_code == 201
-        assert await standing(federation.client("north")) == "quarantined"
 
 
 async def test_the_operator_s_page_and_the_metrics_show_who_is_shut_out(running: Running) -> None:

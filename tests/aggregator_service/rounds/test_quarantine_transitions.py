@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from aggregator_service.rounds import secure_phases, transitions
+from aggregator_service.rounds.history import run_for_client
 from aggregator_service.rounds.pledge import Pledge
-from aggregator_service.rounds.quarantine_transitions import let_in, shut_out
-from aggregator_service.rounds.requests import needed_updates, require_quorum
-from aggregator_service.rounds.run import Receipt, Run
-from aggregator_service.rounds.views import view
+from aggregator_service.rounds.run import Run, needed_updates, require_quorum
+from aggregator_service.rounds.transitions import let_in, shut_out
+from aggregator_service.storage.rows import Receipt
 from shared.errors import ProtocolError, QuarantinedError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.protocol.schemas import Cause, RunIn
@@ -41,7 +41,7 @@ def test_of_whom_is_shut_out_nothing_is_taken_and_nothing_awaited() -> None:
     )
     with pytest.raises(QuarantinedError, match="you are quarantined: an operator has decided so"):
         sent(run, "west")
-    assert view(run, "west", sequence=0, now=1.0).standing == "quarantined"
+    assert run_for_client(run, "west", sequence=0, now=1.0).standing == "quarantined"
     assert sent(run, "north", "south").phase == "aggregated"
 
 
@@ -127,8 +127,8 @@ def test_a_secure_round_asks_it_for_no_keys_and_takes_none_of_it() -> None:
     run = shut_out(secure(THREE | {"east"}), WEST, now=1.0)
     assert run.exchange is not None and run.phase == "open"
     assert secure_phases.expected(run.exchange, run.awaited) == ("east", "north", "south")
-    assert view(run, "west", sequence=0, now=1.0).standing == "quarantined"
-    assert view(run, "east", sequence=0, now=1.0).standing == "expected"
+    assert run_for_client(run, "west", sequence=0, now=1.0).standing == "quarantined"
+    assert run_for_client(run, "east", sequence=0, now=1.0).standing == "expected"
     keys = client.begin(run.exchange.terms, "west", new_key()).message
     with pytest.raises(QuarantinedError):
         transitions.take(run, keys, now=2.0)

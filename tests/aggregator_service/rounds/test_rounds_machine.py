@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from aggregator_service.rounds import transitions
-from aggregator_service.rounds.run import Receipt, Run
-from aggregator_service.rounds.views import view
+from aggregator_service.rounds.history import run_for_client
+from aggregator_service.rounds.run import Run
+from aggregator_service.storage.rows import Receipt
 from shared.method.exchanged import State, Update
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunIn
@@ -170,7 +171,7 @@ class Rounds(RuleBasedStateMachine):
     @invariant()
     def tells_each_client_its_own_standing(self) -> None:
         for client in NAMES:
-            told = view(self.run, client, sequence=1, now=self.model.now)
+            told = run_for_client(self.run, client, sequence=1, now=self.model.now)
             expected = "expected" if self.run.active and client in self.model.enrolled else "absent"
             assert told.standing == ("received" if client in self.model.here else expected)
             assert (told.received, told.joined) == (len(self.model.here), len(self.model.enrolled))

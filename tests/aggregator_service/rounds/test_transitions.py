@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggregator_service.rounds import transitions
-from aggregator_service.rounds.run import Receipt, Run
-from aggregator_service.rounds.views import view
+from aggregator_service.rounds.history import run_for_client
+from aggregator_service.rounds.run import Run
+from aggregator_service.storage.rows import Receipt
 from shared.errors import ConflictError, NotFoundError, ProtocolError, RoundClosedError
 from shared.protocol.schemas import RunIn
 
@@ -146,7 +147,7 @@ def test_nobody_enrols_in_a_run_that_has_ended() -> None:
 
 def test_a_client_sees_its_own_standing_and_only_counts_of_the_others() -> None:
     run = transitions.accept(begin(), receipt("north"))
-    north, south = (view(run, name, sequence=4, now=40.0) for name in ("north", "south"))
+    north, south = (run_for_client(run, name, sequence=4, now=40.0) for name in ("north", "south"))
     assert (north.standing, south.standing) == ("received", "expected")
     assert (north.joined, north.received, north.seconds_left) == (2, 1, 60.0)
     assert "south" not in north.model_dump_json()

@@ -56,8 +56,9 @@ async def test_messages_and_masked_vectors_are_gone_once_the_mean_is_stored(secu
         await made.clients["ada"].fake.personalised(1)
         state = made.federation.settings.state_directory
         with closing(sqlite3.connect(state / "aggregator.sqlite")) as database:
-            for table in ("secure_messages", "secure_rounds"):
-                assert database.execute(f"select count(*) from {table}").fetchone() == (0,)
+            assert database.execute("select count(*) from secure_messages").fetchone() == (0,)
+            [(document,)] = database.execute("select document from runs").fetchall()
+            assert json.loads(document)["run"]["exchange"] is None
 
 
 def forms(values: np.ndarray[Any, Any]) -> list[bytes]:

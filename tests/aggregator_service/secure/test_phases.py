@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from aggregator_service.rounds import transitions
+from aggregator_service.rounds.history import run_for_client
 from aggregator_service.rounds.pledge import Pledge, Summed
-from aggregator_service.rounds.run import Receipt, Run
+from aggregator_service.rounds.run import Run
 from aggregator_service.rounds.secure_phases import PARTS
-from aggregator_service.rounds.views import view
+from aggregator_service.storage.rows import Receipt
 from shared.errors import NotFoundError, RoundClosedError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.protocol.schemas import RunIn
@@ -58,7 +59,7 @@ def test_each_phase_has_its_part_from_its_own_beginning() -> None:
 def test_the_threshold_is_more_than_two_thirds_of_those_who_are_enrolled(count: int, threshold: int) -> None:
     run = begun(count)
     assert run.exchange is not None and run.exchange.terms.threshold == threshold
-    assert view(run, "ada", sequence=1, now=1.0).threshold == threshold
+    assert run_for_client(run, "ada", sequence=1, now=1.0).threshold == threshold
 
 
 def test_whoever_joins_in_the_first_phase_takes_part_as_long_as_the_threshold_has_room() -> None:
@@ -70,7 +71,7 @@ def test_whoever_joins_in_the_first_phase_takes_part_as_long_as_the_threshold_ha
     assert run.exchange is not None and run.exchange.phase == "shares"  # for eve there is no room
     with pytest.raises(RoundClosedError):
         transitions.take(run, keys(run, "eve"), now=1.0)
-    assert view(run, "eve", sequence=1, now=1.0).standing == "absent"
+    assert run_for_client(run, "eve", sequence=1, now=1.0).standing == "absent"
 
 
 def test_a_phase_with_enough_closes_at_its_deadline_and_with_too_few_the_run_fails() -> None:
@@ -101,7 +102,7 @@ def test_messages_of_strangers_and_of_other_rounds_are_refused() -> None:
 
 def test_a_round_of_an_open_run_has_no_phases() -> None:
     run = transitions.start("run-1", RunIn(clients=3), clients=frozenset(NAMES[:3]), now=0.0)
-    assert run.exchange is None and view(run, "ada", sequence=1, now=1.0).threshold is None
+    assert run.exchange is None and run_for_client(run, "ada", sequence=1, now=1.0).threshold is None
     for name in NAMES[:3]:
         run = transitions.accept(run, Receipt("run-1", 1, name, "d" * 64, 1, 1.0))
     assert run.phase == "aggregated"
@@ -126,7 +127,7 @@ def second_round(count: int, *sums: Summed, changing_members: bool = False, **ch
 def test_the_threshold_is_fixed_when_the_first_round_opens() -> None:
     run = begun(5)
     assert run.pledge is not None and run.pledge.threshold == 4
-    smaller = transitions._open(replace(run, clients=frozenset(NAMES[:3])), 2, 1.0)
+    smaller = transitions._open(replace(run, enrolled=dict.fromkeys(NAMES[:3], 1)), 2, 1.0)
     assert smaller.exchange is not None and smaller.exchange.terms.threshold == 4
 
 
@@ -162,7 +163,7 @@ def test_one_that_bears_it_may_leave_alone(flags: dict[str, bool]) -> None:
 
 def test_who_joins_after_the_first_sum_waits_for_the_next_run() -> None:
     run = transitions.enrol(second_round(4, summed("ada bob cyd"), threshold=3), "dan", now=2.0)
-    assert run.awaited == {"ada", "bob", "cyd"} and view(run, "dan", sequence=1, now=2.0).standing == "absent"
+    assert run.awaited == {"ada", "bob", "cyd"} and run_for_client(run, "dan", sequence=1, now=2.0).standing == "absent"
     with pytest.raises(RoundClosedError, match="the next run need not"):
         transitions.take(run, keys(run, "dan"), now=2.0)
     closed = after_keys(run, "ada", "bob", "cyd", now=2.0)

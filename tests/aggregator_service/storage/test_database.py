@@ -14,7 +14,7 @@ from aggregator_service.storage.database import Database
 from aggregator_service.storage.tables import FEDERATION, RUNS
 from shared.errors import UnavailableError
 
-RUN = {"number": 1, "name": "run-1", "request": {}, "started_at": 0.0, "deadline": 1.0, "phase": "open", "round": 1}
+RUN = {"number": 1, "name": "run-1", "document": "{}"}
 
 
 @pytest.fixture

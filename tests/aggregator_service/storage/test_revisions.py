@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 OLD_SCHEMA = (Path(__file__).parent / "version_1.sql").read_text(encoding="utf-8")
 NEWEST = str(ScriptDirectory(str(revisions.MIGRATIONS)).get_current_head())
 COPY = f"aggregator.sqlite.before-{NEWEST}"
-SINCE = {"quarantines", "refusals", "secure_rounds", "secure_messages", "sums"}  # tables of revisions after the third
+SINCE = {"alembic_version", "quarantines", "refusals", "secure_messages", "sums"}  # tables that it had not
 NEXT = """
 from alembic import op
 from sqlalchemy import Column, Integer
@@ -118,6 +118,20 @@ async def test_a_directory_of_the_service_before_the_revisions_opens_and_its_run
     assert rows(file, "pragma foreign_key_check") == []
 
 
+async def test_in_a_directory_of_the_service_before_the_revisions_a_client_can_be_quarantined(
+    running: Running, tmp_path: Path
+) -> None:
+    async with running(state_directory=tmp_path / "elsewhere") as federation:
+        clients = [federation.client("north"), federation.client("south")]
+        old_directory(tmp_path / "state", federation.settings, clients, clients[0].update(1.0))
+    async with running() as federation:
+        members = (await federation.operate("GET", "/v1/clients")).json()
+        assert [(one["client"], one["quarantine"]) for one in members] == [("north", None), ("south", None)]
+        answer = await federation.operate("POST", "/v1/clients/north/quarantine", json={"reason": "look"})
+        assert answer.status_code == 201
+        assert (await federation.client("north").get("/v1/runs/current")).json()["standing"] == "quarantined"
+
+
 async def test_a_fresh_directory_has_the_tables_that_the_code_knows(settings: AggregatorSettings) -> None:
     with opened(settings) as database, database.reading() as connection:
         assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
@@ -142,7 +156,7 @@ async def test_what_was_there_before_a_revision_stays_beside_it(running: Running
             pass
     copy = file.with_name(COPY)
     assert [path.name for path in file.parent.glob("*.before-*")] == [COPY]
-    assert tables(copy) == tables(file) - {"losses", "alembic_version", *SINCE}
+    assert tables(copy) == (tables(file) - SINCE) | {"enrolments", "rounds"}
     assert rows(copy, "select client from updates") == [("north",)]
     # Whoever goes back to the service before puts the copy in place.
     copy.replace(file)

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from aggregator_service.aggregation import computation
-from aggregator_service.storage import store
+from aggregator_service.rounds import run_document
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
 from shared.protocol.heads import CONSTANT
@@ -50,7 +50,7 @@ async def test_an_upload_that_a_shutdown_cuts_off_in_its_commit_is_whole_after_t
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     committing, go_on, through = threading.Event(), threading.Event(), threading.Event()
-    commit = store.add_update
+    commit = run_document.save_run
 
     def slow(*positional: Any, **named: Any) -> None:
         committing.set()
@@ -62,7 +62,7 @@ async def test_an_upload_that_a_shutdown_cuts_off_in_its_commit_is_whole_after_t
         north, south = await federation.joined("north", "south")
         await federation.start_run(rounds=1, clients=2)
         with monkeypatch.context() as patch:
-            patch.setattr(store, "add_update", slow)
+            patch.setattr(run_document, "save_run", slow)
             upload = asyncio.create_task(north.put(1, north.update(1.0, rho=0.1, margin=0.5)))
             assert await asyncio.to_thread(committing.wait, 60)
             upload.cancel()
