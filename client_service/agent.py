@@ -1,4 +1,4 @@
-"""The client's part in the federation: join, poll, train, gate, upload, fetch, apply; run after run, for ever."""
+"""The client's side of the federation: join, poll, train, gate, upload, fetch, apply; run after run, for ever."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
@@ -18,16 +18,16 @@ from client_service.learning.interrupt import Interrupt
 from client_service.learning.local import Moment
 from client_service.logs import LOGGER
 from client_service.metrics import Metrics
-from client_service.participation import Participation, Place
 from client_service.privacy.guard import Guard
 from client_service.schemas import QualityOut, RoundCosts
 from client_service.secure.masking import Masking
 from client_service.sending import Sending, unlike_starts
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings, allowed
-from client_service.shard import Shard
+from client_service.tasks.task import Place, Task, TaskShard
+from client_service.training_run import TrainingRun
 from shared.errors import FederationError, PrivacyError
-from shared.method.declaration import Counts, Declaration
+from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
 from shared.method.settings import MethodSettings
@@ -38,6 +38,7 @@ from shared.strategies import build_strategy
 P = ParamSpec("P")
 T = TypeVar("T")
 TAKES_PART = ("expected", "received")
+FAILED = "the aggregator ended the run as failed"
 QUARANTINED = "the aggregator has quarantined this client and takes nothing of it: ask its operator why"
 
 
@@ -60,7 +61,8 @@ class Silo:
     with differential privacy; `masking`: there in a secure federation; `anchors`: which ones rho was compared with."""
 
     settings: ClientSettings
-    shard: Shard
+    task: Task[Any, Any]
+    shard: TaskShard
     recommender: Recommender
     device: torch.device
     metrics: Metrics
@@ -71,7 +73,7 @@ class Silo:
 
 
 class Agent:
-    """Follows the aggregator. `standing` and `participation` may be read at any time."""
+    """Follows the aggregator. `standing` and `training_run` may be read at any time."""
 
     def __init__(self, silo: Silo, aggregator: Aggregator, worker: Executor) -> None:
         self._silo, self._aggregator, self._worker = silo, aggregator, worker
@@ -81,7 +83,7 @@ class Agent:
         self._signature_seconds: float | None = None
         self._sending = Sending(silo.settings, aggregator, silo.metrics, worker, guard=silo.guard, masking=silo.masking)
         self.standing = Standing(shared_digest=self._kept().shared_digest)
-        self.participation: Participation | None = None
+        self.training_run: TrainingRun | None = None
 
     async def follow(self) -> None:
         """Until cancelled. A refusal or a lost connection is shown in `standing` and tried again later."""
@@ -112,9 +114,9 @@ class Agent:
 
     async def _join(self) -> None:
         self._note(phase="joining")
-        train = self._silo.shard.train
-        counts = Counts(users=train.shape[0], items=train.shape[1], edges=train.nnz)
-        answer = await self._aggregator.join(self._declaration, counts if self._silo.settings.policy.counts else None)
+        silo = self._silo
+        counts = silo.task.count(silo.shard) if silo.settings.policy.counts else None
+        answer = await self._aggregator.join(self._declaration, counts)
         LOGGER.info("joined", clients=answer.clients)
         self._joined = True
         self._signature_seconds = answer.signature_seconds
@@ -122,21 +124,22 @@ class Agent:
 
     async def _take_part(self, state: RunOut, run: str) -> None:
         over = state.phase in ("finished", "failed")
-        part = self.participation
-        if part is None or part.place.run != run:
+        training_run = self.training_run
+        if training_run is None or training_run.place.run != run:
             if over and not self._left_off(run):
                 self._sending.forget()
                 return self._note(phase="waiting")
-            part = await self._begin(state, run)
+            training_run = await self._begin(state, run)
         self._note(run=run, round=state.round, rounds=state.rounds)
-        self._warn(self._cautions(state, part.place.method) if state.phase == "open" else self.standing.warnings)
-        if over and part.quality.finished:
+        if state.phase == "open":
+            self._warn(self._cautions(state, training_run.place.method))
+        if over and training_run.quality.finished:
             return
-        await self._catch_up(part, state)
-        if state.phase == "open" and state.standing in TAKES_PART and part.applied < state.round:
-            await self._round(part, state, state.round)
+        await self._catch_up(training_run, state)
+        if state.phase == "open" and state.standing in TAKES_PART and training_run.applied < state.round:
+            await self._round(training_run, state, state.round)
         elif over:
-            await self._finish(part, None if state.phase == "finished" else "the aggregator ended the run as failed")
+            await self._finish(training_run, None if state.phase == "finished" else FAILED)
 
     def _cautions(self, state: RunOut, method: MethodSettings) -> tuple[str, ...]:
         """Of what only both sides together know."""
@@ -154,22 +157,24 @@ class Agent:
         """What an earlier process knew of its last run."""
         return kept_quality(self._silo.settings.state_directory / "model", self._silo.settings.name)
 
-    async def _begin(self, state: RunOut, run: str) -> Participation:
+    async def _begin(self, state: RunOut, run: str) -> TrainingRun:
         """This run's model where an earlier process left it, or with the run's parameters: initial ones, or latest."""
         self._note(phase="preparing", run=run)
         silo, method = self._silo, self._agreed(state.method)
         settings, kind = silo.settings, build_strategy(silo.settings.strategy, method).model
         folder, cache = settings.state_directory / "model", settings.cache_directory
         place = Place(settings.name, run, state.seed, method, folder, kind, cache)
-        part = await self._off_loop(Participation, place, silo.shard, silo.recommender, silo.device, silo.interrupt)
+        training_run = await self._off_loop(
+            TrainingRun, place, silo.task, silo.shard, silo.recommender, silo.device, silo.interrupt
+        )
         number = _closed(state)
-        if not await self._off_loop(part.resume, number):
+        if not await self._off_loop(training_run.resume, number):
             found = await self._personalised(run, number) if number else await self._aggregator.model(run)
-            received = await self._sending.received(part, None, found, number)
-            await self._off_loop(part.begin, received, number)
-        self._note(shared_digest=part.shared_digest())
-        self.participation = part
-        return part
+            received = await self._sending.received(training_run, None, found, number)
+            await self._off_loop(training_run.begin, received, number)
+        self._note(shared_digest=training_run.shared_digest)
+        self.training_run = training_run
+        return training_run
 
     def _agreed(self, method: MethodSettings | None) -> MethodSettings:
         """The run's settings, if what they let leave is what this silo has declared."""
@@ -180,30 +185,30 @@ class Agent:
             raise PrivacyError("the run's settings would send other parameters than this client has declared")
         return agreed
 
-    async def _catch_up(self, part: Participation, state: RunOut) -> None:
+    async def _catch_up(self, training_run: TrainingRun, state: RunOut) -> None:
         """Be after the last round that has closed.
 
-        A round that this client has trained in, or may have before it was restarted, is lived again, so that it ends
-        with what it would have had. Nothing is sent: a closed round takes nothing. Other rounds are passed over.
+        A round that this client has trained in, or may have before it was restarted, is done again, so that it ends
+        with what it would have had. Nothing is sent: a closed round takes nothing. Other rounds are skipped.
         """
         number = _closed(state)
-        if part.applied == number - 1 and part.took_part(number):
-            await self._round(part, state, number)
-        elif part.applied < number:
-            given = await self._personalised(part.place.run, number)
-            received = await self._sending.received(part, None, given, number)
-            await self._off_loop(part.go_on, received, number)
-            self._note(shared_digest=part.shared_digest())
+        if training_run.applied == number - 1 and training_run.trained_in(number):
+            await self._round(training_run, state, number)
+        elif training_run.applied < number:
+            given = await self._personalised(training_run.place.run, number)
+            received = await self._sending.received(training_run, None, given, number)
+            await self._off_loop(training_run.skip_round, received, number)
+            self._note(shared_digest=training_run.shared_digest)
 
-    async def _round(self, part: Participation, state: RunOut, number: int) -> None:
+    async def _round(self, training_run: TrainingRun, state: RunOut, number: int) -> None:
         """Algorithm 1's body at the client. What the aggregator holds already, or cannot take, is not sent."""
         began, before = time.perf_counter(), replace(self._aggregator.traffic)
-        run = part.place.run
-        update, seconds = await self._fit(part, state, number)
+        run = training_run.place.run
+        update, seconds = await self._fit(training_run, state, number)
         if number == state.round and state.phase == "open" and state.standing == "expected":
             self._note(phase="uploading")
-            await self._sending.send(part, update, state)
-        received = await self._sending.received(part, update, await self._personalised(run, number), number)
+            await self._sending.send(training_run, update, state)
+        received = await self._sending.received(training_run, update, await self._personalised(run, number), number)
         traffic = self._aggregator.traffic
         costs = RoundCosts(
             round=number,
@@ -214,16 +219,16 @@ class Agent:
             bytes_down=traffic.down - before.down,
         )
         self._note(phase="evaluating")
-        await self._off_loop(part.apply, received, costs)
-        self._note(phase="waiting", shared_digest=part.shared_digest())
+        await self._off_loop(training_run.apply, received, costs)
+        self._note(phase="waiting", shared_digest=training_run.shared_digest)
         self._silo.metrics.end_round()
 
-    async def _fit(self, part: Participation, state: RunOut, number: int) -> tuple[Parameters, float]:
-        strategy = build_strategy(self._silo.settings.strategy, part.place.method)
-        anchor = await self._anchor(part.place, state, number) if "rho" in strategy.scalars else None
-        moment = Moment(number, state.rounds, state.seed, anchor, self._sending.draws(part.place.run))
+    async def _fit(self, training_run: TrainingRun, state: RunOut, number: int) -> tuple[Parameters, float]:
+        strategy = build_strategy(self._silo.settings.strategy, training_run.place.method)
+        anchor = await self._anchor(training_run.place, state, number) if "rho" in strategy.scalars else None
+        moment = Moment(number, state.rounds, state.seed, anchor, self._sending.draws(training_run.place.run))
         self._note(phase="training")
-        return await self._off_loop(part.fit, strategy, moment, part.received)
+        return await self._off_loop(training_run.fit, strategy, moment, training_run.received)
 
     async def _anchor(self, place: Place, state: RunOut, number: int) -> Float64:
         """K^R of the round, as this client draws it. PrivacyError where the aggregator says another one, and where rho
@@ -240,10 +245,10 @@ class Agent:
             if found is not None:
                 return found
 
-    async def _finish(self, part: Participation, failure: str | None) -> None:
+    async def _finish(self, training_run: TrainingRun, failure: str | None) -> None:
         self._note(phase="evaluating")
         self._sending.forget()
-        await self._off_loop(part.finish, failure)
+        await self._off_loop(training_run.finish, failure)
         self._note(phase="finished" if failure is None else "failed")
 
     async def _off_loop(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -10,12 +10,12 @@ from typing import TypeVar
 from client_service.boundary.aggregator import Aggregator
 from client_service.logs import LOGGER
 from client_service.metrics import Metrics
-from client_service.participation import Participation
 from client_service.privacy.guard import Guard, Occasion
 from client_service.secure.exchange import Exchange
 from client_service.secure.masking import Masking
 from client_service.secure.mixing import mix_received, split_rhobar
 from client_service.settings import ClientSettings
+from client_service.training_run import TrainingRun
 from shared.errors import ConflictError, NotFoundError, PrivacyError, RoundClosedError
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
@@ -27,11 +27,11 @@ from shared.strategies import build_strategy
 T = TypeVar("T")
 
 
-def require_trained_so(part: Participation, state: RunOut) -> None:
+def require_trained_so(training_run: TrainingRun, state: RunOut) -> None:
     """PrivacyError where a run has another seed or length by now than this client has trained for: the others would be
     told the later ones."""
-    moment = part.moment
-    if (part.place.seed, moment.seed, moment.rounds) != (state.seed, state.seed, state.rounds):
+    moment = training_run.moment
+    if (training_run.place.seed, moment.seed, moment.rounds) != (state.seed, state.seed, state.rounds):
         words = f"expected the seed and the number of rounds that round {moment.round} was trained with"
         raise PrivacyError(f"{words}, {moment.seed} and {moment.rounds}, got {state.seed} and {state.rounds}")
 
@@ -76,19 +76,19 @@ class Sending:
         """What a run's training draws from beside its seed; nothing in an open federation."""
         return b"" if self._masking is None else self._masking.draws(run)
 
-    async def send(self, part: Participation, update: Parameters, state: RunOut) -> None:
+    async def send(self, training_run: TrainingRun, update: Parameters, state: RunOut) -> None:
         """The update or, with differential privacy, its release alone; nothing where the silo's budget is spent.
 
         A round that was closed without this client is no error: it goes on with what it gives. Nor is it one that the
         aggregator holds another update: this client sent it, and could not keep its training.
         """
-        run, number = part.place.run, part.moment.round
-        leaving = await self._leaving(part, update)
+        run, number = training_run.place.run, training_run.moment.round
+        leaving = await self._leaving(training_run, update)
         if leaving is None:
             LOGGER.warning("privacy_budget_spent", run=run, round=number)
             return
         try:
-            receipt = await self._sent(part, leaving, state)
+            receipt = await self._sent(training_run, leaving, state)
             LOGGER.info("uploaded", run=run, round=number, bytes=receipt.size, digest=receipt.digest)
             self._metrics.upload_bytes.inc(receipt.size)
         except (ConflictError, NotFoundError) as error:
@@ -96,30 +96,30 @@ class Sending:
             LOGGER.warning(event, run=run, round=number, reason=str(error))
             self._metrics.uploads_refused.labels(error.code).inc()
 
-    async def _leaving(self, part: Participation, update: Parameters) -> Parameters | None:
+    async def _leaving(self, training_run: TrainingRun, update: Parameters) -> Parameters | None:
         """What may leave of the update; asked again, the same."""
         if self._guard is None:
             return update
-        place, moment, release = part.place, part.moment, self._guard.release
-        at = (place.run, place.seed, place.method, moment.round, moment.rounds, part.received, moment.anchor)
+        place, moment, release = training_run.place, training_run.moment, self._guard.release
+        at = (place.run, place.seed, place.method, moment.round, moment.rounds, training_run.received, moment.anchor)
         return await self._off_loop(lambda: release(update, Occasion(*at)))
 
-    async def _sent(self, part: Participation, update: Parameters, state: RunOut) -> ReceiptOut:
+    async def _sent(self, training_run: TrainingRun, update: Parameters, state: RunOut) -> ReceiptOut:
         """As it is, or masked where the silo demands that; never the one for the other."""
         body = pass_gate(self._declaration, update)
-        run, number = part.place.run, part.moment.round
+        run, number = training_run.place.run, training_run.moment.round
         if self._masking is None:
             return await self._aggregator.upload(run, number, body)
         if state.threshold is None:
             raise PrivacyError("expected a secure round, as this silo demands, got an open one")
-        require_trained_so(part, state)
-        require_similar(self._declaration, part.place.method, self._least_similarity)
-        terms = self._masking.terms(self._declaration, part.place.method, run, number, state)
+        require_trained_so(training_run, state)
+        require_similar(self._declaration, training_run.place.method, self._least_similarity)
+        terms = self._masking.terms(self._declaration, training_run.place.method, run, number, state)
         exchange = Exchange(self._masking, self._aggregator, wait=self._wait)
         return await exchange.send(terms, update)
 
     async def received(
-        self, part: Participation, update: Parameters | None, given: Parameters, number: int
+        self, training_run: TrainingRun, update: Parameters | None, given: Parameters, number: int
     ) -> Parameters:
         """What this client goes on with after round `number` (0: where the run begins): what it was given, or in a
         secure federation its own mixture with what it has sent. The round's secrets are of no more use then.
@@ -128,13 +128,13 @@ class Sending:
         """
         if self._masking is None:
             return given
-        self._masking.remember_start(part.place.run, number + 1, given)
+        self._masking.remember_start(training_run.place.run, number + 1, given)
         if number == 0:
             return given
-        summed = split_rhobar(given, floor=part.place.method.similarity_floor)[0] < 1.0
-        own = await self._leaving(part, update) if summed and update is not None else None
+        summed = split_rhobar(given, floor=training_run.place.method.similarity_floor)[0] < 1.0
+        own = await self._leaving(training_run, update) if summed and update is not None else None
         self.forget()
-        return mix_received(build_strategy(self._declaration.strategy, part.place.method), given, own)
+        return mix_received(build_strategy(self._declaration.strategy, training_run.place.method), given, own)
 
     def forget(self) -> None:
         """The secrets of a round that is over."""

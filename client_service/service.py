@@ -11,6 +11,7 @@ import httpx
 
 from client_service.agent import Agent, Silo, Standing
 from client_service.anchors import KnownAnchors
+from client_service.best_model import kept_model
 from client_service.boundary.aggregator import connected
 from client_service.boundary.code import code_digests
 from client_service.boundary.gate import Boundary, GateTransport
@@ -23,7 +24,6 @@ from client_service.learning.interrupt import Interrupt
 from client_service.logs import LOGGER
 from client_service.metrics import Metrics
 from client_service.open_records import OpenRecords, open_records
-from client_service.participation import kept_model
 from client_service.privacy.guard import Guard, notices
 from client_service.schemas import QualityOut, SpectrumOut, StatusOut
 from client_service.secure.masking import Masking, open_masking
@@ -31,8 +31,8 @@ from client_service.secure.members import KnownMembers
 from client_service.secure.memory import RoundMemory
 from client_service.serving.recommender import Recommender, Served
 from client_service.settings import ClientSettings
-from client_service.shard import Shard, read_shard
-from client_service.shard.catalogue import with_places
+from client_service.shard import Shard
+from client_service.tasks import task_named
 from shared.errors import DataError, UnavailableError
 from shared.method.declaration import Declaration
 from shared.ownership import owned
@@ -43,7 +43,7 @@ class ClientService:
     """What the routes read. Everything in it is there while `running`, and nothing before."""
 
     def __init__(self, settings: ClientSettings, outside: httpx.AsyncBaseTransport) -> None:
-        self.settings, self.metrics = settings, Metrics()
+        self.settings, self.metrics, self.task = settings, Metrics(), task_named(settings.task)
         self.device, self.device_reason = choose_device(settings.device)
         self._records: OpenRecords | None = None
         self._outside = outside
@@ -94,7 +94,7 @@ class ClientService:
             ThreadPoolExecutor(1, "training", initializer=pin_threads, initargs=(pinned,)) as worker,
         ):
             key = own_key(self.settings.name, self.settings.state_directory, self.settings.signing_key_file)
-            shard = await asyncio.get_running_loop().run_in_executor(worker, self._read)
+            shard = await asyncio.get_running_loop().run_in_executor(worker, self.task.read, self.settings)
             self._recommender = Recommender(shard)
             LOGGER.info("device", device=str(self.device), reason=self.device_reason, threads=pinned)
             records = await asyncio.get_running_loop().run_in_executor(worker, self._open, key, shard)
@@ -126,13 +126,10 @@ class ClientService:
             LOGGER.exception("agent_ended")
             raise
 
-    def _read(self) -> Shard:
-        return with_places(read_shard(self.settings.shard), self.settings.catalogue, self.settings.method.catalogue)
-
     def _kept(self, shard: Shard) -> Served | None:
         """A damaged model is no reason to stay away: popular items are served, flagged, until there is a new one."""
         try:
-            return kept_model(shard, self._models, self.device)
+            return kept_model(self.task, shard, self._models, self.device)
         except DataError as error:
             LOGGER.error("kept_model_refused", reason=str(error))
             return None
@@ -143,6 +140,7 @@ class ClientService:
         anchors = KnownAnchors(records.anchors, shard.digest, limit=limit, agreed=policy.anchor_size)
         return Silo(
             settings,
+            self.task,
             shard,
             self.recommender,
             self.device,
@@ -203,13 +201,13 @@ class ClientService:
 
     def quality(self) -> QualityOut:
         """Figures of the run at hand, or of the last one."""
-        part = None if self._agent is None else self._agent.participation
-        return kept_quality(self._models, self.settings.name) if part is None else part.quality
+        training_run = None if self._agent is None else self._agent.training_run
+        return kept_quality(self._models, self.settings.name) if training_run is None else training_run.quality
 
     def spectrum(self) -> SpectrumOut:
         """The kernels that the latest rho compared; empty before there is one."""
-        part = None if self._agent is None else self._agent.participation
-        return kept_spectra(self._models) if part is None else part.spectrum
+        training_run = None if self._agent is None else self._agent.training_run
+        return kept_spectra(self._models) if training_run is None else training_run.spectrum
 
     async def check_gate(self) -> GateOut:
         """Forbidden messages put to the gate that this client sends through, and which code that is."""

@@ -66,6 +66,7 @@ class ClientSettings(Listening):
 
     name: ClientName
     shard: Path = Field(description="folder with the silo's interactions.parquet")
+    task: str = Field("items", description="what is learnt from the shard: a name of the registry of tasks")
     state_directory: Path = Field(description="ledger, spectrum and models")
     records_directory: Path | None = Field(
         None, description="where the heads of ledger and account are kept; else with them"

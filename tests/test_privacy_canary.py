@@ -23,8 +23,8 @@ import pytest
 from fastapi import FastAPI
 from safetensors.numpy import load
 
-from client_service.participation import Participation
 from client_service.shard import write_shard
+from client_service.training_run import TrainingRun
 from shared.method.exchanged import Parameters
 from tests.support.federation import Federation, run_federation
 from tests.support.questions import uploads
@@ -253,9 +253,9 @@ async def test_the_wire_carries_exactly_the_declared_tensors_and_nothing_of_the_
     tmp_path: Path, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     private: list[tuple[str, np.ndarray]] = []
-    fit = Participation.fit
+    fit = TrainingRun.fit
 
-    def remembered(part: Participation, *args: Any) -> Any:
+    def remembered(part: TrainingRun, *args: Any) -> Any:
         update = fit(part, *args)
         training = part._training
         named = dict(training.model.named_parameters()) | dict(training.model.named_buffers())
@@ -265,7 +265,7 @@ async def test_the_wire_carries_exactly_the_declared_tensors_and_nothing_of_the_
         private.append(("singular values", training.spectrum.singular[:, None]))
         return update
 
-    monkeypatch.setattr(Participation, "fit", remembered)
+    monkeypatch.setattr(TrainingRun, "fit", remembered)
     async with federation_of_canaries(tmp_path) as (running, taps):
         await running.start()
         await until(running.finished)
@@ -297,9 +297,9 @@ async def test_the_wire_carries_exactly_the_declared_tensors_and_nothing_of_the_
 async def test_a_planted_leak_is_stopped_at_the_gate(
     tmp_path: Path, until: Until, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    fit = Participation.fit
+    fit = TrainingRun.fit
 
-    def leaking(part: Participation, *args: Any) -> tuple[Parameters, float]:
+    def leaking(part: TrainingRun, *args: Any) -> tuple[Parameters, float]:
         update, seconds = fit(part, *args)
         embedding = part._training.model.embedding.detach().numpy()
         arrays, scalars = dict(update.arrays), dict(update.scalars)
@@ -313,7 +313,7 @@ async def test_a_planted_leak_is_stopped_at_the_gate(
             arrays["pooling.hidden.weight"] = embedding
         return Parameters(arrays, scalars), seconds
 
-    monkeypatch.setattr(Participation, "fit", leaking)
+    monkeypatch.setattr(TrainingRun, "fit", leaking)
     async with federation_of_canaries(tmp_path) as (running, taps):
         await running.start()
 

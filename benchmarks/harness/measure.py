@@ -15,16 +15,17 @@ from benchmarks.harness.centralised import tested, train_whole
 from benchmarks.harness.groups import grouped
 from benchmarks.harness.plan import CENTRALISED, FLOORS, SPECIAL, UNTRAINED
 from benchmarks.harness.special import special
+from client_service.best_model import kept_model
 from client_service.device import DeviceWish, choose_device, pin_threads
 from client_service.learning.evaluate import TopItems
 from client_service.learning.filters import best_ease, best_filter, best_low_pass, popularity_top
 from client_service.learning.fusing import fused_top
 from client_service.learning.quality import LABELS, METRICS, PRIMARY, Measures
 from client_service.learning.spectra import cached_spectrum
-from client_service.participation import kept_model
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
 from client_service.shard.catalogue import with_places
+from client_service.tasks.items import ITEMS
 from shared.errors import DataError
 from shared.method.anchor import choose_size
 from shared.method.declaration import Counts
@@ -153,7 +154,7 @@ def _kept(experiment: Experiment, shard: Shard, device: torch.device) -> TopItem
     """The model that the client's validation data chose."""
     path = next(path for path in experiment.shards if path.name == shard.name)
     shard = with_places(shard, experiment.catalogue, experiment.agreed.catalogue)
-    served = kept_model(shard, experiment.models_of(path), device)
+    served = kept_model(ITEMS, shard, experiment.models_of(path), device)
     if served is None:
         raise DataError(f"{path.name}: expected the kept model of a finished run, got none")
     return served.ranker.top

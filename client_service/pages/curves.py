@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from client_service.learning.quality import LABELS, TITLE, MeasureLabel
+from typing import Any
+
+from client_service.learning.quality import MeasureLabel
 from client_service.schemas import QualityOut, SpectrumOut
+from client_service.tasks.task import Task
 from shared.web.charts import Chart, Line
 from shared.web.pages import figure
 
 
-def curves(quality: QualityOut) -> tuple[Chart, ...]:
+def curves(quality: QualityOut, task: Task[Any, Any]) -> tuple[Chart, ...]:
     """Every measure on validation items, with the best round marked, and the loss."""
     loss = Line("Loss", tuple((one.round, one.loss) for one in quality.rounds))
     said = "Mean over the batches of a round. Round 0 is before any training and has none."
     return (
-        *(_measure_chart(quality, name, label) for name, label in LABELS.items()),
+        *(_measure_chart(quality, task, name, label) for name, label in task.labels.items()),
         Chart("loss", "Training loss", said, "round", "loss", (loss,)),
     )
 
 
-def _measure_chart(quality: QualityOut, name: str, label: MeasureLabel) -> Chart:
+def _measure_chart(quality: QualityOut, task: Task[Any, Any], name: str, label: MeasureLabel) -> Chart:
     best = quality.best_round
     line = Line(label.title, tuple((one.round, one.values.get(name)) for one in quality.rounds))
     return Chart(
         key=name,
         title=line.name,
-        description=_measure_text(quality, label, line),
+        description=_measure_text(quality, task.labels[task.primary].title, label, line),
         x="round",
         y="on validation items",
         lines=(line,),
@@ -32,11 +35,11 @@ def _measure_chart(quality: QualityOut, name: str, label: MeasureLabel) -> Chart
     )
 
 
-def _measure_text(quality: QualityOut, label: MeasureLabel, line: Line) -> str:
+def _measure_text(quality: QualityOut, primary: str, label: MeasureLabel, line: Line) -> str:
     best = next((value for number, value in line.points if number == quality.best_round), None)
     if best is None:
         return "Figures appear with the first run."
-    text = f"{quality.run}: {figure(best)} in round {quality.best_round}, the best by {TITLE}."
+    text = f"{quality.run}: {figure(best)} in round {quality.best_round}, the best by {primary}."
     if quality.test is None:
         return text
     return f"{text} On test items, read once at the end: {figure(quality.test.get(label.key))}."

@@ -53,9 +53,9 @@ class Page:
         last = summary.written if before is None else min(before - 1, summary.written)
         return TEMPLATE.render(
             head=Head("LPSFed client", status.client, _address(before), SECTIONS),
-            standing=standing(status, quality, summary),
+            standing=standing(status, quality, summary, service.task.labels),
             shard=sizes(quality, counts_given=service.settings.policy.counts),
-            charts=(*curves(quality), spectra(service.spectrum())),
+            charts=(*curves(quality, service.task), spectra(service.spectrum())),
             report=report(summary, service.declaration(), counts=service.settings.policy.counts),
             trial_shown=trial(question, service.recommender),
             journal_shown=journal(self.record.entries(last, SHOWN), last, summary),

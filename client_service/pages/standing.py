@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from client_service.learning.quality import LABELS
+from client_service.learning.quality import MeasureLabel
 from client_service.pages.record import Summary
 from client_service.schemas import PrivacyOut, QualityOut, StatusOut
 from shared.web.pages import Fact, Verdict, figure, size
@@ -26,6 +27,9 @@ DOING = {
     "waiting for the round": "The update is in; the other clients' are not all there yet.",
 }
 
+Labels = Mapping[str, MeasureLabel]
+"""By the measure's name, as a task has them."""
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -39,7 +43,7 @@ class Standing:
     facts: tuple[Fact, ...]
 
 
-def standing(status: StatusOut, quality: QualityOut, summary: Summary) -> Standing:
+def standing(status: StatusOut, quality: QualityOut, summary: Summary, labels: Labels) -> Standing:
     """What a reader of the page wants to know first."""
     done = max((entry.round for entry in quality.rounds), default=0) if quality.run == status.run else 0
     return Standing(
@@ -48,7 +52,13 @@ def standing(status: StatusOut, quality: QualityOut, summary: Summary) -> Standi
         rounds=status.rounds,
         problem=status.problem,
         warnings=status.warnings,
-        facts=(_left(summary), *_spent(status.privacy), _on_record(summary), *_learnt(quality), _answering(status)),
+        facts=(
+            _left(summary),
+            *_spent(status.privacy),
+            _on_record(summary),
+            *_learnt(quality, labels),
+            _answering(status),
+        ),
     )
 
 
@@ -97,15 +107,15 @@ def _on_record(summary: Summary) -> Fact:
     return Fact("On record", counted(summary.written, "entry", "entries"), "the chain holds")
 
 
-def _learnt(quality: QualityOut) -> tuple[Fact, ...]:
+def _learnt(quality: QualityOut, labels: Labels) -> tuple[Fact, ...]:
     """The figures of the best round on validation items, or at the end those on test items."""
     if quality.test is not None:
         note = f"on test items, {counted(quality.test_users, 'user')}"
-        return tuple(Fact(label.title, figure(quality.test.get(label.key)), note) for label in LABELS.values())
+        return tuple(Fact(label.title, figure(quality.test.get(label.key)), note) for label in labels.values())
     best = next((entry for entry in quality.rounds if entry.round == quality.best_round), None)
     note = "no figures yet" if best is None else f"on validation items, round {best.round}"
     values = {} if best is None else best.values
-    return tuple(Fact(label.title, figure(values.get(name)), note) for name, label in LABELS.items())
+    return tuple(Fact(label.title, figure(values.get(name)), note) for name, label in labels.items())
 
 
 def _answering(status: StatusOut) -> Fact:

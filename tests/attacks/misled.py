@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from client_service.participation import Participation
 from client_service.settings import ClientSettings, client_settings
+from client_service.training_run import TrainingRun
 from shared.method.exchanged import Parameters
 from shared.protocol.signing.enrolment import kept_pair
 from shared.protocol.signing.keys import private_pem, public_pem
@@ -74,14 +74,14 @@ async def misled(
     liar: Liar, shards: Sequence[Path], folder: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch, **changed: Any
 ) -> AsyncIterator[Misled]:
     """These silos' clients follow the liar until the context ends."""
-    members, fit, made = members_of(liar, shards, folder), Participation.fit, Misled({})
+    members, fit, made = members_of(liar, shards, folder), TrainingRun.fit, Misled({})
 
-    def note(part: Participation, strategy: Any, moment: Any, received: Any) -> Any:
+    def note(part: TrainingRun, strategy: Any, moment: Any, received: Any) -> Any:
         update, seconds = fit(part, strategy, moment, received)
         made.updates[part.place.client, moment.round] = update
         return update, seconds
 
-    monkeypatch.setattr(Participation, "fit", note)
+    monkeypatch.setattr(TrainingRun, "fit", note)
     async with AsyncExitStack() as stack:
         for shard in shards:
             pinned = {"members": members} if liar.declaration.secure else {}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from safetensors.numpy import load_file
 
-from client_service.participation import Participation
+from client_service.training_run import TrainingRun
 from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
 from simulation.experiment import Experiment
@@ -35,14 +35,14 @@ VICTIM = "client-4"
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], Any]:
     """Every client's update of the first round, by run and client."""
-    found, fit = {}, Participation.fit
+    found, fit = {}, TrainingRun.fit
 
-    def note(part: Participation, *given: Any) -> Any:
+    def note(part: TrainingRun, *given: Any) -> Any:
         update, seconds = fit(part, *given)
         found[part.place.run, part.place.client] = update
         return update, seconds
 
-    monkeypatch.setattr(Participation, "fit", note)
+    monkeypatch.setattr(TrainingRun, "fit", note)
     return found
 
 

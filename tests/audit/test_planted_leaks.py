@@ -21,7 +21,7 @@ from audit.case import open_case
 from audit.evidence import Evidence
 from audit.report import Report, report
 from client_service.boundary.aggregator import Aggregator
-from client_service.participation import Participation
+from client_service.training_run import TrainingRun
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
 from shared.protocol.heads import CONSTANT
@@ -48,7 +48,7 @@ class Planted:
         self.name = name
         self.values: list[np.ndarray[Any, Any]] = []
 
-    def fit(self, part: Participation, *args: Any) -> tuple[Parameters, float]:
+    def fit(self, part: TrainingRun, *args: Any) -> tuple[Parameters, float]:
         update, seconds = ORIGINAL(part, *args)
         value = np.ascontiguousarray(LEAKS[self.name](part._training), dtype=np.float32)
         self.values.append(value)
@@ -60,13 +60,13 @@ class Planted:
             yield from (row.astype(kind).tobytes() for kind in ("<f4", "<f8"))
 
 
-ORIGINAL = Participation.fit
+ORIGINAL = TrainingRun.fit
 
 
 @pytest.fixture(params=sorted(LEAKS))
 def planted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Planted:
     leak = Planted(request.param)
-    monkeypatch.setattr(Participation, "fit", lambda part, *args: leak.fit(part, *args))
+    monkeypatch.setattr(TrainingRun, "fit", lambda part, *args: leak.fit(part, *args))
     return leak
 
 

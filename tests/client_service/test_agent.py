@@ -18,7 +18,7 @@ import pytest
 
 from client_service.boundary.ledger import Ledger
 from client_service.learning.interrupt import Interrupted
-from client_service.participation import Participation
+from client_service.training_run import TrainingRun
 from shared.method.divergence import round_divergence
 from shared.protocol.schemas import JoinOut, RunOut
 from shared.protocol.signing.enrolment import Pair, register, remove
@@ -44,15 +44,15 @@ class Held:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Held]:
     def hold(client: str, number: int) -> Held:
-        stop, fit = Held(client, number), Participation.fit
+        stop, fit = Held(client, number), TrainingRun.fit
 
-        def fit_when_let(part: Participation, strategy: Any, moment: Any, received: Any) -> Any:
+        def fit_when_let(part: TrainingRun, strategy: Any, moment: Any, received: Any) -> Any:
             if (part.place.client, moment.round) == (client, number):
                 stop.reached.set()
                 assert stop.released.wait(30.0)
             return fit(part, strategy, moment, received)
 
-        monkeypatch.setattr(Participation, "fit", fit_when_let)
+        monkeypatch.setattr(TrainingRun, "fit", fit_when_let)
         return stop
 
     return hold
@@ -312,7 +312,7 @@ async def test_a_client_that_is_restarted_in_mid_run_joins_with_its_key_and_goes
 
 @dataclass
 class Slow:
-    """A verb of one client's participation that takes, once, until it is interrupted."""
+    """A verb of one client's training run that takes, once, until it is interrupted."""
 
     client: str
     verb: str
@@ -323,10 +323,10 @@ class Slow:
 @pytest.fixture
 def slowed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Slow]:
     def slow_down(client: str, verb: str) -> Slow:
-        found, real = Slow(client, verb), getattr(Participation, verb)
+        found, real = Slow(client, verb), getattr(TrainingRun, verb)
 
-        def slow(part: Participation, *args: Any) -> Any:
-            place, interrupt = (args[0], args[-1]) if verb == "__init__" else (part.place, part._interrupt)
+        def slow(part: TrainingRun, *args: Any) -> Any:
+            place, interrupt = (args[0], args[-1]) if verb == "__init__" else (part.place, part._best._interrupt)
             if place.client != client or found.reached.is_set():
                 return real(part, *args)
             found.reached.set()
@@ -337,7 +337,7 @@ def slowed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Slow]:
                 found.interrupted = True
                 raise
 
-        monkeypatch.setattr(Participation, verb, slow)
+        monkeypatch.setattr(TrainingRun, verb, slow)
         return found
 
     return slow_down
@@ -370,7 +370,7 @@ async def test_a_client_that_was_stopped_at_the_end_evaluates_the_run_when_it_is
     async with federation(1) as running:
         with monkeypatch.context() as patched:
             for method in missed:
-                patched.setattr(Participation, method, lambda *_: None)
+                patched.setattr(TrainingRun, method, lambda *_: None)
             async with opened(running.clients[0], running.line()) as http:
 
                 async def over() -> bool:

@@ -15,15 +15,18 @@ import pytest
 import torch
 
 from client_service.agent import Agent
+from client_service.best_model import kept_model
 from client_service.learning.choice import kept_choice
 from client_service.learning.evaluate import on_validation
 from client_service.learning.spectra import cached_spectrum
-from client_service.participation import Participation, Place, kept_model
 from client_service.serving import checkpoint
 from client_service.serving.recommender import Limits, Recommender
 from client_service.settings import ClientSettings, client_settings
 from client_service.shard import Shard, change_shard, read_shard, write_shard
 from client_service.shard.changes import append_events, erase_users
+from client_service.tasks.items import ITEMS
+from client_service.tasks.task import Place
+from client_service.training_run import TrainingRun
 from shared.method.declaration import Declaration
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
@@ -48,8 +51,12 @@ def kept(settings: ClientSettings) -> tuple[Shard, Recommender]:
     """Leave behind what a process leaves that was stopped after it had got a run's first parameters."""
     shard = read_shard(settings.shard)
     recommender = Recommender(shard)
-    part = Participation(
-        Place(settings.name, "run-1", 0, settings.method, settings.state_directory / "model"), shard, recommender, CPU
+    part = TrainingRun(
+        Place(settings.name, "run-1", 0, settings.method, settings.state_directory / "model"),
+        ITEMS,
+        shard,
+        recommender,
+        CPU,
     )
     part.begin(Parameters(initial_parameters(mlp_specification(settings.method), 0, exact=False)), 0)
     return shard, recommender
@@ -98,7 +105,7 @@ async def test_a_model_of_the_shard_as_it_was_is_not_served_after_a_change(
         lambda shard: append_events(shard, event, Path()) if change == "append" else erase_users(shard, ["user-01"]),
     )
     models, cutoff = settings.state_directory / "model", settings.method.cutoff
-    assert kept_model(old, models, CPU) is not None and kept_model(new, models, CPU) is None
+    assert kept_model(ITEMS, old, models, CPU) is not None and kept_model(ITEMS, new, models, CPU) is None
     assert kept_choice(old, cutoff, models) != kept_choice(new, cutoff, models)
     assert cached_spectrum(new, cutoff, models).users.shape[0] == len(new.user_ids) != len(old.user_ids)
     async with opened(settings) as http:
@@ -194,7 +201,7 @@ def test_a_crash_while_a_model_is_kept_leaves_the_one_before(
         recommender.served.model.embedding.add_(1.0)
         checkpoint.save_model(folder, recommender.served.model, head.model_copy(update={"round": 1}))
     assert calls == ["model-run-1.1.safetensors", "model.json"]
-    found = kept_model(shard, folder, CPU)
+    found = kept_model(ITEMS, shard, folder, CPU)
     assert found is not None and found.version == "run-1.0"
     rows = np.arange(len(shard.user_ids))
     again = on_validation(shard, found.ranker.top, rows)
@@ -213,7 +220,7 @@ def test_a_run_that_begins_takes_nothing_from_an_earlier_one_of_its_name_and_one
         before = model.embedding.clone()
         model.embedding.add_(1.0)
     checkpoint.save_model(folder, model, head)
-    part = Participation(Place(settings.name, "run-1", 0, settings.method, folder), shard, recommender, CPU)
+    part = TrainingRun(Place(settings.name, "run-1", 0, settings.method, folder), ITEMS, shard, recommender, CPU)
     received = initial_parameters(mlp_specification(settings.method), 0, exact=False)
     part.begin(Parameters(received), number)
     assert torch.equal(part._training.model.embedding, before + 1.0 if resumed else before)

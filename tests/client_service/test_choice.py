@@ -14,9 +14,12 @@ from client_service.learning.choice import Choice, keep_choice, kept_choice
 from client_service.models.fusion import Recipe
 from client_service.models.least_squares import Weighting
 from client_service.models.start import Filter
-from client_service.participation import Participation, Place
 from client_service.serving.recommender import Recommender
 from client_service.shard import Shard
+from client_service.shard.changes import erase_users
+from client_service.tasks.items import ITEMS
+from client_service.tasks.task import Place
+from client_service.training_run import TrainingRun
 from shared.method.settings import MethodSettings
 
 MADE = Choice(start=Filter(8, 0.4, 0.3), recipe=Recipe(3.0, 1.0, Weighting((4,), 0.3, 0.01), 0.5))
@@ -35,7 +38,7 @@ def test_another_shard_another_cutoff_or_a_damaged_file_is_as_if_there_were_none
 ) -> None:
     keep_choice(planted, 12, tmp_path, MADE)
     assert kept_choice(planted, 13, tmp_path) == Choice()
-    assert kept_choice(replace(planted, digest="f" * 64), 12, tmp_path) == Choice()
+    assert kept_choice(erase_users(planted, [planted.user_ids[0]]), 12, tmp_path) == Choice()
     (file,) = tmp_path.glob("choice-*.json")
     file.write_text('{"format": "lpsfed-choice/1", "start": "nothing"}')
     assert kept_choice(planted, 12, tmp_path) == Choice()
@@ -44,10 +47,10 @@ def test_another_shard_another_cutoff_or_a_damaged_file_is_as_if_there_were_none
 def test_a_second_run_on_the_shard_chooses_nothing_again(
     planted: Shard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def begun(folder: str, **changes: object) -> Participation:
+    def begun(folder: str, **changes: object) -> TrainingRun:
         method = SMALL.model_copy(update=changes)
         place = Place("shop", "run-1", 0, method, tmp_path / folder, cache=tmp_path / "cache")
-        return Participation(place, planted, Recommender(planted), torch.device("cpu"))
+        return TrainingRun(place, ITEMS, planted, Recommender(planted), torch.device("cpu"))
 
     first = begun("one")
     for name in ("best_filter", "best_recipe"):
@@ -57,6 +60,6 @@ def test_a_second_run_on_the_shard_chooses_nothing_again(
     assert second.quality.recipe is not None
     fedmf = replace(SMALL_PLACE, folder=tmp_path / "mf", kind="mf", cache=tmp_path / "cache")
     listed = replace(planted, places=np.arange(40))
-    assert Participation(fedmf, listed, Recommender(listed), torch.device("cpu")).quality.recipe is None
+    assert TrainingRun(fedmf, ITEMS, listed, Recommender(listed), torch.device("cpu")).quality.recipe is None
     assert begun("three", fusion=False).quality.recipe is None
     assert kept_choice(planted, 12, tmp_path / "cache").recipe is not None

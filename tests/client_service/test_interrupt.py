@@ -12,10 +12,12 @@ import torch
 from client_service.learning import evaluate, fusing, mean_margin
 from client_service.learning.interrupt import Interrupt, Interrupted
 from client_service.learning.local import LocalTraining, Moment
-from client_service.participation import Participation, Place
 from client_service.schemas import RoundCosts
 from client_service.serving.recommender import Recommender
 from client_service.shard import Shard, read_shard
+from client_service.tasks.items import ITEMS
+from client_service.tasks.task import Place
+from client_service.training_run import TrainingRun
 from shared.errors import FederationError
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
@@ -124,13 +126,13 @@ def test_the_choice_of_the_fusion_looks_once_a_block_of_users(planted: Shard, mo
 
 
 @pytest.fixture
-def part(silos: Silos, small: MethodSettings, tmp_path: Path) -> Callable[[Interrupt], Participation]:
-    """A participation that has just begun, with this interrupt."""
+def part(silos: Silos, small: MethodSettings, tmp_path: Path) -> Callable[[Interrupt], TrainingRun]:
+    """A training run that has just begun, with this interrupt."""
     shard = read_shard(silos(1)[0])
 
-    def build(interrupt: Interrupt) -> Participation:
+    def build(interrupt: Interrupt) -> TrainingRun:
         place = Place("client-1", "run-1", 0, small, tmp_path / "model")
-        found = Participation(place, shard, Recommender(shard), CPU, interrupt)
+        found = TrainingRun(place, ITEMS, shard, Recommender(shard), CPU, interrupt)
         found.begin(received(small), 0)
         return found
 
@@ -142,8 +144,8 @@ def received(method: MethodSettings) -> Parameters:
 
 
 @pytest.mark.parametrize("slow", ["fit", "apply", "finish"])
-def test_a_participation_that_is_interrupted_leaves_what_it_keeps_and_serves_as_it_was(
-    part: Callable[[Interrupt], Participation], small: MethodSettings, tmp_path: Path, slow: str
+def test_a_training_run_that_is_interrupted_leaves_what_it_keeps_and_serves_as_it_was(
+    part: Callable[[Interrupt], TrainingRun], small: MethodSettings, tmp_path: Path, slow: str
 ) -> None:
     interrupt = Interrupt()
     here = part(interrupt)
@@ -152,12 +154,12 @@ def test_a_participation_that_is_interrupted_leaves_what_it_keeps_and_serves_as_
         "apply": lambda: here.apply(received(small), RoundCosts(round=1)),
         "finish": here.finish,
     }
-    kept, quality, served = contents(tmp_path / "model"), here.quality, here._recommender.served
+    kept, quality, served = contents(tmp_path / "model"), here.quality, here._best._recommender.served
     interrupt.set()
     with pytest.raises(Interrupted):
         calls[slow]()
     assert contents(tmp_path / "model") == kept and {"model.json", "quality.json"} < set(kept)
-    assert (here.quality, here._recommender.served, here.applied) == (quality, served, 0)
+    assert (here.quality, here._best._recommender.served, here.applied) == (quality, served, 0)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -24,12 +24,14 @@ from fastapi import FastAPI
 import client_service.serving.checkpoint
 import client_service.training_checkpoint
 from aggregator_service.app import create_app
-from client_service import participation
+from client_service import best_model
+from client_service.best_model import BestModel
 from client_service.boundary.ledger import Ledger
 from client_service.learning.local import LocalTraining
-from client_service.participation import Participation
 from client_service.settings import ClientSettings
+from client_service.tasks import items
 from client_service.training_checkpoint import NAME
+from client_service.training_run import TrainingRun
 from simulation.experiment import Experiment
 from simulation.federation import conduct
 from simulation.run import in_process
@@ -149,9 +151,9 @@ class Cut:
 
 
 def in_round(number: int) -> Call:
-    """Calls of a participation's verb in that round: `fit` has it in its moment, `apply` in its figures."""
+    """Calls of a training run's verb in that round: `fit` has it in its moment, `apply` in its figures."""
 
-    def mine(part: Participation, *given: Any) -> bool:
+    def mine(part: TrainingRun | BestModel, *given: Any, **_: Any) -> bool:
         numbers = [getattr(one, "round", None) for one in given]
         return part.place.client == "client-1" and number in numbers
 
@@ -166,7 +168,7 @@ def in_folder(folder: Path, *_: Any) -> bool:
     return folder.parts[-2:] == ("client-1", "model")
 
 
-def own(part: Participation, *_: Any) -> bool:
+def own(part: TrainingRun, *_: Any) -> bool:
     return part.place.client == "client-1"
 
 
@@ -174,13 +176,13 @@ PUT, GET = "PUT .*/rounds/{}/clients/client-1/update", "GET .*/rounds/{}/clients
 POINTS: dict[str, Plan] = {
     "before it has joined": on_the_line("POST /v1/clients"),
     "after it has joined": on_the_line("POST /v1/clients", answered=True),
-    "before the run begins": at_call(Participation, "begin", own),
+    "before the run begins": at_call(TrainingRun, "begin", own),
     "before the first checkpoint": at_call(client_service.training_checkpoint, "settle", on_file(NAME)),
-    "when the run has begun": at_call(Participation, "begin", own, after=True),
+    "when the run has begun": at_call(TrainingRun, "begin", own, after=True),
     "in the first epoch": in_an_epoch(1, 1),
     "in an epoch": in_an_epoch(2, 1),
     "while the anchor is fetched": on_the_line("GET .*/rounds/2/anchor", answered=True),
-    "when it has trained": at_call(Participation, "fit", in_round(2), after=True),
+    "when it has trained": at_call(TrainingRun, "fit", in_round(2), after=True),
     "before the upload": on_the_line(PUT.format(2)),
     "before the first receipt": on_the_line(PUT.format(1), answered=True),
     "before the receipt": on_the_line(PUT.format(2), answered=True),
@@ -188,23 +190,23 @@ POINTS: dict[str, Plan] = {
     "while it waits": on_the_line(GET.format(2)),
     "while it waits for the last round": on_the_line(GET.format(3)),
     "while it fetches": on_the_line(GET.format(2), answered=True),
-    "before it applies": at_call(Participation, "apply", in_round(2)),
-    "while it evaluates": at_call(Participation, "_judge", in_round(2)),
+    "before it applies": at_call(TrainingRun, "apply", in_round(2)),
+    "while it evaluates": at_call(BestModel, "judge", in_round(2)),
     "before the model is kept": at_call(client_service.serving.checkpoint, "settle", on_file("model.json"), nth=3),
     "before the model's head is kept": at_call(
         client_service.serving.checkpoint, "settle", on_file("model-run-1.2.safetensors"), after=True
     ),
-    "before the figures are kept": at_call(participation, "keep_quality", in_folder, nth=3),
-    "when the figures are kept": at_call(participation, "keep_quality", in_folder, nth=3, after=True),
+    "before the figures are kept": at_call(best_model, "keep_quality", in_folder, nth=3),
+    "when the figures are kept": at_call(best_model, "keep_quality", in_folder, nth=3, after=True),
     "while the checkpoint is written": at_call(client_service.training_checkpoint, "settle", on_file(NAME), nth=3),
     "when the checkpoint is written": at_call(
         client_service.training_checkpoint, "settle", on_file(NAME), nth=3, after=True
     ),
-    "when it has applied": at_call(Participation, "apply", in_round(2), after=True),
-    "when it has applied the last round": at_call(Participation, "apply", in_round(3), after=True),
-    "before the test": at_call(Participation, "finish", own),
-    "before the end is kept": at_call(participation, "keep_quality", in_folder, nth=5),
-    "when the end is kept": at_call(participation, "keep_quality", in_folder, nth=5, after=True),
+    "when it has applied": at_call(TrainingRun, "apply", in_round(2), after=True),
+    "when it has applied the last round": at_call(TrainingRun, "apply", in_round(3), after=True),
+    "before the test": at_call(TrainingRun, "finish", own),
+    "before the end is kept": at_call(best_model, "keep_quality", in_folder, nth=5),
+    "when the end is kept": at_call(best_model, "keep_quality", in_folder, nth=5, after=True),
 }
 
 
@@ -275,18 +277,18 @@ BEST_IN_ROUND_2 = (0.1, 0.2, 0.4, 0.3)  # the primary measure on validation item
 @pytest.fixture(autouse=True)
 def judged_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which round has the best model is planted: what training finds differs between processors."""
-    judge, evaluate, rounds = Participation._judge, participation.on_validation, dict[str, int]()
+    judge, evaluate, rounds = BestModel.judge, items.on_validation, dict[str, int]()
 
-    def note_round(part: Participation, figures: Any) -> None:
-        rounds[part.place.client] = figures.round
-        judge(part, figures)
+    def note_round(best: BestModel, costs: Any, **learnt: float) -> None:
+        rounds[best.place.client] = costs.round
+        judge(best, costs, **learnt)
 
     def evaluate_as_planned(shard: Any, *given: Any) -> Any:
         found = evaluate(shard, *given)
         return replace(found, values={**found.values, found.primary: BEST_IN_ROUND_2[rounds[shard.name]]})
 
-    monkeypatch.setattr(Participation, "_judge", note_round)
-    monkeypatch.setattr(participation, "on_validation", evaluate_as_planned)
+    monkeypatch.setattr(BestModel, "judge", note_round)
+    monkeypatch.setattr(items, "on_validation", evaluate_as_planned)
 
 
 @pytest.fixture(scope="module")
@@ -449,20 +451,20 @@ async def test_a_client_that_is_killed_again_and_again_ends_where_it_would_have_
     async with federation("lpsfed") as running:
         for point in (*points, "before the receipt", "before it applies", "before the last receipt"):
             await killer.kill(running, POINTS[point])
-        await killer.kill(running, at_call(Participation, "fit", in_round(3), after=True))  # nor is it lived twice
+        await killer.kill(running, at_call(TrainingRun, "fit", in_round(3), after=True))  # nor is it lived twice
         assert await to_the_end(running, opened, until) == expected
 
 
 def hold_the_other(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Client-2 does not train in round 2 until this is set."""
-    let_go, fit = threading.Event(), Participation.fit
+    let_go, fit = threading.Event(), TrainingRun.fit
 
-    def fit_when_let(part: Participation, strategy: Any, moment: Any, received: Any) -> Any:
+    def fit_when_let(part: TrainingRun, strategy: Any, moment: Any, received: Any) -> Any:
         if (part.place.client, moment.round) == ("client-2", 2):
             assert let_go.wait(30.0)
         return fit(part, strategy, moment, received)
 
-    monkeypatch.setattr(Participation, "fit", fit_when_let)
+    monkeypatch.setattr(TrainingRun, "fit", fit_when_let)
     return let_go
 
 

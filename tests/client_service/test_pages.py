@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 
 from client_service.boundary.crossings import Attempt
+from client_service.learning.quality import LABELS
 from client_service.pages.curves import curves, spectra
 from client_service.pages.record import Summary, Total
 from client_service.pages.report import EARLIER, SHOWN, report
@@ -22,6 +23,7 @@ from client_service.pages.standing import sizes, standing
 from client_service.schemas import QualityOut, RoundQuality, SpectrumOut, StatusOut
 from client_service.settings import ClientSettings, client_settings
 from client_service.shard import write_shard
+from client_service.tasks.items import ITEMS
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.settings import MethodSettings
 from simulation.experiment import Experiment
@@ -267,7 +269,7 @@ def test_the_report_is_newest_first_within_bounds_and_raises_its_alarms() -> Non
 def test_the_head_says_in_words_where_the_silo_stands(phase: str, run: str | None, kind: str, words: str) -> None:
     rounds = 9 if run else 0
     status = StatusOut(client="a", phase=phase, run=run, round=3, rounds=rounds, device="cpu", device_reason="as set")
-    found = standing(status, quality(), Summary(0, 0, None, (), ())).verdict
+    found = standing(status, quality(), Summary(0, 0, None, (), ()), LABELS).verdict
     assert (found.kind, f"{found.word} {found.sentence}") == (kind, words)
 
 
@@ -282,12 +284,12 @@ def quality(**others: Any) -> QualityOut:
 def test_the_best_round_is_marked_until_the_test_items_have_been_read() -> None:
     status = StatusOut(client="a", phase="waiting", run="run-2", device="cpu", device_reason="as set")
     nothing = Summary(0, 0, None, (), ())
-    facts = {fact.label: (fact.value, fact.note) for fact in standing(status, quality(), nothing).facts}
+    facts = {fact.label: (fact.value, fact.note) for fact in standing(status, quality(), nothing, LABELS).facts}
     assert facts["Recall@20"] == ("0.1000", "on validation items, round 1")
     tested = quality(test={"recall@20": 0.7, "ndcg@20": 0.6}, test_users=5)
-    facts = {fact.label: (fact.value, fact.note) for fact in standing(status, tested, nothing).facts}
+    facts = {fact.label: (fact.value, fact.note) for fact in standing(status, tested, nothing, LABELS).facts}
     assert facts["NDCG@20"] == ("0.6000", "on test items, 5 users")
-    recall, _, loss = curves(tested)
+    recall, _, loss = curves(tested, ITEMS)
     assert recall.mark == (1, "best: round 1") and "On test items, read once at the end: 0.7000." in recall.description
     assert loss.rows == [(0, [None]), (1, [2.0]), (2, [2.0])]
     assert sizes(QualityOut(client="a"), counts_given=False) == "Figures appear with the first run."

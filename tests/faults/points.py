@@ -248,9 +248,9 @@ def distributing(plan: Plan) -> None:
 def training(plan: Plan) -> None:
     """One batch of the round's first epoch is done."""
     from client_service.learning.interrupt import Interrupt
-    from client_service.participation import Participation
+    from client_service.training_run import TrainingRun
 
-    fit, check, looks = Participation.fit, Interrupt.check, 0
+    fit, check, looks = TrainingRun.fit, Interrupt.check, 0
 
     def looked(interrupt: Interrupt) -> None:
         nonlocal looks
@@ -259,12 +259,12 @@ def training(plan: Plan) -> None:
             plan.strike()
         check(interrupt)
 
-    def fitted(part: Participation, strategy: Any, moment: Any, received: Any) -> Any:
+    def fitted(part: TrainingRun, strategy: Any, moment: Any, received: Any) -> Any:
         if moment.round == ROUND:
             Interrupt.check = looked  # type: ignore[method-assign]
         return fit(part, strategy, moment, received)
 
-    Participation.fit = fitted  # type: ignore[method-assign]
+    TrainingRun.fit = fitted  # type: ignore[method-assign]
 
 
 AT_THE_AGGREGATOR = (before_commit, update_committed, aggregating, writing_a_state, state_committed, distributing)

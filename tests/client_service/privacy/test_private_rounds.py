@@ -12,10 +12,10 @@ import pytest
 
 from client_service.boundary.aggregator import Aggregator
 from client_service.boundary.ledger import Ledger
-from client_service.participation import Participation
 from client_service.privacy.accountant import Charge, epsilon
 from client_service.sending import Sending
 from client_service.settings import ClientSettings
+from client_service.training_run import TrainingRun
 from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
 from shared.method.parameters import Arrays
@@ -53,15 +53,15 @@ def spent(rounds: int) -> float:
 
 async def test_a_run_is_noised_charged_and_shown(private: Any, until: Until, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[Parameters] = []
-    real = Participation.fit
+    real = TrainingRun.fit
 
-    def fit(part: Participation, *rest: Any) -> Any:
+    def fit(part: TrainingRun, *rest: Any) -> Any:
         found = real(part, *rest)
         if part.place.client == "client-1":
             trained.append(found[0])
         return found
 
-    monkeypatch.setattr(Participation, "fit", fit)
+    monkeypatch.setattr(TrainingRun, "fit", fit)
     async with private() as running:
         noised, plain = await running.enter()
         await running.start()
@@ -97,21 +97,21 @@ async def test_what_leaves_is_what_came_plus_a_clipped_change_and_noise(
     """With next to no noise the update differs from what came by the norm, in the direction of what was trained."""
     bodies: list[bytes] = []
     rounds: list[tuple[Parameters, Parameters]] = []
-    upload, fit = Aggregator.upload, Participation.fit
+    upload, fit = Aggregator.upload, TrainingRun.fit
 
     async def uploading(self: Aggregator, run: str, number: int, body: bytes) -> Any:
         if self._client == "client-1":
             bodies.append(body)
         return await upload(self, run, number, body)
 
-    def fitting(part: Participation, strategy: Any, moment: Any, received: Parameters) -> Any:
+    def fitting(part: TrainingRun, strategy: Any, moment: Any, received: Parameters) -> Any:
         found = fit(part, strategy, moment, received)
         if part.place.client == "client-1":
             rounds.append((received, found[0]))
         return found
 
     monkeypatch.setattr(Aggregator, "upload", uploading)
-    monkeypatch.setattr(Participation, "fit", fitting)
+    monkeypatch.setattr(TrainingRun, "fit", fitting)
     async with private(clip_norm=5e-5, noise_multiplier=1e-4, budget=1e12) as running:
         noised, plain = await running.enter()
         await running.start()
@@ -178,7 +178,7 @@ async def test_a_silo_s_gate_lets_no_update_out_that_is_not_its_release(
 ) -> None:
     """A mistake above the gate, which would send the update itself, sends nothing."""
 
-    async def forgotten(self: Any, part: Participation, update: Parameters) -> Parameters:
+    async def forgotten(self: Any, part: TrainingRun, update: Parameters) -> Parameters:
         del self, part
         return update
 

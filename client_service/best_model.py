@@ -1,0 +1,121 @@
+"""The model of a run that validation prefers: judged after each round, kept on the disk, and served."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from client_service.figures import keep_quality
+from client_service.learning.interrupt import Interrupt
+from client_service.learning.quality import Measures
+from client_service.schemas import QualityOut, RoundCosts, RoundQuality
+from client_service.serving.checkpoint import ModelHead, load_parameters, read_head, save_model
+from client_service.serving.recommender import Recommender, Served
+from client_service.tasks.task import Place, Task, TaskShard, Training
+from shared.errors import DataError
+
+
+class BestModel:
+    """Of one run. `quality` is what the silo knows of it so far; each change is on the disk before it can be read.
+
+    `known` are the fields of QualityOut that are known before the first round.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        task: Task[Any, Any],
+        shard: TaskShard,
+        recommender: Recommender,
+        training: Training,
+        interrupt: Interrupt,
+        known: dict[str, Any],
+    ) -> None:
+        self.place, self._task, self._shard, self._training = place, task, shard, training
+        self._recommender, self._interrupt = recommender, interrupt
+        self.served: Served | None = None
+        self.quality = QualityOut(client=place.client, run=place.run, **known)
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What a model, and its training, belong to."""
+        place, training = self.place, self._training
+        return {
+            "shard": self._shard.digest,
+            "run": place.run,
+            "method": place.method,
+            "kind": place.kind,
+            "start": training.start,
+            "recipe": training.recipe,
+        }
+
+    def judge(self, costs: RoundCosts, **learnt: float) -> None:
+        """Measure the model as it is now, after the round of `costs`, and serve it if it is the best so far.
+
+        learnt: loss and saturated of the round's training, if this client trained in it.
+        """
+        began = time.perf_counter()
+        served = self._task.freeze(f"{self.place.run}.{costs.round}", self._training)
+        measures = self._task.judge(self._shard, served, self._interrupt)
+        best = max((entry.values[measures.primary] for entry in self.quality.rounds), default=-1.0)
+        seconds = time.perf_counter() - began
+        judged = RoundQuality(**dict(costs), **learnt, values=dict(measures.values), evaluate_seconds=seconds)
+        update: dict[str, object] = {"rounds": (*self.quality.rounds, judged)}
+        if measures.primary_value > best:
+            self._keep_and_serve(served, costs.round, measures)
+            update["best_round"] = costs.round
+        self._note(**update)
+
+    def finish(self, failure: str | None, shared_digest: str) -> None:
+        """Read the test data, once, with the model that validation chose."""
+        assert self.served is not None, "a run begins with a judged model"
+        measures = self._task.test(self._shard, self.served, self._interrupt)
+        self._note(
+            test={self._task.labels[name].key: value for name, value in measures.values.items()},
+            test_users=measures.users,
+            finished=True,
+            failure=failure,
+            **self._task.describe(self._training),
+            shared_digest=shared_digest,
+        )
+
+    def take_up(self) -> bool:
+        """Fill the model with the best one of this run that was kept, and serve it. False where there is none."""
+        place, head = self.place, read_head(self.place.folder)
+        own = (self._shard.digest, place.run, place.method, place.kind)
+        if head is None or (head.shard, head.run, head.method, head.kind) != own:
+            return False
+        if not load_parameters(place.folder, head, self._training.model):
+            return False
+        self.serve_current(head.round)
+        return True
+
+    def serve_current(self, number: int) -> None:
+        """Serve the model as it is, as that of round `number`, without keeping it."""
+        self.served = self._recommender.served = self._task.freeze(f"{self.place.run}.{number}", self._training)
+
+    def _keep_and_serve(self, served: Served, number: int, measures: Measures) -> None:
+        """The checkpoint first: what is served survives a restart."""
+        head = ModelHead(round=number, values=dict(measures.values), **self.origin)
+        save_model(self.place.folder, served.model, head)
+        self.served = self._recommender.served = served
+
+    def _note(self, **changes: object) -> None:
+        quality = self.quality.model_copy(update=changes)
+        keep_quality(self.place.folder, quality)
+        self.quality = quality
+
+
+def kept_model(task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device) -> Served | None:
+    """The model kept by an earlier process; None where none fits the shard. DataError where its file is damaged."""
+    head = read_head(folder)
+    if head is None or head.shard != shard.digest:
+        return None
+    training = task.rebuild(head, shard, folder, device)
+    if not load_parameters(folder, head, training.model):
+        raise DataError(f"{folder / head.parameters}: expected the kept model, got a damaged or other file")
+    served: Served = task.freeze(head.version, training)
+    return served

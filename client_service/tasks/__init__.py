@@ -1,0 +1,18 @@
+"""The registry of tasks: what a silo can do with its data. A new one is a file of this folder and a line here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from client_service.tasks.items import ITEMS
+from client_service.tasks.task import Task
+from shared.errors import SettingsError
+
+TASKS: dict[str, Task[Any, Any]] = {task.name: task for task in (ITEMS,)}
+
+
+def task_named(name: str) -> Task[Any, Any]:
+    """SettingsError for a name that is not in the registry."""
+    if name not in TASKS:
+        raise SettingsError(f"task: expected one of {', '.join(TASKS)}, got {name!r}")
+    return TASKS[name]

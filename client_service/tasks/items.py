@@ -1,0 +1,99 @@
+"""Items for users: a shard is a user-item graph, and a model ranks the items that a user does not have."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from client_service.learning.choice import Choice, keep_choice, kept_choice
+from client_service.learning.evaluate import on_test, on_validation, validation_users
+from client_service.learning.interrupt import Interrupt
+from client_service.learning.local import LocalTraining
+from client_service.learning.measures import compared_kernels
+from client_service.learning.quality import LABELS, PRIMARY, Measures
+from client_service.learning.spectra import cached_spectrum
+from client_service.serving.checkpoint import ModelHead
+from client_service.serving.recommender import Served, freeze
+from client_service.settings import ClientSettings
+from client_service.shard import Shard, read_shard
+from client_service.shard.catalogue import with_places
+from client_service.tasks.task import Place, Task
+from shared.method.declaration import Counts
+
+
+def read_listed_shard(settings: ClientSettings) -> Shard:
+    """The shard with each item's place in the catalogue, where the clients share one."""
+    return with_places(read_shard(settings.shard), settings.catalogue, settings.method.catalogue)
+
+
+def count_graph(shard: Shard) -> Counts:
+    users, items = shard.train.shape
+    return Counts(users=users, items=items, edges=shard.train.nnz)
+
+
+def begin_training(
+    place: Place, shard: Shard, device: torch.device, interrupt: Interrupt
+) -> tuple[LocalTraining, dict[str, Any]]:
+    """A model where its run begins, with the choices that an earlier run made on the same shard."""
+    method, folder = place.method, place.cache or place.folder
+    began = time.perf_counter()
+    spectrum = cached_spectrum(shard, method.cutoff, folder)
+    seconds = time.perf_counter() - began
+    known = kept_choice(shard, method.cutoff, folder)
+    recipe = known.recipe if method.fusion else None
+    training = LocalTraining(shard, spectrum, method, device, known.start, interrupt, place.kind, recipe)
+    choice = Choice(start=training.start or known.start, recipe=training.recipe or known.recipe)
+    if choice != known:
+        keep_choice(shard, method.cutoff, folder, choice)
+    return training, {**_choices(training), **count_graph(shard).model_dump(), "spectrum_seconds": seconds}
+
+
+def _choices(training: LocalTraining) -> dict[str, Any]:
+    start, recipe = training.start, training.recipe
+    return {"start": None if start is None else asdict(start), "recipe": None if recipe is None else asdict(recipe)}
+
+
+def rebuild_training(head: ModelHead, shard: Shard, folder: Path, device: torch.device) -> LocalTraining:
+    """The model to which a head belongs; `folder` has, or gets, the shard's spectrum."""
+    spectrum = cached_spectrum(shard, head.method.cutoff, folder)
+    return LocalTraining(shard, spectrum, head.method, device, head.start, recipe=head.recipe, kind=head.kind)
+
+
+def judge_validation_lists(shard: Shard, served: Served, interrupt: Interrupt) -> Measures:
+    """On the validation items of at most 2,000 users, the same in every round."""
+    users = validation_users(shard.train.shape[0], seed=0)
+    return on_validation(shard, interrupt.before(served.ranker.top), users)
+
+
+def judge_test_lists(shard: Shard, served: Served, interrupt: Interrupt) -> Measures:
+    """On the test items of all users."""
+    return on_test(shard, interrupt.before(served.ranker.top))
+
+
+def mean_angles(training: LocalTraining) -> dict[str, Any]:
+    """Mean xi over users by log2 bucket of the item's popularity."""
+    tables = training.tables
+    weights = torch.bincount(tables.user_bucket, minlength=len(tables.user_table)).cpu().numpy()
+    angles = np.average(tables.angles().cpu().numpy(), axis=0, weights=weights)
+    return {"angles": {str(bucket): float(angle) for bucket, angle in enumerate(angles)}}
+
+
+ITEMS = Task(
+    name="items",
+    labels=LABELS,
+    primary=PRIMARY,
+    read=read_listed_shard,
+    count=count_graph,
+    begin=begin_training,
+    rebuild=rebuild_training,
+    freeze=freeze,
+    judge=judge_validation_lists,
+    test=judge_test_lists,
+    compare=compared_kernels,
+    describe=mean_angles,
+)

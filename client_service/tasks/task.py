@@ -1,0 +1,103 @@
+"""What a silo does with its data, as a record of functions. The agent, the training run, the pages and the reports ask
+the record; none of them knows a task by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+
+from client_service.learning.interrupt import Interrupt
+from client_service.learning.local import Figures, Moment
+from client_service.learning.quality import MeasureLabel, Measures
+from client_service.learning.state import TrainingState
+from client_service.models.fusion import Recipe
+from client_service.models.model import Model
+from client_service.models.start import Filter
+from client_service.serving.checkpoint import ModelHead
+from client_service.serving.recommender import Served
+from client_service.settings import ClientSettings
+from shared.method.declaration import Counts
+from shared.method.exchanged import Parameters
+from shared.method.graph import Float64
+from shared.method.settings import MethodSettings
+from shared.strategies.local_client import LocalClient
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a training run belongs: the client's name, the run with its seed and settings, the folder of its models.
+
+    `kind` names the strategy's model, "" the one of the settings. `cache` is for what follows from the shard alone;
+    without one it lies beside the models.
+    """
+
+    client: str
+    run: str
+    seed: int
+    method: MethodSettings
+    folder: Path
+    kind: str = ""
+    cache: Path | None = None
+
+
+class TaskShard(Protocol):
+    """A silo's data: whatever a task reads has a digest of its content."""
+
+    @property
+    def digest(self) -> str: ...
+
+
+class Training(LocalClient, Protocol):
+    """A model in training on a shard: the verbs of a strategy, and what a restart needs.
+
+    `start` and `recipe` are the choices that validation made before the first round, if there were any.
+    """
+
+    moment: Moment
+    figures: Figures
+    received: Parameters
+    model: Model
+    start: Filter | None
+    recipe: Recipe | None
+
+    def initialise(self, seed: int) -> None: ...
+    def state(self) -> TrainingState: ...
+    def fits(self, state: TrainingState) -> bool: ...
+    def restore(self, state: TrainingState) -> None: ...
+
+
+S = TypeVar("S", bound=TaskShard)
+T = TypeVar("T", bound=Training)
+
+
+@dataclass(frozen=True)
+class Task(Generic[S, T]):
+    """One thing that can be learnt from a shard.
+
+    labels: what each measure is called, by its name; `primary` is the one by which validation chooses.
+    read: the shard of a client's settings; DataError where it is of no use.
+    count: how many users, items and edges a shard has, for a silo whose policy gives these numbers.
+    begin: a model where its run begins, and the fields of QualityOut that are known by then.
+    rebuild: a model as a kept one was, before its parameters are loaded.
+    freeze: a copy of the model, under a version, that nothing changes any more and that can answer.
+    judge, test: its measures on validation data, and on test data, which nothing may choose by.
+    compare: the anchor's kernel and the own one as the round compared them, for the silo alone; None without an anchor.
+    describe: the fields of QualityOut that are known when training is over.
+    """
+
+    name: str
+    labels: Mapping[str, MeasureLabel]
+    primary: str
+    read: Callable[[ClientSettings], S]
+    count: Callable[[S], Counts]
+    begin: Callable[[Place, S, torch.device, Interrupt], tuple[T, dict[str, Any]]]
+    rebuild: Callable[[ModelHead, S, Path, torch.device], T]
+    freeze: Callable[[str, T], Served]
+    judge: Callable[[S, Served, Interrupt], Measures]
+    test: Callable[[S, Served, Interrupt], Measures]
+    compare: Callable[[T], tuple[Float64, Float64] | None]
+    describe: Callable[[T], dict[str, Any]]
