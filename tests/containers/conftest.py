@@ -72,7 +72,7 @@ class Stack:
     began: float
     first_answer: float = 0.0  # seconds from `up` to the first recommendation by a trained model
 
-    def compose(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def compose(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [*(compose_command(self.file) or ()), *arguments]
         return subprocess.run(
             command,
@@ -80,7 +80,7 @@ class Stack:
             env=self.environment,
             capture_output=True,
             text=True,
-            check=check,
+            check=True,
             timeout=LONGEST_SECONDS,
         )
 
@@ -161,7 +161,7 @@ def brought_up(engine: docker.DockerClient, folder: Path, file: Path = ROOT / MA
     finally:
         process.terminate()
         process.wait(120)
-        stack.compose("down", "--volumes", "--remove-orphans", "--timeout", "20", check=False)
+        stack.compose("down", "--volumes", "--remove-orphans", "--timeout", "20")
 
 
 @contextmanager
