@@ -11,7 +11,7 @@ from pydantic_settings import SettingsConfigDict
 
 from aggregator_service.rounds.secure_phases import PARTS
 from shared.errors import ProtocolError, SettingsError
-from shared.method.declaration import Declaration
+from shared.method.declaration import Declaration, describe_difference
 from shared.method.settings import MethodSettings
 from shared.protocol.lengths import longest_update
 from shared.protocol.schemas import RunIn
@@ -118,11 +118,14 @@ class AggregatorSettings(Listening):
             raise ProtocolError(str(error)) from None
 
     def require_same_shape(self, method: MethodSettings) -> None:
-        """ProtocolError for settings that would exchange other arrays than this federation does."""
-        for name in ("width", "layers"):
-            ours, theirs = getattr(self.method, name), getattr(method, name)
-            if ours != theirs:
-                raise ProtocolError(f"method.{name}: expected this federation's {ours}, got {theirs}")
+        """ProtocolError for settings that would exchange other tensors or scalars than this federation does."""
+        try:
+            asked = build_strategy(self.strategy, method).declaration(method)
+        except SettingsError as error:
+            raise ProtocolError(f"method: {error}") from None
+        expected = self.declaration().model_copy(update={"secure": False})
+        if (difference := describe_difference(expected, asked)) is not None:
+            raise ProtocolError(f"method: {difference}")
 
     def require_summable(self, request: RunIn) -> None:
         """ProtocolError for a run that a secure federation could not carry out: it needs three clients, and single

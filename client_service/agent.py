@@ -21,7 +21,7 @@ from client_service.metrics import Metrics
 from client_service.privacy.guard import Guard
 from client_service.schemas import QualityOut, RoundCosts
 from client_service.secure.masking import Masking
-from client_service.sending import Sending, unlike_starts
+from client_service.sending import Sending, warn_of_unlike_starts
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings, allowed
 from client_service.tasks.task import Place, Task, TaskShard
@@ -146,7 +146,11 @@ class Agent:
         limits, signature = self._silo.settings.limits(), self._signature_seconds
         late = limits.shortcomings(signature=signature, deadline=state.deadline_seconds)
         shut_out = (QUARANTINED,) if state.standing == "quarantined" else ()
-        return (*few_clients(state.joined), *unlike_starts(self._declaration, method), *late, *shut_out)
+        return (*few_clients(state.joined), *self._unlike_starts(method), *late, *shut_out)
+
+    def _unlike_starts(self, method: MethodSettings) -> tuple[str, ...]:
+        secure, strategy = self._declaration.secure, self._declaration.strategy
+        return warn_of_unlike_starts(build_strategy(strategy, method).mixing) if secure else ()
 
     def _left_off(self, run: str) -> bool:
         """Was this client stopped in this run, before it had evaluated it?"""
@@ -225,7 +229,7 @@ class Agent:
 
     async def _fit(self, training_run: TrainingRun, state: RunOut, number: int) -> tuple[Parameters, float]:
         strategy = build_strategy(self._silo.settings.strategy, training_run.place.method)
-        anchor = await self._anchor(training_run.place, state, number) if "rho" in strategy.scalars else None
+        anchor = await self._anchor(training_run.place, state, number) if strategy.spectral_scalar else None
         moment = Moment(number, state.rounds, state.seed, anchor, self._sending.draws(training_run.place.run))
         self._note(phase="training")
         return await self._off_loop(training_run.fit, strategy, moment, training_run.received)

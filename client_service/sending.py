@@ -13,16 +13,14 @@ from client_service.metrics import Metrics
 from client_service.privacy.guard import Guard, Occasion
 from client_service.secure.exchange import Exchange
 from client_service.secure.masking import Masking
-from client_service.secure.mixing import mix_received, split_rhobar
 from client_service.settings import ClientSettings
 from client_service.training_run import TrainingRun
 from shared.errors import ConflictError, NotFoundError, PrivacyError, RoundClosedError
-from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
-from shared.method.settings import MethodSettings
 from shared.protocol.privacy import pass_gate
 from shared.protocol.schemas import ReceiptOut, RunOut
 from shared.strategies import build_strategy
+from shared.strategies.mixing import Mixing
 
 T = TypeVar("T")
 
@@ -36,16 +34,16 @@ def require_trained_so(training_run: TrainingRun, state: RunOut) -> None:
         raise PrivacyError(f"{words}, {moment.seed} and {moment.rounds}, got {state.seed} and {state.rounds}")
 
 
-def require_similar(declaration: Declaration, method: MethodSettings, least: float) -> None:
+def require_similar(mixing: Mixing | None, least: float) -> None:
     """PrivacyError for a run that gives clients less of the mean, and so more different starts, than a silo bears."""
-    if "rho" in declaration.scalars and method.similarity_floor < least:
-        words = f"policy: expected a run with similarity_floor of at least {least:g} (policy.least_similarity)"
-        raise PrivacyError(f"{words}, got {method.similarity_floor:g}")
+    if mixing is not None and mixing.least_share < least:
+        words = f"policy: expected a run that gives each client at least {least:g} of the mean"
+        raise PrivacyError(f"{words} (policy.least_similarity), got {mixing.least_share:g}")
 
 
-def unlike_starts(declaration: Declaration, method: MethodSettings) -> tuple[str, ...]:
+def warn_of_unlike_starts(mixing: Mixing | None) -> tuple[str, ...]:
     """A warning, where the clients of a secure run go on from different parameters (Eq. 14)."""
-    if not declaration.secure or "rho" not in declaration.scalars or method.similarity_floor == 1.0:
+    if mixing is None or mixing.least_share == 1.0:
         return ()
     return (
         "with a similarity_floor below 1 an aggregator that lies about the mean can tell one client's update from"
@@ -113,7 +111,7 @@ class Sending:
         if state.threshold is None:
             raise PrivacyError("expected a secure round, as this silo demands, got an open one")
         require_trained_so(training_run, state)
-        require_similar(self._declaration, training_run.place.method, self._least_similarity)
+        require_similar(self._mixing(training_run), self._least_similarity)
         terms = self._masking.terms(self._declaration, training_run.place.method, run, number, state)
         exchange = Exchange(self._masking, self._aggregator, wait=self._wait)
         return await exchange.send(terms, update)
@@ -128,13 +126,22 @@ class Sending:
         """
         if self._masking is None:
             return given
-        self._masking.remember_start(training_run.place.run, number + 1, given)
+        mixing = self._mixing(training_run)
+        self._masking.remember_start(training_run.place.run, number + 1, mixing.without_told(given) if mixing else given)
         if number == 0:
             return given
-        summed = split_rhobar(given, floor=training_run.place.method.similarity_floor)[0] < 1.0
-        own = await self._leaving(training_run, update) if summed and update is not None else None
+        if mixing is None:
+            self.forget()
+            return given
+        told, mean = mixing.split_told(given)
+        mixes = told != mixing.mean_alone and update is not None
+        own = await self._leaving(training_run, update) if mixes and update is not None else None
         self.forget()
-        return mix_received(build_strategy(self._declaration.strategy, training_run.place.method), given, own)
+        return mean if own is None else mixing.mix(told, mean, own)
+
+    def _mixing(self, training_run: TrainingRun) -> Mixing | None:
+        """Of the run's strategy."""
+        return build_strategy(self._declaration.strategy, training_run.place.method).mixing
 
     def forget(self) -> None:
         """The secrets of a round that is over."""

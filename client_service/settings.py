@@ -34,19 +34,26 @@ SENDABLE = re.compile("[!-~]+")  # in a header
 HostName = Annotated[str, Field(pattern=f"^{HOST_NAME}$")]
 
 
+USUAL_STRATEGIES = tuple(name for name in STRATEGIES if name not in SHARES_ITEMS)
+USUAL_SCALARS = tuple(
+    dict.fromkeys(scalar for name in USUAL_STRATEGIES for scalar in build_strategy(name, MethodSettings()).scalars)
+)
+
+
 class Policy(BaseModel):
     """What the silo allows, whatever the federation asks for. It can only take away."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     strategies: tuple[str, ...] = Field(
-        tuple(name for name in STRATEGIES if name not in SHARES_ITEMS),
-        description="strategies this silo takes part in; one that shares items must be named",
+        USUAL_STRATEGIES, description="strategies this silo takes part in; one that shares items must be named"
     )
     item_tables: bool = Field(False, description="may one share items that needs not, because of its model?")
-    scalars: tuple[str, ...] = Field(("margin", "rho"), description="scalars that may leave")
+    scalars: tuple[str, ...] = Field(USUAL_SCALARS, description="scalars that may leave")
     counts: bool = Field(False, description="may the numbers of users, items and edges be given for the anchor?")
-    anchors: int = Field(32, ge=1, le=10_000, description="different anchors that rho of one shard is compared with")
+    anchors: int = Field(
+        32, ge=1, le=10_000, description="different anchors that the spectrum of one shard is compared with"
+    )
     anchor_size: Counts | None = Field(None, description="of an anchor whose size is that of counts, as agreed upon")
     changing_members: bool = Field(
         False, description="secure runs: may a change of this silo alone tell its update, where the operator allows it?"

@@ -32,7 +32,7 @@ KNOWING_CRYPTOGRAPHY = {
     "shared/web",
     "simulation",
 }
-STOREYS = ("", "method", "protocol", "strategies", "web")  # of shared, from the ground up; "": files beside the rooms
+STOREYS = ("", "method", "strategies", "protocol", "web")  # of shared, from the ground up; "": files beside the rooms
 COMPUTED = "(computed)"  # a module whose name stands nowhere in the code
 LONGEST_FUNCTION, LONGEST_FILE = 60, 300
 LONGER: dict[str, int] = {}  # "file" or "file:function" -> lines, with a reason; empty is best

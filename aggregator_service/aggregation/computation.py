@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aggregator_service.aggregation.answers import Body, prepared
-from aggregator_service.aggregation.secure_mean import state_after, told
+from aggregator_service.aggregation.secure_mean import answer_for, centre_of_sum
 from aggregator_service.aggregation.state_body import packed, unpacked
 from aggregator_service.rounds.run import Run
 from aggregator_service.storage.archive import Archive
@@ -17,7 +17,7 @@ from aggregator_service.storage.rows import StoredState, StoredUpdate
 from aggregator_service.storage.updates import last_update, stored_state, stored_update, stored_updates
 from shared.errors import DamagedError, NotFoundError
 from shared.method.exchanged import Parameters, State, Update
-from shared.method.parameters import initial_parameters
+from shared.method.start import initial_parameters
 from shared.protocol.bodies import pieces
 from shared.protocol.masked_wire import StoredVector
 from shared.protocol.schemas import RunIn
@@ -30,9 +30,10 @@ from shared.strategies.robust import clipping
 
 def initial(archive: Archive, request: RunIn) -> Parameters:
     """What every client of a run starts from."""
-    specification, method = archive.declaration.tensors, request.method
-    exact = method.start == "exact" and archive.strategy(method).exchange(method).starts_at_filter
-    return Parameters(initial_parameters(specification, request.seed, exact=exact))
+    method = request.method
+    strategy = archive.strategy(method)
+    exact = method.start == "exact" and strategy.exchange(method).starts_at_filter
+    return Parameters(initial_parameters(strategy.tensors(method), request.seed, exact=exact))
 
 
 def digest_initial(archive: Archive, request: RunIn) -> str:
@@ -93,7 +94,7 @@ def _round_updates(archive: Archive, run: Run) -> list[StoredUpdate]:
 
 
 def _before(archive: Archive, run: Run) -> State:
-    """The state before the current round. What quarantined clients last said of themselves is not in it: their rho
+    """The state before the current round. The last scalars of quarantined clients are not in it: their rho
     would go on moving everybody's rhobar (Eq. 12)."""
     state = _state(archive, run, run.round - 1)
     return replace(state, latest={name: said for name, said in state.latest.items() if name not in run.quarantined})
@@ -105,7 +106,8 @@ def _summed(archive: Archive, run: Run, exchange: SecureRound) -> State:
     held = _round_updates(archive, run)
     paths = {one.receipt.client: archive.blobs.path(str(one.blob)) for one in held}
     vectors = {client: StoredVector(path, pieces_of) for client, path in paths.items()}
-    return state_after(exchange, _before(archive, run), vectors)
+    before = _before(archive, run)
+    return archive.strategy(run.request.method).advance(before, centre_of_sum(exchange, before, vectors))
 
 
 def started(archive: Archive, run: Run) -> Body:
@@ -133,7 +135,7 @@ def _personalised(archive: Archive, run: Run, number: int, client: str) -> Body:
 
 def _told(archive: Archive, run: Run, state: State, number: int, client: str) -> Parameters:
     summed = stored_update(archive.database, run.name, number=number, client=client) is not None
-    return told(state, client, summed=summed, floor=run.request.method.similarity_floor)
+    return answer_for(archive.strategy(run.request.method), state, client, summed=summed)
 
 
 def _prepared(archive: Archive, parameters: Parameters) -> Body:

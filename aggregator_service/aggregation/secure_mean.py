@@ -1,4 +1,4 @@
-"""Masked vectors and answers -> the state after a secure round; that state -> what one client is told of it."""
+"""Masked vectors and answers -> the centre of a secure round; a state -> what one client is told of it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ from shared.method.exchanged import Parameters, Scalars, State
 from shared.protocol.secure import recovery
 from shared.protocol.secure.server import SecureRound
 from shared.protocol.secure.vector import Vector
-from shared.strategies.lpsfed import similarities
+from shared.strategies.strategy import Strategy
 
 
-def state_after(exchange: SecureRound, before: State, vectors: Mapping[str, Vector]) -> State:
-    """Eq. 13 of the survivors. Of single clients it holds what they have sent openly: the latest rho of each."""
+def centre_of_sum(exchange: SecureRound, before: State, vectors: Mapping[str, Vector]) -> State:
+    """Eq. 13 of the survivors. Of single clients it holds what they have sent openly: the latest visible scalars."""
     mean = recovery.mean(exchange, vectors)
     latest: dict[str, Scalars] = {**before.latest, **exchange.open_scalars}
-    return State(mean.arrays, mean.scalars, latest)
+    arrays = {name: mean.arrays[name] for name in before.arrays}
+    reports = {name: value for name, value in mean.arrays.items() if name not in before.arrays}
+    return State(arrays, mean.scalars, latest, reports=reports)
 
 
-def told(state: State, client: str, *, summed: bool, floor: float) -> Parameters:
-    """The mean, and rhobar (Eq. 12), by which the client mixes for itself (Eq. 14).
+def answer_for(strategy: Strategy, state: State, client: str, *, summed: bool) -> Parameters:
+    """The mean, and the scalars by which the client mixes for itself (Eq. 12, 14), where the strategy mixes.
 
-    One that is not in this round's sum has nothing to mix with: rhobar 1 is the mean itself.
+    One that is not in this round's sum has nothing to mix with: it is told to take the mean alone.
     """
-    near = similarities(state.latest, floor).get(client, 1.0) if summed else 1.0
-    return Parameters(state.arrays, {**state.scalars, "rhobar": near})
+    mean, mixing = Parameters(state.arrays, strategy.returned_scalars(state)), strategy.mixing
+    if mixing is None:
+        return mean
+    told = mixing.tell(state.latest, client) if summed else mixing.mean_alone
+    return Parameters(mean.arrays, {**mean.scalars, **told})

@@ -8,6 +8,7 @@ from shared.method.exchanged import Parameters, Scalars, State
 from shared.method.parameters import Arrays, Float32, part
 
 OWNED = "/"  # neither a client's name nor a tensor's can hold one
+MEMORY = "@memory"  # no client can have this name
 
 
 class Part(Mapping[str, Float32]):
@@ -41,11 +42,13 @@ class Common(Part):
 def packed(state: State) -> Parameters:
     """Everything of a state but its `latest`, as one file holds it."""
     owned = {f"{client}{OWNED}{n}": value for client, arrays in state.own.items() for n, value in arrays.items()}
-    return Parameters({**state.arrays, **owned}, state.scalars)
+    remembered = {f"{MEMORY}{OWNED}{name}": value for name, value in state.memory.items()}
+    return Parameters({**state.arrays, **owned, **remembered}, state.scalars)
 
 
 def unpacked(content: Parameters, latest: Mapping[str, Scalars]) -> State:
     """The state that was packed, its arrays as lazy as the content's."""
-    clients = sorted({name.partition(OWNED)[0] for name in content.arrays if OWNED in name})
-    own = {client: Part(content.arrays, client + OWNED) for client in clients}
-    return State(Common(content.arrays), content.scalars, latest, own)
+    clients = {name.partition(OWNED)[0] for name in content.arrays if OWNED in name} - {MEMORY}
+    own = {client: Part(content.arrays, client + OWNED) for client in sorted(clients)}
+    memory = Part(content.arrays, MEMORY + OWNED)
+    return State(Common(content.arrays), content.scalars, latest, own, memory)

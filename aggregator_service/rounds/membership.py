@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from aggregator_service.storage.rows import JoinedClient
 from shared.errors import AuthenticationError, ForbiddenError, ProtocolError
-from shared.method.declaration import Declaration
+from shared.method.declaration import Declaration, describe_difference
 from shared.protocol.privacy import few_clients
 from shared.protocol.schemas import JoinIn
 
@@ -52,12 +52,5 @@ class Members:
 
 def require_same(expected: Declaration, observed: Declaration) -> None:
     """ProtocolError unless a client declares exactly what this federation exchanges."""
-    if expected.strategy != observed.strategy:
-        raise ProtocolError(f"strategy: expected {expected.strategy!r}, got {observed.strategy!r}")
-    if expected.secure != observed.secure:
-        raise ProtocolError(f"secure: expected {expected.secure}, got {observed.secure}")
-    if expected.scalars != observed.scalars:
-        raise ProtocolError(f"scalars: expected {list(expected.scalars)}, got {list(observed.scalars)}")
-    ours, theirs = ({spec.name: spec.shape for spec in one.tensors} for one in (expected, observed))
-    if ours != theirs or len(ours) != len(observed.tensors):
-        raise ProtocolError(f"tensors: expected {ours}, got {theirs}")
+    if (difference := describe_difference(expected, observed)) is not None:
+        raise ProtocolError(difference)

@@ -22,9 +22,10 @@ from shared.method.anchor import declared_size, draw_anchor
 from shared.method.declaration import TensorSpec
 from shared.method.exchanged import Parameters, Scalars, State, Update
 from shared.method.graph import Float64
-from shared.method.parameters import Arrays, Float32, initial_parameters
+from shared.method.parameters import Arrays, Float32
 from shared.method.settings import MethodSettings, method_settings
 from shared.method.spectrum import low_spectrum
+from shared.method.start import initial_parameters
 from shared.strategies import build_strategy
 from shared.strategies.strategy import Strategy
 
@@ -56,7 +57,7 @@ class Run:
         return self.strategy.declaration(self.method).tensors
 
     def start(self, training: LocalTraining) -> Parameters:
-        return Parameters(initial_parameters(self.specification, self.seed, exact=training.exact))
+        return Parameters(initial_parameters(self.strategy.tensors(self.method), self.seed, exact=training.exact))
 
     def moment(self, number: int) -> Moment:
         kernel = draw_anchor(self.method, declared_size(self.method.anchor), seed=self.seed, number=number)

@@ -17,9 +17,9 @@ from client_service.learning.local import LocalTraining, Moment
 from client_service.shard import read_shard
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
-from shared.method.parameters import initial_parameters
 from shared.method.settings import method_settings
 from shared.method.spectrum import low_spectrum
+from shared.method.start import initial_parameters
 from shared.strategies.local_client import Objective
 from simulation.source import find_shards
 

@@ -9,7 +9,6 @@ from typing import TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from client_service.boundary.answers import opened
 from client_service.boundary.gate import Boundary, GateTransport, Traffic
 from client_service.boundary.ledger import Ledger
 from client_service.boundary.pace import Pace, seconds_asked
@@ -33,6 +32,7 @@ from shared.errors import (
 from shared.method.declaration import Counts, Declaration
 from shared.method.exchanged import Parameters
 from shared.protocol.bodies import require_short_head
+from shared.protocol.forms import declare_answer
 from shared.protocol.heads import USER_AGENT
 from shared.protocol.lengths import longest_head
 from shared.protocol.schemas import AnchorOut, JoinIn, JoinOut, ReceiptOut, RunOut
@@ -138,9 +138,9 @@ class Aggregator:
         return None if answer.status_code == httpx.codes.NO_CONTENT else _parsed(model, answer)
 
     def _parameters(self, answer: httpx.Response) -> Parameters:
-        """What came must be what this client shares, and in a secure federation may have rhobar beside it: the
+        """What came must be what this client shares, with the scalars that its strategy returns or tells it: the
         aggregator may overwrite nothing else in the model."""
-        expected = opened(self._declaration)
+        expected = declare_answer(self._declaration)
         require_short_head(answer.content, longest_head(expected))
         specification, content = decode(answer.content)
         check(expected, specification, content)

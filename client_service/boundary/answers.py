@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from client_service.boundary.masked import RELAYED
 from shared.method.declaration import Declaration
-from shared.protocol.forms import answered
+from shared.protocol.forms import declare_answer
 from shared.protocol.lengths import longest_update
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure_lengths import longest_relayed
@@ -17,12 +17,7 @@ PARAMETERS = ("model", "personalized")
 def longest_answer(call: str, declaration: Declaration) -> int:
     """Bytes, whatever the answer's status."""
     if call in PARAMETERS:
-        return longest_update(opened(declaration))
+        return longest_update(declare_answer(declaration))
     if call in RELAYED:
         return longest_relayed(declaration, MOST_CLIENTS)
     return ANCHOR if call == "anchor" else SHORT
-
-
-def opened(declaration: Declaration) -> Declaration:
-    """What a client gets back: never masked, and in a secure federation rhobar beside it."""
-    return answered(declaration).model_copy(update={"secure": False}) if declaration.secure else declaration

@@ -40,7 +40,9 @@ def masked(declaration: Declaration, client: str, place: Mapping[str, str], body
     try:
         found = decode_masked(declaration, body)
     except ProtocolError:  # its words may quote names that nobody declared
-        raise PrivacyError("expected a masked vector of the declared tensors and rho, got another body") from None
+        raise PrivacyError(
+            "expected a masked vector of the declared tensors and the visible scalars, got another body"
+        ) from None
     _require_own(found.header, client, place)
     return found
 

@@ -28,9 +28,10 @@ from shared.errors import ProtocolError
 from shared.method.exchange import EXCHANGES
 from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
-from shared.method.parameters import Float32, initial_parameters
+from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum
+from shared.method.start import initial_parameters
 from shared.strategies.local_client import PLAIN, Objective, Penalty
 
 EQUAL_WEIGHTS = (1.0, 1.0)
@@ -119,8 +120,8 @@ class LocalTraining:
 
     def initialise(self, seed: int) -> None:
         """What could be shared, where a run with this seed begins, whether or not it ever is."""
-        tensors = sorted(self._exchange.tensors(self.method), key=lambda spec: spec.name)
-        self.load(Parameters(initial_parameters(tuple(tensors), seed, exact=self.exact)))
+        tensors = sorted(self._exchange.tensors(self.method))
+        self.load(Parameters(initial_parameters(tensors, seed, exact=self.exact)))
         self.model.trained()
 
     def load(self, received: Parameters) -> None:

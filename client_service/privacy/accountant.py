@@ -38,7 +38,7 @@ def _gaussian(multiplier: float, delta: float) -> float:
 
 
 def planned(settings: PrivacySettings, scalars: Iterable[str], rounds: int, *, anchors: int = 1) -> float:
-    """Epsilon of a whole run: in each round the tensors and M, and one rho for each of its anchors."""
-    times = {TENSORS: rounds, "margin": rounds, "rho": anchors}
-    parts = [TENSORS, *(name for name in SCALARS if name in set(scalars))]
-    return epsilon([Charge(*settings.noise(part)) for part in parts for _ in range(times[part])], settings.delta)
+    """Epsilon of a whole run: in each round the tensors and the scalars, and a steady scalar once for each anchor."""
+    times = {TENSORS: rounds} | {name: anchors if SCALARS[name].steady else rounds for name in set(scalars)}
+    charges = [Charge(*settings.noise(part)) for part, count in times.items() for _ in range(count)]
+    return epsilon(charges, settings.delta)

@@ -16,7 +16,7 @@ from client_service.privacy.accountant import Charge
 from client_service.privacy.kept_release import keep_release, kept_release
 from client_service.privacy.mechanism import Release, privatised
 from client_service.privacy.noise import Noise
-from client_service.privacy.settings import TENSORS, PrivacySettings
+from client_service.privacy.settings import SCALARS, TENSORS, PrivacySettings
 from client_service.schemas import PrivacyOut
 from shared.errors import PrivacyError, SettingsError
 from shared.method.declaration import Declaration
@@ -49,11 +49,9 @@ class Occasion:
         place = [self.run, self.seed, self.method.model_dump_json(), self.round, self.rounds]
         return _named("round", shard, *place, *received, self._compared())
 
-    def steady(self, shard: str) -> str | None:
-        """What rho follows from, where it is the same in every round of every run; else None."""
-        if self.anchor is None or self.method.signal != "eigenvalues":
-            return None
-        return _named("rho", shard, self._compared(), self.method.cutoff)
+    def name_steady(self, scalar: str, shard: str) -> str:
+        """What a steady scalar follows from: the same in every round of every run with this anchor."""
+        return _named(scalar, shard, self._compared(), self.method.cutoff)
 
     def _compared(self) -> str:
         return "" if self.anchor is None else hashlib.sha256(np.ascontiguousarray(self.anchor, "<f8").data).hexdigest()
@@ -104,9 +102,8 @@ class Guard:
         return {**self.standing.model_dump(exclude={"exhausted"}, exclude_none=True), "account": self._account.end}
 
     def _drawn(self, update: Parameters, occasion: Occasion, name: str) -> Release:
-        steady = occasion.steady(self._shard)
         known = self._account.spent.kept
-        kept = {} if steady is None or steady not in known else {"rho": known[steady]}
+        kept = {name: known[key] for name, key in self._steady(occasion).items() if key in known}
         again = self._account.spent.occasions[name]  # a release that is gone is drawn and charged anew
         noise = Noise(self._secret, f"{name}/{again}")
         received, declared = occasion.received.arrays, self._declaration.scalars
@@ -117,21 +114,28 @@ class Guard:
 
     def _charged(self, release: Release, occasion: Occasion, name: str) -> bool:
         """Put it on the account, if the budget allows it."""
-        charges, steady = release.charges, occasion.steady(self._shard)
+        charges, steady = release.charges, self._steady(occasion)
         after = self._account.epsilon(self._settings.delta, charges.values())
         self._refused = after > self.standing.budget
         if not self._refused:
-            kept = {} if steady is None or "rho" not in charges else {steady: release.parameters.scalars["rho"]}
+            kept = {key: release.parameters.scalars[name] for name, key in steady.items() if name in charges}
             keep_release(self._folder, self._heads, name, release)
             self._account.charge(name, charges, kept, run=occasion.run, round=occasion.round, epsilon=after)
         self.standing = self._stand()
         return not self._refused
 
+    def _steady(self, occasion: Occasion) -> dict[str, str]:
+        """The scalars that an anchor and the shard determine, and the name of what each follows from."""
+        if occasion.anchor is None:
+            return {}
+        scalars = build_strategy(self._declaration.strategy, occasion.method).scalars
+        return {n: occasion.name_steady(n, self._shard) for n, scalar in scalars.items() if scalar.steady}
+
     def _stand(self) -> PrivacyOut:
-        """As it is now. The budget is spent where not even another round with a known rho fits into it."""
+        """As it is now. The budget is spent where not even another round fits into it whose steady scalars are known."""
         settings, account = self._settings, self._account
         assert settings.mechanism != "off" and settings.budget is not None
-        parts = [TENSORS, *(name for name in self._declaration.scalars if name != "rho")]
+        parts = [TENSORS, *(name for name in self._declaration.scalars if not SCALARS[name].steady)]
         following = account.epsilon(settings.delta, [Charge(*settings.noise(part)) for part in parts])
         return PrivacyOut(
             mechanism=settings.mechanism,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from shared.method.settings import MethodSettings
+from shared.strategies import registered_scalars
 from shared.strategies.strategy import Strategy
 
 Mechanism = Literal["gaussian", "laplace"]
 TENSORS = "tensors"
-SCALARS = ("margin", "rho")  # those whose range, and whose dependence on the shard, are known here
+SCALARS = {name: scalar for name, scalar in registered_scalars().items() if scalar.released is not None}
+"""Those for which a range is known that they are clipped into, and on what of the shard they depend."""
 NEEDED: dict[str, tuple[str, ...]] = {
     "gaussian": ("clip_norm", "noise_multiplier", "delta", "budget"),
     "laplace": ("clip_norm", "round_epsilon", "budget"),
@@ -39,13 +42,25 @@ class PrivacySettings(BaseModel):
         None, description="C of all tensors' change since they came: L2 with gaussian, L1 with laplace"
     )
     noise_multiplier: Positive | None = Field(None, description="gaussian: deviation over sensitivity, of the tensors")
-    scalar_noise_multiplier: Positive | None = Field(None, description="of M and of rho; by default the tensors'")
+    scalar_noise_multiplier: Positive | None = Field(None, description="of each scalar; by default the tensors'")
     round_epsilon: Positive | None = Field(None, description="laplace: epsilon of the tensors of one round")
-    scalar_epsilon: Positive | None = Field(None, description="of one M and of one rho; by default the tensors'")
+    scalar_epsilon: Positive | None = Field(None, description="of one value of a scalar; by default the tensors'")
     delta: Annotated[float, Field(gt=0, lt=1)] | None = Field(None, description="gaussian: at which epsilon is told")
-    margin_range: tuple[Finite, Finite] = Field((0.0, 0.32), description="M is clipped into it, before its noise")
-    rho_range: tuple[Finite, Finite] = Field((0.0, 0.02), description="rho is clipped into it, before its noise")
+    scalar_ranges: dict[str, tuple[Finite, Finite]] = Field(
+        {}, description="by scalar, the range that it is clipped into before its noise; <scalar>_range says the same"
+    )
     budget: Positive | None = Field(None, description="epsilon that a shard may spend, over all runs")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _collect_ranges(cls, values: Any) -> Any:
+        """<scalar>_range, as a variable of the environment or a line of a file says it, among `scalar_ranges`."""
+        given = {f"{name}_range": name for name in SCALARS}
+        if not isinstance(values, dict) or not given.keys() & values.keys():
+            return values
+        ranges = {given[key]: _read_range(value) for key, value in values.items() if key in given}
+        others = {key: value for key, value in values.items() if key not in given}
+        return others | {"scalar_ranges": {**others.get("scalar_ranges", {}), **ranges}}
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -57,10 +72,11 @@ class PrivacySettings(BaseModel):
             raise ValueError(f"{missing[0]}: expected one with mechanism = {self.mechanism}, got none")
         if foreign := [name for name in FOREIGN[self.mechanism] if getattr(self, name) is not None]:
             raise ValueError(f"{foreign[0]}: expected none with mechanism = {self.mechanism}, got one")
-        for name in ("margin_range", "rho_range"):
-            least, most = getattr(self, name)
+        for name, (least, most) in self.scalar_ranges.items():
+            if name not in SCALARS:
+                raise ValueError(f"scalar_ranges: expected names of {list(SCALARS)}, got {name!r}")
             if not least < most:
-                raise ValueError(f"{name}: expected its least before its most, got {least:g}, {most:g}")
+                raise ValueError(f"{name}_range: expected its least before its most, got {least:g}, {most:g}")
         return self
 
     @property
@@ -86,11 +102,21 @@ class PrivacySettings(BaseModel):
         if part == TENSORS:
             assert self.clip_norm is not None
             return 0.0, self.clip_norm
-        least, most = self.margin_range if part == "margin" else self.rho_range
+        least, most = self.limits(part)
         return math.fsum((least, most)) / 2, (most - least) / 2
 
     def limits(self, scalar: str) -> tuple[float, float]:
-        return self.margin_range if scalar == "margin" else self.rho_range
+        """The range that a scalar is clipped into."""
+        released = SCALARS[scalar].released
+        assert released is not None
+        return self.scalar_ranges.get(scalar, (released.least, released.most))
+
+
+def _read_range(value: Any) -> Any:
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value  # the field says what it expected
 
 
 def require_accountable(strategy: Strategy, method: MethodSettings, *, counts: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -18,15 +19,23 @@ class TensorSpec(Message):
 
 
 class Declaration(Message):
-    """All that a strategy may send: these tensors, at most these scalars, nothing else.
+    """All that a strategy may send: these tensors and reports, at most these scalars, nothing else.
 
-    `secure`: nothing of one client but its rho is ever readable outside of it; the rest leaves masked, to be summed.
+    tensors: sent in both directions. reports: tensors that only go up, from a client to the aggregator. secure:
+    tensors, reports and scalars are masked and only their sum can be read, except for the scalars that the strategy
+    declares as visible.
     """
 
     strategy: str = Field(max_length=60)
     tensors: tuple[TensorSpec, ...] = Field(max_length=10_000)
     scalars: tuple[str, ...] = Field(max_length=20)
     secure: bool = False
+    reports: tuple[TensorSpec, ...] = Field((), max_length=10_000, exclude_if=lambda reports: not reports)
+
+    @property
+    def uploaded(self) -> tuple[TensorSpec, ...]:
+        """Every tensor of an update's body."""
+        return (*self.tensors, *self.reports)
 
 
 class Counts(Message):
@@ -35,3 +44,30 @@ class Counts(Message):
     users: int = Field(ge=1, lt=1 << 40)
     items: int = Field(ge=1, lt=1 << 40)
     edges: int = Field(ge=1, lt=1 << 40)
+
+
+def describe_difference(expected: Declaration, observed: Declaration) -> str | None:
+    """The first field in which two declarations differ, what was expected and what came; None where they are equal."""
+    for field in ("strategy", "secure", "scalars"):
+        ours, theirs = getattr(expected, field), getattr(observed, field)
+        if ours != theirs:
+            return f"{field}: expected {_plain(ours)!r}, got {_plain(theirs)!r}"
+    for field in ("tensors", "reports"):
+        if (difference := _different_tensor(getattr(expected, field), getattr(observed, field))) is not None:
+            return f"{field}: {difference}"
+    return None
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _different_tensor(expected: Sequence[TensorSpec], observed: Sequence[TensorSpec]) -> str | None:
+    """The first tensor, in the order of names, that one side has not, or has in another shape or more than once."""
+    if len(names := {spec.name for spec in observed}) != len(observed):
+        return f"expected each name once, got {len(observed)} tensors of {len(names)} names"
+    ours, theirs = ({spec.name: list(spec.shape) for spec in side} for side in (expected, observed))
+    for name in sorted(ours.keys() | theirs.keys()):
+        if ours.get(name) != theirs.get(name):
+            return f"expected {name!r} of shape {ours.get(name, 'none')}, got {theirs.get(name, 'none')}"
+    return None

@@ -10,11 +10,23 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from shared.errors import SettingsError
-from shared.method.declaration import TensorSpec
 
 ITEM_TABLE = "item.table"
 SIDES = ("item", "user")
-Shapes = Mapping[str, tuple[int, ...]]
+Shape = tuple[int, ...]
+
+
+class Tensor(NamedTuple):
+    """A tensor that clients can exchange, and how a run begins it.
+
+    start: a rule of `shared.method.start`, such as "xavier", "zeros" or "normal:0.1". zero_at_exact_start: its draws
+    are made, and then it is zero, where a run begins exactly at its base path.
+    """
+
+    name: str
+    shape: Shape
+    start: str = "xavier"
+    zero_at_exact_start: bool = False
 
 
 class Sizes(Protocol):
@@ -28,7 +40,7 @@ class Sizes(Protocol):
     def catalogue(self) -> int: ...
 
 
-def mlp_specification(sizes: Sizes) -> tuple[TensorSpec, ...]:
+def mlp_specification(sizes: Sizes) -> tuple[Tensor, ...]:
     """Every tensor of the pooling MLP (Eq. 4) and of the predictive MLP (Eq. 5), sorted by name.
 
     pooling: (L + 1) d -> d -> d on the concatenated layers; predictive: 3 d -> d -> 1 on [u, v, u * v].
@@ -43,29 +55,31 @@ def mlp_specification(sizes: Sizes) -> tuple[TensorSpec, ...]:
     return _with_biases(weights)
 
 
-def kernel_specification(sizes: Sizes) -> tuple[TensorSpec, ...]:
+def kernel_specification(sizes: Sizes) -> tuple[Tensor, ...]:
     """The kernel MLP: encoded eigenvalue -> d -> L, one output for each convolution."""
     width = sizes.width
     return _with_biases({"kernel.hidden": (width, encoded_width(width)), "kernel.output": (sizes.layers, width)})
 
 
-def kernel_and_mlp_specification(sizes: Sizes) -> tuple[TensorSpec, ...]:
+def kernel_and_mlp_specification(sizes: Sizes) -> tuple[Tensor, ...]:
     """The kernel MLP, the pooling MLP and the predictive MLP."""
     return (*kernel_specification(sizes), *mlp_specification(sizes))
 
 
-def table_specification(sizes: Sizes) -> tuple[TensorSpec, ...]:
+def table_specification(sizes: Sizes) -> tuple[Tensor, ...]:
     """One row for each item of the federation's catalogue: what algorithms share whose clients sell the same items."""
     if sizes.catalogue == 0:
         raise SettingsError("catalogue: expected the size of a shared item catalogue, because items are shared, got 0")
-    return (TensorSpec(name=ITEM_TABLE, shape=(sizes.catalogue, sizes.width)),)
+    # Xavier would make the rows of a long catalogue so small that nothing is learnt.
+    return (Tensor(ITEM_TABLE, (sizes.catalogue, sizes.width), "normal:0.1"),)
 
 
-def attended_specification(sizes: Sizes) -> tuple[TensorSpec, ...]:
+def attended_specification(sizes: Sizes) -> tuple[Tensor, ...]:
     """The item table, and for users and for items the semantic attention q tanh(W z + b) over meta-paths."""
     width = sizes.width
     shapes = {"bias": (width,), "query": (1, width), "weight": (width, width)}
-    attention = (TensorSpec(name=f"attention.{s}.{n}", shape=shape) for s in SIDES for n, shape in shapes.items())
+    starts = {"bias": "zeros", "query": "xavier", "weight": "xavier"}
+    attention = (Tensor(f"attention.{side}.{n}", shapes[n], starts[n]) for side in SIDES for n in shapes)
     return (*attention, *table_specification(sizes))
 
 
@@ -74,11 +88,18 @@ def encoded_width(width: int) -> int:
     return 1 + 2 * max(1, width // 2)
 
 
-def _with_biases(weights: Shapes) -> tuple[TensorSpec, ...]:
-    """Weights (out, in) of linear layers and their biases (out,), sorted by name."""
-    shapes = {f"{name}.weight": shape for name, shape in weights.items()}
-    shapes |= {f"{name}.bias": shape[:1] for name, shape in weights.items()}
-    return tuple(TensorSpec(name=name, shape=shapes[name]) for name in sorted(shapes))
+def _with_biases(weights: Mapping[str, Shape]) -> tuple[Tensor, ...]:
+    """Weights (out, in) of linear layers, drawn, and their biases (out,), zero; sorted by name. Output layers are zero
+    at an exact start."""
+    tensors = [
+        tensor
+        for name, shape in weights.items()
+        for tensor in (
+            Tensor(f"{name}.weight", shape, zero_at_exact_start=name.endswith(".output")),
+            Tensor(f"{name}.bias", shape[:1], "zeros"),
+        )
+    ]
+    return tuple(sorted(tensors))
 
 
 class _Numbers(NamedTuple):
@@ -95,7 +116,7 @@ class Exchange:
     """The tensors that clients with this model can exchange, by the settings; and whether the model has a base path
     that can begin at a low-pass filter (`start` = exact), so that its MLPs begin with nothing to add to it."""
 
-    tensors: Callable[[Sizes], tuple[TensorSpec, ...]]
+    tensors: Callable[[Sizes], tuple[Tensor, ...]]
     starts_at_filter: bool = False
 
     @property

@@ -29,10 +29,17 @@ class Update:
 
 @dataclass(frozen=True)
 class State:
-    """The aggregator's memory between rounds: mean arrays and scalars, each enrolled client's latest scalars, and the
-    arrays made for one client alone, where a strategy makes some."""
+    """What the aggregator keeps between rounds.
+
+    arrays, scalars: the centre of the clients' updates, or what a strategy's step makes of it. latest: the last scalars
+    of each enrolled client. own: the arrays made for one client alone. memory: what the step remembers, such as an
+    optimiser's moments; no client is ever sent it. reports: the centre of the tensors that only go up, while a step
+    reads them; they are not kept.
+    """
 
     arrays: Arrays
     scalars: Scalars = field(default_factory=dict)
     latest: Mapping[str, Scalars] = field(default_factory=dict)
     own: Mapping[str, Arrays] = field(default_factory=dict)
+    memory: Arrays = field(default_factory=dict)
+    reports: Arrays = field(default_factory=dict)

@@ -6,14 +6,18 @@ import math
 from typing import NamedTuple
 
 from shared.method.declaration import Declaration
-from shared.protocol.secure.messages import VISIBLE
+from shared.protocol.secure.messages import visible_scalars
 from shared.protocol.secure.vector import layout
+from shared.strategies import find_strategy
 
 
-def answered(declaration: Declaration) -> Declaration:
-    """What a client may get back: the mean of all that was summed, and its own rhobar."""
-    scalars = (*(name for name in declaration.scalars if name not in VISIBLE), "rhobar")
-    return declaration.model_copy(update={"scalars": scalars})
+def declare_answer(declaration: Declaration) -> Declaration:
+    """What a client may get back: the declared tensors, the scalars that the strategy returns, and in a secure
+    federation those that it tells each client. Never masked."""
+    strategy = find_strategy(declaration)
+    returned = [name for name in declaration.scalars if strategy.scalars[name].returned]
+    told = strategy.mixing.told if strategy.mixing is not None and declaration.secure else ()
+    return declaration.model_copy(update={"scalars": (*returned, *told), "secure": False, "reports": ()})
 
 
 class Form(NamedTuple):
@@ -27,10 +31,10 @@ class Form(NamedTuple):
 def forms(declaration: Declaration) -> dict[str, Form]:
     """The tensors of an update's body by name: as they are declared, or as they are masked."""
     if not declaration.secure:
-        return {spec.name: Form("F32", spec.shape, 4 * math.prod(spec.shape)) for spec in declaration.tensors}
+        return {spec.name: Form("F32", spec.shape, 4 * math.prod(spec.shape)) for spec in declaration.uploaded}
     return {name: Form("U64", shape, 8 * math.prod(shape)) for name, shape in layout(declaration).items()}
 
 
 def beside(declaration: Declaration) -> tuple[str, ...]:
     """The scalars that anybody can read who has an update's body."""
-    return tuple(name for name in declaration.scalars if not declaration.secure or name in VISIBLE)
+    return tuple(sorted(visible_scalars(declaration))) if declaration.secure else declaration.scalars

@@ -106,7 +106,7 @@ def _header(fields: Mapping[str, str]) -> MaskedHeader:
 def _require(declaration: Declaration, found: MaskedUpdate) -> None:
     """With no other open scalars than agreed, of the declared pieces, and truly masked."""
     if not set(found.header.scalars) <= visible_scalars(declaration):
-        raise ProtocolError("expected a masked vector with rho at most beside it, got other scalars")
+        raise ProtocolError("expected a masked vector with visible scalars at most beside it, got others")
     vector.require_same(declaration, found.vector, found.header.digest)
     if open_to_view := [name for name, value in found.vector.items() if vector.lies_open(value)]:
         raise ProtocolError(f"expected masked numbers, {len(open_to_view)} tensors are not masked")

@@ -43,7 +43,7 @@ def require_declared(declaration: Declaration, update: Parameters) -> None:
 
 
 def _same_tensors(declaration: Declaration, update: Parameters) -> None:
-    declared = {spec.name: spec for spec in declaration.tensors}
+    declared = {spec.name: spec for spec in declaration.uploaded}
     if set(declared) != set(update.arrays):
         extra, missing = len(set(update.arrays) - set(declared)), sorted(set(declared) - set(update.arrays))
         raise PrivacyError(f"expected {len(declared)} declared tensors; {extra} undeclared, missing {missing}")

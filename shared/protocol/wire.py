@@ -81,7 +81,7 @@ def _scalars(metadata: Mapping[str, str]) -> Scalars:
 
 def check(declaration: Declaration, specification: tuple[TensorSpec, ...], content: Parameters) -> None:
     """Hold content against its declaration: the very tensors, at most the scalars, all finite. Else ProtocolError."""
-    declared = {spec.name: spec for spec in declaration.tensors}
+    declared = {spec.name: spec for spec in declaration.uploaded}
     came = {spec.name: spec for spec in specification}
     if set(declared) != set(came):
         raise ProtocolError(f"expected tensors {sorted(declared)}, got {sorted(came)}")
@@ -107,7 +107,7 @@ def require_canonical(path: str | Path, declaration: Declaration, scalars: Scala
 
     A reader of safetensors passes over fields, repetitions and spaces in a header that could carry anything.
     """
-    shapes = {spec.name: spec.shape for spec in declaration.tensors}
+    shapes = {spec.name: spec.shape for spec in declaration.uploaded}
     expected = head(shapes, scalars)
     with open(path, "rb") as file:
         same = file.read(len(expected)) == expected

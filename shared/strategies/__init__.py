@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shared.errors import SettingsError
+from shared.errors import ProtocolError, SettingsError
+from shared.method.declaration import Declaration
 from shared.method.settings import MethodSettings
 from shared.strategies.f2mf import f2mf
 from shared.strategies.fedavg import fedavg
@@ -20,6 +21,7 @@ from shared.strategies.local import local
 from shared.strategies.lpsfed import lpsfed
 from shared.strategies.pfedrec import pfedrec
 from shared.strategies.robust.choice import robust
+from shared.strategies.scalars import Scalar
 from shared.strategies.strategy import Strategy
 
 STRATEGIES: dict[str, Callable[[MethodSettings], Strategy]] = {
@@ -42,6 +44,19 @@ STRATEGIES: dict[str, Callable[[MethodSettings], Strategy]] = {
 USUAL = MethodSettings()
 SHARES_ITEMS = frozenset(name for name, build in STRATEGIES.items() if build(USUAL).shares_items(USUAL))
 """Their updates have a row for each item, and which rows move tells which items a silo has."""
+
+
+def registered_scalars() -> dict[str, Scalar]:
+    """Every scalar that any registered strategy declares, by name, as it is with default settings."""
+    return {name: scalar for build in STRATEGIES.values() for name, scalar in build(USUAL).scalars.items()}
+
+
+def find_strategy(declaration: Declaration) -> Strategy:
+    """The strategy that a declaration names, with default settings: which of its scalars are visible and which come
+    back is the same with all settings. ProtocolError for an unknown one."""
+    if declaration.strategy not in STRATEGIES:
+        raise ProtocolError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {declaration.strategy!r}")
+    return STRATEGIES[declaration.strategy](USUAL)
 
 
 def build_strategy(name: str, method: MethodSettings) -> Strategy:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 
-from shared.method.exchanged import Parameters, Scalars, State, Update
-from shared.method.ranges import Range, clamped
+from shared.method.exchanged import Parameters, Scalars
+from shared.method.ranges import Range
 from shared.method.settings import MethodSettings
 from shared.strategies.fedmf import shorter
 from shared.strategies.local_client import LocalClient, Objective
+from shared.strategies.scalars import Scalar
 from shared.strategies.strategy import Strategy
 from shared.strategies.tables import mean_of_moved, only_items
 
@@ -19,7 +20,7 @@ GROUPS = ("lighter", "heavier")  # the less and the more active half of a silo's
 STRENGTH = 0.5  # lambda
 POWER = 1.0  # rho
 NOISE = 0.01  # standard deviation of the Gaussian noise on a group's loss
-RANGES = dict.fromkeys(GROUPS, Range(0.0, 100.0))  # a mean BPR loss is never below 0; one above 100 is of no model
+LOSS = Scalar(Range(0.0, 100.0), returned=True)  # a mean BPR loss is never below 0; one above 100 is of no model
 
 
 def group_weights(scalars: Scalars) -> tuple[float, float]:
@@ -44,13 +45,8 @@ def fit_fair(client: LocalClient, received: Parameters) -> Parameters:
     client.train(Objective(loss="bpr", penalty=shorter, group_weights=weights))
     noise = client.generator("fairness").normal(0.0, NOISE, len(GROUPS))
     losses = zip(GROUPS, client.measure("losses_by_activity"), noise, strict=True)
-    return Parameters(client.arrays(), clamped(RANGES, {name: float(loss + error) for name, loss, error in losses}))
-
-
-def with_means(state: State, update: Update | None) -> Parameters:
-    """Everybody gets the table and the mean loss of each group."""
-    del update
-    return Parameters(state.arrays, {name: state.scalars[name] for name in GROUPS if name in state.scalars})
+    noisy = {name: LOSS.range.clamped(float(loss + error)) for name, loss, error in losses}
+    return Parameters(client.arrays(), noisy)
 
 
 def f2mf(method: MethodSettings) -> Strategy:
@@ -59,10 +55,8 @@ def f2mf(method: MethodSettings) -> Strategy:
     return Strategy(
         "f2mf",
         shared=only_items,
-        scalars=GROUPS,
-        ranges=RANGES,
+        scalars=dict.fromkeys(GROUPS, LOSS),
         fit=fit_fair,
-        aggregate=mean_of_moved,
-        personalise=with_means,
+        combine=mean_of_moved,
         model="mf",
     )

@@ -33,6 +33,6 @@ def fedhgnn(method: MethodSettings) -> Strategy:
         "fedhgnn",
         shared=items_and_attention,
         fit=fit_ranked,
-        aggregate=mean_of_moved,
+        combine=mean_of_moved,
         model="metapath",
     )

@@ -45,6 +45,6 @@ def fedmf(method: MethodSettings) -> Strategy:
         "fedmf",
         shared=only_items,
         fit=fit_factors,
-        aggregate=mean_of_moved,
+        combine=mean_of_moved,
         model="mf",
     )

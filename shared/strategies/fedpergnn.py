@@ -68,6 +68,6 @@ def fedpergnn(method: MethodSettings) -> Strategy:
         "fedpergnn",
         shared=only_items,
         fit=fit_noisy,
-        aggregate=mean_of_moved,
+        combine=mean_of_moved,
         model="attention",
     )

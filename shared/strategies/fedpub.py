@@ -18,7 +18,8 @@ from shared.method.graph import Float64
 from shared.method.parameters import Arrays, Float32
 from shared.method.settings import MethodSettings
 from shared.strategies.local_client import LocalClient, Objective
-from shared.strategies.strategy import Strategy, both_mlps, mean
+from shared.strategies.mean import mean_of_updates
+from shared.strategies.strategy import Strategy, both_mlps
 
 BLOCKS, BLOCK_NODES, EDGE_PROBABILITY = 5, 100, 0.1  # of the proxy graph: communities without an edge between them
 PROXY_SEED = 0
@@ -104,7 +105,7 @@ def weights(embeddings: Float64) -> Float64:
     return rows
 
 
-def aggregate_by_similarity(state: State, updates: Sequence[Update]) -> State:
+def combine_by_similarity(state: State, updates: Sequence[Update]) -> State:
     """The plain mean, for who has not sent yet, and each sender's weighted mean. One absent keeps its last one."""
     ordered = sorted(updates, key=lambda update: update.client)
     rows = weights(np.stack([functional_embedding(update.arrays) for update in ordered]))
@@ -114,7 +115,7 @@ def aggregate_by_similarity(state: State, updates: Sequence[Update]) -> State:
         mixed = np.tensordot(rows, sent, axes=1).astype(np.float32)
         for update, value in zip(ordered, mixed, strict=True):
             own[update.client][name] = value
-    return replace(mean(state, ordered), own={**state.own, **own})
+    return replace(mean_of_updates(state, ordered), own={**state.own, **own})
 
 
 def own_mean(state: State, update: Update | None) -> Parameters:
@@ -129,7 +130,7 @@ def fedpub(method: MethodSettings) -> Strategy:
         "fedpub",
         shared=both_mlps,
         fit=fit_masked,
-        aggregate=aggregate_by_similarity,
-        personalise=own_mean,
+        combine=combine_by_similarity,
+        answer=own_mean,
         model="masked",
     )

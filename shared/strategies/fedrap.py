@@ -44,6 +44,6 @@ def fedrap(method: MethodSettings) -> Strategy:
         "fedrap",
         shared=only_items,
         fit=fit_apart,
-        aggregate=mean_of_moved,
+        combine=mean_of_moved,
         model="fedrap",
     )

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
 
 from shared.errors import SettingsError
 from shared.method.divergence import greatest_divergence
 from shared.method.exchange import EXCHANGES
-from shared.method.exchanged import Parameters, Scalars, State, Update
-from shared.method.ranges import ROUNDING, Range, Ranges
+from shared.method.exchanged import Parameters, Scalars
+from shared.method.ranges import ROUNDING, Range
 from shared.method.settings import MethodSettings
 from shared.strategies.local_client import LocalClient, Objective
+from shared.strategies.mixing import Mixing
+from shared.strategies.scalars import Scalar
 from shared.strategies.strategy import Strategy, both_mlps
+
+MARGIN, DIVERGENCE = "margin", "rho"  # M (Eq. 10) and rho (Eq. 11), as they leave a client
+SIMILARITY = "rhobar"  # Eq. 12, as a client is told it
 
 
 def fit_bias_aware(client: LocalClient, received: Parameters) -> Parameters:
@@ -24,7 +28,7 @@ def fit_bias_aware(client: LocalClient, received: Parameters) -> Parameters:
     client.load(received)
     client.train(Objective(bias_aware=True))
     (margin,), rho = client.measure("mean_margin"), client.measure("divergence")
-    return Parameters(client.arrays(), {"margin": margin, **({"rho": rho[0]} if rho else {})})
+    return Parameters(client.arrays(), {MARGIN: margin, **({DIVERGENCE: rho[0]} if rho else {})})
 
 
 def similarities(latest: Mapping[str, Scalars], floor: float = 0.0) -> dict[str, float]:
@@ -32,7 +36,7 @@ def similarities(latest: Mapping[str, Scalars], floor: float = 0.0) -> dict[str,
 
     One client, or equal rho: 1. A client without a rho cannot be placed and counts as near: 1.
     """
-    rho = {client: scalars["rho"] for client, scalars in latest.items() if "rho" in scalars}
+    rho = {client: scalars[DIVERGENCE] for client, scalars in latest.items() if DIVERGENCE in scalars}
     least, most = min(rho.values(), default=0.0), max(rho.values(), default=0.0)
     spread = most - least
     near = {client: 1.0 if spread == 0.0 else 1.0 - (value - least) / spread for client, value in rho.items()}
@@ -41,35 +45,42 @@ def similarities(latest: Mapping[str, Scalars], floor: float = 0.0) -> dict[str,
     return {client: max(floor, near.get(client, 1.0)) for client in latest}
 
 
-def personalise(state: State, update: Update | None, *, floor: float) -> Parameters:
-    """Eq. 14: rhobar * mean + (1 - rhobar) * own, for both MLPs and the margin. One that never sent gets the mean."""
-    if update is None:
-        return Parameters(state.arrays, _only_margin(state.scalars))
-    near = similarities(state.latest, floor).get(update.client, 1.0)
-    return mixed(near, Parameters(state.arrays, state.scalars), own=Parameters(update.arrays, update.scalars))
-
-
-def mixed(near: float, mean: Parameters, own: Parameters) -> Parameters:
-    """Eq. 14 by itself. It needs nobody else's parameters: with secure aggregation the client does it, told rhobar."""
+def mix(told: Scalars, mean: Parameters, own: Parameters) -> Parameters:
+    """Eq. 14: rhobar * mean + (1 - rhobar) * own, for both MLPs and the margin."""
+    near = told[SIMILARITY]
     arrays = {name: near * value + (1.0 - near) * own.arrays[name] for name, value in mean.arrays.items()}
-    margin = own.scalars.get("margin", 0.0)
-    margins = {name: near * value + (1.0 - near) * margin for name, value in _only_margin(mean.scalars).items()}
-    return Parameters(arrays, margins)
+    margin = own.scalars.get(MARGIN, 0.0)
+    return Parameters(arrays, {name: near * value + (1.0 - near) * margin for name, value in mean.scalars.items()})
 
 
-def _only_margin(scalars: Scalars) -> dict[str, float]:
-    return {name: value for name, value in scalars.items() if name == "margin"}
+def mixing(floor: float) -> Mixing:
+    """Eq. 12 and 14, with `floor` as the least rhobar."""
+
+    def tell(latest: Mapping[str, Scalars], client: str) -> Scalars:
+        return {SIMILARITY: similarities(latest, floor).get(client, 1.0)}
+
+    return Mixing({SIMILARITY: Range(floor, 1.0)}, tell, mix, mean_alone={SIMILARITY: 1.0}, least_share=floor)
 
 
 LARGEST_WEIGHT = 1e3  # of a trained kernel, which begins at 1: one beyond is no model that has been trained
 
 
-def ranges(method: MethodSettings) -> Ranges:
-    """rho: from 0 to its greatest value (Eq. 11). M: a mean of min(gamma xi, pi - R) with xi in [0, pi] (Eq. 8, 10),
-    so from 0 to gamma pi, each end a rounding wider."""
+def declared_scalars(method: MethodSettings) -> dict[str, Scalar]:
+    """M: a mean of min(gamma xi, pi - R) with xi in [0, pi] (Eq. 8, 10), so from 0 to gamma pi; rho: from 0 to its
+    greatest value (Eq. 11). Each end is a rounding wider."""
     largest = 1.0 if method.signal == "eigenvalues" else LARGEST_WEIGHT
+    margin = Range(-ROUNDING, method.margin_strength * math.pi + ROUNDING)
     rho = Range(0.0, greatest_divergence(method.cutoff, largest) + ROUNDING)
-    return {"margin": Range(-ROUNDING, method.margin_strength * math.pi + ROUNDING), "rho": rho}
+    return {
+        MARGIN: Scalar(margin, returned=True, released=Range(0.0, 0.32)),
+        DIVERGENCE: Scalar(
+            rho,
+            visible=True,
+            released=Range(0.0, 0.02),
+            compares_spectra=True,
+            steady=method.signal == "eigenvalues",
+        ),
+    }
 
 
 def lpsfed(method: MethodSettings) -> Strategy:
@@ -79,9 +90,7 @@ def lpsfed(method: MethodSettings) -> Strategy:
     return Strategy(
         "lpsfed",
         shared=both_mlps,
-        scalars=("margin", "rho"),
-        ranges=ranges(method),
+        scalars=declared_scalars(method),
         fit=fit_bias_aware,
-        personalise=partial(personalise, floor=method.similarity_floor),
-        mix=mixed,
+        mixing=mixing(method.similarity_floor),
     )

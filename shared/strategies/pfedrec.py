@@ -31,6 +31,6 @@ def pfedrec(method: MethodSettings) -> Strategy:
         "pfedrec",
         shared=only_items,
         fit=fit_in_turn,
-        aggregate=mean_of_moved,
+        combine=mean_of_moved,
         model="pfedrec",
     )

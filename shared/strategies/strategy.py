@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-import numpy as np
-
-from shared.method.declaration import Declaration
-from shared.method.exchange import EXCHANGES, ITEM_TABLE, Exchange
-from shared.method.exchanged import Parameters, State, Update
-from shared.method.parameters import Float32, blocks, part
+from shared.method.declaration import Declaration, TensorSpec
+from shared.method.exchange import EXCHANGES, ITEM_TABLE, Exchange, Tensor
+from shared.method.exchanged import Parameters, Scalars, State, Update
 from shared.method.ranges import Ranges
 from shared.method.settings import MethodSettings
 from shared.strategies.local_client import LocalClient
+from shared.strategies.mean import mean_of_updates
+from shared.strategies.mixing import Mixing
+from shared.strategies.scalars import Scalar
 
 
 def fit_plain(client: LocalClient, received: Parameters) -> Parameters:
@@ -24,64 +23,34 @@ def fit_plain(client: LocalClient, received: Parameters) -> Parameters:
     return Parameters(client.arrays())
 
 
-def mean(state: State, updates: Sequence[Update]) -> State:
-    """Eq. 13: unweighted mean of the round's updates, tensor by tensor, summed in the order of client names.
-
-    Scalars are summed exactly, so that the mean of equal ones is that very one.
-    """
-    ordered = sorted(updates, key=lambda update: update.client)
-    arrays = {name: _mean_array(name, ordered) for name in state.arrays}
-    names = sorted({name for update in ordered for name in update.scalars})
-    scalars = {name: statistics.mean(u.scalars[name] for u in ordered if name in u.scalars) for name in names}
-    latest = {**state.latest, **{update.client: dict(update.scalars) for update in ordered}}
-    return State(arrays, scalars, latest)
-
-
-def _mean_array(name: str, updates: Sequence[Update]) -> Float32:
-    """Sums in float64: with equal inputs the mean is then exactly that input. Block by block: a tensor may be large."""
-    found = np.empty(np.shape(updates[0].arrays[name]), dtype=np.float32)
-    flat = found.reshape(-1)
-    for begin, end in blocks(flat.size):
-        total = part(updates[0].arrays, name, begin, end).astype(np.float64)
-        for update in updates[1:]:
-            total += part(update.arrays, name, begin, end)
-        flat[begin:end] = total / len(updates)
-    return found
-
-
-def same_for_all(state: State, update: Update | None) -> Parameters:
-    """FedAvg's answer: everybody gets the mean. `update` is the client's last accepted one, None if it never sent."""
-    del update
-    return Parameters(state.arrays)
-
-
-Mix = Callable[[float, Parameters, Parameters], Parameters]
-"""(rhobar, mean, own update) -> the client's parameters: Eq. 14 where the client does it, under secure aggregation."""
-
-
-def the_mean(near: float, mean: Parameters, own: Parameters) -> Parameters:
-    """FedAvg's answer, at the client."""
-    del near, own
-    return Parameters(mean.arrays)
+Combine = Callable[[State, Sequence[Update]], State]
+"""(state before the round, its updates) -> the centre of the updates: arrays, scalars and reports."""
+Step = Callable[[State, State], State]
+"""(state before the round, centre of its updates) -> the state after it, with what the step remembers. Pure."""
+Answer = Callable[[State, Update | None], Parameters]
+"""(state, the client's last accepted update; None if it never sent) -> the parameters of that client."""
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """One algorithm, both halves. `scalars` names all scalars that may leave a client, `ranges` what each may be.
+    """One algorithm, both halves; where a function is None, FedAvg's is used.
 
-    `model` names a model of the client, "" the one that the settings name; of the tensors that clients with it can
-    exchange, `shared` chooses those that leave. `mix` does what `personalise` does, at a client that alone has its
-    update.
+    shared: which of the tensors that clients with this model can exchange leave a client. scalars: what may leave
+    beside them. reports: tensors that only go up. fit: the client's half of a round. combine: the centre of the
+    updates; None: their mean (Eq. 13). step: what the server makes of the centre; None: it adopts it. mixing: how the
+    mean and a client's own update are mixed. answer: each client's parameters, where neither the state's arrays nor
+    `mixing` give them. model: a model of the client, "" the one that the settings name.
     """
 
     name: str
     shared: Callable[[str], bool]
-    scalars: tuple[str, ...] = ()
-    ranges: Ranges = field(default_factory=dict)
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    reports: tuple[TensorSpec, ...] = ()
     fit: Callable[[LocalClient, Parameters], Parameters] = fit_plain
-    aggregate: Callable[[State, Sequence[Update]], State] = mean
-    personalise: Callable[[State, Update | None], Parameters] = same_for_all
-    mix: Mix = the_mean
+    combine: Combine | None = None
+    step: Step | None = None
+    mixing: Mixing | None = None
+    answer: Answer | None = None
     model: str = ""
 
     def exchange(self, method: MethodSettings) -> Exchange:
@@ -96,14 +65,50 @@ class Strategy:
     @property
     def needs_single_updates(self) -> bool:
         """Does its aggregator need more than the mean of the updates, so that it cannot work on a masked sum?"""
-        mixes = self.personalise is same_for_all or self.mix is not the_mean
-        return self.aggregate is not mean or not mixes
+        return self.combine is not None or self.answer is not None
+
+    @property
+    def ranges(self) -> Ranges:
+        """What each scalar may be."""
+        return {name: scalar.range for name, scalar in self.scalars.items()}
+
+    @property
+    def spectral_scalar(self) -> str | None:
+        """The name of the scalar that compares a shard's spectrum with the anchor's; None where there is none."""
+        return next((name for name, scalar in self.scalars.items() if scalar.compares_spectra), None)
+
+    def tensors(self, method: MethodSettings) -> tuple[Tensor, ...]:
+        """The tensors that travel in both directions, sorted by name, each with the rule of its start."""
+        chosen = (tensor for tensor in self.exchange(method).tensors(method) if self.shared(tensor.name))
+        return tuple(sorted(chosen, key=lambda tensor: tensor.name))
 
     def declaration(self, method: MethodSettings) -> Declaration:
         """All that this strategy may send with these settings."""
-        chosen = (spec for spec in self.exchange(method).tensors(method) if self.shared(spec.name))
-        tensors = tuple(sorted(chosen, key=lambda spec: spec.name))
-        return Declaration(strategy=self.name, tensors=tensors, scalars=self.scalars)
+        tensors = tuple(TensorSpec(name=tensor.name, shape=tensor.shape) for tensor in self.tensors(method))
+        return Declaration(strategy=self.name, tensors=tensors, scalars=tuple(self.scalars), reports=self.reports)
+
+    def aggregate(self, before: State, updates: Sequence[Update]) -> State:
+        """The state after a round of which every update can be read."""
+        return self.advance(before, (self.combine or mean_of_updates)(before, updates))
+
+    def advance(self, before: State, centre: State) -> State:
+        """The state after a round whose updates have this centre."""
+        after = replace(centre, memory=before.memory) if self.step is None else self.step(before, centre)
+        return replace(after, reports={})
+
+    def personalise(self, state: State, update: Update | None) -> Parameters:
+        """What the client gets that has sent `update` last; None: it never sent."""
+        if self.answer is not None:
+            return self.answer(state, update)
+        centre = Parameters(state.arrays, self.returned_scalars(state))
+        if self.mixing is None or update is None:
+            return centre
+        told = self.mixing.tell(state.latest, update.client)
+        return self.mixing.mix(told, centre, Parameters(update.arrays, update.scalars))
+
+    def returned_scalars(self, state: State) -> Scalars:
+        """The state's scalars that clients get."""
+        return {name: value for name, value in state.scalars.items() if self.scalars[name].returned}
 
 
 def all_exchanged(method: MethodSettings) -> Callable[[str], bool]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shared.method.exchange import ITEM_TABLE
 from shared.method.exchanged import State, Update
 from shared.method.parameters import Float32, blocks, part
-from shared.strategies.strategy import mean
+from shared.strategies.mean import mean_of_updates
 
 
 def only_items(name: str) -> bool:
@@ -32,11 +32,8 @@ def mean_of_moved(state: State, updates: Sequence[Update]) -> State:
     # Paper: the mean over all clients; here: over those that moved the row, because a silo that does not have an item
     sends its row back as it came, and would only hold the others' changes down. Summed in the order of client names.
     """
-    others = {name: value for name, value in state.arrays.items() if name != ITEM_TABLE}
-    found = mean(replace(state, arrays=others), updates)
-    if ITEM_TABLE not in state.arrays:
-        return found
-    return replace(found, arrays={**found.arrays, ITEM_TABLE: _table(state.arrays[ITEM_TABLE], updates)})
+    others = mean_of_updates(state, updates, without=ITEM_TABLE)
+    return replace(others, arrays={**others.arrays, ITEM_TABLE: _table(state.arrays[ITEM_TABLE], updates)})
 
 
 def _table(before: Float32, updates: Sequence[Update]) -> Float32:

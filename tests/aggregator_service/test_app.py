@@ -11,7 +11,8 @@ import anyio
 import numpy as np
 import pytest
 
-from shared.method.parameters import Float32, initial_parameters
+from shared.method.parameters import Float32
+from shared.method.start import initial_parameters
 from shared.protocol.wire import MEDIA_TYPE
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ import numpy as np
 from shared.method.anchor import declared_size, draw_anchor
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
-from shared.method.parameters import initial_parameters
 from shared.method.settings import MethodSettings
+from shared.method.start import initial_parameters
 from shared.protocol.masked_wire import decode_masked
 from shared.protocol.schemas import AnchorOut, JoinOut, ReceiptOut, RunOut
 from shared.protocol.secure import recovery, server

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from shared.method.exchanged import Parameters
-from shared.method.parameters import initial_parameters
 from shared.method.settings import MethodSettings
+from shared.method.start import initial_parameters
 from shared.protocol.signing.keys import new_key
 from shared.protocol.wire import MEDIA_TYPE, encode
 from shared.strategies import build_strategy

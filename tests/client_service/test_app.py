@@ -30,8 +30,8 @@ from client_service.training_run import TrainingRun
 from shared.method.declaration import Declaration
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
-from shared.method.parameters import initial_parameters
 from shared.method.settings import MethodSettings
+from shared.method.start import initial_parameters
 
 if TYPE_CHECKING:
     from conftest import Opened, Silos, Until

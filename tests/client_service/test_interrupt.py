@@ -21,9 +21,9 @@ from client_service.training_run import TrainingRun
 from shared.errors import FederationError
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
-from shared.method.parameters import initial_parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
+from shared.method.start import initial_parameters
 from shared.strategies import build_strategy
 from shared.strategies.local_client import Objective
 

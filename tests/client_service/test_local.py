@@ -18,9 +18,10 @@ from client_service.shard import Shard
 from shared.method.divergence import kernel, round_divergence
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
-from shared.method.parameters import Float32, digest, initial_parameters
+from shared.method.parameters import Float32, digest
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
+from shared.method.start import initial_parameters
 from shared.strategies import STRATEGIES
 from shared.strategies.local_client import LocalClient
 

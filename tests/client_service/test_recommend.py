@@ -18,9 +18,9 @@ from client_service.models.start import Filter, start_at
 from client_service.serving.recommend import Predictor, Ranker, Side, fold_in, snapshot
 from client_service.shard import Shard
 from shared.method.exchange import mlp_specification
-from shared.method.parameters import initial_parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
+from shared.method.start import initial_parameters
 
 METHOD = MethodSettings(width=4, layers=2, cutoff=9)
 

@@ -18,9 +18,10 @@ from client_service.models.popularity import PopularityTables
 from client_service.shard import Shard
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
-from shared.method.parameters import digest, initial_parameters
+from shared.method.parameters import digest
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum, low_spectrum
+from shared.method.start import initial_parameters
 from shared.strategies.local_client import Objective
 
 CPU = torch.device("cpu")

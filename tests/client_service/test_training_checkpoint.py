@@ -27,9 +27,10 @@ from client_service.training_checkpoint import (
     kept_training,
 )
 from shared.method.exchanged import Parameters
-from shared.method.parameters import Float32, initial_parameters
+from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
+from shared.method.start import initial_parameters
 from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.strategy import Strategy
 

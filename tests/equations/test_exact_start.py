@@ -13,9 +13,9 @@ from client_service.models.lgcn import LGCN
 from client_service.models.model import Ingredients
 from client_service.models.start import Filter, start_at
 from shared.method.exchange import mlp_specification
-from shared.method.parameters import initial_parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum, low_spectrum
+from shared.method.start import initial_parameters
 
 Graph = sparse.csr_array
 METHOD = MethodSettings(width=4, layers=2, cutoff=8)

@@ -16,9 +16,9 @@ from client_service.models.lgcn import Pooled
 from client_service.shard import Shard
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
-from shared.method.parameters import initial_parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
+from shared.method.start import initial_parameters
 
 pytestmark = pytest.mark.usefixtures("double")
 

@@ -7,8 +7,8 @@ import pytest
 
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters, State, Update
-from shared.method.parameters import initial_parameters
 from shared.method.settings import MethodSettings
+from shared.method.start import initial_parameters
 from shared.protocol.secure.fixed_point import STEP
 from shared.strategies.lpsfed import lpsfed, mixed, similarities
 

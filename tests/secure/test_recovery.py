@@ -15,8 +15,9 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from shared.errors import UnavailableError
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
-from shared.method.parameters import Arrays, initial_parameters
+from shared.method.parameters import Arrays
 from shared.method.settings import MethodSettings
+from shared.method.start import initial_parameters
 from shared.protocol.secure import fixed_point, recovery
 from shared.protocol.secure.fixed_point import LIMIT, Ring
 

@@ -7,8 +7,9 @@ import pytest
 
 from shared.method.declaration import TensorSpec
 from shared.method.exchange import mlp_specification
-from shared.method.parameters import digest, initial_parameters
+from shared.method.parameters import digest
 from shared.method.settings import MethodSettings
+from shared.method.start import initial_parameters
 
 SPECIFICATION = mlp_specification(MethodSettings(width=64, layers=2))
 

@@ -19,9 +19,10 @@ from aggregator_service.aggregation.state_body import packed, unpacked
 from shared.errors import PrivacyError
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters, Scalars, State, Update
-from shared.method.parameters import Arrays, Float32, digest, initial_parameters
+from shared.method.parameters import Arrays, Float32, digest
 from shared.method.ranges import require_within
 from shared.method.settings import MethodSettings
+from shared.method.start import initial_parameters
 from shared.protocol.privacy import pass_gate
 from shared.protocol.wire import check, encode, open_parameters
 from shared.strategies import STRATEGIES, build_strategy

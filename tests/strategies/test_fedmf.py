@@ -11,8 +11,9 @@ import pytest
 from shared.errors import SettingsError
 from shared.method.exchange import ITEM_TABLE, table_specification
 from shared.method.exchanged import Parameters, State, Update
-from shared.method.parameters import TABLE_DEVIATION, initial_parameters
+from shared.method.parameters import TABLE_DEVIATION
 from shared.method.settings import MethodSettings
+from shared.method.start import initial_parameters
 from shared.strategies.fedmf import REGULARISATION, fedmf, shorter
 from shared.strategies.local_client import LocalClient, Objective
 

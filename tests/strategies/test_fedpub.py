@@ -10,8 +10,9 @@ import pytest
 
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters, State, Update
-from shared.method.parameters import Float32, initial_parameters
+from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
+from shared.method.start import initial_parameters
 from shared.strategies.fedpub import (
     PROXY_SEED,
     fedpub,

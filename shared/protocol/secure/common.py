@@ -15,9 +15,9 @@ from shared.protocol.secure.messages import Terms
 def digest_start(mean: Parameters) -> str:
     """Of the parameters that all clients were given alike: initial ones, or the mean of the round before (Eq. 13).
 
-    What Eq. 14 makes of them differs from client to client, and so does rhobar, which is left out.
+    Without the scalars that each client is told by itself: `Mixing.split_told` takes them away.
     """
-    scalars = sorted((name, value.hex()) for name, value in mean.scalars.items() if name != "rhobar")
+    scalars = sorted((name, value.hex()) for name, value in mean.scalars.items())
     return _digest([digest(mean.arrays), scalars])
 
 

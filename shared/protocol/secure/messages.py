@@ -20,10 +20,10 @@ from shared.protocol.schemas import ClientName, RunName
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure.group import BYTES, ORDER
 from shared.protocol.secure.keys import NONCE_BYTES, PROTOCOL, TAG_BYTES, Context
+from shared.strategies import find_strategy
 
 VERSION = 2
 FEWEST_CLIENTS = 3  # in a sum of two, each knows the other's part
-VISIBLE = frozenset({"rho"})  # scalars that the aggregator needs of each client by itself, for Eq. 12
 SHARE_PAIR_BYTES = 2 * BYTES
 
 
@@ -38,12 +38,13 @@ def least_threshold(clients: int) -> int:
 
 def hidden_scalars(declaration: Declaration) -> tuple[str, ...]:
     """The declared scalars that are summed under masks, sorted."""
-    return tuple(sorted(set(declaration.scalars) - VISIBLE))
+    return tuple(sorted(set(declaration.scalars) - visible_scalars(declaration)))
 
 
 def visible_scalars(declaration: Declaration) -> frozenset[str]:
     """The declared scalars that lie open beside a masked vector."""
-    return VISIBLE & set(declaration.scalars)
+    scalars = find_strategy(declaration).scalars
+    return frozenset(name for name in declaration.scalars if name in scalars and scalars[name].visible)
 
 
 def _is_scalar(text: str) -> str:

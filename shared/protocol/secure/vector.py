@@ -30,7 +30,7 @@ class MaskedUpdate(NamedTuple):
 
 def layout(declaration: Declaration) -> dict[str, tuple[int, ...]]:
     """Name -> shape of every piece, in the order in which pieces are numbered: tensors by name, then the scalars."""
-    tensors = {spec.name: spec.shape for spec in sorted(declaration.tensors, key=lambda spec: spec.name)}
+    tensors = {spec.name: spec.shape for spec in sorted(declaration.uploaded, key=lambda spec: spec.name)}
     return tensors | ({SCALARS: (len(hidden),)} if (hidden := hidden_scalars(declaration)) else {})
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 from shared.errors import SettingsError
 from shared.method.exchanged import State, Update
 from shared.method.settings import MethodSettings
+from shared.strategies.mean import mean_of_updates
 from shared.strategies.robust.clipping import clipped
 from shared.strategies.robust.coordinates import median, trimmed_mean
 from shared.strategies.robust.krum import krum
-from shared.strategies.strategy import Strategy, mean
-
-Aggregate = Callable[[State, Sequence[Update]], State]
+from shared.strategies.strategy import Combine, Strategy
 
 
 def robust(strategy: Strategy, method: MethodSettings) -> Strategy:
@@ -25,10 +24,10 @@ def robust(strategy: Strategy, method: MethodSettings) -> Strategy:
     # update can carry a mean anywhere. Eq. 14 then mixes that centre with the client's own parameters, as it sent them.
     """
     _require_possible(strategy, method)
-    aggregate = strategy.aggregate if method.aggregate == "mean" else _centre(method)
+    combine = strategy.combine if method.aggregate == "mean" else _centre(method)
     if method.clip_factor > 0:
-        aggregate = partial(_of_clipped, aggregate=aggregate, factor=method.clip_factor)
-    return strategy if aggregate is strategy.aggregate else replace(strategy, aggregate=aggregate)
+        combine = partial(_combine_clipped, combine=combine or mean_of_updates, factor=method.clip_factor)
+    return replace(strategy, combine=combine)
 
 
 def least_updates(method: MethodSettings) -> int:
@@ -46,12 +45,12 @@ def _require_possible(strategy: Strategy, method: MethodSettings) -> None:
     chosen = [name for name, is_set in asked.items() if is_set]
     if chosen and not strategy.declaration(method).tensors:
         raise SettingsError(f"{chosen[0]}: expected its default with strategy {strategy.name}, which sends no tensors")
-    if method.aggregate != "mean" and strategy.aggregate is not mean:
+    if method.aggregate != "mean" and strategy.combine is not None:
         why = f"expected mean with strategy {strategy.name}, which does not take the plain mean of updates"
         raise SettingsError(f"aggregate: {why}, got {method.aggregate}")
 
 
-def _centre(method: MethodSettings) -> Aggregate:
+def _centre(method: MethodSettings) -> Combine:
     if method.aggregate == "median":
         return median
     if method.aggregate == "trimmed_mean":
@@ -59,5 +58,5 @@ def _centre(method: MethodSettings) -> Aggregate:
     return partial(krum, tolerated=method.tolerated, kept=method.krum_kept)
 
 
-def _of_clipped(state: State, updates: Sequence[Update], *, aggregate: Aggregate, factor: float) -> State:
-    return aggregate(state, clipped(state, updates, factor))
+def _combine_clipped(state: State, updates: Sequence[Update], *, combine: Combine, factor: float) -> State:
+    return combine(state, clipped(state, updates, factor))

@@ -14,6 +14,7 @@ from shared.errors import SettingsError
 from shared.method.exchanged import State, Update
 from shared.method.graph import Float64
 from shared.method.parameters import Float32
+from shared.strategies.mean import centre_of, tensor_names
 from shared.strategies.robust.stacks import pieces, stacked
 
 Columns = Callable[[Float64], Float64]
@@ -49,12 +50,12 @@ def _middle_of(values: Sequence[float], trim: int) -> float:
 def _centred(state: State, updates: Sequence[Update], columns: Columns, numbers: Numbers) -> State:
     """A state of these centres. They do not depend on the order of the updates."""
     arrays = {
-        name: _centre(stacked(name, updates), columns).reshape(np.shape(state.arrays[name])) for name in state.arrays
+        name: _centre(stacked(name, updates), columns).reshape(np.shape(updates[0].arrays[name]))
+        for name in tensor_names(state, updates)
     }
     names = sorted({name for update in updates for name in update.scalars})
     scalars = {name: numbers([u.scalars[name] for u in updates if name in u.scalars]) for name in names}
-    latest = {**state.latest, **{update.client: dict(update.scalars) for update in updates}}
-    return State(arrays, scalars, latest)
+    return centre_of(state, updates, arrays, scalars)
 
 
 def _centre(stack: Float32, columns: Columns) -> Float32:

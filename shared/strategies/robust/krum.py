@@ -14,8 +14,8 @@ import numpy as np
 from shared.errors import SettingsError
 from shared.method.exchanged import State, Update
 from shared.method.graph import Float64
+from shared.strategies.mean import mean_of_updates
 from shared.strategies.robust.stacks import pieces, stacked
-from shared.strategies.strategy import mean
 
 
 def krum(state: State, updates: Sequence[Update], *, tolerated: int, kept: int) -> State:
@@ -31,7 +31,7 @@ def krum(state: State, updates: Sequence[Update], *, tolerated: int, kept: int) 
     found = scores(squared_distances(sorted(state.arrays), ordered), tolerated)
     chosen = [ordered[index] for index in np.argsort(found, kind="stable")[:kept]]
     latest = {update.client: dict(update.scalars) for update in ordered}
-    return replace(mean(state, chosen), latest={**state.latest, **latest})
+    return replace(mean_of_updates(state, chosen), latest={**state.latest, **latest})
 
 
 def squared_distances(names: Sequence[str], updates: Sequence[Update]) -> Float64:

@@ -6,8 +6,8 @@ import stat
 from pathlib import Path
 
 import pytest
-
 from client_service.secure.mixing import mix_received
+
 from client_service.secure.vault import NAME, Vault
 from shared.errors import ProtocolError, SettingsError
 from shared.method.declaration import Declaration, TensorSpec
