@@ -107,7 +107,9 @@ class Experiment:
             catalogue=self.catalogue,
             secure=self.secure,
             members=self.members if self.secure else None,
-            policy=Policy(strategies=(self.strategy,), scalars=build_strategy(self.strategy, self.agreed).scalars),
+            policy=Policy(
+                strategies=(self.strategy,), scalars=tuple(build_strategy(self.strategy, self.agreed).scalars)
+            ),
             privacy=dict(self.privacy),
             cache_directory=self.cache_of(shard),
             device=self.device,

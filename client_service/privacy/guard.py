@@ -132,7 +132,7 @@ class Guard:
         return {n: occasion.name_steady(n, self._shard) for n, scalar in scalars.items() if scalar.steady}
 
     def _stand(self) -> PrivacyOut:
-        """As it is now. The budget is spent where not even another round fits into it whose steady scalars are known."""
+        """As it is now. The budget is spent where not even a round fits into it whose steady scalars are known."""
         settings, account = self._settings, self._account
         assert settings.mechanism != "off" and settings.budget is not None
         parts = [TENSORS, *(name for name in self._declaration.scalars if not SCALARS[name].steady)]

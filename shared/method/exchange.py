@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from shared.errors import SettingsError
+from shared.method.declaration import TensorSpec
 
 ITEM_TABLE = "item.table"
 SIDES = ("item", "user")
@@ -27,6 +28,11 @@ class Tensor(NamedTuple):
     shape: Shape
     start: str = "xavier"
     zero_at_exact_start: bool = False
+
+    @property
+    def spec(self) -> TensorSpec:
+        """As it is declared."""
+        return TensorSpec(name=self.name, shape=self.shape)
 
 
 class Sizes(Protocol):

@@ -84,7 +84,7 @@ class Strategy:
 
     def declaration(self, method: MethodSettings) -> Declaration:
         """All that this strategy may send with these settings."""
-        tensors = tuple(TensorSpec(name=tensor.name, shape=tensor.shape) for tensor in self.tensors(method))
+        tensors = tuple(tensor.spec for tensor in self.tensors(method))
         return Declaration(strategy=self.name, tensors=tensors, scalars=tuple(self.scalars), reports=self.reports)
 
     def aggregate(self, before: State, updates: Sequence[Update]) -> State:
@@ -108,7 +108,7 @@ class Strategy:
 
     def returned_scalars(self, state: State) -> Scalars:
         """The state's scalars that clients get."""
-        return {name: value for name, value in state.scalars.items() if self.scalars[name].returned}
+        return {n: value for n, value in state.scalars.items() if n in self.scalars and self.scalars[n].returned}
 
 
 def all_exchanged(method: MethodSettings) -> Callable[[str], bool]:

@@ -14,6 +14,7 @@ import pytest
 from shared.method.parameters import Float32
 from shared.method.start import initial_parameters
 from shared.protocol.wire import MEDIA_TYPE
+from shared.strategies import build_strategy
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Federation, Running
@@ -47,7 +48,8 @@ async def test_everybody_starts_from_the_same_seeded_parameters(running: Running
     async with running() as federation:
         (north,) = await begin(federation, "north", seed=5)
         answer = await north.get("/v1/runs/run-1/model")
-        expected = initial_parameters(federation.settings.declaration().tensors, 5, exact=True)
+        method = federation.settings.method
+        expected = initial_parameters(build_strategy("lpsfed", method).tensors(method), 5, exact=True)
         assert answer.headers["content-type"] == MEDIA_TYPE
         got = tensors(answer.content)
         assert got.keys() == expected.keys()

@@ -19,6 +19,7 @@ import numpy as np
 
 from shared.method.anchor import declared_size, draw_anchor
 from shared.method.declaration import Declaration
+from shared.method.exchange import Tensor
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
 from shared.method.start import initial_parameters
@@ -31,6 +32,7 @@ from shared.protocol.secure.server import PHASES, SecureRound
 from shared.protocol.signing.answers import sign_answer
 from shared.protocol.signing.keys import PrivateKey, raw_hex
 from shared.protocol.wire import MEDIA_TYPE, decode, encode
+from shared.strategies import build_strategy
 
 JSON = "application/json"
 OWN = re.compile(r"/v1/runs/(?P<run>run-[0-9]+)/rounds/(?P<round>[0-9]+)/(?:clients/(?P<client>[^/]+)/)?(?P<call>\w+)")
@@ -91,8 +93,12 @@ class Liar:
             self.open_exchange()
 
     @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return build_strategy(self.declaration.strategy, self.method).tensors(self.method)
+
+    @property
     def start(self) -> Parameters:
-        return Parameters(initial_parameters(self.declaration.tensors, self.seed, exact=self.method.start == "exact"))
+        return Parameters(initial_parameters(self.tensors, self.seed, exact=self.method.start == "exact"))
 
     def open_exchange(self, *, threshold: int | None = None, expected: Collection[str] | None = None) -> None:
         """A new exchange for the round at hand, whatever there was of it before."""

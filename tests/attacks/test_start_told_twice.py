@@ -38,7 +38,7 @@ class Fickle(Liar):
     @property
     def start(self) -> Parameters:
         """All zeros: no weight has a gradient."""
-        drawn = initial_parameters(self.declaration.tensors, self.seed, exact=False)
+        drawn = initial_parameters(self.tensors, self.seed, exact=False)
         return Parameters({name: np.zeros_like(value) for name, value in drawn.items()})
 
     def answer(self, client: str, request: httpx.Request, body: bytes) -> tuple[int, bytes, str]:
@@ -46,7 +46,7 @@ class Fickle(Liar):
             self.asked += 1
             self.sequence += 1
             if self.asked > 2:
-                return 200, encode(Parameters(initial_parameters(self.declaration.tensors, 7, exact=False))), MEDIA_TYPE
+                return 200, encode(Parameters(initial_parameters(self.tensors, 7, exact=False))), MEDIA_TYPE
         return super().answer(client, request, body)
 
 

@@ -96,7 +96,7 @@ def test_environment_that_is_no_json_where_json_belongs_is_named(monkeypatch: py
 def test_the_declaration_is_the_installed_strategy_s(name: str) -> None:
     method = MethodSettings(width=4, layers=1, catalogue=9)
     strategy = STRATEGIES[name](method)
-    policy = {"strategies": [name], "scalars": strategy.scalars}
+    policy = {"strategies": [name], "scalars": tuple(strategy.scalars)}
     found = client_settings(**NEEDED, strategy=name, method=method.model_dump(), policy=policy).declaration()
     assert found == strategy.declaration(method) and found.strategy == name
 
@@ -133,9 +133,9 @@ def test_a_strategy_that_shares_items_is_taken_part_in_only_where_the_policy_nam
     assert strategy.shares_items(method) == (name in SHARES_ITEMS)
     if strategy.shares_items(method):
         with pytest.raises(PrivacyError, match=f"policy.*{name}"):
-            allowed(strategy, method, Policy(scalars=strategy.scalars), secure=False)
+            allowed(strategy, method, Policy(scalars=tuple(strategy.scalars)), secure=False)
     else:
-        assert allowed(strategy, method, Policy(scalars=strategy.scalars), secure=False).strategy == name
+        assert allowed(strategy, method, Policy(scalars=tuple(strategy.scalars)), secure=False).strategy == name
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedper"])
@@ -159,6 +159,6 @@ def test_a_policy_that_would_allow_more_adds_nothing_to_what_leaves() -> None:
     method = MethodSettings(width=4, layers=1, catalogue=9)
     for name in STRATEGIES:
         strategy = build_strategy(name, method)
-        enough = Policy(strategies=(name,), scalars=strategy.scalars)
+        enough = Policy(strategies=(name,), scalars=tuple(strategy.scalars))
         wide = Policy(strategies=(*STRATEGIES, "another"), scalars=(*strategy.scalars, "recall"), counts=True)
         assert allowed(strategy, method, wide, secure=False) == allowed(strategy, method, enough, secure=False)

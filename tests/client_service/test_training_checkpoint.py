@@ -47,7 +47,7 @@ def client_of(shard: Shard, strategy: Strategy, method: MethodSettings) -> Local
 
 def received(strategy: Strategy, method: MethodSettings, number: int) -> Parameters:
     """What an aggregator could have made of round `number`."""
-    arrays = initial_parameters(strategy.declaration(method).tensors, number, exact=False)
+    arrays = initial_parameters(strategy.tensors(method), number, exact=False)
     return Parameters(arrays, {name: 0.1 * (number + 1) for name in strategy.scalars if name != "rho"})
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shared.method.declaration import TensorSpec
-from shared.method.exchange import mlp_specification
+from shared.method.exchange import Tensor, mlp_specification
 from shared.method.parameters import digest
 from shared.method.settings import MethodSettings
 from shared.method.start import initial_parameters
@@ -94,4 +93,4 @@ def test_a_single_number_is_not_a_row_of_one() -> None:
 
 
 def test_a_tensor_without_entries_is_drawn_without_complaint() -> None:
-    assert initial_parameters((TensorSpec(name="x", shape=(0,)),), 0, exact=True)["x"].shape == (0,)
+    assert initial_parameters((Tensor("x", (0,)),), 0, exact=True)["x"].shape == (0,)

@@ -27,7 +27,7 @@ WORDS = {"mechanism": "laplace", "clip_norm": "0.5", "round_epsilon": "2", "scal
 
 def test_words_become_settings() -> None:
     found = validated(PrivacySettings, privacy_of(WORDS | {"rho_range": "0,0.01"}))
-    assert (found.mechanism, found.clip_norm, found.rho_range) == ("laplace", 0.5, (0.0, 0.01))
+    assert (found.mechanism, found.clip_norm, found.limits("rho")) == ("laplace", 0.5, (0.0, 0.01))
 
 
 def test_a_run_of_noised_clients_tells_what_each_has_spent(silos: Silos, small: MethodSettings, tmp_path: Path) -> None:

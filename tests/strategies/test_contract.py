@@ -86,12 +86,12 @@ def declaration(strategy: Strategy) -> Declaration:
 
 
 def start(strategy: Strategy) -> dict[str, Float32]:
-    return initial_parameters(declaration(strategy).tensors, 0, exact=False)
+    return initial_parameters(strategy.tensors(METHOD), 0, exact=False)
 
 
 def update(strategy: Strategy, client: str, seed: int, scalars: Scalars) -> Update:
     """What a client would send: random numbers for every declared tensor, and the declared scalars."""
-    arrays = initial_parameters(declaration(strategy).tensors, seed, exact=False)
+    arrays = initial_parameters(strategy.tensors(METHOD), seed, exact=False)
     arrays = {name: value + np.float32(seed) for name, value in arrays.items()}
     return Update(client, arrays, {name: value for name, value in scalars.items() if name in strategy.scalars})
 

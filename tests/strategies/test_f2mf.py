@@ -51,4 +51,4 @@ def test_everybody_gets_the_mean_loss_of_each_group() -> None:
     ]
     state = F2MF.aggregate(State(TABLE), updates)
     assert dict(F2MF.personalise(state, None).scalars) == {"lighter": 2.0, "heavier": 4.0}
-    assert F2MF.scalars == GROUPS
+    assert tuple(F2MF.scalars) == GROUPS

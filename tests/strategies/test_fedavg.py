@@ -40,7 +40,7 @@ def test_the_mean_of_many_float32_is_as_exact_as_float32_can_hold() -> None:
 
 
 def test_both_mlps_and_no_scalar_are_declared() -> None:
-    specification = mlp_specification(MethodSettings())
+    specification = tuple(tensor.spec for tensor in mlp_specification(MethodSettings()))
     declared = FEDAVG.declaration(MethodSettings())
     assert (declared.strategy, declared.tensors, declared.scalars) == ("fedavg", specification, ())
 

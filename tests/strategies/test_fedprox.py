@@ -35,7 +35,10 @@ def test_a_client_trains_with_the_penalty_and_without_a_margin() -> None:
 
 def test_both_mlps_and_no_scalar_are_declared_and_everybody_gets_the_mean() -> None:
     declared = FEDPROX.declaration(MethodSettings())
-    assert (declared.tensors, declared.scalars) == (mlp_specification(MethodSettings()), ())
+    assert (declared.tensors, declared.scalars) == (
+        tuple(tensor.spec for tensor in mlp_specification(MethodSettings())),
+        (),
+    )
     updates = [Update(name, {NAME: np.array([v], dtype=np.float32)}, {}) for name, v in (("a", 1.0), ("b", 4.0))]
     state = FEDPROX.aggregate(State({NAME: np.zeros(1, dtype=np.float32)}), updates)
     assert FEDPROX.personalise(state, updates[0]).arrays[NAME].tolist() == [2.5]

@@ -37,7 +37,12 @@ def update(client: str, *bias: float) -> Update:
 
 def test_both_mlps_and_no_mask_nor_scalar_are_declared() -> None:
     declared = FEDPUB.declaration(METHOD)
-    assert (declared.tensors, declared.scalars, FEDPUB.model) == (mlp_specification(METHOD), (), "masked")
+    expected = tuple(tensor.spec for tensor in mlp_specification(METHOD))
+    assert (declared.tensors, declared.scalars, FEDPUB.model) == (
+        tuple(tensor.spec for tensor in mlp_specification(METHOD)),
+        (),
+        "masked",
+    )
     assert not FEDPUB.shared("mask.pooling.hidden.weight")
 
 

@@ -29,7 +29,7 @@ FAR_APART = [update("a", 0.0, rho=0.1, margin=0.2), update("b", 4.0, rho=0.9, ma
 
 
 def test_both_mlps_and_two_scalars_are_declared() -> None:
-    specification = mlp_specification(MethodSettings())
+    specification = tuple(tensor.spec for tensor in mlp_specification(MethodSettings()))
     declared = lpsfed(MethodSettings()).declaration(MethodSettings())
     assert (declared.strategy, declared.tensors, declared.scalars) == ("lpsfed", specification, ("margin", "rho"))
 

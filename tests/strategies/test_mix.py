@@ -8,7 +8,6 @@ import pytest
 from shared.method.exchanged import Parameters, State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
-from shared.strategies.lpsfed import similarities
 from shared.strategies.strategy import Strategy
 
 METHOD = MethodSettings(width=4, layers=1)
@@ -38,11 +37,14 @@ def test_mixing_at_the_client_gives_what_personalising_at_the_aggregator_gives(s
     sent = updates(strategy)
     before = State({spec.name: np.zeros(spec.shape, np.float32) for spec in strategy.declaration(METHOD).tensors})
     state = strategy.aggregate(before, sent)
-    near = similarities(state.latest, METHOD.similarity_floor)
     for update in sent:
         expected = strategy.personalise(state, update)
-        mean, own = Parameters(state.arrays, state.scalars), Parameters(update.arrays, update.scalars)
-        got = strategy.mix(near[update.client], mean, own)
+        mean, own = (
+            Parameters(state.arrays, strategy.returned_scalars(state)),
+            Parameters(update.arrays, update.scalars),
+        )
+        mixing = strategy.mixing
+        got = mean if mixing is None else mixing.mix(mixing.tell(state.latest, update.client), mean, own)
         assert got.scalars == expected.scalars and set(got.arrays) == set(expected.arrays)
         for name, value in expected.arrays.items():
             np.testing.assert_array_equal(got.arrays[name], value)

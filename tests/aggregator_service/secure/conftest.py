@@ -23,6 +23,7 @@ from shared.protocol.secure.messages import Common, Consent, Consents, Delivery,
 from shared.protocol.secure.state import Begun, Checked, Ready, Sharing
 from shared.protocol.signing.keys import PrivateKey, raw_hex
 from shared.protocol.wire import decode
+from shared.strategies.lpsfed import mixing
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Federation, Running
@@ -88,7 +89,7 @@ class Masking:
         key = self.federation.app.state.coordinator.signing_key
         common = Common(
             aggregator=raw_hex(key.public_key()),
-            start=digest_start(decode(given.content)[1]),
+            start=digest_start(mixing(0.0).without_told(decode(given.content)[1])),
             method=digest_method(run.method),
             seed=run.seed,
             rounds=run.rounds,

@@ -174,7 +174,9 @@ def test_averaging_rho_over_rounds_and_runs_gives_nothing_new(tmp_path: Path) ->
 
 
 def test_another_anchor_another_cutoff_or_another_shard_has_another_rho_and_pays_for_it(tmp_path: Path) -> None:
-    wide = SETTINGS.model_copy(update={"budget": 1e6, "scalar_noise_multiplier": 0.1, "rho_range": (-10.0, 10.0)})
+    wide = SETTINGS.model_copy(
+        update={"budget": 1e6, "scalar_noise_multiplier": 0.1, "scalar_ranges": {"rho": (-10.0, 10.0)}}
+    )
     one = guard(tmp_path, wide)
     one.release(UPDATE, AT)
     one.release(UPDATE, at_round(2, anchor=ANCHOR + 0.001))

@@ -6,7 +6,6 @@ import stat
 from pathlib import Path
 
 import pytest
-from client_service.secure.mixing import mix_received
 
 from client_service.secure.vault import NAME, Vault
 from shared.errors import ProtocolError, SettingsError
@@ -18,6 +17,7 @@ from shared.protocol.secure.messages import Common, Terms
 from shared.protocol.signing.keys import new_key
 from shared.strategies import build_strategy
 from shared.strategies.agreement import secured
+from shared.strategies.lpsfed import mixing
 
 DECLARATION = Declaration(
     strategy="lpsfed", tensors=(TensorSpec(name="w", shape=(2,)),), scalars=("margin", "rho"), secure=True
@@ -64,7 +64,7 @@ def test_another_round_s_secrets_are_of_no_use_and_go_with_the_round(tmp_path: P
 def test_a_rhobar_that_is_none_is_refused(rhobar: dict[str, float]) -> None:
     given = Parameters({}, {"margin": 0.5} | rhobar)
     with pytest.raises(ProtocolError, match="rhobar from 0 to 1"):
-        mix_received(build_strategy("lpsfed", MethodSettings()), given, None)
+        mixing(0.0).split_told(given)
 
 
 def test_only_what_needs_no_single_update_can_be_declared_secure() -> None:
