@@ -146,11 +146,7 @@ class Agent:
         limits, signature = self._silo.settings.limits(), self._signature_seconds
         late = limits.shortcomings(signature=signature, deadline=state.deadline_seconds)
         shut_out = (QUARANTINED,) if state.standing == "quarantined" else ()
-        return (*few_clients(state.joined), *self._unlike_starts(method), *late, *shut_out)
-
-    def _unlike_starts(self, method: MethodSettings) -> tuple[str, ...]:
-        secure, strategy = self._declaration.secure, self._declaration.strategy
-        return warn_of_unlike_starts(build_strategy(strategy, method).mixing) if secure else ()
+        return (*few_clients(state.joined), *warn_of_unlike_starts(self._declaration, method), *late, *shut_out)
 
     def _left_off(self, run: str) -> bool:
         """Was this client stopped in this run, before it had evaluated it?"""

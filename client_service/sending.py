@@ -16,7 +16,9 @@ from client_service.secure.masking import Masking
 from client_service.settings import ClientSettings
 from client_service.training_run import TrainingRun
 from shared.errors import ConflictError, NotFoundError, PrivacyError, RoundClosedError
+from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
 from shared.protocol.privacy import pass_gate
 from shared.protocol.schemas import ReceiptOut, RunOut
 from shared.strategies import build_strategy
@@ -41,9 +43,10 @@ def require_similar(mixing: Mixing | None, least: float) -> None:
         raise PrivacyError(f"{words} (policy.least_similarity), got {mixing.least_share:g}")
 
 
-def warn_of_unlike_starts(mixing: Mixing | None) -> tuple[str, ...]:
+def warn_of_unlike_starts(declaration: Declaration, method: MethodSettings) -> tuple[str, ...]:
     """A warning, where the clients of a secure run go on from different parameters (Eq. 14)."""
-    if mixing is None or mixing.least_share == 1.0:
+    mixing = build_strategy(declaration.strategy, method).mixing
+    if not declaration.secure or mixing is None or mixing.least_share == 1.0:
         return ()
     return (
         "with a similarity_floor below 1 an aggregator that lies about the mean can tell one client's update from"

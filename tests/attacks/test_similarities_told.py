@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from client_service.sending import unlike_starts
+from client_service.sending import warn_of_unlike_starts
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
 from shared.protocol.signing.keys import new_key
@@ -54,7 +54,7 @@ def lying(small: MethodSettings, names: frozenset[str], floor: float) -> Liar:
     ("floor", "policy", "words"),
     [
         (1.0, {}, "a rhobar from 1 to 1"),
-        (0.0, {"least_similarity": 1.0}, "similarity_floor of at least 1 (policy.least_similarity), got 0"),
+        (0.0, {"least_similarity": 1.0}, "at least 1 of the mean (policy.least_similarity), got 0"),
         (0.0, {}, None),
     ],
 )
@@ -95,4 +95,4 @@ def test_a_silo_whose_run_leaves_this_open_is_warned(
 ) -> None:
     method = small.model_copy(update={"similarity_floor": floor})
     declaration = build_strategy("lpsfed", method).declaration(method).model_copy(update={"secure": secure})
-    assert any("policy.least_similarity" in one for one in unlike_starts(declaration, method)) == warned
+    assert any("policy.least_similarity" in one for one in warn_of_unlike_starts(declaration, method)) == warned

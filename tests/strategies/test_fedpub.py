@@ -39,7 +39,7 @@ def test_both_mlps_and_no_mask_nor_scalar_are_declared() -> None:
     declared = FEDPUB.declaration(METHOD)
     expected = tuple(tensor.spec for tensor in mlp_specification(METHOD))
     assert (declared.tensors, declared.scalars, FEDPUB.model) == (
-        tuple(tensor.spec for tensor in mlp_specification(METHOD)),
+        expected,
         (),
         "masked",
     )
