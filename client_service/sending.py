@@ -130,7 +130,8 @@ class Sending:
         if self._masking is None:
             return given
         mixing = self._mixing(training_run)
-        self._masking.remember_start(training_run.place.run, number + 1, mixing.without_told(given) if mixing else given)
+        mean = given if mixing is None else mixing.without_told(given)
+        self._masking.remember_start(training_run.place.run, number + 1, mean)
         if number == 0:
             return given
         if mixing is None:

@@ -28,7 +28,7 @@ class Archive:
     def probe(self) -> None:
         """Give the disk what an update gives it: a file of that size, and a transaction. UnavailableError where it
         refuses either; else what it refused before is forgotten."""
-        self.blobs.probe(4 * sum(math.prod(spec.shape) for spec in self.declaration.tensors))
+        self.blobs.probe(4 * sum(math.prod(spec.shape) for spec in self.declaration.uploaded))
         self.database.probe()
         self.database.disk.refusal = None
 
