@@ -8,7 +8,7 @@ const WHOLE = Array.from({ length: 9 }, (_, power) => [1, 2, 5].map((digit) => d
 const plots = new Map(); // element -> its chart
 
 const sizes = new ResizeObserver((entries) => {
-  for (const { target, contentRect } of entries) plots.get(target)?.setSize({ width: contentRect.width, height: HEIGHT });
+  for (const { target } of entries) plots.get(target)?.setSize({ width: target.clientWidth, height: HEIGHT });
 });
 
 function drawCharts() {
@@ -29,7 +29,7 @@ function drawChart(element) {
     height: HEIGHT,
     scales: { x: { time: false, range: xRange }, y: { range: (_, low, high) => yRange(chart.bounds, low, high) } },
     axes: [axis(chart.x, true, { size: 30 }), axis(chart.y, !chart.digits, { size: widest })],
-    series: [{ label: chart.x, value: (_, number) => number ?? "–" }, ...chart.lines.map((name, place) => line(name, place, chart.digits))],
+    series: [place(chart.x), ...chart.lines.map((name, order) => line(name, order, chart.digits))],
     hooks: { draw: chart.mark ? [(plot) => drawMark(plot, ...chart.mark)] : [] },
   };
   plots.set(element, new uPlot(options, chart.columns, element));
@@ -56,25 +56,30 @@ function shortest(_, numbers) {
 
 function axis(label, whole, more) {
   const looks = { stroke: colour("muted"), grid: { stroke: colour("rule"), width: 1 }, ticks: { show: false } };
-  return { ...looks, label, values: shortest, font: FONT, labelFont: FONT, labelSize: 20, ...(whole && { incrs: WHOLE }), ...more };
+  const text = { label, values: shortest, font: FONT, labelFont: FONT, labelSize: 20 };
+  return { ...looks, ...text, ...(whole && { incrs: WHOLE }), ...more };
 }
 
-function line(label, place, digits) {
-  const tone = place % DASHES.length;
+function place(label) {
+  return { label, value: (_, number) => number ?? "–" };
+}
+
+function line(label, order, digits) {
+  const tone = order % DASHES.length;
   const value = (_, number) => number?.toFixed(digits) ?? "–";
   return { label, stroke: colour(`line-${tone}`), dash: DASHES[tone], width: 2, spanGaps: true, value };
 }
 
 function drawMark({ ctx, bbox, valToPos }, x, words) {
-  const place = valToPos(x, "x", true);
+  const left = valToPos(x, "x", true);
   ctx.save();
   ctx.strokeStyle = ctx.fillStyle = colour("muted");
   ctx.setLineDash([4, 6]);
-  ctx.stroke(new Path2D(`M${place} ${bbox.top}v${bbox.height}`));
+  ctx.stroke(new Path2D(`M${left} ${bbox.top}v${bbox.height}`));
   ctx.font = FONT.replace("12", 12 * devicePixelRatio);
-  ctx.textAlign = place > bbox.left + bbox.width / 2 ? "right" : "left";
+  ctx.textAlign = left > bbox.left + bbox.width / 2 ? "right" : "left";
   ctx.textBaseline = "top";
-  ctx.fillText(` ${words} `, place, bbox.top);
+  ctx.fillText(` ${words} `, left, bbox.top);
   ctx.restore();
 }
 

@@ -1,5 +1,5 @@
-// Starts Swagger UI on this service's OpenAPI document. FastAPI's own page does so by a script inside the page, which the
-// Content-Security-Policy refuses.
+// Starts Swagger UI on this service's OpenAPI document. FastAPI's own page does so by a script inside the page, which
+// the Content-Security-Policy refuses.
 "use strict";
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
