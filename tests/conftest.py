@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from client_service.shard import write_shard
 from shared.method.settings import MethodSettings
 from simulation.experiment import Experiment
+from tests.support.clock import LeapingClock
 from tests.support.federation import Federation, run_client, run_federation
 from tests.support.questions import Question, wait_until
 from tests.support.small import SMALL, small_aggregator, small_client
@@ -25,19 +25,6 @@ Silos = Callable[..., tuple[Path, ...]]
 Opened = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
 Federate = Callable[..., AbstractAsyncContextManager[Federation]]
 Until = Callable[[Question], Awaitable[None]]
-
-
-class LeapingClock:
-    """The aggregator's clock. A deadline passes when a test says so, not when the machine is busy."""
-
-    def __init__(self) -> None:
-        self.ahead = 0.0
-
-    def __call__(self) -> float:
-        return time.time() + self.ahead
-
-    def pass_the_deadline(self) -> None:
-        self.ahead += 7200.0
 
 
 @pytest.fixture

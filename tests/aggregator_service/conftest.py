@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
-import socket
-import subprocess
-import sys
-import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import anyio
 import httpx
 import numpy as np
 import pytest
@@ -25,55 +18,24 @@ from fastapi import FastAPI
 from safetensors.numpy import load
 
 from aggregator_service.app import create_app
-from aggregator_service.settings import AggregatorSettings, aggregator_settings
+from aggregator_service.settings import AggregatorSettings
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
 from shared.method.parameters import Float32
-from shared.method.settings import AnchorSettings, MethodSettings
-from shared.protocol.heads import dressed
+from shared.method.settings import MethodSettings
 from shared.protocol.signing.enrolment import public_file
 from shared.protocol.signing.keys import PrivateKey, new_key, public_pem
-from shared.protocol.signing.messages import NONCE_BYTES, Signatory, Target, sign
 from shared.protocol.wire import MEDIA_TYPE, encode
+from tests.support.federation import run_app
+from tests.support.process import AggregatorProcess
+from tests.support.signing import Signing
+from tests.support.small import BEARER, SMALL, small_aggregator
 
-TOKEN = "operator-token-of-the-tests"
 # gamma = 1: M may be anything from 0 to pi.
-METHOD = MethodSettings(
-    width=4, layers=1, cutoff=12, margin_strength=1.0, anchor=AnchorSettings(users=40, items=30, edges=200)
-)
+METHOD = SMALL.model_copy(update={"margin_strength": 1.0})
 
 
 KEYS: defaultdict[str, PrivateKey] = defaultdict(new_key)  # of the same name the same one, after a restart too
-
-
-@dataclass(frozen=True)
-class Signing(httpx.Auth):
-    """Signs each request as it leaves. `late`: by so many seconds; `nonce`: this one; `body`: of this one instead."""
-
-    name: str
-    key: PrivateKey
-    late: int = 0
-    nonce: str | None = None
-    body: bytes | None = None
-
-    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        signed = self.headers(request)
-        unsigned = [(name, value) for name, value in request.headers.multi_items() if name not in signed]
-        request.headers = httpx.Headers([*dressed(unsigned), *signed.items()])
-        yield request
-
-    def headers(self, request: httpx.Request) -> dict[str, str]:
-        target, created = Target.of(request.method, request.url.raw_path), int(time.time()) - self.late
-        nonce = self.nonce or secrets.token_hex(NONCE_BYTES)
-        body = self._body_of(request) if self.body is None else self.body
-        return sign(target, body, Signatory(self.name, self.key), created=created, nonce=nonce)
-
-    @staticmethod
-    def _body_of(request: httpx.Request) -> bytes:
-        try:
-            return request.content
-        except httpx.RequestNotRead:  # it is not known before it is sent
-            return b""
 
 
 @dataclass(frozen=True)
@@ -157,7 +119,7 @@ class Federation:
         return clients
 
     async def operate(self, method: str, path: str, **options: Any) -> httpx.Response:
-        return await self.http.request(method, path, headers={"Authorization": f"Bearer {TOKEN}"}, **options)
+        return await self.http.request(method, path, headers=BEARER, **options)
 
     async def start_run(self, **request: Any) -> httpx.Response:
         return await self.operate("POST", "/v1/runs", json={"method": METHOD.model_dump(mode="json")} | request)
@@ -188,15 +150,10 @@ def running(tmp_path: Path, clock: Any) -> Running:
 
     @asynccontextmanager
     async def run(**overrides: Any) -> AsyncIterator[Federation]:
-        defaults = {"state_directory": tmp_path / "state", "operator_token": TOKEN, "method": METHOD}
-        defaults |= {"longest_body_seconds": 2.0}  # a run's deadline may not be shorter
-        settings = aggregator_settings(**(defaults | overrides))
+        limits = {"method": METHOD, "longest_body_seconds": 2.0}  # a run's deadline may not be shorter
+        settings = small_aggregator(tmp_path / "state", **(limits | overrides))
         app = create_app(settings, clock=clock)
-        transport = httpx.ASGITransport(app)
-        async with (
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=transport, base_url="http://aggregator") as http,
-        ):
+        async with run_app(app, "http://aggregator") as http:
             yield Federation(app, http, settings, clock)
 
     return run
@@ -207,67 +164,27 @@ def tensors() -> Callable[[bytes], dict[str, Float32]]:
     return load
 
 
-@dataclass
-class Served:
-    """The service as a process of its own, which can be killed and started again in the same state directory."""
-
-    state: Path
-    method: MethodSettings
-    process: subprocess.Popen[bytes] | None = None
-    port: int = 0
-
-    @property
-    def settings(self) -> AggregatorSettings:
-        return aggregator_settings(state_directory=self.state, operator_token=TOKEN, method=self.method)
+class Served(AggregatorProcess):
+    """The service as a process of its own, asked by clients that only know numpy."""
 
     @asynccontextmanager
     async def started(self) -> AsyncIterator[Federation]:
         """It listens and is ready; it is killed when the context ends, as a crash would end it."""
-        self.start()
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", trust_env=False, timeout=30) as http:
-            try:
-                await self._ready(http)
-                yield Federation(FastAPI(), http, self.settings, None)
-            finally:
-                self.kill()
-
-    def start(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        told = {"STATE_DIRECTORY": self.state, "OPERATOR_TOKEN": TOKEN, "PORT": self.port}
-        environment = {f"LPSFED_AGGREGATOR_{name}": str(value) for name, value in told.items()}
-        environment["LPSFED_AGGREGATOR_METHOD"] = self.method.model_dump_json()
-        command, nowhere = [sys.executable, "-m", "aggregator_service"], subprocess.DEVNULL
-        self.process = subprocess.Popen(command, env=os.environ | environment, stdin=nowhere, stdout=nowhere)
-
-    def kill(self) -> None:
-        """SIGKILL: nothing of the process runs any more."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
-
-    async def _ready(self, http: httpx.AsyncClient) -> None:
-        with anyio.fail_after(180):  # a bound alone: where much else runs a start takes long
-            while True:
-                assert self.process is not None and self.process.poll() is None, "the service has ended"
-                try:
-                    if (await http.get("/health/ready")).status_code == 200:
-                        return
-                except httpx.TransportError:
-                    pass  # it does not listen yet
-                await anyio.sleep(0.05)
+        settings = small_aggregator(self.state, **self.settings)
+        with self.running():
+            async with httpx.AsyncClient(base_url=self.url, trust_env=False, timeout=30) as http:
+                yield Federation(FastAPI(), http, settings, None)
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Callable[..., Served]]:
     """`served()`: the service as a process, not yet started; nothing of it is left after the test."""
-    made: list[Served] = []
+    services: list[Served] = []
 
-    def make(method: MethodSettings = METHOD) -> Served:
-        made.append(Served(tmp_path / "state", method))
-        return made[-1]
+    def build(method: MethodSettings = METHOD) -> Served:
+        services.append(Served(tmp_path / "state", {"method": method}))
+        return services[-1]
 
-    yield make
-    for one in made:
-        one.kill()
+    yield build
+    for service in services:
+        service.kill()

@@ -6,12 +6,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import tempfile
-import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,27 +25,19 @@ from hypothesis.stateful import (
 from safetensors.numpy import load
 
 from aggregator_service.app import create_app
-from aggregator_service.settings import aggregator_settings
 from shared.errors import ConflictError, NotFoundError, RoundClosedError
 from shared.protocol.schemas import RoundOut, RunHistoryOut
-from tests.aggregator_service.conftest import METHOD, TOKEN, Federation
+from tests.aggregator_service.conftest import METHOD, Federation
 from tests.aggregator_service.model import DEADLINE_SECONDS, NAMES, Model
+from tests.support.clock import LeapingClock
+from tests.support.federation import run_app
+from tests.support.small import small_aggregator
 
 FEW, MANY, STEPS = 6, 60, 25
 SETTLED_SECONDS = 20.0
 CLIENTS = st.sampled_from(NAMES)
 RHOS = st.sampled_from((None, 0.0, 0.25, 0.25, 1.0))
 CODES = {NotFoundError: (404, "not-found"), ConflictError: (409, "conflict"), RoundClosedError: (409, "round-closed")}
-
-
-class Clock:
-    """The wall's, which a test moves."""
-
-    def __init__(self) -> None:
-        self.ahead = 0.0
-
-    def __call__(self) -> float:
-        return time.time() + self.ahead
 
 
 class Aggregator(RuleBasedStateMachine):
@@ -57,7 +47,7 @@ class Aggregator(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder, self.clock, self.runner = tempfile.TemporaryDirectory(), Clock(), asyncio.Runner()
+        self.folder, self.clock, self.runner = tempfile.TemporaryDirectory(), LeapingClock(), asyncio.Runner()
         self.values: dict[str, float] = {}  # of each client's last accepted update
         self.mean = 0.0
         self.closed: dict[int, tuple[RoundOut, dict[str, float]]] = {}
@@ -70,13 +60,9 @@ class Aggregator(RuleBasedStateMachine):
 
     async def _open(self) -> None:
         state = Path(self.folder.name) / "state"
-        chosen = aggregator_settings(
-            state_directory=state, operator_token=TOKEN, method=METHOD, retention_rounds=1, quarantine_refusals=0
-        )
+        chosen = small_aggregator(state, method=METHOD, retention_rounds=1, quarantine_refusals=0)
         self.stack, self.app = AsyncExitStack(), create_app(chosen, clock=self.clock)
-        http = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://aggregator")
-        await self.stack.enter_async_context(self.app.router.lifespan_context(self.app))
-        await self.stack.enter_async_context(http)
+        http = await self.stack.enter_async_context(run_app(self.app, "http://aggregator"))
         self.federation = Federation(self.app, http, chosen, self.clock)
         self.clients = {name: self.federation.client(name) for name in NAMES}
 

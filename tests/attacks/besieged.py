@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import re
-import secrets
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from aggregator_service.settings import aggregator_settings
-from shared.method.declaration import Declaration
-from shared.method.settings import AnchorSettings, MethodSettings
-from shared.protocol.heads import CONSTANT
+from shared.method.settings import MethodSettings
 from shared.protocol.signing.enrolment import public_file
 from shared.protocol.signing.keys import PrivateKey, new_key, public_pem
-from shared.protocol.signing.messages import NONCE_BYTES, Signatory, Target, sign
 from shared.protocol.wire import MEDIA_TYPE
+from tests.support.process import AggregatorProcess
+from tests.support.signing import Signing
+from tests.support.small import BEARER, SMALL, small_aggregator
 
-HOST, TOKEN = "127.0.0.1", "0123456789-token-of-the-attacks"
 MOST_MEBIBYTES = 100.0  # above the idle size, whatever is done to it
-METHOD = MethodSettings(width=4, layers=1, cutoff=12, anchor=AnchorSettings(users=40, items=30, edges=200))
-LONGEST_SECONDS = 60.0  # a bound alone
 # The service with a clock that a file moves: it holds so many seconds.
 PROGRAM = """
 import pathlib, sys, time
@@ -40,96 +28,41 @@ sys.exit(main())
 """
 
 
-@dataclass(frozen=True)
-class Signing(httpx.Auth):
-    """Signs each request as its client would, by a clock that is so many seconds ahead. `body`: of this one."""
-
-    name: str
-    key: PrivateKey
-    ahead: float = 0.0
-    body: bytes | None = None
-
-    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        body = request.read() if self.body is None else self.body
-        request.headers.update(self.headers(request.method, request.url.raw_path, body))
-        yield request
-
-    def headers(self, method: str, raw: bytes, body: bytes) -> dict[str, str]:
-        created, nonce = int(time.time() + self.ahead), secrets.token_hex(NONCE_BYTES)
-        signed = sign(Target.of(method, raw), body, Signatory(self.name, self.key), created=created, nonce=nonce)
-        return CONSTANT | signed
-
-
-@dataclass
-class Besieged:
+class Besieged(AggregatorProcess):
     """`told`: settings that differ from the defaults, by name; `tree`: the folder of another version's code."""
 
-    folder: Path
-    told: dict[str, Any] = field(default_factory=dict)
-    method: MethodSettings = METHOD
-    keys: dict[str, PrivateKey] = field(default_factory=dict)
-    tree: Path | None = None
-    port: int = 0
-    process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def url(self) -> str:
-        return f"http://{HOST}:{self.port}"
-
-    @property
-    def declaration(self) -> Declaration:
-        known = {name: value for name, value in self.told.items() if name in ("strategy", "secure")}
-        settings = aggregator_settings(state_directory=self.folder, operator_token=TOKEN, method=self.method, **known)
-        return settings.declaration()
+    def __init__(
+        self,
+        folder: Path,
+        told: dict[str, Any] | None = None,
+        *,
+        method: MethodSettings = SMALL,
+        tree: Path | None = None,
+    ) -> None:
+        changes = {"method": method, **(told or {})}
+        super().__init__(folder / "state", changes, ("-c", PROGRAM, str(folder / "clock")), tree)
+        known = {name: value for name, value in changes.items() if name in ("strategy", "secure", "method")}
+        self.declaration = small_aggregator(self.state, **known).declaration()
+        self.folder, self.method, self.keys = folder, method, dict[str, PrivateKey]()
 
     @contextmanager
     def running(self) -> Iterator[Besieged]:
         """It listens and is ready; it is killed when the context ends. Entering it again is a restart."""
-        self._start()
-        try:
-            self._ready()
+        self.state.mkdir(parents=True, exist_ok=True)
+        if not (self.folder / "clock").exists():
+            self.set_clock(0.0)
+        with super().running():
             yield self
-        finally:
-            assert self.process is not None
-            self.process.kill()
-            self.process.wait()
 
     def set_clock(self, ahead: float) -> None:
         """Move its clock, not the callers'."""
         (self.folder / "clock").write_text(f"{ahead}")
 
-    def _start(self) -> None:
-        with socket.create_server((HOST, 0)) as free:
-            self.port = free.getsockname()[1]
-        (self.folder / "state").mkdir(parents=True, exist_ok=True)
-        if not (self.folder / "clock").exists():
-            self.set_clock(0.0)
-        told = {"state_directory": self.folder / "state", "operator_token": TOKEN, "port": self.port}
-        told |= {"method": self.method.model_dump_json()} | self.told
-        environment = {f"LPSFED_AGGREGATOR_{name.upper()}": str(value) for name, value in told.items()}
-        if self.tree is not None:
-            environment["PYTHONPATH"] = str(self.tree)
-        command = [sys.executable, "-c", PROGRAM, str(self.folder / "clock")]
-        nowhere = subprocess.DEVNULL
-        given = os.environ | environment
-        self.process = subprocess.Popen(command, env=given, cwd=self.tree, stdout=nowhere, stderr=nowhere)
-
-    def _ready(self) -> None:
-        until = time.monotonic() + LONGEST_SECONDS
-        while True:
-            assert self.process is not None and self.process.poll() is None, "the service has ended"
-            assert time.monotonic() < until, "the service is not ready"
-            try:
-                if httpx.get(f"{self.url}/health/ready").is_success:
-                    return
-            except httpx.TransportError:
-                time.sleep(0.05)  # it does not listen yet
-
     def signing(self, name: str, **how: Any) -> Signing:
         """A registered client."""
         if name not in self.keys:
             self.keys[name] = new_key()
-            file = public_file(name, self.folder / "state" / "keys")
+            file = public_file(name, self.state / "keys")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(public_pem(self.keys[name].public_key()))
         return Signing(name, self.keys[name], **how)
@@ -142,7 +75,7 @@ class Besieged:
 
     def start_run(self, **request: Any) -> httpx.Response:
         content = {"method": self.method.model_dump(mode="json")} | request
-        return httpx.post(f"{self.url}/v1/runs", json=content, headers={"Authorization": f"Bearer {TOKEN}"})
+        return httpx.post(f"{self.url}/v1/runs", json=content, headers=BEARER)
 
     def put(self, name: str, call: str, body: bytes, *, number: int = 1, kind: str = "application/json") -> Any:
         path = f"/v1/runs/run-1/rounds/{number}/clients/{name}/{call}"
@@ -162,24 +95,10 @@ class Besieged:
         return httpx.get(f"{self.url}/v1/runs/current", params={"wait": "0"}, auth=who, timeout=10.0)
 
     @property
-    def resident(self) -> float:
-        """MiB that it holds now."""
-        return self._status("VmRSS")
-
-    @property
     def peak(self) -> float:
         """The most MiB that it has held since `forget_peak`."""
-        return self._status("VmHWM")
+        return self.gauge.peak()
 
     def forget_peak(self) -> float:
         """Begin to look for a peak anew -> what it holds now."""
-        assert self.process is not None
-        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
-        return self.resident
-
-    def _status(self, field: str) -> float:
-        assert self.process is not None
-        text = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
-        found = re.search(rf"^{field}:\s+(\d+) kB$", text, re.MULTILINE)
-        assert found is not None
-        return int(found[1]) / 1024
+        return self.gauge.forget_peak()

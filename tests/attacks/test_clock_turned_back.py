@@ -21,7 +21,7 @@ ASKED = "/v1/runs/current"
 
 def recorded(besieged: Besieged, *, ahead: float = 0.0) -> dict[str, str]:
     """The headers of a request of ada's, signed by a clock that is so far ahead, which has just been answered."""
-    headers = besieged.signing("ada", ahead=ahead).headers("GET", ASKED.encode(), b"")
+    headers = besieged.signing("ada", late=-ahead).headers("GET", ASKED.encode(), b"")
     assert httpx.get(f"{besieged.url}{ASKED}", headers=headers).is_success
     return headers
 
@@ -43,7 +43,7 @@ def test_what_was_forgotten_is_not_believed_again_once_the_clock_is_back(tmp_pat
         besieged.set_clock(0.0)
         if not restarted:
             assert again(besieged, headers) == (401, "clock")
-            assert besieged.is_answered("bob", ahead=LATER)
+            assert besieged.is_answered("bob", late=-LATER)
     with besieged.running():
         assert again(besieged, headers) == (401, "clock")
-        assert besieged.is_answered("bob", ahead=LATER)
+        assert besieged.is_answered("bob", late=-LATER)

@@ -13,7 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.attacks.besieged import HOST, MOST_MEBIBYTES, TOKEN, Besieged
+from tests.attacks.besieged import MOST_MEBIBYTES, Besieged
+from tests.support.serving import HOST
+from tests.support.small import BEARER
 
 MANY = 700
 HALVES = {
@@ -33,7 +35,6 @@ def test_a_client_the_operator_and_a_health_check_are_answered_meanwhile(tmp_pat
             line.sendall(HALVES[half])
             if number % 100 == 99:
                 assert besieged.is_answered("ada")
-        headers = {"Authorization": f"Bearer {TOKEN}"}
-        assert httpx.get(f"{besieged.url}/v1/runs", headers=headers).is_success
+        assert httpx.get(f"{besieged.url}/v1/runs", headers=BEARER).is_success
         assert httpx.get(f"{besieged.url}/health/ready").is_success
         assert besieged.peak - idle < MOST_MEBIBYTES

@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from aggregator_service.http.signed import MOST_AT_ONCE
-from tests.attacks.besieged import HOST, MOST_MEBIBYTES, Besieged
+from tests.attacks.besieged import MOST_MEBIBYTES, Besieged
+from tests.support.serving import HOST
 
 MANY = 80  # sent while the first of them still wait
 WAITING = "/v1/runs/current?wait=30&after={after}"

@@ -14,6 +14,7 @@ import pytest
 from shared.protocol.schemas import RunHistoryOut
 from tests.faults.federation import LONGEST_SECONDS, Disturbed, Ending, read
 from tests.faults.proxy import Fault
+from tests.support.clock import LeapingClock
 
 if TYPE_CHECKING:
     from conftest import Federation, LeapingClock

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from shared.errors import FederationError
-from simulation.cli import app
+from simulation.cli import app, main
 from simulation.generator import generate_dataset
 
 SMALL = ("--set", "width=8", "--set", "cutoff=16", "--set", "batch_size=256")
@@ -22,14 +23,6 @@ FIGURES = "strategy seed rounds edges_kept client_mean user_mean clients floors 
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-
-
-def failing(*arguments: str) -> tuple[int, str]:
-    """Exit code and stderr of the command as a process."""
-    done = subprocess.run(
-        [sys.executable, "-m", "simulation.cli", *arguments], capture_output=True, text=True, timeout=60
-    )
-    return done.returncode, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -116,13 +109,28 @@ def test_the_doctor_names_what_is_wrong(shards: Path, tmp_path: Path, free_tcp_p
     ],
 )
 def test_a_mistake_is_one_line_that_names_it(
-    arguments: tuple[str, ...], code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: tuple[str, ...],
+    code: int,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    returned, said = failing(*arguments)
-    assert returned == code and "Traceback" not in said
+    monkeypatch.setattr(sys, "argv", ["lpsfed", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err
+    assert ended.value.code == code and "Traceback" not in said
     assert words in " ".join(said.split()) and "error:" in said
+
+
+def test_so_it_is_in_a_process_of_its_own(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "simulation.cli", "simulate", "no-such-file"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr.count("error:"), "Traceback" in done.stderr) == (1, 1, False)
+    assert "no-such-file" in done.stderr
 
 
 @pytest.mark.parametrize(

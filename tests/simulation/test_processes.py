@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 
 import anyio.to_thread
 import pytest
@@ -89,6 +90,7 @@ async def in_one_process(described: Experiment) -> Outcome:
 @pytest.mark.anyio
 async def test_a_service_that_cannot_start_is_named_and_the_others_end(experiment: Described) -> None:
     described = experiment("broken")
+    described = replace(described, shards=described.shards[:1])
     (described.shards[0] / "interactions.parquet").unlink()
     places = addresses(described)
     with processes(described, places) as children:

@@ -25,6 +25,6 @@ def small_aggregator(folder: Path, **changes: Any) -> AggregatorSettings:
 
 def small_client(shard: Path, folder: Path, **changes: Any) -> ClientSettings:
     """The client of a shard, named for the shard's folder; its state lies in a folder of that name in `folder`."""
-    place = {"name": shard.name, "shard": shard, "state_directory": folder / shard.name}
+    place: dict[str, Any] = {"name": shard.name, "shard": shard, "state_directory": folder / shard.name}
     limits = {"aggregator_url": AGGREGATOR, "method": SMALL, "device": "cpu", "wait_seconds": 5.0}
     return client_settings(**(place | limits | changes))

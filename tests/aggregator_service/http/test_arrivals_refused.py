@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from starlette.types import Message, Scope
 
-from shared.protocol.heads import CONSTANT
 from shared.protocol.wire import MEDIA_TYPE
 
 if TYPE_CHECKING:
@@ -156,8 +155,8 @@ async def sent_raw(federation: Federation, client: FakeClient, messages: list[Me
     """An update as a server would hand it to the app, message by message; what the app answers."""
     path = "/v1/runs/run-1/rounds/1/clients/north/update"
     body = b"".join(message.get("body", b"") for message in messages)
-    signed = client.auth.headers(client.http.build_request("PUT", path, content=body))
-    headers = signed | {"Content-Type": MEDIA_TYPE, "Transfer-Encoding": "chunked", "Host": "aggregator", **CONSTANT}
+    signed = client.auth.headers("PUT", path.encode(), body)
+    headers = signed | {"Content-Type": MEDIA_TYPE, "Transfer-Encoding": "chunked", "Host": "aggregator"}
     scope: Scope = {
         "type": "http",
         "method": "PUT",

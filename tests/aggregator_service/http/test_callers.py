@@ -12,15 +12,14 @@ from fastapi import Depends
 from aggregator_service.http.callers import operator_at_browser
 from aggregator_service.settings import aggregator_settings
 from shared.errors import AuthenticationError, SettingsError
-from shared.protocol.heads import CONSTANT
 from shared.web.credentials import operator_secret
 from shared.web.pace import Buckets
+from tests.support.small import BEARER, TOKEN
 
 if TYPE_CHECKING:
     from conftest import Federation, Running
 
 pytestmark = pytest.mark.anyio
-TOKEN = "operator-token-of-the-tests"
 LOOKING = ("/v1/runs", "/v1/arrivals", "/v1/declaration")
 
 
@@ -93,8 +92,7 @@ async def test_a_client_is_known_by_its_signature_alone(running: Running) -> Non
 async def test_whoever_signs_is_a_client_even_with_the_operator_s_token_beside_it(running: Running) -> None:
     async with running() as federation:
         (north,) = await federation.joined("north")
-        request = federation.http.build_request("GET", "http://aggregator/v1/runs")
-        headers = {"Authorization": f"Bearer {TOKEN}", **CONSTANT} | north.auth.headers(request)
+        headers = BEARER | north.auth.headers("GET", b"/v1/runs")
         answer = await federation.http.get("/v1/runs", headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (400, "request-head")
         assert "authorization" in answer.json()["detail"] and TOKEN not in answer.text

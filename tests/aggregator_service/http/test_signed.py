@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from shared.protocol.heads import CONSTANT
 from shared.protocol.signing.enrolment import public_file
 from shared.protocol.signing.keys import new_key, public_pem
 from shared.protocol.wire import MEDIA_TYPE
@@ -37,7 +36,7 @@ def require(answer: httpx.Response, code: str, status: int = 401) -> str:
 
 def signed(client: FakeClient, method: str, path: str, body: bytes = b"") -> dict[str, str]:
     """The headers of such a request, to be sent with whatever other one."""
-    return CONSTANT | client.auth.headers(client.http.build_request(method, path, content=body))
+    return client.auth.headers(method, path.encode(), body)
 
 
 async def ask(client: FakeClient, **auth: Any) -> httpx.Response:

@@ -12,21 +12,20 @@ from fastapi import Depends, FastAPI
 
 from aggregator_service.app import create_app
 from aggregator_service.http.undeclared import nothing_undeclared
-from aggregator_service.settings import aggregator_settings
 from shared.protocol.wire import MEDIA_TYPE
 from shared.web import problems
+from tests.support.small import BEARER, small_aggregator
 
 if TYPE_CHECKING:
     from conftest import Federation, Running
 
 pytestmark = pytest.mark.anyio
-TOKEN = "operator-token-of-the-tests"
 PLACES = {"{run}": "run-1", "{number}": "1", "{client}": "north"}
 
 
 def operations() -> dict[tuple[str, str], dict[str, Any]]:
     """Everything of /v1 that the app documents, by method and path template."""
-    app = create_app(aggregator_settings(state_directory=Path("unused"), operator_token=TOKEN))
+    app = create_app(small_aggregator(Path("unused")))
     paths: dict[str, dict[str, dict[str, Any]]] = app.openapi()["paths"]
     return {
         (method.upper(), path): what
@@ -52,7 +51,7 @@ async def asked(federation: Federation, route: tuple[str, str], query: str = "",
         path = path.replace(part, value)
     north = federation.client("north")
     if "operator" in ROUTES[route]["tags"]:
-        options |= {"headers": {"Authorization": f"Bearer {TOKEN}"}}
+        options |= {"headers": BEARER}
     else:
         options |= {"auth": north.auth}
     if method == "PUT":

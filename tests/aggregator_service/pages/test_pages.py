@@ -14,11 +14,11 @@ from aggregator_service.pages.arrived import SHOWN, window
 from aggregator_service.pages.rounds import SHOWN_CLIENTS, SHOWN_LINES, SHOWN_ROUNDS, clients, curves, rounds
 from aggregator_service.pages.standing import NAMED, names, standing
 from shared.protocol.schemas import ParticipantOut, Phase, RoundOut, RunHistoryOut, RunIn
+from tests.support.small import TOKEN
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Federation, Running, Until
 
-TOKEN = "operator-token-of-the-tests"
 SCALARS = {"rho": 0.1, "margin": 0.2}
 
 

@@ -15,7 +15,6 @@ from aggregator_service.aggregation import computation
 from aggregator_service.rounds import run_document
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
-from shared.protocol.heads import CONSTANT
 
 if TYPE_CHECKING:
     from conftest import Federation, Running
@@ -172,8 +171,7 @@ async def test_retention_keeps_the_last_rounds_and_every_clients_last_update(run
 async def test_of_the_operator_s_token_and_of_signatures_nothing_is_stored(running: Running) -> None:
     async with running() as federation:
         await federation.joined("north")
-        request = federation.http.build_request("GET", "http://aggregator/v1/runs/current")
-        headers = CONSTANT | federation.client("north").auth.headers(request)
+        headers = federation.client("north").auth.headers("GET", b"/v1/runs/current")
         assert (await federation.http.get("/v1/runs/current", headers=headers)).status_code == 200
     files = list(federation.settings.state_directory.glob("*.sqlite*"))
     assert {"aggregator.sqlite", "nonces.sqlite"} <= {file.name for file in files}

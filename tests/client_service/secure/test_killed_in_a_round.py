@@ -21,9 +21,10 @@ from fastapi import FastAPI
 from aggregator_service.app import create_app
 from client_service.secure.vault import NAME
 from simulation.experiment import Experiment
+from tests.support.clock import LeapingClock
 
 if TYPE_CHECKING:
-    from conftest import LeapingClock, Opened, Silos, Until
+    from conftest import Opened, Silos, Until
 
 pytestmark = pytest.mark.anyio
 URL = "http://127.0.0.1"
