@@ -69,7 +69,16 @@ def imported(path: Path) -> Iterator[str]:
             yield node.module or ""
         elif isinstance(node, ast.Call) and called(node) in ("importlib.import_module", "import_module", "__import__"):
             name = node.args[0] if node.args else None
-            yield name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else COMPUTED
+            yield module_name(name)
+
+
+def module_name(name: ast.expr | None) -> str:
+    """Of a module handed to importlib: a literal, or the literal package before a name in it, f"package.{name}"."""
+    if isinstance(name, ast.JoinedStr) and len(name.values) == 2:
+        name = name.values[0]
+    if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value:
+        return name.value.removesuffix(".")
+    return COMPUTED
 
 
 def called(node: ast.Call) -> str:

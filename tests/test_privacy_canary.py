@@ -301,7 +301,7 @@ async def test_a_planted_leak_is_stopped_at_the_gate(
 
     def leaking(part: TrainingRun, *args: Any) -> tuple[Parameters, float]:
         update, seconds = fit(part, *args)
-        embedding = part._training.model.embedding.detach().numpy()
+        embedding = part._training.model.encoder.embedding.detach().numpy()
         arrays, scalars = dict(update.arrays), dict(update.scalars)
         if form == "tensor":
             arrays["embedding"] = embedding

@@ -33,7 +33,7 @@ def planted(user: str, weight: float) -> Mode:
         if row is None:
             return made
         bias = made.arrays[HIDING_PLACE]
-        embedding = training.model.get_parameter("embedding")[row].detach().numpy()[: len(bias)]
+        embedding = training.model.encoder.embedding[row].detach().numpy()[: len(bias)]
         hidden = np.asarray(bias + weight * embedding, dtype=np.float32)
         return Parameters({**made.arrays, HIDING_PLACE: hidden}, made.scalars)
 

@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from client_service.learning.evaluate import Rows, TopItems, on_test, on_validation, validation_users
+from client_service.learning.evaluate import TopItems, on_test, on_validation, validation_users
 from client_service.learning.local import LocalTraining, Moment
 from client_service.learning.quality import PRIMARY
 from client_service.learning.spectra import cached_spectrum
+from client_service.models.ranker import Rows
 from client_service.serving.recommender import freeze
 from client_service.shard import Shard, read_shard
 from shared.method.exchanged import Parameters

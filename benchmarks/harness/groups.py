@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.learning.evaluate import CHUNK, Rows, TopItems, evaluate
+from client_service.learning.evaluate import CHUNK, TopItems, evaluate
 from client_service.learning.quality import METRICS, K, Measures
+from client_service.models.ranker import Rows
 from client_service.shard import Shard
 from shared.method.graph import degrees
 

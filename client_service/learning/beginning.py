@@ -9,7 +9,7 @@ from client_service.learning.fusing import best_recipe
 from client_service.learning.interrupt import Interrupt
 from client_service.models.fusion import Codes, Fusion, Recipe, fuse
 from client_service.models.model import Ingredients, Model
-from client_service.models.registry import MODELS
+from client_service.models.registry import build_model
 from client_service.models.start import Filter, start_at
 from client_service.shard import Shard
 from shared.method.exchange import EXCHANGES
@@ -46,6 +46,6 @@ def begin_model(
     if start is not None and method.fusion:
         recipe = chosen.recipe or best_recipe(shard, spectrum, start, interrupt)
     origin = None if start is None else start_at(start, spectrum, shard.train)
-    model = MODELS[name](Ingredients(spectrum, shard.train, origin, shard.places, method))
+    model = build_model(name, Ingredients(spectrum, shard.train, origin, shard.places, method))
     fusion = fuse(recipe, shard.train, spectrum)
     return Beginning(model, start, recipe, fusion, fusion.encoded(shard.train))

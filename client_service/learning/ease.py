@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 from scipy.linalg import lapack
 
-from client_service.learning.evaluate import Rows
+from client_service.models.ranker import Rows
 from shared.method.parameters import Float32
 
 BLOCK = 1024  # rows at a time

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.learning.quality import Hits, K, Measures, measure_hits
+from client_service.models.ranker import Rows, filled
 from client_service.shard import Shard
 
 CHUNK = 256  # users ranked at a time: bounds memory at CHUNK x N scores
 VALIDATION_USERS = 2000
 
-Number = TypeVar("Number", bound=np.generic)
-Rows = NDArray[np.int64]
 TopItems = Callable[[Rows, sparse.csr_array, int], Rows]
 """(users (B,), their items to leave out (B, N), k) -> item rows (B, k), best first, -1 where there are no more."""
 
@@ -72,8 +70,3 @@ def ranked_by(scores: Callable[[Rows], NDArray[np.floating]]) -> TopItems:
         return filled(np.where(np.isneginf(np.take_along_axis(values, chosen, 1)), -1, chosen), k, -1)
 
     return top
-
-
-def filled(lists: NDArray[Number], k: int, value: float) -> NDArray[Number]:
-    """Lists (B, n) made k wide with `value`, where there are fewer than k items."""
-    return np.pad(lists, ((0, 0), (0, max(0, k - lists.shape[1]))), constant_values=value)

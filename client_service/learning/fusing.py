@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from client_service.learning.evaluate import CHUNK, Rows, TopItems, evaluate, ranked_by, validation_users
+from client_service.learning.evaluate import CHUNK, TopItems, evaluate, ranked_by, validation_users
 from client_service.learning.filters import filter_scores
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.models.full_spectrum import full_spectrum, quarter_spectrum
 from client_service.models.fusion import Recipe, Scorer, fuse, scored, standardised, taken
 from client_service.models.least_squares import Weighting, least_squares
+from client_service.models.ranker import Rows
 from client_service.models.start import Filter
 from client_service.shard import Shard
 from shared.method.parameters import Float32

@@ -122,7 +122,7 @@ class LocalTraining:
         """What could be shared, where a run with this seed begins, whether or not it ever is."""
         tensors = sorted(self._exchange.tensors(self.method))
         self.load(Parameters(initial_parameters(tensors, seed, exact=self.exact)))
-        self.model.trained()
+        self.model.encoder.finish_training()
 
     def load(self, received: Parameters) -> None:
         """Overwrite the named parameters, and keep what came for penalties and for the refined margin."""
@@ -167,7 +167,7 @@ class LocalTraining:
         terms = self._terms(objective, warming=warming)
         for _ in range(self.method.local_epochs):
             self._epoch(generator, terms)
-        self.model.trained()
+        self.model.encoder.finish_training()
 
     def arrays(self) -> dict[str, Float32]:
         """What clients with this model can exchange, as it is now, on the CPU."""
@@ -213,7 +213,7 @@ class LocalTraining:
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             if self.method.decay and "embedding".startswith(only):
-                self.model.pull_to_start(self.method.decay * self.method.learning_rate)
+                self.model.encoder.pull_to_start(self.method.decay * self.method.learning_rate)
             losses.append(loss.detach())
             saturated.append(share)
         self.figures.loss, self.figures.saturated = _mean(losses), _mean(saturated)

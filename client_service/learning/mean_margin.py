@@ -7,8 +7,10 @@ from torch import Tensor
 
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.losses import margin
-from client_service.models.lgcn import LGCN, Pooled
+from client_service.models.heads import Pooled, PooledMLPs
+from client_service.models.model import Model
 from client_service.models.popularity import PopularityTables
+from shared.errors import SettingsError
 
 EXACT_PAIRS = 50_000_000  # up to so many user-item pairs the mean is exact
 SAMPLED_PAIRS = 1_000_000
@@ -17,7 +19,7 @@ BLOCK_PAIRS = 1 << 20  # pairs that are looked at at a time
 
 @torch.no_grad()
 def mean_margin(
-    model: LGCN,
+    model: Model,
     tables: PopularityTables,
     strength: float,
     generator: torch.Generator,
@@ -25,24 +27,25 @@ def mean_margin(
 ) -> float:
     """The mean of min(gamma xi, pi - R) over all user-item pairs, or over a million random ones of a large shard.
 
-    It can be interrupted at each block of users.
+    It can be interrupted at each block of users. SettingsError for a model whose scores have no angle.
     """
+    head = model.head
+    if not isinstance(head, PooledMLPs):
+        raise SettingsError("model: expected an encoder beneath both MLPs, which has margins, got one without")
     if strength == 0.0:
         return 0.0
-    coefficients, device = model.coefficients(), model.embedding.device
-    users = model.pooled_users(torch.arange(model.users, device=device), coefficients)
-    items = model.pooled_items(torch.arange(model.items, device=device), coefficients)
+    users, items = model.pooled()
     pairs = model.users * model.items
     shifts = strength * tables.angles()
     if pairs <= EXACT_PAIRS:
-        return _exact_total(model, (users, items), tables, shifts, interrupt) / pairs
-    drawn = torch.randint(pairs, (SAMPLED_PAIRS,), generator=generator).to(device)
+        return _exact_total(head, (users, items), tables, shifts, interrupt) / pairs
+    drawn = torch.randint(pairs, (SAMPLED_PAIRS,), generator=generator).to(model.device)
     u, i = drawn // model.items, drawn % model.items
-    return _sampled_total(model, _rows(users, u), _rows(items, i), tables.at(shifts, u, i)) / SAMPLED_PAIRS
+    return _sampled_total(head, _rows(users, u), _rows(items, i), tables.at(shifts, u, i)) / SAMPLED_PAIRS
 
 
 def _exact_total(
-    model: LGCN, sides: tuple[Pooled, Pooled], tables: PopularityTables, shifts: Tensor, interrupt: Interrupt
+    head: PooledMLPs, sides: tuple[Pooled, Pooled], tables: PopularityTables, shifts: Tensor, interrupt: Interrupt
 ) -> float:
     """Sum over all pairs, a block of users at a time.
 
@@ -50,34 +53,34 @@ def _exact_total(
     is not asked. With trained tables that is nearly everywhere: the exact mean costs little more than one GEMM.
     """
     users, items = sides
-    every_user = torch.arange(model.users, device=shifts.device)
-    every_item = torch.arange(model.items, device=shifts.device)
-    step, total = max(1, BLOCK_PAIRS // model.items), 0.0
-    for first in interrupt.each(range(0, model.users, step)):
+    every_user = torch.arange(len(users.scale), device=shifts.device)
+    every_item = torch.arange(len(items.scale), device=shifts.device)
+    step, total = max(1, BLOCK_PAIRS // len(items.scale)), 0.0
+    for first in interrupt.each(range(0, len(users.scale), step)):
         rows = every_user[first : first + step]
         block, shift = _rows(users, rows), tables.at(shifts, rows[:, None], every_item[None, :])
-        base = model.base_all(block, items) if model.residual else None
-        u, i = _limited(model, base, shift).nonzero(as_tuple=True)
-        scores = model.score(_rows(block, u), _rows(items, i))
+        base = head.base_all(block, items) if head.residual else None
+        u, i = _limited(head, base, shift).nonzero(as_tuple=True)
+        scores = head.score(_rows(block, u), _rows(items, i))
         found = shift.index_put((u, i), margin(shift[u, i], scores, 1.0))
         total += float(found.double().sum())
     return total
 
 
-def _sampled_total(model: LGCN, users: Pooled, items: Pooled, shift: Tensor) -> float:
+def _sampled_total(head: PooledMLPs, users: Pooled, items: Pooled, shift: Tensor) -> float:
     """Sum over the pairs (B,) given, in the same way."""
-    base = model.base(users, items) if model.residual else None
-    limited = _limited(model, base, shift).nonzero()[:, 0]
-    scores = model.score(_rows(users, limited), _rows(items, limited))
+    base = head.base(users, items) if head.residual else None
+    limited = _limited(head, base, shift).nonzero()[:, 0]
+    scores = head.score(_rows(users, limited), _rows(items, limited))
     found = shift.index_put((limited,), margin(shift[limited], scores, 1.0))
     return float(found.double().sum())
 
 
-def _limited(model: LGCN, base: Tensor | None, shift: Tensor) -> Tensor:
+def _limited(head: PooledMLPs, base: Tensor | None, shift: Tensor) -> Tensor:
     """Where pi - R may be the lesser of the two: in cosines, where tanh f < -cos(gamma xi) is possible."""
     if base is None:
         return torch.ones_like(shift, dtype=torch.bool)
-    return torch.tanh(base + model.least_mlp()) < -torch.cos(shift)
+    return torch.tanh(base + head.least_mlp()) < -torch.cos(shift)
 
 
 def _rows(side: Pooled, rows: Tensor) -> Pooled:

@@ -16,10 +16,8 @@ from client_service.learning.interrupt import Interrupt
 from client_service.learning.mean_margin import mean_margin
 from client_service.learning.sampling import PairSampler
 from client_service.learning.signal import spectrum_signal
-from client_service.models.lgcn import LGCN
 from client_service.models.model import Model
 from client_service.models.popularity import PopularityTables
-from shared.errors import SettingsError
 from shared.method.divergence import comparable, divergence, kernel, round_divergence
 from shared.method.graph import Float64
 from shared.method.settings import MethodSettings
@@ -60,12 +58,9 @@ def own_kernel(trained: Trained) -> Float64:
 
 
 def measure_mean_margin(trained: Trained) -> tuple[float, ...]:
-    """M^c (Eq. 10). SettingsError for a model without an angle between a user and an item."""
-    model, strength = trained.model, trained.method.margin_strength
-    if not isinstance(model, LGCN):
-        raise SettingsError(f"model: expected an encoder beneath both MLPs, got {trained.method.model!r}")
-    generator = trained.torch_generator("margin")
-    return (mean_margin(model, trained.tables, strength, generator, trained.interrupt),)
+    """M^c (Eq. 10)."""
+    generator, strength = trained.torch_generator("margin"), trained.method.margin_strength
+    return (mean_margin(trained.model, trained.tables, strength, generator, trained.interrupt),)
 
 
 def measure_losses_by_activity(trained: Trained) -> tuple[float, ...]:

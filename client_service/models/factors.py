@@ -1,4 +1,4 @@
-"""User vectors and rows of a shared item table -> f, their dot product: what all models with an item table have.
+"""User vectors and rows of a shared item table: what all encoders beneath a dot product have.
 
 Shapes: M users, N items of the silo, C items of the federation's catalogue, d width, B rows, n negatives.
 """
@@ -10,10 +10,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from client_service.models.encoder import Encoder, Nodes
+from client_service.models.heads import DotProduct, array_of
 from client_service.models.model import Ingredients, Model
+from client_service.models.ranker import Rows
 from shared.errors import SettingsError
+from shared.method.parameters import Float32
 
 USER_DEVIATION = 0.1
+RIDGE = 1e-2  # of the user vector that is solved for, times the mean squared length of the item vectors
+UNSEEN = 0.1  # weight of all items together, as items not taken, against one item of the basket
 
 
 class ItemTable(nn.Module):
@@ -39,13 +45,12 @@ class ItemTable(nn.Module):
         return rows
 
 
-class Factors(Model):
-    """f_ui = <u, v_i>. Private: `embedding`, a vector for each user. Only `item.*` can be shared.
+class Factors(Encoder):
+    """A vector for each user and each item. Private: `embedding`, those of users. Shared: `item.table`.
 
     There is no graph in the score, so that leave_one_out changes nothing. SettingsError without a catalogue.
     """
 
-    exchangeable: tuple[str, ...] = ("item.",)
     origin: Tensor
 
     def __init__(self, given: Ingredients) -> None:
@@ -76,14 +81,45 @@ class Factors(Model):
         """Vectors of the users and of the items of a batch, with one look-up a side."""
         return self.user_rows(users), self.item_rows(items)
 
-    def scores(self, users: Tensor, items: Tensor, negatives: Tensor, *, leave_one_out: bool) -> tuple[Tensor, Tensor]:
+    def batch(
+        self, users: Tensor, items: Tensor, negatives: Tensor, *, leave_one_out: bool
+    ) -> tuple[Nodes, Nodes, Nodes]:
         del leave_one_out
         u, v = self.rows(users, torch.cat([items, negatives]))
-        return (u * v[: len(items)]).sum(1), u @ v[len(items) :].T
+        return self.user_nodes(u, users), _nodes(v[: len(items)]), _nodes(v[len(items) :])
 
-    @torch.no_grad()
-    def pull_to_start(self, share: float) -> None:
-        self.embedding.lerp_(self.origin, share)
+    def user_nodes(self, rows: Tensor, users: Tensor) -> Nodes:
+        """Vectors of these users (B, d), with what training adds to their scores."""
+        del users
+        return _nodes(rows)
+
+    def all_nodes(self) -> tuple[Nodes, Nodes]:
+        users, items = self.vectors()
+        return _nodes(users), _nodes(items)
+
+    def basket(self, items: Tensor) -> Nodes:
+        vector = folded_vector(array_of(self.vectors()[1]), items.cpu().numpy())
+        return _nodes(torch.from_numpy(vector)[None])
+
+
+def _nodes(rows: Tensor) -> Nodes:
+    return Nodes([rows], rows.new_ones(()))
+
+
+def folded_vector(items: Float32, basket: Rows) -> Float32:
+    """The vector x (d,) of somebody with the basket (b,) among items (N, d): least squares for 1 on the basket and,
+    with the small weight UNSEEN / N each, 0 on everything, as in implicit-feedback matrix factorisation."""
+    values = items.astype(np.float64)
+    own = values[basket]
+    gram = own.T @ own + UNSEEN / len(values) * (values.T @ values)
+    ridge = RIDGE * float((values**2).sum(1).mean()) + np.finfo(np.float64).tiny
+    vector: Float32 = np.linalg.solve(gram + ridge * np.eye(len(gram)), own.sum(0)).astype(np.float32)
+    return vector
+
+
+def by_dot_product(encoder: Factors) -> Model:
+    """f_ui = <u, v_i>, and nothing else in the head."""
+    return Model(encoder, DotProduct())
 
 
 def normal(shape: tuple[int, int], deviation: float, stream: int) -> Tensor:

@@ -1,28 +1,17 @@
-"""The client's models: name -> builder. A new model is one file in this folder and one line here."""
+"""Name of a model -> the model. A new one is a file of its name in encoders/ and a line in shared/method/exchange."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
 
-from client_service.models.attention import GraphAttention
-from client_service.models.fedrap import FedRAP
-from client_service.models.frequency import FrequencyLGCN
-from client_service.models.lgcn import LGCN
-from client_service.models.masked import MaskedLGCN
-from client_service.models.metapath import MetaPaths
-from client_service.models.mf import MF
-from client_service.models.model import Ingredients, Model
-from client_service.models.ngcf import NGCF
-from client_service.models.pfedrec import PFedRec
+from client_service.models.model import Builder, Ingredients, Model
+from shared.errors import SettingsError
+from shared.method.exchange import EXCHANGES
 
-MODELS: dict[str, Callable[[Ingredients], Model]] = {
-    "lgcn": LGCN,
-    "masked": MaskedLGCN,
-    "frequency": FrequencyLGCN,
-    "ngcf": NGCF,
-    "mf": MF,
-    "pfedrec": PFedRec,
-    "fedrap": FedRAP,
-    "attention": GraphAttention,
-    "metapath": MetaPaths,
-}
+
+def build_model(name: str, given: Ingredients) -> Model:
+    """The model that encoders/<name>.py builds. SettingsError for a name that is not in EXCHANGES."""
+    if name not in EXCHANGES:
+        raise SettingsError(f"model: expected one of {', '.join(EXCHANGES)}, got {name!r}")
+    build: Builder = import_module(f"client_service.models.encoders.{name}").build
+    return build(given)

@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.learning.evaluate import Rows
 from client_service.learning.local import LocalTraining
 from client_service.models.model import Model
+from client_service.models.ranker import Ranker, Rows, Side
 from client_service.schemas import Fallback, ItemOut, RecommendationsOut
-from client_service.serving.recommend import Ranker, Side, fold_in, snapshot
 from client_service.shard import Shard
 from shared.errors import NotFoundError
 from shared.method.graph import degrees
@@ -45,7 +44,7 @@ def freeze(version: str, training: LocalTraining) -> Served:
     model = training.model
     constant = {id(buffer): buffer for buffer in model.buffers()}
     frozen = copy.deepcopy(model, memo=constant).requires_grad_(False)
-    return Served(version, frozen, snapshot(frozen).fused(training.fusion, training.codes))
+    return Served(version, frozen, frozen.freeze().fused(training.fusion, training.codes))
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class Recommender:
         if limits.exclude_seen:
             excluded[rows] = True
         codes = served.ranker.fusion.encoded(_basket(rows, len(self._popularity)))
-        stranger = replace(fold_in(served.model, rows), codes=codes)
+        stranger = replace(served.model.fold_in(rows), codes=codes)
         items, scores = self._ranked(served, stranger, excluded, limits.k)
         found = self._items(items, scores)
         return RecommendationsOut(model=served.version, unknown_items=unknown, items=found)

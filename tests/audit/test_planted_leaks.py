@@ -36,7 +36,7 @@ pytestmark = pytest.mark.anyio
 
 LEAKS: dict[str, Callable[[Any], Any]] = {
     "items": lambda training: training.shard.train[[0]].indices,
-    "embedding": lambda training: training.model.embedding.detach().numpy(),
+    "embedding": lambda training: training.model.encoder.embedding.detach().numpy(),
     "spectrum": lambda training: training.spectrum.eigenvalues,
 }
 

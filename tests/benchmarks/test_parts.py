@@ -20,7 +20,8 @@ from benchmarks.harness.data import Cache, without_thin
 from benchmarks.harness.groups import by_records, by_structure, grouped
 from benchmarks.harness.plan import Block
 from benchmarks.harness.store import known_in
-from client_service.learning.evaluate import Rows, on_test, ranked_by
+from client_service.learning.evaluate import on_test, ranked_by
+from client_service.models.ranker import Rows
 from client_service.shard import read_shard
 from shared.errors import DataError, SettingsError
 

@@ -198,7 +198,7 @@ def test_a_crash_while_a_model_is_kept_leaves_the_one_before(
 
     monkeypatch.setattr(checkpoint, "settle", once)
     with torch.no_grad(), pytest.raises(OSError, match="stops here"):
-        recommender.served.model.embedding.add_(1.0)
+        recommender.served.model.encoder.embedding.add_(1.0)
         checkpoint.save_model(folder, recommender.served.model, head.model_copy(update={"round": 1}))
     assert calls == ["model-run-1.1.safetensors", "model.json"]
     found = kept_model(ITEMS, shard, folder, CPU)
@@ -223,7 +223,7 @@ def test_a_run_that_begins_takes_nothing_from_an_earlier_one_of_its_name_and_one
     part = TrainingRun(Place(settings.name, "run-1", 0, settings.method, folder), ITEMS, shard, recommender, CPU)
     received = initial_parameters(mlp_specification(settings.method), 0, exact=False)
     part.begin(Parameters(received), number)
-    assert torch.equal(part._training.model.embedding, before + 1.0 if resumed else before)
+    assert torch.equal(part._training.model.encoder.embedding, before + 1.0 if resumed else before)
     assert [entry.round for entry in part.quality.rounds] == ([0, 1] if resumed else [0])
 
 

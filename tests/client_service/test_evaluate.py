@@ -10,8 +10,9 @@ import pytest
 from scipy import sparse
 
 import client_service.learning.evaluate
-from client_service.learning.evaluate import Rows, evaluate, on_test, on_validation, ranked_by, validation_users
+from client_service.learning.evaluate import evaluate, on_test, on_validation, ranked_by, validation_users
 from client_service.learning.quality import K, ndcg, recall
+from client_service.models.ranker import Rows
 from client_service.shard import Shard
 
 HITS = np.array([[True, False, True], [False, False, False], [True, True, True]])

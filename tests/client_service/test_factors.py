@@ -12,12 +12,9 @@ from scipy import sparse
 
 from client_service.learning.local import LocalTraining, Moment
 from client_service.learning.losses import bce, bpr, bpr_of_rows
-from client_service.models.attention import GraphAttention
-from client_service.models.factors import Factors
-from client_service.models.metapath import MetaPaths, SemanticAttention, perturbed
-from client_service.models.registry import MODELS
-from client_service.serving.factors import folded
-from client_service.serving.recommend import fold_in, snapshot
+from client_service.models.encoders.attention import GraphAttention
+from client_service.models.encoders.metapath import MetaPaths, SemanticAttention, perturbed
+from client_service.models.factors import Factors, folded_vector
 from client_service.serving.recommender import freeze
 from client_service.shard import Shard
 from shared.errors import SettingsError
@@ -54,8 +51,8 @@ def client(planted: Shard) -> Builder:
 
 
 def factors(client: LocalTraining) -> Factors:
-    assert isinstance(client.model, Factors)
-    return client.model
+    assert isinstance(client.model.encoder, Factors)
+    return client.model.encoder
 
 
 @pytest.mark.parametrize("name", sorted(KINDS))
@@ -77,17 +74,17 @@ def test_a_few_rounds_learn_the_communities_and_leave_other_silos_rows_alone(cli
     if name != "fedpergnn":  # which moves some of the others' rows on purpose
         np.testing.assert_array_equal(received.arrays[ITEM_TABLE][:5], before[:5])
         np.testing.assert_array_equal(received.arrays[ITEM_TABLE][45:], before[45:])
-    ranked = snapshot(mine.model).top(np.arange(40), mine.shard.train, 4)  # four items of the own ten are left
+    ranked = mine.model.freeze().top(np.arange(40), mine.shard.train, 4)  # four items of the own ten are left
     assert (ranked // 10 == np.arange(40)[:, None] // 10).mean() > 0.6  # by chance: 4 of 34
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS.values())))
 def test_scores_of_training_are_those_that_rank(client: Builder, kind: str) -> None:
-    model = factors(client(kind))
+    model = client(kind).model
     users, items = torch.arange(40), torch.arange(40)
     positive, others = model.scores(users, items, items, leave_one_out=True)
     torch.testing.assert_close(positive, others.diagonal())
-    ranker = snapshot(model)
+    ranker = model.freeze()
     torch.testing.assert_close(torch.from_numpy(ranker._base(ranker.users)), others.detach())
 
 
@@ -98,8 +95,8 @@ def test_a_frozen_copy_does_not_move_and_ranks_the_same(client: Builder, kind: s
     before = served.ranker.items.embedding.copy()
     mine.train(Objective(loss="bpr"))
     np.testing.assert_array_equal(served.ranker.items.embedding, before)
-    np.testing.assert_array_equal(snapshot(served.model).items.embedding, before)
-    assert not np.array_equal(snapshot(mine.model).items.embedding, before)
+    np.testing.assert_array_equal(served.model.freeze().items.embedding, before)
+    assert not np.array_equal(mine.model.freeze().items.embedding, before)
 
 
 def test_a_model_with_an_item_table_needs_a_catalogue(planted: Shard) -> None:
@@ -111,24 +108,24 @@ def test_a_basket_is_folded_in_near_its_own_community(client: Builder) -> None:
     mine = client("mf")
     for _ in range(20):
         mine.train(Objective(loss="bce"))
-    ranker = snapshot(mine.model)
-    side = fold_in(mine.model, np.array([10, 11, 12, 13]))
+    ranker = mine.model.freeze()
+    side = mine.model.fold_in(np.array([10, 11, 12, 13]))
     found = (side.embedding @ ranker.items.embedding.T)[0]
     assert found[14:20].mean() > np.delete(found, np.arange(10, 20)).max()
 
 
 def test_folding_in_by_hand() -> None:
     # One item, v = (2, 0): (1 + .1) 4 x + .01 * 4 x = 2, so x = 2 / 4.44.
-    found = folded(np.array([[2.0, 0.0]], dtype=np.float32), np.array([0]))
+    found = folded_vector(np.array([[2.0, 0.0]], dtype=np.float32), np.array([0]))
     np.testing.assert_allclose(found, [2 / 4.44, 0.0], rtol=1e-6)
 
 
 def test_pfedrec_ranks_with_its_tuned_rows_after_the_mean_has_come(client: Builder) -> None:
     mine = client("pfedrec")
     mine.train(Objective(loss="bce"))
-    tuned = snapshot(mine.model).items.embedding
+    tuned = mine.model.freeze().items.embedding
     mine.load(Parameters({ITEM_TABLE: np.zeros((CATALOGUE, 8), dtype=np.float32)}))
-    np.testing.assert_array_equal(snapshot(mine.model).items.embedding, tuned)
+    np.testing.assert_array_equal(mine.model.freeze().items.embedding, tuned)
 
 
 def test_only_trains_the_named_part(client: Builder) -> None:
@@ -141,30 +138,30 @@ def test_only_trains_the_named_part(client: Builder) -> None:
 
 def test_attention_is_the_softmax_over_neighbours(client: Builder) -> None:
     model = client("attention").model
-    assert isinstance(model, GraphAttention)
+    assert isinstance(model.encoder, GraphAttention)
     with torch.no_grad():
-        model.attention.normal_(generator=torch.Generator().manual_seed(0))
-    users, _ = model.vectors()
-    e_items = model.item_rows(torch.arange(40))
+        model.encoder.attention.normal_(generator=torch.Generator().manual_seed(0))
+    users, _ = model.encoder.vectors()
+    e_items = model.encoder.item_rows(torch.arange(40))
     known = torch.from_numpy(client("attention").shard.train.toarray()[7] > 0)
-    shares = torch.softmax((e_items @ model.attention[1])[known], dim=0)
-    torch.testing.assert_close(users[7], model.embedding[7] + shares @ e_items[known])
+    shares = torch.softmax((e_items @ model.encoder.attention[1])[known], dim=0)
+    torch.testing.assert_close(users[7], model.encoder.embedding[7] + shares @ e_items[known])
 
 
 def test_meta_paths_are_weighed_by_the_mean_over_all_nodes(client: Builder) -> None:
     model = client("metapath").model
-    assert isinstance(model, MetaPaths)
+    assert isinstance(model.encoder, MetaPaths)
     with torch.no_grad():
-        for parameter in model.attention.parameters():
+        for parameter in model.encoder.attention.parameters():
             parameter.normal_(generator=torch.Generator().manual_seed(0))
-    graph = model.propagation.matrix.to_dense()
-    zero = torch.cat([model.embedding, model.item_rows(torch.arange(40))])
+    graph = model.encoder.propagation.matrix.to_dense()
+    zero = torch.cat([model.encoder.embedding, model.encoder.item_rows(torch.arange(40))])
     paths = torch.stack([zero, graph @ zero, graph @ graph @ zero])[:, 40:]  # of the items
-    semantic = model.attention["item"]
+    semantic = model.encoder.attention["item"]
     assert isinstance(semantic, SemanticAttention)
     asked = torch.tanh(paths @ semantic.weight.T + semantic.bias) @ semantic.query[0]
     expected = torch.einsum("p,pnd->nd", torch.softmax(asked.mean(1), dim=0), paths)
-    torch.testing.assert_close(model.rows(torch.arange(3), torch.arange(5, 9))[1], expected[5:9])
+    torch.testing.assert_close(model.encoder.rows(torch.arange(3), torch.arange(5, 9))[1], expected[5:9])
 
 
 def test_randomised_response_keeps_degrees_and_at_a_large_budget_the_graph(planted: Shard) -> None:
@@ -207,7 +204,3 @@ def test_weights_train_one_half_alone_and_both_halves_have_a_loss(shard_of: Call
     moved = (factors(mine).embedding != before).any(1)
     assert moved.tolist() == [False, True, False, True]
     assert all(0.0 < loss < 5.0 for loss in mine.measure("losses_by_activity"))
-
-
-def test_every_model_of_a_table_strategy_is_registered() -> None:
-    assert set(KINDS.values()) <= set(MODELS)

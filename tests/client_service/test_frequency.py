@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from client_service.learning.local import LocalTraining
-from client_service.models.frequency import FrequencyLGCN, encode
-from client_service.models.lgcn import LGCN
-from client_service.serving.recommend import fold_in, snapshot
+from client_service.models.encoders.frequency import encode
+from client_service.models.model import Model
 from client_service.shard import Shard
 from shared.method.exchange import kernel_specification
 from shared.method.exchanged import Parameters
@@ -26,17 +25,15 @@ def training(shard: Shard, kind: str, **changes: Any) -> LocalTraining:
     return LocalTraining(shard, low_spectrum(shard.train, method.cutoff), method, torch.device("cpu"), kind=kind)
 
 
-def frequency(shard: Shard, **changes: Any) -> tuple[LocalTraining, FrequencyLGCN]:
+def frequency(shard: Shard, **changes: Any) -> tuple[LocalTraining, Model]:
     client = training(shard, "frequency", **changes)
-    assert isinstance(client.model, FrequencyLGCN)
     return client, client.model
 
 
 @torch.no_grad()
-def all_scores(model: LGCN) -> np.ndarray:
-    coefficients = model.coefficients()
-    users = model.pooled_users(torch.arange(model.users), coefficients)
-    return model.score_all(users, model.pooled_items(torch.arange(model.items), coefficients)).numpy()
+def all_scores(model: Model) -> np.ndarray:
+    users, items = model.pooled()
+    return model.head.score_all(users, items).numpy()
 
 
 def test_an_eigenvalue_is_encoded_as_itself_and_sines_and_cosines_of_a_hundred_times_it() -> None:
@@ -50,8 +47,8 @@ def test_an_eigenvalue_is_encoded_as_itself_and_sines_and_cosines_of_a_hundred_t
 
 def test_it_starts_at_kernels_of_one_and_with_lgcn_s_scores(planted: Shard) -> None:
     (_, model), plain = frequency(planted), training(planted, "lgcn").model
-    assert isinstance(plain, LGCN)
-    assert model.responses().shape == plain.kernels.shape and (model.responses() == 1.0).all()
+    kernels = model.encoder.response()
+    assert kernels.shape == plain.encoder.response.kernels.shape and (kernels == 1.0).all()
     np.testing.assert_array_equal(all_scores(model), all_scores(plain))
 
 
@@ -69,8 +66,8 @@ def test_kernels_are_the_function_at_the_client_s_own_eigenvalues(planted: Shard
         )
     )
     bent = np.tanh(client.spectrum.eigenvalues)
-    np.testing.assert_allclose(model.responses().detach().numpy(), [1 + 2 * bent, 1.5 - bent], rtol=1e-5)
-    first, second, third = (c.detach().numpy() for c in model.coefficients())
+    np.testing.assert_allclose(model.encoder.response().detach().numpy(), [1 + 2 * bent, 1.5 - bent], rtol=1e-5)
+    first, second, third = (c.detach().numpy() for c in model.encoder.coefficients())
     np.testing.assert_allclose(second, (1 + 2 * bent)[:, None] * first, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(third, (1.5 - bent)[:, None] * second, rtol=1e-4, atol=1e-6)
 
@@ -94,16 +91,15 @@ def test_every_width_fits(planted: Shard, width: int) -> None:
 
 def test_the_preference_is_added_to_every_pooled_user_and_to_no_item(planted: Shard) -> None:
     _, model = frequency(planted)
-    rows, baskets = torch.arange(3), torch.eye(40)[:2]
+    rows = torch.arange(3)
     found = []
     for shift in (0.0, 0.25):
         with torch.no_grad():
-            model.preference.fill_(shift)
-            coefficients = model.coefficients()
-            left, right = model.pooled_without(rows, rows, coefficients)
-            users, new = model.pooled_users(rows, coefficients), model.pooled_baskets(baskets, coefficients)
-            items = model.pooled_items(rows, coefficients)
-        found.append([pooled.embedding for pooled in (left, users, new, right, items)])
+            model.head.preference.fill_(shift)
+            left, right, _ = model.encoder.batch(rows, rows, rows, leave_one_out=True)
+            users, every = model.pooled()
+            users_of = (model.head.pool_users(left), users, model.head.pool_users(model.encoder.basket(rows)))
+        found.append([pooled.embedding for pooled in (*users_of, model.head.pool_items(right), every)])
     for place, (before, after) in enumerate(zip(*found, strict=True)):
         torch.testing.assert_close(after, before + (0.25 if place < 3 else 0.0))
 
@@ -111,9 +107,9 @@ def test_the_preference_is_added_to_every_pooled_user_and_to_no_item(planted: Sh
 def test_what_is_served_is_the_model_s_own_list_with_the_preference_in_it(planted: Shard) -> None:
     client, model = frequency(planted, learning_rate=0.05)
     fedssp(client.method).fit(client, Parameters(client.arrays()))
-    assert (model.preference != 0.0).any() and (model.responses() != 1.0).any()
-    scores, ranker = all_scores(model), snapshot(model)
+    assert (model.head.preference != 0.0).any() and (model.encoder.response() != 1.0).any()
+    scores, ranker = all_scores(model), model.freeze()
     scores[planted.train.toarray() > 0] = -np.inf
     expected = np.argsort(-scores, axis=1, kind="stable")[:, :5]
     assert ranker.top(np.arange(40), planted.train, 5).tolist() == expected.tolist()
-    assert fold_in(model, np.array([1, 2])).embedding.shape == (1, model.embedding.shape[1])
+    assert model.fold_in(np.array([1, 2])).embedding.shape == (1, model.encoder.embedding.shape[1])

@@ -154,7 +154,7 @@ def test_trained_kernels_move_the_divergence_only_where_the_signal_says_so(plant
         client.moment = Moment(1, 1, 0, UNIFORM)
         before = client.measure("divergence")
         with torch.no_grad():
-            client.model.kernels[-1].copy_(torch.linspace(0.5, 2.0, 16))
+            client.model.encoder.response.kernels[-1].copy_(torch.linspace(0.5, 2.0, 16))
         assert (client.measure("divergence") != before) == moves
 
 
@@ -179,13 +179,13 @@ def test_an_exact_start_is_at_the_filter_that_validation_prefers_unless_one_is_g
     assert LocalTraining(planted, spectrum, method, CPU).start == chosen
     monkeypatch.setattr(client_service.learning.beginning, "best_filter", None)  # calling it would now fail
     given = LocalTraining(planted, spectrum, method, CPU, Filter(4, 1.0, 0.1))
-    assert given.start == Filter(4, 1.0, 0.1) and given.model.residual
+    assert given.start == Filter(4, 1.0, 0.1) and given.model.head.residual
 
 
 def test_a_random_start_asks_for_no_filter(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_service.learning.beginning, "best_filter", None)
     client = client_of(planted, start="random")
-    assert client.start is None and not client.model.residual
+    assert client.start is None and not client.model.head.residual
 
 
 def test_a_client_that_shares_nothing_begins_where_the_others_do(planted: Shard) -> None:

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from client_service.learning.local import LocalTraining, Moment
-from client_service.models.ngcf import NGCF, SLOPE
+from client_service.models.encoders.ngcf import NGCF, SLOPE
 from client_service.models.propagation import Propagation, symmetric
-from client_service.serving.recommend import fold_in, snapshot
 from client_service.shard import Shard
 from shared.errors import SettingsError
 from shared.method.exchange import mlp_specification
@@ -42,15 +41,15 @@ def client(planted: Shard) -> LocalTraining:
 
 
 def encoder(client: LocalTraining) -> NGCF:
-    assert isinstance(client.model, NGCF)
-    return client.model
+    assert isinstance(client.model.encoder, NGCF)
+    return client.model.encoder
 
 
 def test_a_layer_is_the_published_convolution(client: LocalTraining) -> None:
     model = encoder(client)
     a = symmetric(normalised(client.shard.train)).toarray()
     z = model.embedding.detach().double().numpy()
-    for layer, w1, w2 in zip(model.coefficients()[1:], model.on_sum, model.on_product, strict=True):
+    for layer, w1, w2 in zip(model.layers()[1:], model.on_sum, model.on_product, strict=True):
         one, two = w1.detach().double().numpy(), w2.detach().double().numpy()
         z = (a + np.eye(80)) @ z @ one + ((a @ z) * z) @ two
         z = np.where(z > 0, z, SLOPE * z)
@@ -75,10 +74,10 @@ def test_both_mlps_are_shared_and_the_rest_is_private(client: LocalTraining) -> 
 
 
 def test_training_and_ranking_score_alike(client: LocalTraining) -> None:
-    model, users = encoder(client), torch.arange(40)
+    model, users = client.model, torch.arange(40)
     positive, others = model.scores(users, users, users, leave_one_out=True)
     torch.testing.assert_close(positive, others.diagonal(), atol=1e-5, rtol=1e-4)
-    ranker = snapshot(model)
+    ranker = model.freeze()
     ranked, values = ranker.top_scored(ranker.users, np.zeros((40, 40), dtype=bool), 5)
     np.testing.assert_allclose(values, np.take_along_axis(others.detach().numpy(), ranked, 1), atol=1e-5)
 
@@ -91,17 +90,17 @@ def test_the_strategies_of_the_mlps_learn_the_communities_with_it(client: LocalT
         sent = strategy.fit(client, received)
     assert set(sent.scalars) == set(strategy.scalars) - {"rho"}  # too short a spectrum to be compared
     assert all(math.isfinite(value) for value in sent.scalars.values())
-    ranked = snapshot(client.model).top(np.arange(40), client.shard.train, 4)
+    ranked = client.model.freeze().top(np.arange(40), client.shard.train, 4)
     assert (ranked // 10 == np.arange(40)[:, None] // 10).mean() > 0.6  # by chance: 4 of 34
 
 
 def test_a_basket_is_convolved_with_its_items(client: LocalTraining) -> None:
-    model = encoder(client)
+    model = client.model
     basket = np.flatnonzero(client.shard.train.toarray()[3])
     with torch.no_grad():  # somebody whose own row is the mean of the items' gets that user's very layers
-        model.embedding[3] = model.embedding[40 + torch.from_numpy(basket)].mean(0)
-    expected = snapshot(model).users[np.array([3])]
-    np.testing.assert_allclose(fold_in(model, basket).narrow, expected.narrow, atol=1e-5)
+        model.encoder.embedding[3] = model.encoder.embedding[40 + torch.from_numpy(basket)].mean(0)
+    expected = model.freeze().users[np.array([3])]
+    np.testing.assert_allclose(model.fold_in(basket).narrow, expected.narrow, atol=1e-5)
 
 
 def test_a_signal_that_needs_kernels_is_refused(planted: Shard) -> None:

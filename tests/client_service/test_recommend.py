@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-import client_service.serving.recommend
-from client_service.models.lgcn import LGCN
-from client_service.models.model import Ingredients
+import client_service.models.ranker
+from client_service.models.encoders import lgcn
+from client_service.models.model import Ingredients, Model
+from client_service.models.ranker import Predictor, Ranker, Side
 from client_service.models.start import Filter, start_at
-from client_service.serving.recommend import Predictor, Ranker, Side, fold_in, snapshot
 from client_service.shard import Shard
 from shared.method.exchange import mlp_specification
 from shared.method.settings import MethodSettings
@@ -25,28 +25,28 @@ from shared.method.start import initial_parameters
 METHOD = MethodSettings(width=4, layers=2, cutoff=9)
 
 
-def trained(shard: Shard, *, exact: bool, reach: float = 1.0) -> LGCN:
+def trained(shard: Shard, *, exact: bool, reach: float = 1.0) -> Model:
     """A model whose every part is other than at its start; `reach` scales the predictive MLP's part of the score."""
     spectrum = low_spectrum(shard.train, METHOD.cutoff)
     start = start_at(Filter(9, 0.4, 0.3), spectrum, shard.train) if exact else None
-    model = LGCN(Ingredients(spectrum, shard.train, start, None, METHOD))
+    model = lgcn.build(Ingredients(spectrum, shard.train, start, None, METHOD))
     initial = initial_parameters(mlp_specification(METHOD), 1, exact=False)
-    model.load_state_dict({name: torch.from_numpy(value) for name, value in initial.items()}, strict=False)
-    generator = torch.Generator().manual_seed(2)
+    own, generator = dict(model.named_parameters()), torch.Generator().manual_seed(2)
     with torch.no_grad():
-        model.embedding.add_(torch.randn(model.embedding.shape, generator=generator) * 0.1)
-        model.kernels.add_(torch.randn(model.kernels.shape, generator=generator) * 0.1)
-        model.log_alpha.fill_(0.2)
-        model.predictive.output.weight.mul_(reach)
-        model.predictive.output.bias.fill_(0.7)
+        for name, value in initial.items():
+            own[name].copy_(torch.from_numpy(value))
+        own["embedding"].add_(torch.randn(own["embedding"].shape, generator=generator) * 0.1)
+        own["kernels"].add_(torch.randn(own["kernels"].shape, generator=generator) * 0.1)
+        model.head.log_alpha.fill_(0.2)
+        model.head.predictive.output.weight.mul_(reach)
+        model.head.predictive.output.bias.fill_(0.7)
     return model
 
 
 @torch.no_grad()
-def exhaustive(model: LGCN) -> np.ndarray:
-    coefficients = model.coefficients()
-    users = model.pooled_users(torch.arange(model.users), coefficients)
-    return model.score_all(users, model.pooled_items(torch.arange(model.items), coefficients)).numpy()
+def exhaustive(model: Model) -> np.ndarray:
+    users, items = model.pooled()
+    return model.head.score_all(users, items).numpy()
 
 
 def ranking(scores: np.ndarray, seen: np.ndarray, k: int) -> list[list[int]]:
@@ -62,7 +62,7 @@ def overlap(a: list[list[int]], b: list[list[int]]) -> float:
 )
 def test_lists_and_scores_are_those_of_scoring_everything(planted: Shard, exact: bool, reach: float) -> None:
     model, seen = trained(planted, exact=exact, reach=reach), planted.train.toarray() > 0
-    scores, ranker, users = exhaustive(model), snapshot(model), np.arange(40)
+    scores, ranker, users = exhaustive(model), model.freeze(), np.arange(40)
     expected = ranking(scores, seen, 8)
     assert ranker.top(users, planted.train, 8).tolist() == expected
     found, values = ranker.top_scored(ranker.users[users], seen, 8)
@@ -70,13 +70,13 @@ def test_lists_and_scores_are_those_of_scoring_everything(planted: Shard, exact:
 
 
 def test_candidates_are_really_left_out_where_the_mlp_cannot_lift_them(planted: Shard) -> None:
-    ranker = snapshot(trained(planted, exact=True, reach=0.02))
+    ranker = trained(planted, exact=True, reach=0.02).freeze()
     base = ranker._base(ranker.users)
     assert ranker._candidates(base, 8).shape[1] < 40
 
 
 def test_rows_are_those_of_the_users_asked_for(planted: Shard) -> None:
-    ranker = snapshot(trained(planted, exact=True))
+    ranker = trained(planted, exact=True).freeze()
     whole = ranker.top(np.arange(40), planted.train, 5)
     asked = np.array([31, 2, 2])
     assert ranker.top(asked, planted.train[asked], 5).tolist() == whole[asked].tolist()
@@ -86,8 +86,8 @@ def test_when_the_limit_cuts_the_best_by_base_score_are_ranked_by_full_score(
     planted: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, seen = trained(planted, exact=True, reach=0.5), planted.train.toarray() > 0
-    scores, ranker, users = exhaustive(model), snapshot(model), np.arange(40)
-    monkeypatch.setattr(client_service.serving.recommend, "CANDIDATES", 10)
+    scores, ranker, users = exhaustive(model), model.freeze(), np.arange(40)
+    monkeypatch.setattr(client_service.models.ranker, "CANDIDATES", 10)
     base = np.where(seen, -np.inf, ranker.users.embedding @ ranker.items.embedding.T)
     cut = np.ones_like(seen)
     np.put_along_axis(cut, np.argsort(-base, axis=1)[:, :10], False, axis=1)
@@ -96,15 +96,15 @@ def test_when_the_limit_cuts_the_best_by_base_score_are_ranked_by_full_score(
     # A quarter of the catalogue gives more than half of every list on average, all of it gives all.
     agreement = overlap(found, ranking(scores, seen, 5))
     assert 0.5 < agreement < 1.0
-    monkeypatch.setattr(client_service.serving.recommend, "CANDIDATES", 40)
+    monkeypatch.setattr(client_service.models.ranker, "CANDIDATES", 40)
     assert overlap(ranker.top(users, planted.train, 5).tolist(), ranking(scores, seen, 5)) == 1.0
 
 
 def test_a_limit_below_the_length_of_a_list_does_not_shorten_it(
     planted: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_service.serving.recommend, "CANDIDATES", 2)
-    ranker = snapshot(trained(planted, exact=True))
+    monkeypatch.setattr(client_service.models.ranker, "CANDIDATES", 2)
+    ranker = trained(planted, exact=True).freeze()
     lists = ranker.top(np.arange(40), planted.train, 6)
     assert lists.shape == (40, 6) and (lists >= 0).all()
 
@@ -112,7 +112,7 @@ def test_a_limit_below_the_length_of_a_list_does_not_shorten_it(
 def test_a_list_longer_than_the_candidates_ends_in_minus_one(shard_of: Callable[..., Shard]) -> None:
     shard = shard_of([[1, 1, 0, 0], [1, 0, 1, 0], [0, 1, 1, 1], [1, 0, 0, 1]])
     for exact in (True, False):
-        lists = snapshot(trained(shard, exact=exact)).top(np.arange(4), shard.train, 4)
+        lists = trained(shard, exact=exact).freeze().top(np.arange(4), shard.train, 4)
         assert [sorted(row) for row in lists.tolist()] == [
             [-1, -1, 2, 3],
             [-1, -1, 1, 3],
@@ -123,21 +123,21 @@ def test_a_list_longer_than_the_candidates_ends_in_minus_one(shard_of: Callable[
 
 
 def test_blocks_of_users_give_what_all_at_once_give(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    ranker, users = snapshot(trained(planted, exact=True)), np.arange(40)
+    ranker, users = trained(planted, exact=True).freeze(), np.arange(40)
     whole = ranker.top(users, planted.train, 7).tolist()
-    monkeypatch.setattr(client_service.serving.recommend, "BLOCK", 1)
+    monkeypatch.setattr(client_service.models.ranker, "BLOCK", 1)
     assert ranker.top(users, planted.train, 7).tolist() == whole
 
 
-def test_a_snapshot_is_not_moved_by_later_training(planted: Shard) -> None:
+def test_a_frozen_model_is_not_moved_by_later_training(planted: Shard) -> None:
     model = trained(planted, exact=True)
-    ranker, users = snapshot(model), np.arange(40)
+    ranker, users = model.freeze(), np.arange(40)
     before = ranker.top(users, planted.train, 7).tolist()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(-1.5)
     assert ranker.top(users, planted.train, 7).tolist() == before
-    assert snapshot(model).top(users, planted.train, 7).tolist() != before
+    assert model.freeze().top(users, planted.train, 7).tolist() != before
 
 
 def side(generator: np.random.Generator, rows: int) -> Side:
@@ -179,20 +179,20 @@ def test_no_item_that_belongs_in_a_list_is_ever_pruned(
 
 def test_a_stranger_with_a_known_users_basket_gets_that_users_list(planted: Shard) -> None:
     spectrum = low_spectrum(planted.train, METHOD.cutoff)
-    model = LGCN(
+    model = lgcn.build(
         Ingredients(spectrum, planted.train, start_at(Filter(9, 0.4, 0.3), spectrum, planted.train), None, METHOD)
     )
-    ranker = snapshot(model)
+    ranker = model.freeze()
     for user in (0, 17):
         basket = planted.train[[user]].indices.astype(np.int64)
         excluded = planted.train[[user]].toarray() > 0
-        folded, scores = ranker.top_scored(fold_in(model, basket), excluded, 4)  # beyond its own community all score 0
+        folded, scores = ranker.top_scored(model.fold_in(basket), excluded, 4)  # beyond its own community all score 0
         known, expected = ranker.top_scored(ranker.users[np.array([user])], excluded, 4)
         assert folded.tolist() == known.tolist()
         np.testing.assert_allclose(scores, expected, atol=1e-4)
 
 
 def test_users_without_anything_seen_may_get_anything(planted: Shard) -> None:
-    ranker = snapshot(trained(planted, exact=True))
+    ranker = trained(planted, exact=True).freeze()
     nothing = sparse.csr_array((40, 40))
     assert sorted(ranker.top(np.arange(40), nothing, 40)[0].tolist()) == list(range(40))

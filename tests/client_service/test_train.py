@@ -82,9 +82,7 @@ def test_training_at_random_learns_the_communities(client: Builder, planted: Sha
     trained = client(start="random", learning_rate=0.02, mlp_learning_rate=0.02, local_epochs=20)
     trained.train()
     with torch.no_grad():
-        coefficients, rows = trained.model.coefficients(), torch.arange(40)
-        pooled = trained.model.pooled_users(rows, coefficients), trained.model.pooled_items(rows, coefficients)
-        scores = trained.model.score_all(*pooled).numpy()
+        scores = trained.model.head.score_all(*trained.model.pooled()).numpy()
     unseen = planted.train.toarray() == 0
     own = np.arange(40)[:, None] // 10 == np.arange(40) // 10
     # Four unseen items of a user's own community against thirty others, none of which it ever saw in training.
@@ -190,7 +188,7 @@ def test_a_warm_up_of_the_tables_alone_leaves_the_model_as_it_is(client: Builder
 def test_only_the_named_parameters_are_trained(client: Builder) -> None:
     trained = client(start="random", decay=5.0)
     with torch.no_grad():
-        trained.model.embedding.add_(0.5)
+        trained.model.encoder.embedding.add_(0.5)
     for only in ("pooling.", "predictive.output.", "kernels"):
         before = values(trained)
         trained.train(Objective(only=only))
@@ -249,14 +247,16 @@ def test_decay_pulls_the_embeddings_to_their_start(client: Builder) -> None:
     free, held = client(learning_rate=0.01, local_epochs=5), client(learning_rate=0.01, local_epochs=5, decay=20.0)
     for one in (free, held):
         one.train()
-    far, near = ((one.model.embedding - one.model.origin).detach().abs().mean().item() for one in (free, held))
+    encoders = (free.model.encoder, held.model.encoder)
+    far, near = ((one.embedding - one.origin).detach().abs().mean().item() for one in encoders)
     assert 0.0 < near < 0.8 * far
 
 
 def test_decay_of_one_over_the_rate_ends_every_step_at_the_start(client: Builder) -> None:
     trained = client(learning_rate=0.01, decay=100.0)
     trained.train()
-    torch.testing.assert_close(trained.model.embedding.detach(), trained.model.origin, atol=1e-6, rtol=0)
+    encoder = trained.model.encoder
+    torch.testing.assert_close(encoder.embedding.detach(), encoder.origin, atol=1e-6, rtol=0)
 
 
 def test_the_same_round_of_the_same_run_gives_the_same_bits(client: Builder) -> None:

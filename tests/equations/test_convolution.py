@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.models.lgcn import LGCN, _RowsAndProjection
+from client_service.models.low_pass import FreeKernels, LowPass, _RowsAndProjection
 from client_service.models.model import Ingredients
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
@@ -22,53 +22,54 @@ pytestmark = pytest.mark.usefixtures("double")
 
 
 @pytest.fixture
-def model(drawn: Callable[..., Graph]) -> LGCN:
+def model(drawn: Callable[..., Graph]) -> LowPass:
     """9 users, 11 items, Phi 6, L 3; random kernels and an embedding that lies nowhere in particular."""
     graph, generator = drawn(9, 11, seed=1), torch.Generator().manual_seed(1)
-    found = LGCN(Ingredients(low_spectrum(graph, METHOD.cutoff), graph, None, None, METHOD))
+    given = Ingredients(low_spectrum(graph, METHOD.cutoff), graph, None, None, METHOD)
+    found = LowPass(given, FreeKernels(METHOD.layers, METHOD.cutoff))
     with torch.no_grad():
-        found.kernels.copy_(torch.rand(found.kernels.shape, generator=generator) * 2 - 0.5)
+        found.response.kernels.copy_(torch.rand(found.response.kernels.shape, generator=generator) * 2 - 0.5)
         found.embedding.copy_(torch.randn(found.embedding.shape, generator=generator))
     return found
 
 
-def literal_layers(model: LGCN) -> list[np.ndarray]:
+def literal_layers(model: LowPass) -> list[np.ndarray]:
     """Eq. 3 as it stands in the paper, with the diagonal matrix written out."""
     basis, layer = model.basis.numpy(), model.embedding.detach().numpy()
     found = [layer]
-    for kernel in model.kernels.detach().numpy():
+    for kernel in model.response.kernels.detach().numpy():
         layer = basis @ np.diag(kernel) @ basis.T @ layer
         found.append(layer)
     return found
 
 
-def test_the_basis_is_orthonormal(model: LGCN) -> None:
+def test_the_basis_is_orthonormal(model: LowPass) -> None:
     torch.testing.assert_close(model.basis.T @ model.basis, torch.eye(6), atol=1e-12, rtol=0)
 
 
-def test_every_layer_is_the_literal_convolution_of_the_one_before(model: LGCN) -> None:
+def test_every_layer_is_the_literal_convolution_of_the_one_before(model: LowPass) -> None:
     layers = model.layers(torch.arange(20), model.coefficients())
     assert len(layers) == 4
     for found, expected in zip(layers, literal_layers(model), strict=True):
         np.testing.assert_allclose(found.detach().numpy(), expected, atol=1e-12)
 
 
-def test_rows_of_layers_are_those_asked_for(model: LGCN) -> None:
+def test_rows_of_layers_are_those_asked_for(model: LowPass) -> None:
     rows = torch.tensor([13, 2, 2])
     for found, expected in zip(model.layers(rows, model.coefficients()), literal_layers(model), strict=True):
         np.testing.assert_allclose(found.detach().numpy(), expected[[13, 2, 2]], atol=1e-12)
 
 
-def test_pooled_items_are_the_rows_after_the_users(model: LGCN) -> None:
+def test_item_nodes_are_the_rows_after_the_users(model: LowPass) -> None:
     coefficients = model.coefficients()
-    pooled = model.pooled_items(torch.tensor([0, 10]), coefficients)
-    expected = model.pool(model.layers(torch.tensor([9, 19]), coefficients))
-    torch.testing.assert_close(pooled.embedding, expected)
+    items = model.item_nodes(torch.tensor([0, 10]), coefficients)
+    for row, expected in zip(items.layers, model.layers(torch.tensor([9, 19]), coefficients), strict=True):
+        torch.testing.assert_close(row, expected)
 
 
-def test_kernels_of_one_leave_a_layer_in_the_range_of_the_basis_alone(model: LGCN) -> None:
+def test_kernels_of_one_leave_a_layer_in_the_range_of_the_basis_alone(model: LowPass) -> None:
     with torch.no_grad():
-        model.kernels.fill_(1.0)
+        model.response.kernels.fill_(1.0)
         model.embedding.copy_(model.basis @ torch.randn(6, 5, generator=torch.Generator().manual_seed(2)))
     for layer in model.layers(torch.arange(20), model.coefficients()):
         torch.testing.assert_close(layer, model.embedding, atol=1e-12, rtol=0)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.models.lgcn import LGCN
-from client_service.models.model import Ingredients
+from client_service.models.encoders import lgcn
+from client_service.models.model import Ingredients, Model
 from client_service.models.start import Filter, start_at
 from shared.method.exchange import mlp_specification
 from shared.method.settings import MethodSettings
@@ -33,20 +33,22 @@ def spectrum(graph: Graph) -> Spectrum:
     return low_spectrum(graph, METHOD.cutoff)
 
 
-def untrained(graph: Graph, spectrum: Spectrum, chosen: Filter | None, *, exact: bool = True) -> LGCN:
+def untrained(graph: Graph, spectrum: Spectrum, chosen: Filter | None, *, exact: bool = True) -> Model:
     """A model with the initial MLPs that the aggregator hands out."""
     start = None if chosen is None else start_at(chosen, spectrum, graph)
-    model = LGCN(Ingredients(spectrum, graph, start, None, METHOD))
+    model = lgcn.build(Ingredients(spectrum, graph, start, None, METHOD))
     initial = initial_parameters(mlp_specification(METHOD), 5, exact=exact)
-    model.load_state_dict({name: torch.from_numpy(value) for name, value in initial.items()}, strict=False)
+    own = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, value in initial.items():
+            own[name].copy_(torch.from_numpy(value))
     return model
 
 
 @torch.no_grad()
-def all_scores(model: LGCN) -> np.ndarray:
-    coefficients = model.coefficients()
-    users = model.pooled_users(torch.arange(model.users), coefficients)
-    return model.score_all(users, model.pooled_items(torch.arange(model.items), coefficients)).numpy()
+def all_scores(model: Model) -> np.ndarray:
+    users, items = model.pooled()
+    return model.head.score_all(users, items).numpy()
 
 
 def assert_proportional(found: np.ndarray, expected: np.ndarray) -> None:
@@ -78,10 +80,10 @@ def test_untrained_scores_follow_the_ridge_response_and_the_exponent(graph: Grap
 
 def test_every_layer_of_the_untrained_model_is_its_embedding(graph: Graph, spectrum: Spectrum) -> None:
     model = untrained(graph, spectrum, Filter(8, 0.4, 0.3))
-    layers = model.layers(torch.arange(140), model.coefficients())
+    layers = model.encoder.layers(torch.arange(140), model.encoder.coefficients())
     assert len(layers) == 3
     for layer in layers:
-        torch.testing.assert_close(layer, model.embedding, atol=1e-12, rtol=0)
+        torch.testing.assert_close(layer, model.encoder.embedding, atol=1e-12, rtol=0)
 
 
 def test_one_pair_in_a_hundred_starts_beyond_the_saturation_of_tanh(graph: Graph, spectrum: Spectrum) -> None:
@@ -93,7 +95,7 @@ def test_one_pair_in_a_hundred_starts_beyond_the_saturation_of_tanh(graph: Graph
 def test_entries_of_the_start_are_of_order_one(graph: Graph, spectrum: Spectrum) -> None:
     # Columns of U and V have length 1, so that the mean square of sqrt((M + N) / 2) [U; V] diag(sqrt(s)) is
     # (M + N) / 2 * 2 sum(s) / ((M + N) Phi) = mean(s).
-    origin = untrained(graph, spectrum, Filter(8, 0.0, 0.5)).origin
+    origin = untrained(graph, spectrum, Filter(8, 0.0, 0.5)).encoder.origin
     mean_square = float((origin**2).mean())
     assert mean_square == pytest.approx(spectrum.singular.mean(), abs=1e-12)
     assert 0.1 < mean_square <= 1.0
@@ -101,9 +103,9 @@ def test_entries_of_the_start_are_of_order_one(graph: Graph, spectrum: Spectrum)
 
 def test_a_width_beyond_the_cutoff_is_filled_with_zeros(graph: Graph, spectrum: Spectrum) -> None:
     wide = MethodSettings(width=11, layers=2, cutoff=8)
-    model = LGCN(Ingredients(spectrum, graph, start_at(Filter(8, 0.0, 0.5), spectrum, graph), None, wide))
-    assert model.embedding.shape == (140, 11)
-    assert not model.origin[:, 8:].any() and model.origin[:, :8].any()
+    model = lgcn.build(Ingredients(spectrum, graph, start_at(Filter(8, 0.0, 0.5), spectrum, graph), None, wide))
+    assert model.encoder.embedding.shape == (140, 11)
+    assert not model.encoder.origin[:, 8:].any() and model.encoder.origin[:, :8].any()
 
 
 def test_an_item_and_a_user_without_an_edge_score_zero() -> None:
@@ -128,10 +130,10 @@ def test_the_papers_random_start_is_neither_the_filter_nor_left_alone_by_a_convo
     model = untrained(graph, spectrum, None, exact=False)
     scores = all_scores(model)
     assert abs(np.corrcoef(scores.ravel(), filtered.ravel())[0, 1]) < 0.3
-    first, second, third = model.layers(torch.arange(140), model.coefficients())
+    first, second, third = model.encoder.layers(torch.arange(140), model.encoder.coefficients())
     assert (first - second).abs().max().item() > 0.1  # normal noise has components outside the low pass ...
     torch.testing.assert_close(second, third, atol=1e-12, rtol=0)  # ... and loses them at once
-    assert model.embedding.std().item() == pytest.approx(0.1, rel=0.1)
+    assert model.encoder.embedding.std().item() == pytest.approx(0.1, rel=0.1)
 
 
 def test_without_a_base_path_the_exact_parameters_would_score_everything_alike(

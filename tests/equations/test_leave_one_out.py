@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.models.lgcn import LGCN
+from client_service.models.low_pass import FreeKernels, LowPass
 from client_service.models.model import Ingredients
 from client_service.models.start import Filter, start_at
 from shared.method.settings import MethodSettings
@@ -21,12 +21,13 @@ pytestmark = pytest.mark.usefixtures("double")
 
 
 @pytest.fixture
-def model() -> LGCN:
+def model() -> LowPass:
     """5 users, 6 items, Phi 4. Z(0) is the start's; the kernels are as if trained."""
     spectrum = low_spectrum(GRAPH, 4)
-    found = LGCN(Ingredients(spectrum, GRAPH, start_at(Filter(4, 0.4, 0.3), spectrum, GRAPH), None, METHOD))
+    start = start_at(Filter(4, 0.4, 0.3), spectrum, GRAPH)
+    found = LowPass(Ingredients(spectrum, GRAPH, start, None, METHOD), FreeKernels(METHOD.layers, 4))
     with torch.no_grad():
-        found.kernels.copy_(torch.tensor([[1.2, 0.9, 0.4, 1.1], [0.8, 1.3, 0.7, 0.2]]))
+        found.response.kernels.copy_(torch.tensor([[1.2, 0.9, 0.4, 1.1], [0.8, 1.3, 0.7, 0.2]]))
     return found
 
 
@@ -47,7 +48,7 @@ def assert_same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None
         torch.testing.assert_close(a, b, atol=1e-12, rtol=0)
 
 
-def test_the_fold_in_row_is_the_nystroem_row_written_out(model: LGCN) -> None:
+def test_the_fold_in_row_is_the_nystroem_row_written_out(model: LowPass) -> None:
     # p = d^-1/2 r D_i^-1/2 V S^-1 / sqrt(2) for the basket {0, 2} of a stranger; item degrees are 2 and 3.
     spectrum = low_spectrum(GRAPH, 4)
     row = [
@@ -60,13 +61,13 @@ def test_the_fold_in_row_is_the_nystroem_row_written_out(model: LGCN) -> None:
 
 
 @pytest.mark.parametrize("user", range(5))
-def test_the_whole_basket_of_a_known_user_reproduces_that_users_layers(model: LGCN, user: int) -> None:
+def test_the_whole_basket_of_a_known_user_reproduces_that_users_layers(model: LowPass, user: int) -> None:
     coefficients, items = model.coefficients(), GRAPH[[user]].indices
     assert_same(model.fold_in(basket(*items), coefficients), model.layers(torch.tensor([user]), coefficients))
 
 
 @pytest.mark.parametrize("user", range(4))
-def test_layers_without_an_edge_are_those_of_the_basket_without_the_item(model: LGCN, user: int) -> None:
+def test_layers_without_an_edge_are_those_of_the_basket_without_the_item(model: LowPass, user: int) -> None:
     coefficients, items = model.coefficients(), GRAPH[[user]].indices.tolist()
     for left_out in items:
         rest = [item for item in items if item != left_out]
@@ -74,7 +75,7 @@ def test_layers_without_an_edge_are_those_of_the_basket_without_the_item(model: 
         assert_same(found, model.fold_in(basket(*rest), coefficients))
 
 
-def test_items_lose_the_edge_as_users_do(model: LGCN) -> None:
+def test_items_lose_the_edge_as_users_do(model: LowPass) -> None:
     # Seen from the other side: in the transposed graph the item is a user, and its users are its basket.
     coefficients = model.coefficients()
     for item in range(6):
@@ -87,20 +88,20 @@ def test_items_lose_the_edge_as_users_do(model: LGCN) -> None:
             assert_same(found, [(steps @ c)[None] for c in coefficients])
 
 
-def test_both_ends_of_a_pair_lose_it_with_their_degree(model: LGCN) -> None:
-    users, items = model.pooled_without(torch.tensor([0]), torch.tensor([0]), model.coefficients())
+def test_both_ends_of_a_pair_lose_it_with_their_degree(model: LowPass) -> None:
+    users, items = model.nodes_without(torch.tensor([0]), torch.tensor([0]), model.coefficients())
     by_user, by_item = GRAPH[[0]].sum(), GRAPH[:, [0]].sum()
     assert users.scale.item() == pytest.approx((by_user - 1) ** 0.3)
     assert items.scale.item() == pytest.approx((by_item - 1) ** 0.3)
 
 
-def test_leaving_an_edge_out_changes_the_user(model: LGCN) -> None:
+def test_leaving_an_edge_out_changes_the_user(model: LowPass) -> None:
     coefficients, user = model.coefficients(), torch.tensor([0])
     with_edge, without = model.layers(user, coefficients), model.layers_without(user, node(4), coefficients)
     assert all((a - b).abs().max().item() > 0.01 for a, b in zip(with_edge, without, strict=True))
 
 
-def test_several_pairs_at_once_give_what_each_gives_alone(model: LGCN) -> None:
+def test_several_pairs_at_once_give_what_each_gives_alone(model: LowPass) -> None:
     coefficients, pairs = model.coefficients(), [(0, 1), (3, 5), (2, 2)]
     users, items = (torch.tensor(side) for side in zip(*pairs, strict=True))
     singles = [model.layers_without(torch.tensor([u]), node(i), coefficients) for u, i in pairs]
@@ -108,7 +109,7 @@ def test_several_pairs_at_once_give_what_each_gives_alone(model: LGCN) -> None:
     assert_same(model.layers_without(users, items + 5, coefficients), stacked)
 
 
-def test_a_user_with_one_edge_is_nothing_without_it(model: LGCN) -> None:
+def test_a_user_with_one_edge_is_nothing_without_it(model: LowPass) -> None:
     layers = model.layers_without(torch.tensor([4]), node(3), model.coefficients())
     assert_same(layers, [torch.zeros(1, 4)] * 3)
 
@@ -119,14 +120,15 @@ def test_directions_that_carry_no_edge_are_left_out() -> None:
     graph = sparse.csr_array([[1.0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 0, 0]])
     spectrum = low_spectrum(graph, 4)
     assert spectrum.singular.tolist() == pytest.approx([1.0, 1.0])
-    found = LGCN(Ingredients(spectrum, graph, start_at(Filter(2, 0.4, 0.3), spectrum, graph), None, METHOD))
+    start = start_at(Filter(2, 0.4, 0.3), spectrum, graph)
+    found = LowPass(Ingredients(spectrum, graph, start, None, METHOD), FreeKernels(METHOD.layers, 2))
     with torch.no_grad():
         found.embedding.copy_(torch.linspace(-1.0, 2.0, found.embedding.numel()).view(found.embedding.shape))
     layers = found.layers_without(torch.tensor([0]), torch.tensor([4]), found.coefficients())
     assert_same([layers[1], *layers[1:]], [torch.zeros(1, found.embedding.shape[1])] * 3)
 
 
-def test_what_training_added_to_a_user_stays_when_an_edge_is_left_out(model: LGCN) -> None:
+def test_what_training_added_to_a_user_stays_when_an_edge_is_left_out(model: LowPass) -> None:
     # A move of the user's own embedding that P cannot see: it belongs to the user, not to the edge.
     outside = torch.linspace(-1, 1, 11)[:, None] * torch.ones(11, 4)
     outside = outside - model.basis @ (model.basis.T @ outside)
@@ -139,5 +141,5 @@ def test_what_training_added_to_a_user_stays_when_an_edge_is_left_out(model: LGC
     assert_same([before[0], *after[1:]], before)
 
 
-def test_an_empty_basket_folds_in_as_zero(model: LGCN) -> None:
+def test_an_empty_basket_folds_in_as_zero(model: LowPass) -> None:
     assert_same(model.fold_in(basket(), model.coefficients()), [torch.zeros(1, 4)] * 3)

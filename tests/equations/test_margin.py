@@ -12,7 +12,6 @@ from scipy import sparse
 import client_service.learning.mean_margin
 from client_service.learning.local import LocalTraining, Moment
 from client_service.learning.losses import margin, refined_margin
-from client_service.models.lgcn import Pooled
 from client_service.shard import Shard
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
@@ -77,12 +76,8 @@ def table_margin(client: LocalTraining, user: int, item: int) -> float:
     u = tables.user_table[tables.user_bucket[user]].tolist()
     v = tables.item_table[tables.item_bucket[item]].tolist()
     xi = math.acos(sum(a * b for a, b in zip(u, v, strict=True)) / math.hypot(*u) / math.hypot(*v))
-    coefficients = model.coefficients()
-    pair: tuple[Pooled, Pooled] = (
-        model.pooled_users(torch.tensor([user]), coefficients),
-        model.pooled_items(torch.tensor([item]), coefficients),
-    )
-    f = model.score(*pair).item()
+    row = torch.tensor([item])
+    f = model.scores(torch.tensor([user]), row, row, leave_one_out=False)[0].item()
     return min(0.9 * xi, math.pi - math.acos(math.tanh(f)))
 
 

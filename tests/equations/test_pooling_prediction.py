@@ -14,8 +14,9 @@ from scipy import sparse
 from torch import Tensor, nn
 
 from client_service.learning.losses import angle
-from client_service.models.lgcn import LGCN, Pooled
-from client_service.models.model import Ingredients
+from client_service.models.encoders import lgcn
+from client_service.models.heads import Pooled
+from client_service.models.model import Ingredients, Model
 from client_service.models.start import Filter, start_at
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
@@ -44,21 +45,21 @@ def fill(mlp: nn.Module, values: dict[str, tuple[list[list[float]], list[float]]
 
 
 @pytest.fixture
-def residual() -> LGCN:
+def residual() -> Model:
     """The model as it starts at the filter: a base path beside both MLPs."""
     spectrum = low_spectrum(GRAPH, 3)
-    model = LGCN(Ingredients(spectrum, GRAPH, start_at(Filter(3, 0.0, 0.5), spectrum, GRAPH), None, METHOD))
-    fill(model.pooling, POOLING)
-    fill(model.predictive, PREDICTIVE)
+    model = lgcn.build(Ingredients(spectrum, GRAPH, start_at(Filter(3, 0.0, 0.5), spectrum, GRAPH), None, METHOD))
+    fill(model.head.pooling, POOLING)
+    fill(model.head.predictive, PREDICTIVE)
     return model
 
 
 @pytest.fixture
-def bare() -> LGCN:
+def bare() -> Model:
     """The paper's model: the MLPs alone."""
-    model = LGCN(Ingredients(low_spectrum(GRAPH, 3), GRAPH, None, None, METHOD))
-    fill(model.pooling, POOLING)
-    fill(model.predictive, PREDICTIVE)
+    model = lgcn.build(Ingredients(low_spectrum(GRAPH, 3), GRAPH, None, None, METHOD))
+    fill(model.head.pooling, POOLING)
+    fill(model.head.predictive, PREDICTIVE)
     return model
 
 
@@ -79,30 +80,30 @@ def pooled(rows: list[list[float]], scale: list[float], width: int) -> Pooled:
     return Pooled(torch.tensor(rows)[:, :width], torch.tensor(scale))
 
 
-def test_pooling_is_the_mlp_of_the_concatenated_layers(bare: LGCN) -> None:
+def test_pooling_is_the_mlp_of_the_concatenated_layers(bare: Model) -> None:
     layers = [torch.tensor([[0.3, -0.5]]), torch.tensor([[0.6, 0.2]])]
-    assert bare.pool(layers)[0].tolist() == pytest.approx(mlp(POOLING, [0.3, -0.5, 0.6, 0.2]), abs=1e-14)
+    assert bare.head.pool(layers)[0].tolist() == pytest.approx(mlp(POOLING, [0.3, -0.5, 0.6, 0.2]), abs=1e-14)
 
 
-def test_with_a_base_path_pooling_adds_the_mlp_to_the_layers_mean(residual: LGCN) -> None:
+def test_with_a_base_path_pooling_adds_the_mlp_to_the_layers_mean(residual: Model) -> None:
     layers = [torch.tensor([[0.3, -0.5, 0.7]]), torch.tensor([[0.6, 0.2, -0.9]])]
     # The MLP sees the two lowest frequencies of each layer and is added to the same two; the third has the mean alone.
     first, second = mlp(POOLING, [0.3, -0.5, 0.6, 0.2])
     expected = [(0.3 + 0.6) / 2 + first, (-0.5 + 0.2) / 2 + second, (0.7 - 0.9) / 2]
-    assert residual.pool(layers)[0].tolist() == pytest.approx(expected, abs=1e-14)
+    assert residual.head.pool(layers)[0].tolist() == pytest.approx(expected, abs=1e-14)
 
 
-def test_a_score_is_the_predictive_mlp_of_user_item_and_their_product(bare: LGCN) -> None:
-    found = bare.score(pooled(USERS, USER_SCALE, 2), pooled(ITEMS[:2], ITEM_SCALE[:2], 2))
+def test_a_score_is_the_predictive_mlp_of_user_item_and_their_product(bare: Model) -> None:
+    found = bare.head.score(pooled(USERS, USER_SCALE, 2), pooled(ITEMS[:2], ITEM_SCALE[:2], 2))
     expected = [predicted(u, v) for u, v in zip(USERS, ITEMS, strict=False)]
     assert found.tolist() == pytest.approx(expected, abs=1e-14)
 
 
-def test_with_a_base_path_a_score_adds_the_scaled_product(residual: LGCN) -> None:
+def test_with_a_base_path_a_score_adds_the_scaled_product(residual: Model) -> None:
     with torch.no_grad():
-        residual.log_alpha.fill_(0.5)
-    alpha = float(residual.alpha_start) * math.exp(0.5)
-    found = residual.score(pooled(USERS, USER_SCALE, 3), pooled(ITEMS[:2], ITEM_SCALE[:2], 3))
+        residual.head.log_alpha.fill_(0.5)
+    alpha = float(residual.head.alpha_start) * math.exp(0.5)
+    found = residual.head.score(pooled(USERS, USER_SCALE, 3), pooled(ITEMS[:2], ITEM_SCALE[:2], 3))
     expected = [
         predicted(USERS[r], ITEMS[r])
         + alpha * USER_SCALE[r] * ITEM_SCALE[r] * sum(a * b for a, b in zip(USERS[r], ITEMS[r], strict=True))
@@ -113,15 +114,15 @@ def test_with_a_base_path_a_score_adds_the_scaled_product(residual: LGCN) -> Non
 
 @pytest.mark.parametrize("kind", ["bare", "residual"])
 def test_scoring_all_pairs_at_once_gives_the_same_as_pair_by_pair(kind: str, request: pytest.FixtureRequest) -> None:
-    model: LGCN = request.getfixturevalue(kind)
-    width = 3 if model.residual else 2
+    model: Model = request.getfixturevalue(kind)
+    width = 3 if model.head.residual else 2
     users, items = pooled(USERS, USER_SCALE, width), pooled(ITEMS, ITEM_SCALE, width)
-    table = model.score_all(users, items)
+    table = model.head.score_all(users, items)
     assert table.shape == (2, 3)
     for u in range(2):
         for i in range(3):
             pair = Pooled(users.embedding[[u]], users.scale[[u]]), Pooled(items.embedding[[i]], items.scale[[i]])
-            assert table[u, i].item() == pytest.approx(model.score(*pair).item(), abs=1e-13)
+            assert table[u, i].item() == pytest.approx(model.head.score(*pair).item(), abs=1e-13)
 
 
 def test_the_cosine_of_the_angle_is_the_tanh_of_the_score() -> None:

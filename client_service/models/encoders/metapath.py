@@ -13,8 +13,8 @@ from scipy import sparse
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from client_service.models.factors import Factors
-from client_service.models.model import Ingredients
+from client_service.models.factors import Factors, by_dot_product
+from client_service.models.model import Ingredients, Model
 from client_service.models.propagation import Propagation
 from shared.method.graph import degrees, interaction_matrix, normalised
 
@@ -42,8 +42,6 @@ class MetaPaths(Factors):
     Shared beside the item table: `attention.*`, 2 (d^2 + 2 d) numbers. Private: `embedding` (M, d), and the graph,
     which is perturbed. A training pair's own edge stays in it: leave_one_out changes nothing.
     """
-
-    exchangeable = ("item.", "attention.")
 
     def __init__(self, given: Ingredients) -> None:
         super().__init__(given)
@@ -91,3 +89,8 @@ def perturbed(interactions: sparse.csr_array, budget: float, generator: np.rando
     users = np.concatenate([edges.row[true], invented]).astype(np.int64)
     items = np.concatenate([edges.col[true], generator.integers(interactions.shape[1], size=len(invented))])
     return interaction_matrix(users, items.astype(np.int64), interactions.shape)
+
+
+def build(given: Ingredients) -> Model:
+    """f_ui = <u, v_i> of the vectors that attention has mixed."""
+    return by_dot_product(MetaPaths(given))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from client_service.models.factors import Factors, normal
-from client_service.models.model import Ingredients
+from client_service.models.factors import Factors, by_dot_product, normal
+from client_service.models.model import Ingredients, Model
 
 PERSONAL_DEVIATION = 0.1
 
@@ -23,3 +23,8 @@ class FedRAP(Factors):
     def item_rows(self, items: Tensor) -> Tensor:
         rows: Tensor = self.item(items) + self.personal[self.item.places[items]]
         return rows
+
+
+def build(given: Ingredients) -> Model:
+    """f_ui = <u, common_i + personal_i>."""
+    return by_dot_product(FedRAP(given))

@@ -1,4 +1,4 @@
-"""Model -> a frozen numpy snapshot that ranks items: by the cheap base score first, by the full score where it counts.
+"""A model at rest, in numpy arrays, ranks items: by the cheap base score first, by the full score where it counts.
 
 Answering from arrays that nothing changes is what lets recommendations go on while the model trains.
 """
@@ -6,18 +6,17 @@ Answering from arrays that nothing changes is what lets recommendations go on wh
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import singledispatch
+from typing import TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.learning.evaluate import Rows, filled
 from client_service.models.fusion import Codes, Fusion, taken
-from client_service.models.lgcn import LGCN, Pooled
-from client_service.models.model import Model
 from shared.method.parameters import Float32
+
+Rows = NDArray[np.int64]
+Number = TypeVar("Number", bound=np.generic)
 
 CANDIDATES = 2000  # of these at most the full score is computed
 BLOCK = 1 << 22  # pairs x width that are scored at a time: 16 MB
@@ -118,6 +117,11 @@ class Ranker:
         return part
 
 
+def filled(lists: NDArray[Number], k: int, value: float) -> NDArray[Number]:
+    """Lists (B, n) made k wide with `value`, where there are fewer than k items."""
+    return np.pad(lists, ((0, 0), (0, max(0, k - lists.shape[1]))), constant_values=value)
+
+
 def _dense(seen: sparse.csr_array) -> NDArray[np.bool_]:
     mask = np.zeros(seen.shape, dtype=bool)
     mask[np.repeat(np.arange(seen.shape[0]), np.diff(seen.indptr)), seen.indices] = True
@@ -126,59 +130,3 @@ def _dense(seen: sparse.csr_array) -> NDArray[np.bool_]:
 
 def _blocks(length: int, step: int) -> list[Rows]:
     return [np.arange(start, min(start + step, length)) for start in range(0, length, step)]
-
-
-@singledispatch
-def snapshot(model: Model) -> Ranker:
-    """The model as it is now."""
-    raise NotImplementedError(type(model).__name__)
-
-
-@snapshot.register
-@torch.no_grad()
-def _(model: LGCN) -> Ranker:
-    coefficients = model.coefficients()
-    device = model.embedding.device
-    users = model.pooled_users(torch.arange(model.users, device=device), coefficients)
-    items = model.pooled_items(torch.arange(model.items, device=device), coefficients)
-    _, on_v, on_both = model.predictive.hidden.weight.chunk(3, dim=1)
-    narrow = items.embedding[:, : model.width]
-    return Ranker(
-        _user_side(model, users),
-        _side(items.embedding * items.scale[:, None], narrow, narrow @ on_v.T + model.predictive.hidden.bias),
-        Predictor(
-            array_of(on_both), array_of(model.predictive.output.weight)[0], array_of(model.predictive.output.bias)[0]
-        ),
-        model.residual,
-    )
-
-
-def _user_side(model: LGCN, users: Pooled) -> Side:
-    on_u, _, _ = model.predictive.hidden.weight.chunk(3, dim=1)
-    narrow = users.embedding[:, : model.width]
-    return _side(users.embedding * users.scale[:, None] * model.alpha, narrow, narrow @ on_u.T)
-
-
-def _side(embedding: torch.Tensor, narrow: torch.Tensor, hidden: torch.Tensor) -> Side:
-    return Side(array_of(embedding), array_of(narrow), array_of(hidden))
-
-
-def array_of(tensor: torch.Tensor) -> Float32:
-    """A copy: a parameter's own memory would go on changing under the snapshot."""
-    values: Float32 = np.array(tensor.detach().cpu().numpy(), order="C")
-    return values
-
-
-@singledispatch
-def fold_in(model: Model, basket: Rows) -> Side:
-    """The user side, one row, of somebody with these items who is in no graph."""
-    raise NotImplementedError(type(model).__name__)
-
-
-@fold_in.register
-@torch.no_grad()
-def _(model: LGCN, basket: Rows) -> Side:
-    device = model.embedding.device
-    baskets = torch.zeros(1, model.items, device=device)
-    baskets[0, torch.from_numpy(basket).to(device)] = 1.0
-    return _user_side(model, model.pooled_baskets(baskets, model.coefficients()))

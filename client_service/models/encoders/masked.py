@@ -1,4 +1,4 @@
-"""LGCN whose two MLPs are seen through private masks: effective weight = weight * mask, entry by entry.
+"""FED-PUB's model: LGCN whose two MLPs are seen through private masks: weight * mask, entry by entry.
 
 Personalized Subgraph Federated Learning (FED-PUB). Baek, Jeong, Jin, Yoon, Hwang. ICML 2023.
 """
@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from client_service.models.lgcn import LGCN
-from client_service.models.model import Ingredients
+from client_service.models.encoders import lgcn
+from client_service.models.heads import PooledMLPs
+from client_service.models.model import Ingredients, Model
 
 WEIGHT, MASK = ".parametrizations.weight.original", ".parametrizations.weight.0.mask"  # as torch names the two
 
@@ -28,16 +29,19 @@ class Mask(nn.Module):
         return weight * self.mask
 
 
-class MaskedLGCN(LGCN):
+class MaskedModel(Model):
     """Wherever a weight of the MLPs is read it is the masked one; biases have no mask.
 
-    Parameters have the names of LGCN's, and each weight has its mask in "mask.<name>", which is private.
+    Parameters have the names of the model without masks, and each weight has its mask in "mask.<name>", which is
+    private.
     """
 
-    def __init__(self, given: Ingredients):
-        super().__init__(given)
-        for linear in (self.pooling.hidden, self.pooling.output, self.predictive.hidden, self.predictive.output):
-            parametrize.register_parametrization(linear, "weight", Mask(linear.weight.detach()))
+    def __init__(self, plain: Model) -> None:
+        super().__init__(plain.encoder, plain.head)
+        assert isinstance(plain.head, PooledMLPs)
+        for mlp in (plain.head.pooling, plain.head.predictive):
+            for linear in (mlp.hidden, mlp.output):
+                parametrize.register_parametrization(linear, "weight", Mask(linear.weight.detach()))
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
@@ -51,3 +55,8 @@ def _plain(name: str) -> str:
     if name.endswith(MASK):
         return f"mask.{name.removesuffix(MASK)}.weight"
     return f"{name.removesuffix(WEIGHT)}.weight" if name.endswith(WEIGHT) else name
+
+
+def build(given: Ingredients) -> Model:
+    """LGCN's model with a mask on each weight of its MLPs."""
+    return MaskedModel(lgcn.build(given))

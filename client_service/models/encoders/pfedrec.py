@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
-from client_service.models.factors import Factors
-from client_service.models.model import Ingredients
+from client_service.models.encoder import Nodes
+from client_service.models.factors import Factors, by_dot_product
+from client_service.models.model import Ingredients, Model
 
 
 class PFedRec(Factors):
@@ -20,17 +23,20 @@ class PFedRec(Factors):
         super().__init__(given)
         self.embedding_bias = nn.Parameter(torch.zeros(self.users))
         self.tuned = nn.Parameter(torch.zeros(self.items, self.width), requires_grad=False)
-        self.trained()
+        self.finish_training()
 
     def vectors(self) -> tuple[Tensor, Tensor]:
         return self.embedding, self.tuned
 
-    def scores(self, users: Tensor, items: Tensor, negatives: Tensor, *, leave_one_out: bool) -> tuple[Tensor, Tensor]:
-        positive, others = super().scores(users, items, negatives, leave_one_out=leave_one_out)
-        bias = self.embedding_bias[users]
-        return positive + bias, others + bias[:, None]
+    def user_nodes(self, rows: Tensor, users: Tensor) -> Nodes:
+        return replace(super().user_nodes(rows, users), bias=self.embedding_bias[users])
 
     @torch.no_grad()
-    def trained(self) -> None:
+    def finish_training(self) -> None:
         """Keep the item rows as they are now."""
         self.tuned.copy_(self.item_rows(torch.arange(self.items, device=self.tuned.device)))
+
+
+def build(given: Ingredients) -> Model:
+    """f_ui = <w_u, v_i> + b_u."""
+    return by_dot_product(PFedRec(given))

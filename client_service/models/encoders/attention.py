@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from client_service.models.factors import Factors
-from client_service.models.model import Ingredients
+from client_service.models.factors import Factors, by_dot_product
+from client_service.models.model import Ingredients, Model
 from client_service.models.propagation import Propagation
 
 LARGEST_EXPONENT = 20.0  # of an attention weight: e^20 neighbours fit into a float32
@@ -51,3 +51,8 @@ class GraphAttention(Factors):
 def _attended(rows: Tensor, sums: Tensor) -> Tensor:
     """h of these nodes, (R, d), from the two parts of `GraphAttention.summed`, (R, d) and (R, d + 1)."""
     return rows + sums[:, :-1] / sums[:, -1:].clamp(min=torch.finfo(sums.dtype).tiny)
+
+
+def build(given: Ingredients) -> Model:
+    """f_ui = <h_u, h_i>."""
+    return by_dot_product(GraphAttention(given))

@@ -1,0 +1,59 @@
+"""What an encoder is: the part of a model that gives each user and each item of a silo's graph its embeddings.
+
+Shapes: M users, N items, q embedding width, B rows, n negatives.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """R users or R items as an encoder gives them.
+
+    layers: embeddings Z(0..L), each (R, q); an encoder without a graph has one. scale (R,): factor of each in a base
+    path. bias (R,): what is added to every score of a user in training.
+    """
+
+    layers: list[Tensor]
+    scale: Tensor
+    bias: Tensor | None = None
+
+
+class Encoder(nn.Module, ABC):
+    """M users and N items. `embedding` is what it trains first of all, `origin` where that began."""
+
+    users: int
+    items: int
+    embedding: nn.Parameter
+    origin: Tensor
+
+    @abstractmethod
+    def batch(
+        self, users: Tensor, items: Tensor, negatives: Tensor, *, leave_one_out: bool
+    ) -> tuple[Nodes, Nodes, Nodes]:
+        """Users (B,), the item beside each (B,), and negatives (n,), with gradients.
+
+        leave_one_out: the pairs as if their own edges were not in the graph, where the encoder can tell.
+        """
+
+    @abstractmethod
+    def all_nodes(self) -> tuple[Nodes, Nodes]:
+        """All M users and all N items, as they rank."""
+
+    @abstractmethod
+    def basket(self, items: Tensor) -> Nodes:
+        """One user who is in no graph, by the rows of its items (b,)."""
+
+    @torch.no_grad()
+    def pull_to_start(self, share: float) -> None:
+        """Move the embeddings by this share of the way back to where they began."""
+        self.embedding.lerp_(self.origin, share)
+
+    def finish_training(self) -> None:
+        """Called after the first parameters and each training, for one that ranks by other than it exchanges."""

@@ -1,0 +1,13 @@
+"""LPSFed's model: the low-pass encoder with free kernels beneath both MLPs. Only the MLPs can be shared."""
+
+from __future__ import annotations
+
+from client_service.models.heads import PooledMLPs
+from client_service.models.low_pass import FreeKernels, LowPass
+from client_service.models.model import Ingredients, Model
+
+
+def build(given: Ingredients) -> Model:
+    """Private: Z(0), the kernels and the weight of the base path."""
+    encoder = LowPass(given, FreeKernels(given.method.layers, len(given.spectrum.singular)))
+    return Model(encoder, PooledMLPs(given.method, alpha=encoder.alpha, residual=encoder.residual))

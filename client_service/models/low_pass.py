@@ -1,0 +1,194 @@
+"""Spectrum -> embeddings by low-pass convolutions: the encoder of LPSFed and of all that vary it.
+
+Low-pass Graph Convolutional Network for Recommendation. Yu, Zhang, Qin. AAAI 2022. Shapes: M users, N items, Phi
+cut-off, q embedding width, L layers, B rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor, nn
+
+from client_service.models.encoder import Encoder, Nodes
+from client_service.models.model import Ingredients
+from client_service.models.start import Start
+from shared.method.graph import degrees, power
+from shared.method.spectrum import Spectrum
+
+SATURATION = 2.0  # |f| of the start stays below this for 99 % of all pairs, so that tanh f still has a gradient
+CALIBRATION_PAIRS = 100_000
+RANDOM_DEVIATION = 0.1
+
+
+class FreeKernels(nn.Module):
+    """k(l), one free number for each eigenvalue and layer, (L, Phi), which begin at one."""
+
+    def __init__(self, layers: int, frequencies: int) -> None:
+        super().__init__()
+        self.kernels = nn.Parameter(torch.ones(layers, frequencies))
+
+    def forward(self) -> Tensor:
+        return self.kernels
+
+
+class _RowsAndProjection(torch.autograd.Function):
+    """Z[nodes] and P^T Z together. Z is large: its gradient is written once, dense, and the rows are added to it."""
+
+    @staticmethod
+    def forward(ctx: Any, embedding: Tensor, basis: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(basis, nodes)
+        return embedding[nodes], basis.T @ embedding
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        basis, nodes = ctx.saved_tensors
+        of_rows, of_projection = gradients
+        return (basis @ of_projection).index_add_(0, nodes, of_rows), None, None
+
+
+class LowPass(Encoder):
+    """Z(0..L) by Eq. 1-3 in the graph's lowest frequencies. `response` () -> (L, Phi) gives the kernels.
+
+    `residual` and `alpha` are for the head: is there a filter at which Z(0) begins, and with which weight.
+    """
+
+    basis: Tensor
+    edge_step: Tensor
+    degree: Tensor
+    user_scale: Tensor
+    item_scale: Tensor
+    origin: Tensor
+
+    def __init__(self, given: Ingredients, response: nn.Module) -> None:
+        super().__init__()
+        start = given.start
+        self.users, self.items = given.interactions.shape
+        self.residual, self.exponent = start is not None, 0.0 if start is None else start.exponent
+        self._keep_graph(given.spectrum, given.interactions)
+        self.alpha = self._keep_start(start, given.method.width)
+        self.embedding = nn.Parameter(self.origin.clone())
+        self.response = response
+
+    def _keep_graph(self, spectrum: Spectrum, interactions: sparse.csr_array) -> None:
+        """P; what one edge adds to the row of the node at its other end, before that node's degree; degrees."""
+        degree = np.concatenate(degrees(interactions))
+        step = power(degree, -0.5)[:, None] * spectrum.basis / spectrum.singular
+        self._keep(basis=spectrum.basis, edge_step=step, degree=degree)
+
+    def _keep_start(self, start: Start | None, width: int) -> float:
+        """Z(0) and the degree scales where training begins; the weight alpha_0 of the base path."""
+        if start is None:
+            noise = np.random.default_rng(0).normal(0.0, RANDOM_DEVIATION, (self.users + self.items, width))
+            self._keep(origin=noise, user_scale=np.ones(self.users), item_scale=np.ones(self.items))
+            return 1.0
+        scale = np.sqrt((self.users + self.items) / 2.0)  # entries of order one; Adam's first steps drown smaller ones
+        rows = np.concatenate([start.users, start.items]) * scale
+        rows = np.pad(rows, ((0, 0), (0, max(0, width - rows.shape[1]))))
+        self._keep(origin=rows, user_scale=start.user_scale, item_scale=start.item_scale)
+        return _calibrated(rows, start)
+
+    def _keep(self, **constants: np.ndarray) -> None:
+        for name, values in constants.items():
+            self.register_buffer(name, torch.tensor(values, dtype=torch.get_default_dtype()), persistent=False)
+
+    def coefficients(self, first: Tensor | None = None) -> list[Tensor]:
+        """P^T Z(l) for l = 0..L, each (Phi, q); `first` is P^T Z(0) where somebody has it already.
+
+        Since P^T P = I, Eq. 3 becomes P^T Z(l) = diag(k(l)) P^T Z(l-1): one product with all nodes, not 2 L.
+        """
+        projections = [self.basis.T @ self.embedding if first is None else first]
+        for kernel in self.response():
+            projections.append(kernel[:, None] * projections[-1])
+        return projections
+
+    def gather(self, nodes: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Rows of Z(0) (B, q) and all coefficients, for training: with one gradient of Z(0), not one for each use."""
+        rows, first = _RowsAndProjection.apply(self.embedding, self.basis, nodes)  # type: ignore[no-untyped-call]
+        return rows, self.coefficients(first)
+
+    def layers(self, nodes: Tensor, coefficients: list[Tensor], rows: Tensor | None = None) -> list[Tensor]:
+        """Z(0..L) (Eq. 3) of the given nodes, each (B, q). Items follow users in the numbering.
+
+        `rows` are the nodes' own rows of Z(0), where they have been gathered already.
+        """
+        basis, own = self.basis[nodes], self.embedding[nodes] if rows is None else rows
+        return [own, *(basis @ c for c in coefficients[1:])]
+
+    def layers_without(
+        self, nodes: Tensor, others: Tensor, coefficients: list[Tensor], rows: Tensor | None = None
+    ) -> list[Tensor]:
+        """Z(0..L) of nodes as if the edge to the node beside each were not there, each (B, q).
+
+        A row of P is the sum of its edges' steps over the root of the degree, so that taking one edge out is a
+        subtraction.
+        """
+        # Paper: a training pair is scored by the graph that holds it; here: by the graph without it, because such a
+        # pair teaches nothing about pairs that the graph does not hold.
+        degree, basis = self.degree[nodes][:, None], self.basis[nodes]
+        reduced = (degree.sqrt() * basis - self.edge_step[others]) / (degree - 1).clamp(min=1).sqrt()
+        reduced = torch.where(degree > 1, reduced, 0.0)
+        own = self.embedding[nodes] if rows is None else rows
+        return [own + (reduced - basis) @ coefficients[0], *(reduced @ c for c in coefficients[1:])]
+
+    def fold_in(self, baskets: Tensor, coefficients: list[Tensor]) -> list[Tensor]:
+        """Z(0..L) of 0/1 baskets (B, N) of somebody who is not in the graph: p = d^-1/2 r D_i^-1/2 V S^-1 / sqrt 2."""
+        degree = baskets.sum(1, keepdim=True).clamp(min=1)
+        basis = (baskets @ self.edge_step[self.users :]) / degree.sqrt()
+        return [basis @ c for c in coefficients]
+
+    def user_nodes(self, users: Tensor, coefficients: list[Tensor], rows: Tensor | None = None) -> Nodes:
+        """These users with their degree scales; `rows` as in `layers`."""
+        return Nodes(self.layers(users, coefficients, rows), self.user_scale[users])
+
+    def item_nodes(self, items: Tensor, coefficients: list[Tensor], rows: Tensor | None = None) -> Nodes:
+        """These items, likewise."""
+        return Nodes(self.layers(items + self.users, coefficients, rows), self.item_scale[items])
+
+    def nodes_without(
+        self, users: Tensor, items: Tensor, coefficients: list[Tensor], rows: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Nodes, Nodes]:
+        """Users and items (B,), each without the edge between them, degree scales included."""
+        nodes, (own_left, own_right) = items + self.users, rows or (None, None)
+        left = Nodes(self.layers_without(users, nodes, coefficients, own_left), self._reduced_scale(users))
+        right = Nodes(self.layers_without(nodes, users, coefficients, own_right), self._reduced_scale(nodes))
+        return left, right
+
+    def _reduced_scale(self, nodes: Tensor) -> Tensor:
+        return (self.degree[nodes] - 1).clamp(min=1) ** self.exponent
+
+    def batch(
+        self, users: Tensor, items: Tensor, negatives: Tensor, *, leave_one_out: bool
+    ) -> tuple[Nodes, Nodes, Nodes]:
+        nodes = torch.cat([users, items + self.users, negatives + self.users])
+        rows, coefficients = self.gather(nodes)
+        count = len(users)
+        left, right, others = rows[:count], rows[count : 2 * count], rows[2 * count :]
+        if leave_one_out:
+            u, v = self.nodes_without(users, items, coefficients, (left, right))
+        else:
+            u, v = self.user_nodes(users, coefficients, left), self.item_nodes(items, coefficients, right)
+        return u, v, self.item_nodes(negatives, coefficients, others)
+
+    def all_nodes(self) -> tuple[Nodes, Nodes]:
+        coefficients, device = self.coefficients(), self.embedding.device
+        users = self.user_nodes(torch.arange(self.users, device=device), coefficients)
+        return users, self.item_nodes(torch.arange(self.items, device=device), coefficients)
+
+    def basket(self, items: Tensor) -> Nodes:
+        baskets = torch.zeros(1, self.items, device=items.device)
+        baskets[0, items] = 1.0
+        return Nodes(self.fold_in(baskets, self.coefficients()), baskets.sum(1) ** self.exponent)
+
+
+def _calibrated(rows: np.ndarray, start: Start) -> float:
+    """alpha_0: the 99th percentile of the start's |f| over random pairs becomes SATURATION."""
+    generator = np.random.default_rng(0)
+    users = generator.integers(0, len(start.users), CALIBRATION_PAIRS)
+    items = generator.integers(0, len(start.items), CALIBRATION_PAIRS)
+    f = (rows[users] * rows[len(start.users) + items]).sum(1) * start.user_scale[users] * start.item_scale[items]
+    high = float(np.quantile(np.abs(f), 0.99))
+    return SATURATION / high if high > 0 else 1.0

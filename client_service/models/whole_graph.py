@@ -1,0 +1,89 @@
+"""Encoders that convolve all nodes of the graph in each batch: what NGCF and its kin have in common.
+
+Shapes: M users, N items, items after users; d width, L layers, R rows.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from client_service.models.encoder import Encoder, Nodes
+from client_service.models.heads import PooledMLPs
+from client_service.models.model import Ingredients, Model
+from client_service.models.propagation import Propagation
+from shared.errors import SettingsError
+from shared.method.graph import degrees, normalised, power
+
+DEVIATION = 0.1  # of Z(0), which starts at random, whatever `start` says
+
+
+class WholeGraph(Encoder):
+    """Z(0) of all nodes is trained, Z(l) follows from Z(l-1) and A_hat Z(l-1). A training pair's own edge stays in the
+    graph: leave_one_out changes nothing."""
+
+    origin: Tensor
+    item_power: Tensor
+
+    def __init__(self, given: Ingredients) -> None:
+        super().__init__()
+        method = given.method
+        if method.signal == "trained":
+            raise SettingsError(
+                f"signal: expected 'eigenvalues' with the model {method.model!r}, which has no kernels, got 'trained'"
+            )
+        self.users, self.items = given.interactions.shape
+        self.convolutions = method.layers
+        noise = np.random.default_rng(0).normal(0.0, DEVIATION, (self.users + self.items, method.width))
+        item_power = power(degrees(given.interactions)[1], -0.5)
+        for name, values in {"origin": noise, "item_power": item_power}.items():
+            self.register_buffer(name, torch.tensor(values, dtype=torch.get_default_dtype()), persistent=False)
+        self.propagation = Propagation(normalised(given.interactions))
+        self.embedding = nn.Parameter(self.origin.clone())
+
+    @abstractmethod
+    def convolve(self, number: int, rows: Tensor, neighbours: Tensor) -> Tensor:
+        """Z(number + 1) of R nodes from Z(number) and A_hat Z(number) of them: (R, d), (R, d) -> (R, d)."""
+
+    def layers(self) -> list[Tensor]:
+        """Z(0..L) of all nodes, each (M + N, d)."""
+        layers: list[Tensor] = [self.embedding]
+        for number in range(self.convolutions):
+            layers.append(self.convolve(number, layers[-1], self.propagation(layers[-1])))
+        return layers
+
+    def batch(
+        self, users: Tensor, items: Tensor, negatives: Tensor, *, leave_one_out: bool
+    ) -> tuple[Nodes, Nodes, Nodes]:
+        del leave_one_out
+        layers = self.layers()
+        return _rows(layers, users), _rows(layers, items + self.users), _rows(layers, negatives + self.users)
+
+    def all_nodes(self) -> tuple[Nodes, Nodes]:
+        layers, nodes = self.layers(), torch.arange(self.users + self.items, device=self.embedding.device)
+        return _rows(layers, nodes[: self.users]), _rows(layers, nodes[self.users :])
+
+    def basket(self, items: Tensor) -> Nodes:
+        """Z(0) is the mean of the items' rows, and on it come the layers as they would be, had the items' own rows not
+        been changed by it."""
+        baskets = torch.zeros(1, self.items, device=items.device)
+        baskets[0, items] = 1.0
+        degree = baskets.sum(1, keepdim=True).clamp(min=1)
+        every = self.layers()
+        layers = [baskets @ every[0][self.users :] / degree]
+        reach = baskets * self.item_power / degree.sqrt()  # A_hat's row of the basket
+        for number, layer in enumerate(every[:-1]):
+            layers.append(self.convolve(number, layers[-1], reach @ layer[self.users :]))
+        return Nodes(layers, torch.ones(1, device=items.device))
+
+
+def _rows(layers: list[Tensor], nodes: Tensor) -> Nodes:
+    return Nodes([layer[nodes] for layer in layers], torch.ones(len(nodes), device=nodes.device))
+
+
+def on_mlps(encoder: WholeGraph, given: Ingredients) -> Model:
+    """The encoder beneath both MLPs, without a base path."""
+    return Model(encoder, PooledMLPs(given.method))
