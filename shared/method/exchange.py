@@ -1,6 +1,6 @@
 """Name of a client's model -> the tensors of it that clients can exchange, all that the aggregator knows of it.
 
-A strategy exchanges those, or some of them. A new model has one line in EXCHANGES and one in the client's registry.
+A strategy exchanges those, or some of them. A new model has one line here and one file in the client, models/encoders/.
 """
 
 from __future__ import annotations
