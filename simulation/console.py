@@ -13,13 +13,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from client_service.boundary.crossings import Attempt, attempts
-from client_service.learning.quality import ALL_TITLES
 from shared.protocol.schemas import RunHistoryOut
 from simulation.federation import Observe
 from simulation.federation import Progress as RunProgress
 from simulation.operate import round_line, standing
 from simulation.operator_calls import nobody_to_tell
-from simulation.report import best_floor, keys_of
+from simulation.report import best_floor, measures_of
 
 OUT = Console()
 ERR = Console(stderr=True)
@@ -129,17 +128,20 @@ def quality_table(report: Mapping[str, Any]) -> Table:
 
     A model that loses to a floor is red.
     """
-    means = report["client_mean"]
-    loses = any(means[key] < best_floor(report, key)[1] for key in keys_of(means))
+    means, labels = report["client_mean"], measures_of(report).values()
+    keys = [label.key for label in labels]
+    loses = any(means[key] < best_floor(report, key)[1] for key in keys)
     own = f"[bold {'red' if loses else 'green'}]{report['strategy']}"
-    table = _columns(f"{ALL_TITLES}, test items", "client", *report["floors"], own)
-    table.caption = f"LPSFed before any training, client mean: {_cell(report['untrained'])}"
+    table = _columns(f"{' / '.join(label.title for label in labels)}, test data", "client", *report["floors"], own)
+    table.caption = f"LPSFed before any training, client mean: {_cell(report['untrained'], keys)}"
     for client in report["clients"]:
         floors = report["floors_by_client"][client["client"]]
-        table.add_row(client["client"], *(_cell(floors.get(name)) for name in report["floors"]), _cell(client))
+        table.add_row(
+            client["client"], *(_cell(floors.get(name), keys) for name in report["floors"]), _cell(client, keys)
+        )
     table.add_section()
-    table.add_row("client mean", *(_cell(of) for of in (*report["floors"].values(), means)))
-    table.add_row("user mean", *([""] * len(report["floors"])), _cell(report["user_mean"]))
+    table.add_row("client mean", *(_cell(of, keys) for of in (*report["floors"].values(), means)))
+    table.add_row("user mean", *([""] * len(report["floors"])), _cell(report["user_mean"], keys))
     return table
 
 
@@ -180,8 +182,8 @@ def _sent(made: list[Attempt]) -> str:
     return f"{count} x, {size:,}" if size else f"{count} x"
 
 
-def _cell(figures: Mapping[str, float] | None) -> str:
-    return "-" if figures is None else "/".join(_short(figures[key]) for key in keys_of(figures))
+def _cell(figures: Mapping[str, float] | None, keys: list[str]) -> str:
+    return "-" if figures is None else "/".join(_short(figures[key]) for key in keys)
 
 
 def _short(value: float) -> str:

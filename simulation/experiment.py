@@ -40,6 +40,7 @@ class Experiment:
     folder: Path
     method: MethodSettings
     strategy: str = "lpsfed"
+    task: str = "items"
     rounds: int = 15
     seed: int = 0
     device: DeviceWish = "auto"
@@ -99,6 +100,7 @@ class Experiment:
         return client_settings(
             name=shard.name,
             shard=shard,
+            task=self.task,
             state_directory=self.state_of(shard),
             signing_key_file=enrol(shard.name, self.state_of(shard), self.registry).private,
             aggregator_url=aggregator_url,

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from client_service.learning.quality import LABELS
+from client_service.learning.quality import MeasureLabel
 from client_service.schemas import RoundQuality
 from shared.errors import DataError
-from simulation.report import best_floor, keys_of
+from simulation.report import best_floor, measures_of
 
 
 def read_report(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -28,13 +28,13 @@ def read_report(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         raise DataError(f"{folder}: expected JSON written by a simulation ({error})") from None
 
 
-def draw_curves(rows: list[dict[str, Any]], path: Path) -> None:
-    """Every measure of every client on validation items, by round."""
+def draw_curves(measures: Mapping[str, MeasureLabel], rows: list[dict[str, Any]], path: Path) -> None:
+    """Each of these measures of every client on validation data, by round."""
     from matplotlib.figure import Figure  # here: it takes a second and a cache of fonts, and few commands draw
 
-    figure = Figure(figsize=(5.5 * len(LABELS), 4), layout="constrained")
-    axes = figure.subplots(1, len(LABELS))
-    for axis, (name, label) in zip(axes, LABELS.items(), strict=True):
+    figure = Figure(figsize=(5.5 * len(measures), 4), layout="constrained")
+    axes = figure.subplots(1, len(measures), squeeze=False)[0]
+    for axis, (name, label) in zip(axes, measures.items(), strict=True):
         for client, rounds in _rounds_by_client(rows).items():
             values = [entry.values.get(name, math.nan) for entry in rounds]
             axis.plot([entry.round for entry in rounds], values, marker="o", label=client)
@@ -55,22 +55,23 @@ def _rounds_by_client(rows: list[dict[str, Any]]) -> dict[str, list[RoundQuality
 
 def markdown_table(report: Mapping[str, Any]) -> str:
     """The run beside its floors, test items, client by client."""
-    names = [client["client"] for client in report["clients"]]
+    names, labels = [client["client"] for client in report["clients"]], measures_of(report).values()
+    keys = [label.key for label in labels]
     head = f"| method | {' | '.join(names)} | client mean | user mean |"
     lines = [head, "|" + " --- |" * (len(names) + 3)]
     for name in report["floors"]:
-        cells = [_cell(report["floors_by_client"].get(client, {}).get(name)) for client in names]
-        lines.append(f"| {name} | {' | '.join(cells)} | {_cell(report['floors'][name])} | |")
-    cells = [_cell(client) for client in report["clients"]]
-    means = f"{_cell(report['client_mean'])} | {_cell(report['user_mean'])}"
+        cells = [_cell(report["floors_by_client"].get(client, {}).get(name), keys) for client in names]
+        lines.append(f"| {name} | {' | '.join(cells)} | {_cell(report['floors'][name], keys)} | |")
+    cells = [_cell(client, keys) for client in report["clients"]]
+    means = f"{_cell(report['client_mean'], keys)} | {_cell(report['user_mean'], keys)}"
     lines.append(f"| **{report['strategy']}** | {' | '.join(cells)} | {means} |")
-    return "\n".join([*lines, "", f"{' / '.join(label.title for label in LABELS.values())}.", *_verdict(report), ""])
+    return "\n".join([*lines, "", f"{' / '.join(label.title for label in labels)}.", *_verdict(report, keys), ""])
 
 
-def _verdict(report: Mapping[str, Any]) -> list[str]:
+def _verdict(report: Mapping[str, Any], keys: list[str]) -> list[str]:
     """Whether the trained model is worth its training, in words."""
     lines = []
-    for metric in keys_of(report["client_mean"]):
+    for metric in keys:
         name, floor = best_floor(report, metric)
         own = report["client_mean"][metric]
         word = "ahead of" if own > floor else "**behind**" if own < floor else "equal to"
@@ -78,5 +79,5 @@ def _verdict(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _cell(figures: Mapping[str, float] | None) -> str:
-    return "-" if figures is None else " / ".join(f"{figures[key]:.4f}" for key in keys_of(figures))
+def _cell(figures: Mapping[str, float] | None, keys: list[str]) -> str:
+    return "-" if figures is None else " / ".join(f"{figures[key]:.4f}" for key in keys)

@@ -7,16 +7,19 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from client_service.learning.quality import LABELS, Measures
+from client_service.learning.quality import MeasureLabel, Measures
 from client_service.schemas import QualityOut, RoundQuality
+from client_service.tasks import task_named
+from client_service.tasks.items import ITEMS
 from shared.protocol.schemas import RunHistoryOut
 from simulation.experiment import Experiment
 from simulation.federation import Outcome
 from simulation.floors import FLOORS, START
 
-KEYS = tuple(label.key for label in LABELS.values())
 Floors = Mapping[str, Mapping[str, Measures | None]]
 Figures = dict[str, float]
+"""By the key of a measure."""
+Labels = Mapping[str, MeasureLabel]
 
 
 def build_report(experiment: Experiment, outcome: Outcome, floors: Floors, edges_kept: float | None) -> dict[str, Any]:
@@ -24,18 +27,20 @@ def build_report(experiment: Experiment, outcome: Outcome, floors: Floors, edges
     qualities, statuses = outcome.qualities, outcome.statuses
     tested = {name: quality.test or {} for name, quality in qualities.items()}
     users = {name: quality.test_users for name, quality in qualities.items()}
+    labels = task_named(experiment.task).labels
     return {
+        "task": experiment.task,
         "strategy": experiment.strategy,
         "seed": experiment.seed,
         "rounds": experiment.rounds,
         "settings": experiment.method.model_dump(),
         "edges_kept": edges_kept,
-        "client_mean": _mean(tested.values()),
-        "user_mean": _mean(tested.values(), [users[name] for name in tested]),
+        "client_mean": _mean(tested.values(), labels),
+        "user_mean": _mean(tested.values(), labels, [users[name] for name in tested]),
         "clients": [_client(name, quality, outcome.history) for name, quality in sorted(qualities.items())],
-        "floors": {name: _floor(name, floors) for name in FLOORS},
-        "untrained": _floor(START, floors),
-        "floors_by_client": {c: {n: _figures(q) for n, q in of.items()} for c, of in floors.items()},
+        "floors": {name: _floor(name, floors, labels) for name in FLOORS},
+        "untrained": _floor(START, floors, labels),
+        "floors_by_client": {c: {n: _figures(q, labels) for n, q in of.items()} for c, of in floors.items()},
         "bytes_up": {name: [entry.bytes_up for entry in _trained(quality)] for name, quality in qualities.items()},
         "bytes_down": {name: [entry.bytes_down for entry in _trained(quality)] for name, quality in qualities.items()},
         "seconds": _seconds(outcome),
@@ -44,9 +49,10 @@ def build_report(experiment: Experiment, outcome: Outcome, floors: Floors, edges
     }
 
 
-def keys_of(figures: Mapping[str, Any]) -> list[str]:
-    """The measures that these figures have; those of an earlier version may lack the newest."""
-    return [key for key in KEYS if key in figures]
+def measures_of(report: Mapping[str, Any]) -> dict[str, MeasureLabel]:
+    """The measures that a report has; one of an earlier version may lack the newest, and names no task."""
+    labels = task_named(report.get("task", ITEMS.name)).labels
+    return {name: label for name, label in labels.items() if label.key in report["client_mean"]}
 
 
 def best_floor(report: Mapping[str, Any], metric: str) -> tuple[str, float]:
@@ -107,18 +113,19 @@ def _digest(outcome: Outcome) -> str:
     return total.hexdigest()
 
 
-def _floor(name: str, floors: Floors) -> Figures | None:
+def _floor(name: str, floors: Floors, labels: Labels) -> Figures | None:
     """A floor's client mean; None when it does not exist for some client, since the mean would be of others."""
-    figures = [_figures(of[name]) for of in floors.values()]
-    return None if not figures or None in figures else _mean([one for one in figures if one is not None])
+    figures = [_figures(of[name], labels) for of in floors.values()]
+    return None if not figures or None in figures else _mean([one for one in figures if one is not None], labels)
 
 
-def _figures(measures: Measures | None) -> Figures | None:
-    return None if measures is None else {LABELS[name].key: value for name, value in measures.values.items()}
+def _figures(measures: Measures | None, labels: Labels) -> Figures | None:
+    return None if measures is None else {labels[name].key: value for name, value in measures.values.items()}
 
 
-def _mean(figures: Iterable[Mapping[str, float]], weights: list[int] | None = None) -> Figures:
+def _mean(figures: Iterable[Mapping[str, float]], labels: Labels, weights: list[int] | None = None) -> Figures:
     rows = list(figures)
     shares = weights or [1] * len(rows)
     total = sum(shares) or 1
-    return {m: math.fsum(row.get(m, 0.0) * w for row, w in zip(rows, shares, strict=True)) / total for m in KEYS}
+    keys = [label.key for label in labels.values()]
+    return {key: math.fsum(row.get(key, 0.0) * w for row, w in zip(rows, shares, strict=True)) / total for key in keys}

@@ -16,7 +16,7 @@ from client_service.learning.quality import TITLE
 from simulation.console import count_bar
 from simulation.source import Cut, cut_shards
 from simulation.tuning.blind import without_test
-from simulation.tuning.search import Task, done, opened, result, search
+from simulation.tuning.search import Search, open_study, run_search, spent_trials, summarise
 from simulation.tuning.spaces import space_of
 
 TABLE = "table1"  # whose rows are searched
@@ -36,11 +36,11 @@ def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) ->
 def _searched(row: Row, paths: tuple[Path, ...], config: dict[str, Any], out: Path) -> dict[str, Any]:
     begun = row.method | (config["item_tables"] if row.shared_items else {})
     base = row.model_copy(update={"method": begun}).settings()
-    task = Task(paths, row.strategy, base, space_of(row.strategy, base), config["rounds"], cache=out / "kept")
-    study = opened(task, out / row.label)
-    with count_bar(row.label, config["trials"] - len(done(study)), shown=sys.stderr.isatty()) as observe:
-        search(task, study, config["trials"], observe)
-    found = result(task, study)
+    task = Search(paths, row.strategy, base, space_of(row.strategy, base), config["rounds"], cache=out / "kept")
+    study = open_study(task, out / row.label)
+    with count_bar(row.label, config["trials"] - len(spent_trials(study)), shown=sys.stderr.isatty()) as observe:
+        run_search(task, study, config["trials"], observe)
+    found = summarise(task, study)
     return {**{key: found[key] for key in KEPT}, "chosen": chosen(found, config["worth"])}
 
 

@@ -34,6 +34,7 @@ from simulation.demo import Shown, demonstrate, stop_kept
 from simulation.experiment import Experiment
 from simulation.plots import draw_curves, markdown_table, read_report
 from simulation.privacy import privacy_of
+from simulation.report import measures_of
 from simulation.run import simulate as run_in_process
 from simulation.source import SYNTHETIC, Cut, cut_shards, find_shards
 from simulation.study import study
@@ -137,7 +138,7 @@ def simulate(
 def report(folder: Annotated[Path, typer.Argument(help="folder of a simulation")], as_json: AsJson = False) -> None:
     """Draw a run's curves (curves.png) and write its table (report.md) into its folder."""
     found, rows = read_report(folder)
-    draw_curves(rows, folder / "curves.png")
+    draw_curves(measures_of(found), rows, folder / "curves.png")
     (folder / "report.md").write_text(markdown_table(found), encoding="utf-8")
     if as_json:
         return print_json(found)

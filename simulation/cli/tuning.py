@@ -34,7 +34,7 @@ from simulation.cli.options import (
 from simulation.console import ERR, OUT, count_bar
 from simulation.source import Cut, cut_shards, find_shards
 from simulation.tuning.blind import without_test
-from simulation.tuning.search import Task, done, opened, result, search, write_best
+from simulation.tuning.search import Search, open_study, run_search, spent_trials, summarise, write_best
 from simulation.tuning.spaces import space_of
 
 INTERRUPTED = 130  # as a shell reports a command that Ctrl-C ended
@@ -65,9 +65,9 @@ def tune(
     shards = find_shards(Path(data)) or cut_shards(data, Cut(clients, method.value, number, split_seed), out / "shards")
     with tempfile.TemporaryDirectory(prefix="lpsfed-blind-") as folder:
         blind, cache = without_test(shards.paths, Path(folder) / "shards"), Path(folder) / "cache"
-        task = Task(blind, strategy.value, base, space, rounds, seed, device.value, threads, cache)
+        task = Search(blind, strategy.value, base, space, rounds, seed, device.value, threads, cache)
         stopped = _searched(task, out, trials, shown=not as_json)
-        found = result(task, opened(task, out))
+        found = summarise(task, open_study(task, out))
     path = write_best(out, found)
     if as_json:
         print_json(found)
@@ -78,15 +78,15 @@ def tune(
         raise typer.Exit(INTERRUPTED)
 
 
-def _searched(task: Task, out: Path, trials: int, *, shown: bool) -> bool:
+def _searched(task: Search, out: Path, trials: int, *, shown: bool) -> bool:
     """Whether Ctrl-C ended the search. Trials that failed are told with their reasons."""
-    study = opened(task, out)
-    with count_bar("trials", max(0, trials - len(done(study))), shown=shown) as observe:
+    study = open_study(task, out)
+    with count_bar("trials", max(0, trials - len(spent_trials(study))), shown=shown) as observe:
         try:
-            search(task, study, trials, observe)
+            run_search(task, study, trials, observe)
         except KeyboardInterrupt:
             return True
-    for trial in done(study):
+    for trial in spent_trials(study):
         if "reason" in trial.user_attrs:
             ERR.print(f"trial {trial.number} failed: {escape(trial.user_attrs['reason'])}", highlight=False)
     return False

@@ -1,4 +1,4 @@
-"""A task and a number of trials -> the settings that validation prefers, kept in SQLite so that a search can go on."""
+"""A search and a number of trials -> the settings that validation prefers, in SQLite so that a search can go on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RANDOM_TRIALS = 5  # before the sampler has enough to go by, and before anything
 
 
 @dataclass(frozen=True)
-class Task:
+class Search:
     """What is searched: shards without test pairs, a strategy, the settings that stay, and what each trial may cost.
 
     `cache`, where there is one, keeps the shards' spectra from one trial to the next.
@@ -58,7 +58,7 @@ class Task:
             cache=self.cache,
         )
 
-    def described(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """Everything that two trials must have in common to be compared, in JSON's own types."""
         space = {name: optuna.distributions.distribution_to_json(values) for name, values in self.space.items()}
         return {
@@ -71,15 +71,15 @@ class Task:
         }
 
 
-def opened(task: Task, folder: Path) -> optuna.Study:
+def open_study(plan: Search, folder: Path) -> optuna.Study:
     """The study in `folder`, a new one where there is none.
 
-    Raises SettingsError when the study there is of another task: its trials could not be compared with new ones.
+    Raises SettingsError when the study there is of another search: its trials could not be compared with new ones.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     folder.mkdir(parents=True, exist_ok=True)
     # Rounds without a margin say nothing about the settings that only act later.
-    warmup = task.base.warmup(task.rounds) + 1  # the first round in which a trial may be ended
+    warmup = plan.base.warmup(plan.rounds) + 1  # the first round in which a trial may be ended
     pruner = optuna.pruners.MedianPruner(n_startup_trials=RANDOM_TRIALS, n_warmup_steps=warmup)
     study = optuna.create_study(
         study_name=STUDY,
@@ -88,7 +88,7 @@ def opened(task: Task, folder: Path) -> optuna.Study:
         load_if_exists=True,
         pruner=pruner,
     )
-    described = task.described()
+    described = plan.description()
     kept = study.user_attrs.get("task")
     if kept is None:
         study.set_user_attr("task", described)
@@ -97,40 +97,40 @@ def opened(task: Task, folder: Path) -> optuna.Study:
     return study
 
 
-def search(task: Task, study: optuna.Study, trials: int, observe: Callable[[str], None]) -> None:
+def run_search(plan: Search, study: optuna.Study, trials: int, observe: Callable[[str], None]) -> None:
     """Trials until there are `trials` in all, the first with the settings as they are. `observe` hears of each.
 
     One that fails is kept with its reason and counts; one that Ctrl-C ended does not count, and the interrupt goes on.
     """
     _settle_left_over(study)
-    while (spent := len(done(study))) < trials:
+    while (spent := len(spent_trials(study))) < trials:
         if spent == 0 and not study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-            study.enqueue_trial({name: getattr(task.base, name) for name in task.space})
+            study.enqueue_trial({name: getattr(plan.base, name) for name in plan.space})
         # Seeded anew for each trial: a search in two goes tries what one in a single go would have tried.
-        seed = int(np.random.SeedSequence([task.seed, spent]).generate_state(1)[0])
+        seed = int(np.random.SeedSequence([plan.seed, spent]).generate_state(1)[0])
         study.sampler = optuna.samplers.TPESampler(n_startup_trials=RANDOM_TRIALS, seed=seed)
-        trial = study.ask(task.space)
-        state = _tried(task, study, trial)
-        best = _best(study)
+        trial = study.ask(plan.space)
+        state = _run_trial(plan, study, trial)
+        best = _best_trial(study)
         observe(state if best is None else f"best {best.value:.4f}")
 
 
-def done(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
+def spent_trials(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
     """Trials that have been spent: complete, pruned, or failed with a reason. An interrupted one has none."""
     states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
     found = study.get_trials(deepcopy=False, states=states)
     return [trial for trial in found if trial.state != TrialState.FAIL or "reason" in trial.user_attrs]
 
 
-def result(task: Task, study: optuna.Study) -> dict[str, Any]:
+def summarise(plan: Search, study: optuna.Study) -> dict[str, Any]:
     """What is known so far, as best.json has it. FederationError with the last reason when no trial was completed."""
-    spent, best = done(study), _best(study)
+    spent, best = spent_trials(study), _best_trial(study)
     if best is None:
         reasons = [trial.user_attrs["reason"] for trial in spent if "reason" in trial.user_attrs]
         raise FederationError(f"tune: expected a completed trial, got none of {len(spent)}; {''.join(reasons[-1:])}")
     first = spent[0]
     return {
-        "strategy": task.strategy,
+        "strategy": plan.strategy,
         "values": best.params,
         "validation": best.value,
         "default": first.value if first.state == TrialState.COMPLETE else None,
@@ -138,9 +138,9 @@ def result(task: Task, study: optuna.Study) -> dict[str, Any]:
         "pruned": sum(trial.state == TrialState.PRUNED for trial in spent),
         "failed": sum(trial.state == TrialState.FAIL for trial in spent),
         "epochs": sum(trial.user_attrs.get("epochs", 0) for trial in spent),
-        "rounds": task.rounds,
-        "seed": task.seed,
-        "settings": validated(MethodSettings, task.base.model_dump() | best.params).model_dump(mode="json"),
+        "rounds": plan.rounds,
+        "seed": plan.seed,
+        "settings": validated(MethodSettings, plan.base.model_dump() | best.params).model_dump(mode="json"),
     }
 
 
@@ -153,7 +153,7 @@ def write_best(folder: Path, found: dict[str, Any]) -> Path:
     return path
 
 
-def _best(study: optuna.Study) -> optuna.trial.FrozenTrial | None:
+def _best_trial(study: optuna.Study) -> optuna.trial.FrozenTrial | None:
     complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     return max(complete, key=lambda trial: trial.value or 0.0, default=None)
 
@@ -164,18 +164,18 @@ def _settle_left_over(study: optuna.Study) -> None:
         study.tell(trial.number, state=TrialState.FAIL)
 
 
-def _tried(task: Task, study: optuna.Study, trial: optuna.Trial) -> str:
+def _run_trial(plan: Search, study: optuna.Study, trial: optuna.Trial) -> str:
     """Run one trial and record how it ended."""
 
-    def told(number: int, mean: float) -> None:
+    def report_round(number: int, mean: float) -> None:
         trial.report(mean, number)
-        trial.set_user_attr("epochs", number * task.base.local_epochs)
-        if number < task.rounds and trial.should_prune():
+        trial.set_user_attr("epochs", number * plan.base.local_epochs)
+        if number < plan.rounds and trial.should_prune():
             raise optuna.TrialPruned
 
     try:
         with tempfile.TemporaryDirectory(prefix="lpsfed-trial-") as folder:
-            value = validate(task.experiment(trial.params, Path(folder)), told)
+            value = validate(plan.experiment(trial.params, Path(folder)), report_round)
     except optuna.TrialPruned:
         study.tell(trial, state=TrialState.PRUNED)
         return "pruned"

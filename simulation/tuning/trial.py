@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import anyio
 
-from client_service.learning.quality import PRIMARY
 from client_service.schemas import QualityOut
 from simulation.experiment import Experiment
 from simulation.federation import Federation, Progress, conduct
@@ -17,51 +16,54 @@ from simulation.run import in_process
 
 POLL_SECONDS = 0.1
 
-Told = Callable[[int, float], None]
+ObserveRound = Callable[[int, float], None]
 """(round, client mean of the primary measure on validation items) -> None; whatever it raises ends the run."""
 Curves = dict[str, dict[int, float]]
 """client -> round -> the primary measure on validation items; round 0 is the start."""
 
 
-def validate(experiment: Experiment, told: Told) -> float:
+def validate(experiment: Experiment, observe: ObserveRound) -> float:
     """Run in this process. The client mean of each client's best round: what it would serve.
 
-    `told` hears of each round once, in order. FederationError when the run fails, or a client cannot go on.
+    `observe` hears of each round once, in order. FederationError when the run fails, or a client cannot go on.
     """
-    curves = anyio.run(_followed, experiment, told)
+    curves = anyio.run(_follow_run, experiment, observe)
     return math.fsum(max(curve.values()) for curve in curves.values()) / len(curves)
 
 
-async def _followed(experiment: Experiment, told: Told) -> Curves:
+async def _follow_run(experiment: Experiment, observe: ObserveRound) -> Curves:
+    primary = task_named(experiment.task).primary
     async with in_process(experiment) as federation:
         run = asyncio.create_task(conduct(federation, experiment.request(), impatient(_unseen)))
         try:
-            return await _until_done(federation, run, told)
+            return await _observe_rounds(federation, run, primary, observe)
         finally:
             run.cancel()
             await asyncio.gather(run, return_exceptions=True)
 
 
-async def _until_done(federation: Federation, run: asyncio.Task[object], told: Told) -> Curves:
+async def _observe_rounds(
+    federation: Federation, run: asyncio.Task[object], primary: str, observe: ObserveRound
+) -> Curves:
     heard = 0
     while True:
         done, _ = await asyncio.wait({run}, timeout=POLL_SECONDS)
         for finished in done:
             finished.result()
-        curves = await _curves(federation)
+        curves = await _curves(federation, primary)
         complete = set.intersection(*(set(curve) for curve in curves.values()))
         for number in sorted(complete - set(range(heard + 1))):
-            told(number, math.fsum(curve[number] for curve in curves.values()) / len(curves))
+            observe(number, math.fsum(curve[number] for curve in curves.values()) / len(curves))
             heard = number
         if done:
             return curves
 
 
-async def _curves(federation: Federation) -> Curves:
+async def _curves(federation: Federation, primary: str) -> Curves:
     """As the silos' own APIs show them."""
     answers = {name: await http.get("/v1/quality") for name, http in federation.clients.items()}
     found = {name: QualityOut.model_validate_json(answer.content) for name, answer in answers.items()}
-    return {name: {entry.round: entry.values[PRIMARY] for entry in quality.rounds} for name, quality in found.items()}
+    return {name: {entry.round: entry.values[primary] for entry in quality.rounds} for name, quality in found.items()}
 
 
 def _unseen(progress: Progress) -> None:

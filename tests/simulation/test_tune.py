@@ -27,7 +27,7 @@ from simulation.federation import Progress
 from simulation.patience import STUCK_SECONDS, impatient
 from simulation.tuning import search as searching
 from simulation.tuning.blind import without_test
-from simulation.tuning.search import Task, done, opened, result, search, write_best
+from simulation.tuning.search import Search, open_study, run_search, spent_trials, summarise, write_best
 from simulation.tuning.spaces import COMMON, space_of
 from simulation.tuning.trial import validate
 
@@ -41,8 +41,8 @@ def quiet(*_: object) -> None:
 
 
 @pytest.fixture
-def task(silos: Silos, small: MethodSettings) -> Task:
-    return Task(silos(2), "lpsfed", small, SPACE, rounds=2, device="cpu")
+def task(silos: Silos, small: MethodSettings) -> Search:
+    return Search(silos(2), "lpsfed", small, SPACE, rounds=2, device="cpu")
 
 
 def scored(experiment: Experiment, told: Callable[[int, float], None]) -> float:
@@ -119,7 +119,7 @@ def test_blind_shards_have_no_test_pair_and_are_otherwise_the_same(tmp_path: Pat
     assert (blind.name, blind.user_ids) == (whole.name, whole.user_ids)
 
 
-def test_a_trial_s_value_is_the_mean_of_the_clients_best_rounds(task: Task, tmp_path: Path) -> None:
+def test_a_trial_s_value_is_the_mean_of_the_clients_best_rounds(task: Search, tmp_path: Path) -> None:
     heard: list[tuple[int, float]] = []
     value = validate(task.experiment({}, tmp_path / "run"), lambda *one: heard.append(one))
     kept = [json.loads((tmp_path / "run" / path.name / "model" / "quality.json").read_text()) for path in task.shards]
@@ -133,13 +133,13 @@ def test_test_pairs_have_no_part_in_a_trial(silos: Silos, small: MethodSettings,
     shards = silos(2)
     blind = without_test(shards, tmp_path / "blind")
     seen = [
-        validate(Task(paths, "fedavg", small, SPACE, rounds=1, device="cpu").experiment({}, tmp_path / name), quiet)
+        validate(Search(paths, "fedavg", small, SPACE, rounds=1, device="cpu").experiment({}, tmp_path / name), quiet)
         for name, paths in (("whole", shards), ("without", blind))
     ]
     assert seen[0] == seen[1] > 0.0
 
 
-def test_whatever_told_raises_ends_the_run(task: Task, tmp_path: Path) -> None:
+def test_whatever_told_raises_ends_the_run(task: Search, tmp_path: Path) -> None:
     def told(number: int, mean: float) -> None:
         raise optuna.TrialPruned(f"{number} {mean > 0}")
 
@@ -169,53 +169,55 @@ def test_a_client_that_cannot_go_on_ends_the_run_but_a_passing_problem_does_not(
 # The search
 
 
-def test_a_search_in_two_goes_is_the_search_in_one(task: Task, tmp_path: Path, instant: Any) -> None:
+def test_a_search_in_two_goes_is_the_search_in_one(task: Search, tmp_path: Path, instant: Any) -> None:
     instant(scored)
-    one = opened(task, tmp_path / "one")
-    search(task, one, 9, quiet)
+    one = open_study(task, tmp_path / "one")
+    run_search(task, one, 9, quiet)
     for trials in (4, 9):
-        search(task, opened(task, tmp_path / "two"), trials, quiet)
-    again = opened(task, tmp_path / "two")
+        run_search(task, open_study(task, tmp_path / "two"), trials, quiet)
+    again = open_study(task, tmp_path / "two")
     assert values(again) == values(one) and len(set(values(one))) == 9
     assert values(one)[0] == task.base.margin_strength  # the settings as they are go first
-    search(task, again, 9, quiet)
+    run_search(task, again, 9, quiet)
     assert len(again.trials) == 9
 
 
-def test_another_task_is_refused_in_the_same_folder(task: Task, tmp_path: Path) -> None:
-    opened(task, tmp_path)
-    other = Task(task.shards, "fedavg", task.base, SPACE, rounds=3, device="cpu")
+def test_another_task_is_refused_in_the_same_folder(task: Search, tmp_path: Path) -> None:
+    open_study(task, tmp_path)
+    other = Search(task.shards, "fedavg", task.base, SPACE, rounds=3, device="cpu")
     with pytest.raises(SettingsError, match="got another rounds, strategy"):
-        opened(other, tmp_path)
+        open_study(other, tmp_path)
 
 
-def test_a_trial_that_fails_is_kept_with_its_reason_and_counts(task: Task, tmp_path: Path, instant: Any) -> None:
+def test_a_trial_that_fails_is_kept_with_its_reason_and_counts(task: Search, tmp_path: Path, instant: Any) -> None:
     def sometimes(experiment: Experiment, told: Callable[[int, float], None]) -> float:
         if experiment.method.margin_strength == task.base.margin_strength:
             raise DataError("client-1: nothing to read")
         return scored(experiment, told)
 
     instant(sometimes)
-    study, heard = opened(task, tmp_path), list[str]()
-    search(task, study, 3, heard.append)
-    found = result(task, study)
+    study, heard = open_study(task, tmp_path), list[str]()
+    run_search(task, study, 3, heard.append)
+    found = summarise(task, study)
     assert (found["trials"], found["failed"], found["default"]) == (3, 1, None)
     assert study.trials[0].user_attrs["reason"] == "client-1: nothing to read" and heard[0] == "failed"
     assert found["validation"] == max(1.0 - abs(value - 0.7) for value in values(study)[1:])
 
 
-def test_when_every_trial_fails_the_reason_is_told(task: Task, tmp_path: Path, instant: Any) -> None:
+def test_when_every_trial_fails_the_reason_is_told(task: Search, tmp_path: Path, instant: Any) -> None:
     def never(*_: object) -> float:
         raise DataError("nothing to read")
 
     instant(never)
-    study = opened(task, tmp_path)
-    search(task, study, 2, quiet)
+    study = open_study(task, tmp_path)
+    run_search(task, study, 2, quiet)
     with pytest.raises(FederationError, match="none of 2; nothing to read"):
-        result(task, study)
+        summarise(task, study)
 
 
-def test_an_interrupt_keeps_what_is_done_and_its_trial_is_tried_again(task: Task, tmp_path: Path, instant: Any) -> None:
+def test_an_interrupt_keeps_what_is_done_and_its_trial_is_tried_again(
+    task: Search, tmp_path: Path, instant: Any
+) -> None:
     tried: list[float] = []
 
     def interrupted(experiment: Experiment, told: Callable[[int, float], None]) -> float:
@@ -226,25 +228,25 @@ def test_an_interrupt_keeps_what_is_done_and_its_trial_is_tried_again(task: Task
 
     instant(interrupted)
     with pytest.raises(KeyboardInterrupt):
-        search(task, opened(task, tmp_path), 4, quiet)
-    study = opened(task, tmp_path)
-    assert len(done(study)) == 2 and result(task, study)["trials"] == 2
-    search(task, study, 4, quiet)
-    assert len(done(study)) == 4 and len(tried) == 5
+        run_search(task, open_study(task, tmp_path), 4, quiet)
+    study = open_study(task, tmp_path)
+    assert len(spent_trials(study)) == 2 and summarise(task, study)["trials"] == 2
+    run_search(task, study, 4, quiet)
+    assert len(spent_trials(study)) == 4 and len(tried) == 5
     assert tried[3] == tried[2]
 
 
-def test_a_trial_of_a_process_that_is_gone_does_not_count(task: Task, tmp_path: Path, instant: Any) -> None:
+def test_a_trial_of_a_process_that_is_gone_does_not_count(task: Search, tmp_path: Path, instant: Any) -> None:
     instant(scored)
-    study = opened(task, tmp_path)
+    study = open_study(task, tmp_path)
     study.ask(task.space)  # and nobody ever told how it ended
-    search(task, study, 2, quiet)
+    run_search(task, study, 2, quiet)
     assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.COMPLETE, TrialState.COMPLETE]
-    assert len(done(study)) == 2
+    assert len(spent_trials(study)) == 2
 
 
-def test_a_poor_trial_is_ended_early_and_its_epochs_are_counted(task: Task, tmp_path: Path, instant: Any) -> None:
-    long = Task(task.shards, "lpsfed", task.base, SPACE, rounds=8, device="cpu")
+def test_a_poor_trial_is_ended_early_and_its_epochs_are_counted(task: Search, tmp_path: Path, instant: Any) -> None:
+    long = Search(task.shards, "lpsfed", task.base, SPACE, rounds=8, device="cpu")
     tried: list[Experiment] = []
 
     def worse(experiment: Experiment, told: Callable[[int, float], None]) -> float:
@@ -255,18 +257,18 @@ def test_a_poor_trial_is_ended_early_and_its_epochs_are_counted(task: Task, tmp_
         return value
 
     instant(worse)
-    study = opened(long, tmp_path)
-    search(long, study, searching.RANDOM_TRIALS + 1, quiet)
+    study = open_study(long, tmp_path)
+    run_search(long, study, searching.RANDOM_TRIALS + 1, quiet)
     last, warmup = study.trials[-1], long.base.warmup(8)
     assert last.state == TrialState.PRUNED and last.user_attrs["epochs"] == warmup + 1 < 8
-    assert result(long, study)["epochs"] == 8 * searching.RANDOM_TRIALS + warmup + 1
+    assert summarise(long, study)["epochs"] == 8 * searching.RANDOM_TRIALS + warmup + 1
 
 
-def test_best_json_holds_what_a_run_needs(task: Task, tmp_path: Path, instant: Any) -> None:
+def test_best_json_holds_what_a_run_needs(task: Search, tmp_path: Path, instant: Any) -> None:
     instant(scored)
-    study = opened(task, tmp_path)
-    search(task, study, 6, quiet)
-    kept = json.loads(write_best(tmp_path, result(task, study)).read_text())
+    study = open_study(task, tmp_path)
+    run_search(task, study, 6, quiet)
+    kept = json.loads(write_best(tmp_path, summarise(task, study)).read_text())
     assert method_settings(**kept["values"]).margin_strength == kept["values"]["margin_strength"]
     assert MethodSettings.model_validate(kept["settings"]).margin_strength == kept["values"]["margin_strength"]
     assert kept["validation"] == max(trial.value or 0.0 for trial in study.trials) and kept["epochs"] == 12
