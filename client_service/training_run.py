@@ -128,16 +128,17 @@ class TrainingRun:
         self._training.moment = moment
         update = strategy.fit(self._training, received)
         seconds = time.perf_counter() - began
-        self._show_spectrum(update.scalars.get("rho"))
+        self._show_spectrum(strategy.spectral_scalar, update)
         return Fitted(moment.round, update, seconds)
 
-    def _show_spectrum(self, rho: float | None) -> None:
-        """What rho compared, for the silo's own eyes. A round without an anchor leaves what the last one showed."""
+    def _show_spectrum(self, scalar: str | None, update: Parameters) -> None:
+        """The kernels that a scalar of the update compares, for the silo's own eyes. A round without an anchor leaves
+        what the last one showed."""
         compared = self._task.compare(self._training)
         if compared is not None:
             anchor, own = (tuple(kernel.tolist()) for kernel in compared)
-            number = self._training.moment.round
-            self.spectrum = SpectrumOut(run=self.place.run, round=number, own=own, anchor=anchor, rho=rho)
+            number, value = self._training.moment.round, None if scalar is None else update.scalars.get(scalar)
+            self.spectrum = SpectrumOut(run=self.place.run, round=number, own=own, anchor=anchor, rho=value)
             keep_spectra(self.place.folder, self.spectrum)
 
     def _complete_round(self, number: int) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import anyio
 
 from client_service.schemas import QualityOut
+from client_service.tasks import task_named
 from simulation.experiment import Experiment
 from simulation.federation import Federation, Progress, conduct
 from simulation.patience import impatient
