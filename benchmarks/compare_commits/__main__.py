@@ -1,6 +1,7 @@
 """`python -m benchmarks.compare_commits BASE [HEAD]`: the same small seeded runs at two commits, byte for byte.
 
-Without HEAD the working tree is compared. Ends with 1 where anything differs or fails.
+Without HEAD the working tree is compared. With --state HEAD opens the state that BASE has written instead: directories
+with a finished run and with one that was interrupted, open and secure. Ends with 1 where anything differs or fails.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from benchmarks.compare_commits.cases import Case, all_cases, strategy_names
 from benchmarks.compare_commits.facts import differing, summary
 from benchmarks.compare_commits.runs import FAILED, FINISHED, Outcome, outcomes
+from benchmarks.compare_commits.state import state_complaints
 from benchmarks.compare_commits.trees import Tree, commit_tree, working_tree
 
 REPOSITORY = Path(__file__).parents[2]
@@ -29,6 +31,8 @@ def main() -> int:
         folder = Path(name)
         base = commit_tree(REPOSITORY, arguments.base, folder / "base")
         head = commit_tree(REPOSITORY, arguments.head, folder / "head") if arguments.head else working_tree(REPOSITORY)
+        if arguments.state:
+            return _print_state(state_complaints(base, head, folder / "state", _tell))
         pairs = compare(base, head, arguments.only, folder)
     if arguments.json:
         print(json.dumps({name: [asdict(base), asdict(head)] for name, (base, head) in pairs.items()}, indent=1))
@@ -76,6 +80,13 @@ def table(pairs: dict[str, tuple[Outcome, Outcome]]) -> list[str]:
     return lines
 
 
+def _print_state(complaints: dict[str, list[str]]) -> int:
+    for mode, wrong in complaints.items():
+        print(f"state of {mode} federations: {'DIFFERS' if wrong else 'opens, and goes on as before'}")
+        print("".join(f"    {complaint}\n" for complaint in wrong[:MOST_LINES]), end="")
+    return int(any(complaints.values()))
+
+
 def _tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -85,6 +96,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("base", help="commit")
     parser.add_argument("head", nargs="?", help="commit; by default the working tree")
     parser.add_argument("--only", default="", metavar="NAME", help="runs whose name holds this")
+    parser.add_argument("--state", action="store_true", help="open the state that BASE has written")
     parser.add_argument("--json", action="store_true", help="print every fact of both as JSON")
     return parser.parse_args()
 

@@ -1,13 +1,13 @@
 """`python -P launch.py MODULE:FUNCTION [MODULE ...]`: run command lines of the tree that PYTHONPATH names.
 
 The entry point is imported once, with the modules named after it, and each command runs in a fork: it pays for no
-import. Reads one JSON object a line, `{"arguments": [...], "folder": "..."}`; writes stdout and stderr of the command
-into the folder, and one line `{"status": ..., "seconds": ...}` when the command has ended. The first line that this
-process writes names the file that the entry point comes from. It runs in trees that do not have this file, and imports
-nothing of its own project but the entry point.
+import. Reads one JSON object a line, `{"arguments": [...], "folder": "...", "repeatable": ...}`; writes stdout and
+stderr of the command into the folder, and one line `{"status": ..., "seconds": ...}` when the command has ended. The
+first line that this process writes names the file that the entry point comes from. It runs in trees that do not have
+this file, and imports nothing of its own project but the entry point.
 
-What no seed fixes is fixed here, by replacing library functions: key pairs, which the draws of a secure run follow
-from, and the secret bytes that the noise of differential privacy follows from. Masks stay random.
+What no seed fixes is fixed for a repeatable command, by replacing library functions: key pairs, which the draws of a
+secure run follow from, and the secret bytes that the noise of differential privacy follows from. Masks stay random.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ def main() -> None:
     for line in sys.stdin:
         command = json.loads(line)
         began = time.perf_counter()
-        status = _run(entry, command["arguments"], Path(command["folder"]))
+        status = _run(entry, command["arguments"], Path(command["folder"]), repeatable=command["repeatable"])
         _write({"status": status, "seconds": time.perf_counter() - began})
 
 
-def _run(entry: Callable[[], object], arguments: list[str], folder: Path) -> int:
+def _run(entry: Callable[[], object], arguments: list[str], folder: Path, *, repeatable: bool) -> int:
     """The exit status of one command; a signal's number below 0 where a signal has ended it."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     signal.alarm(LONGEST_SECONDS)
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
-        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT, 0o644), descriptor)
-    fix_secrets()
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), descriptor)
+    if repeatable:
+        fix_secrets()
     sys.argv = ["command", *arguments]
     os._exit(_status(entry))
 

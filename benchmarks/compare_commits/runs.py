@@ -47,10 +47,11 @@ class Launcher:
         message: dict[str, object] = json.loads(line)
         return message
 
-    def run(self, arguments: Sequence[str], folder: Path) -> dict[str, object]:
-        """Run one command to its end."""
+    def run(self, arguments: Sequence[str], folder: Path, *, repeatable: bool) -> dict[str, object]:
+        """Run one command to its end. Its stdout and stderr are files in the folder afterwards."""
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"arguments": list(arguments), "folder": str(folder)}) + "\n")
+        command = {"arguments": list(arguments), "folder": str(folder), "repeatable": repeatable}
+        self.process.stdin.write(json.dumps(command) + "\n")
         self.process.stdin.flush()
         return self.read()
 
@@ -67,7 +68,7 @@ def outcomes(
     data = folder / "small.csv"
     write_small_data(data)
     results = {}
-    with _launcher(tree, modules) as launcher:
+    with started_launcher(tree, modules) as launcher:
         for case in cases:
             results[case.name] = _outcome(launcher, case, data, folder / "case")
             tell(f"{tree.name}: {case.name}: {results[case.name].end}, {results[case.name].seconds:.1f} s")
@@ -77,7 +78,7 @@ def outcomes(
 def _outcome(launcher: Launcher, case: Case, data: Path, folder: Path) -> Outcome:
     folder.mkdir()
     try:
-        ended = launcher.run(case.command(data, folder / "out"), folder)
+        ended = launcher.run(case.command(data, folder / "out"), folder, repeatable=True)
         end, seconds = ENDS.get(int(str(ended["status"])), FAILED), float(str(ended["seconds"]))
         if end == FINISHED:
             return Outcome(end, seconds, read_facts(folder / "out", secure=case.secure))
@@ -88,7 +89,7 @@ def _outcome(launcher: Launcher, case: Case, data: Path, folder: Path) -> Outcom
 
 
 @contextmanager
-def _launcher(tree: Tree, modules: Sequence[str]) -> Iterator[Launcher]:
+def started_launcher(tree: Tree, modules: Sequence[str] = ()) -> Iterator[Launcher]:
     """The launcher, once the tree's entry point is imported: from that tree and no other."""
     command = [sys.executable, "-P", str(LAUNCH), tree.entry_point, *modules]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

@@ -1,0 +1,189 @@
+"""A small federation in a folder: enrolled by the command line of one commit, served by the processes of any."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.compare_commits.cases import SMALL, write_small_data
+from benchmarks.compare_commits.runs import Launcher
+from benchmarks.compare_commits.trees import Tree
+
+CLIENTS = ("client-1", "client-2", "client-3")
+AGGREGATOR = "aggregator"
+OPERATOR, APPLICATION, SILO = "operator.token", "application.key", "silo.key"
+START_SECONDS, STOP_SECONDS, ANSWER_SECONDS = 600.0, 60.0, 60.0
+PRIVATE_CLIENT = CLIENTS[-1]  # of the open federation: it has an account to open
+PRIVACY = {"MECHANISM": "gaussian", "CLIP_NORM": "1", "NOISE_MULTIPLIER": "2", "DELTA": "1e-5", "BUDGET": "1000"}
+METHOD = {name.upper().replace(".", "__"): value for name, _, value in (word.partition("=") for word in SMALL)}
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The folders of all services. Nothing in them depends on where they lie, so that they may be copied."""
+
+    folder: Path
+    secure: bool
+
+    def aggregator_settings(self, port: int) -> dict[str, str]:
+        """Environment of the aggregator."""
+        return _variables(
+            "LPSFED_AGGREGATOR",
+            STATE_DIRECTORY=self.folder / AGGREGATOR,
+            OPERATOR_TOKEN_FILE=self.folder / OPERATOR,
+            KEYS_DIRECTORY=self.folder / "keys",
+            SECURE=self.secure,
+            PORT=port,
+            **{f"METHOD__{name}": value for name, value in METHOD.items()},
+        )
+
+    def client_settings(self, name: str, port: int, aggregator_url: str) -> dict[str, str]:
+        """Environment of one client."""
+        more: dict[str, object] = {"MEMBERS": self.folder / "members.toml"} if self.secure else {}
+        if name == PRIVATE_CLIENT and not self.secure:
+            more |= {f"PRIVACY__{key}": value for key, value in PRIVACY.items()}
+        return _variables(
+            "LPSFED_CLIENT",
+            NAME=name,
+            SHARD=self.folder / "shards" / name,
+            STATE_DIRECTORY=self.folder / name,
+            APPLICATION_KEY_FILE=self.folder / APPLICATION,
+            OPERATOR_KEY_FILE=self.folder / SILO,
+            AGGREGATOR_URL=aggregator_url,
+            POLL_SECONDS=0.05,
+            SECURE=self.secure,
+            PORT=port,
+            **more,
+            **{f"METHOD__{name}": value for name, value in METHOD.items()},
+        )
+
+
+def _variables(prefix: str, **settings: object) -> dict[str, str]:
+    return {
+        f"{prefix}_{name}": str(value).lower() if value is True or value is False else str(value)
+        for name, value in settings.items()
+    }
+
+
+def enrol(launcher: Launcher, folder: Path) -> None:
+    """Shards, secrets and key pairs of a federation, all by the command line."""
+    folder.mkdir(parents=True)
+    write_small_data(folder / "small.csv")
+    data, out, keys = str(folder / "small.csv"), str(folder / "shards"), str(folder / "keys")
+    _done(launcher, folder, "partition", data, "--out", out, "--clients", str(len(CLIENTS)))
+    _done(launcher, folder, "secret", *(str(folder / name) for name in (OPERATOR, APPLICATION, SILO)))
+    for name in CLIENTS:
+        _done(launcher, folder, "keys", "new", name, "--out", str(folder / name))
+        _done(launcher, folder, "keys", "register", str(folder / name / f"{name}.pub"), "--keys", keys)
+
+
+def write_members(launcher: Launcher, folder: Path) -> None:
+    """The file that each silo of a secure federation pins, once the aggregator has its key pair."""
+    keys, own = str(folder / "keys"), str(folder / AGGREGATOR / "aggregator.pub")
+    _done(launcher, folder, "members", "write", str(folder / "members.toml"), "--keys", keys, "--aggregator", own)
+
+
+def _done(launcher: Launcher, folder: Path, *arguments: str) -> None:
+    if launcher.run(arguments, folder, repeatable=False)["status"] != 0:
+        raise RuntimeError(f"{' '.join(arguments)}: {(folder / 'stderr').read_text('utf-8')}")
+
+
+@dataclass(frozen=True)
+class Served:
+    """The running services of a federation, by name, and where they answer."""
+
+    processes: Mapping[str, subprocess.Popen[bytes]]
+    urls: Mapping[str, str]
+    federation: Federation
+
+    def ask(self, service: str, path: str, key: str, **body: Any) -> Any:
+        """A JSON answer to GET, or to POST where there is a body. HTTPStatusError for a refusal."""
+        secret = (self.federation.folder / key).read_text("ascii").strip()
+        answer = httpx.request(
+            "POST" if body else "GET",
+            self.urls[service] + path,
+            json=body or None,
+            headers={"Authorization": f"Bearer {secret}"},
+            timeout=ANSWER_SECONDS,
+        )
+        return answer.raise_for_status().json()
+
+    def freeze(self, service: str) -> None:
+        """Stop a process where it is: it neither goes on nor ends, until it is killed."""
+        os.kill(self.processes[service].pid, signal.SIGSTOP)
+
+
+@contextmanager
+def served(tree: Tree, federation: Federation, launcher: Launcher | None = None) -> Iterator[Served]:
+    """All services of a federation as processes of a tree, ready; ended by SIGTERM, or by SIGKILL where that is late.
+
+    launcher: writes the file of members, in the first start of a secure federation. Logs: folder/NAME.log.
+    """
+    ports = _free_ports(1 + len(CLIENTS))
+    urls = {name: f"http://127.0.0.1:{port}" for name, port in zip((AGGREGATOR, *CLIENTS), ports, strict=True)}
+    processes: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        processes[AGGREGATOR] = _start(tree, federation, AGGREGATOR, federation.aggregator_settings(ports[0]))
+        if launcher is not None:
+            _await_ready(processes[AGGREGATOR], urls[AGGREGATOR])
+            write_members(launcher, federation.folder)
+        for name, port in zip(CLIENTS, ports[1:], strict=True):
+            processes[name] = _start(tree, federation, name, federation.client_settings(name, port, urls[AGGREGATOR]))
+        for name, process in processes.items():
+            _await_ready(process, urls[name])
+        yield Served(processes, urls, federation)
+    finally:
+        _stop(list(processes.values()))
+
+
+def _start(tree: Tree, federation: Federation, name: str, settings: dict[str, str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", "aggregator_service" if name == AGGREGATOR else "client_service"]
+    with (federation.folder / f"{name}.log").open("ab") as log:
+        return subprocess.Popen(command, env=tree.environment() | settings, stdout=log, stderr=log)
+
+
+def _await_ready(process: subprocess.Popen[bytes], url: str) -> None:
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until:
+        if process.poll() is not None:
+            raise RuntimeError(f"{url}: the service ended with status {process.returncode}; see its log")
+        try:
+            if httpx.get(f"{url}/health/ready", timeout=ANSWER_SECONDS).is_success:
+                return
+        except httpx.TransportError:
+            pass  # not listening yet
+        time.sleep(0.1)
+    raise RuntimeError(f"{url}: expected a ready service within {START_SECONDS:g} s")
+
+
+def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.terminate()
+    until = time.monotonic() + STOP_SECONDS
+    for process in processes:
+        try:
+            process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on: held all at once, so that they differ."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [listener.getsockname()[1] for listener in sockets]
+    finally:
+        for listener in sockets:
+            listener.close()

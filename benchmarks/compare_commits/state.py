@@ -1,0 +1,206 @@
+"""State that one commit has written, opened by another: a finished run is served, an interrupted one goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.compare_commits.facts import OF_A_ROUND, Facts, differing, flattened
+from benchmarks.compare_commits.runs import Launcher, started_launcher
+from benchmarks.compare_commits.services import (
+    AGGREGATOR,
+    APPLICATION,
+    CLIENTS,
+    OPERATOR,
+    SILO,
+    Federation,
+    Served,
+    enrol,
+    served,
+)
+from benchmarks.compare_commits.trees import Tree
+
+FIRST, SECOND = "run-1", "run-2"
+ROUNDS = {FIRST: 2, SECOND: 8}
+OPEN_ROUND = 3  # of the second run, in which it is interrupted at the earliest
+RUN_SECONDS = 900.0
+USERS = tuple(f"user-{number}" for number in range(6))
+LOSSES = ("training_lost", "training_checkpoint_refused", "kept_release_refused")  # what a client logs of bad state
+Tell = Callable[[str], None]
+
+
+def state_complaints(base: Tree, head: Tree, folder: Path, tell: Tell) -> dict[str, list[str]]:
+    """What is wrong with the state of `base` at `head`, by federation; empty lists where nothing is."""
+    complaints = {}
+    with started_launcher(base) as older, started_launcher(head) as newer:
+        enrol(older, folder / "enrolled")
+        for mode, secure in (("open", False), ("secure", True)):
+            shutil.copytree(folder / "enrolled", folder / mode / "first")
+            complaints[mode] = list(_compared(base, head, folder / mode, secure, older, newer, tell))
+            shutil.rmtree(folder / mode)
+    return complaints
+
+
+def _compared(
+    base: Tree, head: Tree, folder: Path, secure: bool, older: Launcher, newer: Launcher, tell: Tell
+) -> Iterator[str]:
+    finished, stopped = (Federation(folder / name, secure) for name in ("finished", "stopped"))
+    answers = _write_states(base, Federation(folder / "first", secure), finished, stopped, older, tell)
+    resumed = Federation(Path(shutil.copytree(stopped.folder, folder / "resumed")), secure)
+    expected = _resumed(base, resumed, tell)
+    for name, got in (("resumed", _resumed(head, stopped, tell)), ("run anew", _anew(head, finished, answers, tell))):
+        yield from (f"{name}: {fact}: {expected.get(fact)} -> {got.get(fact)}" for fact in differing(expected, got))
+    for federation in (finished, stopped):
+        yield from _lost(federation)
+        yield from _ledger_faults(federation, newer)
+
+
+def _write_states(
+    base: Tree, first: Federation, finished: Federation, stopped: Federation, older: Launcher, tell: Tell
+) -> Facts:
+    """One run to its end and, from a copy of that, a second one to the middle of a round. What the first one serves."""
+    with served(base, first, older if first.secure else None) as services:
+        _begin(services, FIRST)
+        _await_end(services, FIRST)
+        answers = _answers(services)
+    tell(f"{base.name}: {FIRST} has ended, secure {first.secure}")
+    shutil.copytree(first.folder, finished.folder)
+    with served(base, first) as services:
+        _begin(services, SECOND)
+        _await_open_round(services)
+    tell(f"{base.name}: {SECOND} is interrupted, secure {first.secure}")
+    shutil.copytree(first.folder, stopped.folder)
+    return answers
+
+
+def _resumed(tree: Tree, federation: Federation, tell: Tell) -> Facts:
+    """The second run, gone on with to its end."""
+    _forget_logs(federation)
+    with served(tree, federation) as services:
+        _await_end(services, SECOND)
+        facts = _facts(services)
+    tell(f"{tree.name}: {SECOND} has gone on to its end, secure {federation.secure}")
+    return facts
+
+
+def _anew(tree: Tree, federation: Federation, answers: Facts, tell: Tell) -> Facts:
+    """The first run's models served as before, and then the second run from its beginning to its end."""
+    _forget_logs(federation)
+    with served(tree, federation) as services:
+        if wrong := differing(answers, _answers(services)):
+            raise AssertionError(f"{tree.name}: expected the recommendations of {FIRST}, got others for {wrong}")
+        _begin(services, SECOND)
+        _await_end(services, SECOND)
+        facts = _facts(services)
+    tell(f"{tree.name}: {FIRST} was served and {SECOND} has run, secure {federation.secure}")
+    return facts
+
+
+def _forget_logs(federation: Federation) -> None:
+    for log in federation.folder.glob("*.log"):
+        log.unlink()
+
+
+def _begin(services: Served, run: str) -> None:
+    method = _first_method(services)
+    started = services.ask(
+        AGGREGATOR, "/v1/runs", OPERATOR, rounds=ROUNDS[run], seed=5, clients=len(CLIENTS), method=method
+    )
+    assert started["run"] == run, started
+
+
+def _first_method(services: Served) -> dict[str, Any]:
+    """The settings that the federation has agreed upon, as JSON."""
+    names = services.federation.aggregator_settings(0)
+    prefix = "LPSFED_AGGREGATOR_METHOD__"
+    method: dict[str, Any] = {"anchor": {}}
+    for name, value in names.items():
+        if name.startswith(prefix):
+            outer, _, inner = name.removeprefix(prefix).lower().partition("__")
+            (method[outer] if inner else method)[inner or outer] = int(value)
+    return method
+
+
+def _await(services: Served, expected: str, reached: Callable[[], bool]) -> None:
+    until = time.monotonic() + RUN_SECONDS
+    while not reached():
+        if time.monotonic() > until:
+            status = {name: services.ask(name, "/v1/status", SILO) for name in CLIENTS}
+            raise AssertionError(f"expected {expected} within {RUN_SECONDS:g} s, got {json.dumps(status)}")
+        time.sleep(0.1)
+
+
+def _await_end(services: Served, run: str) -> None:
+    def ended() -> bool:
+        history = services.ask(AGGREGATOR, f"/v1/runs/{run}", OPERATOR)
+        assert history["phase"] != "failed", history
+        qualities = [services.ask(name, "/v1/quality", SILO) for name in CLIENTS]
+        return all(quality["run"] == run and quality["finished"] for quality in qualities)
+
+    _await(services, f"the end of {run}", ended)
+
+
+def _await_open_round(services: Served) -> None:
+    """Freeze one client in the middle of the run, and wait until the others can do no more without it."""
+
+    def history() -> Any:
+        return services.ask(AGGREGATOR, f"/v1/runs/{SECOND}", OPERATOR)
+
+    _await(services, f"round {OPEN_ROUND}", lambda: len(history()["rounds"]) >= OPEN_ROUND)
+    services.freeze(CLIENTS[0])
+    seen: list[Any] = []
+
+    def still() -> bool:
+        seen.append(history())
+        time.sleep(1.0)
+        return len(seen) > 1 and seen[-1] == seen[-2]
+
+    _await(services, "a round that stays open", still)
+    assert seen[-1]["phase"] == "open", seen[-1]
+
+
+def _answers(services: Served) -> Facts:
+    """Recommendations of every client for the same users."""
+    return {
+        f"{client} {user}": json.dumps(services.ask(client, f"/v1/users/{user}/recommendations?k=10", APPLICATION))
+        for client in CLIENTS
+        for user in USERS
+    }
+
+
+def _facts(services: Served) -> Facts:
+    """What the second run has come to: figures, digests of the shared parameters, updates, and recommendations."""
+    facts = _answers(services)
+    for client in CLIENTS:
+        quality = services.ask(client, "/v1/quality", SILO)
+        rounds = [{name: entry[name] for name in ("round", *OF_A_ROUND)} for entry in quality["rounds"]]
+        figures = {name: quality[name] for name in ("best_round", "test", "shared_digest")} | {"rounds": rounds}
+        facts |= dict(flattened(figures, client))
+    history = services.ask(AGGREGATOR, f"/v1/runs/{SECOND}", OPERATOR)
+    return facts | dict(_updates(history, services.federation.secure))
+
+
+def _updates(history: dict[str, Any], secure: bool) -> Iterator[tuple[str, str]]:
+    for entry in history["rounds"]:
+        for participant in entry["participants"]:
+            name = f"update {participant['client']} round {entry['number']}"
+            yield name, str(participant["received"] if secure else participant["digest"])
+
+
+def _lost(federation: Federation) -> Iterator[str]:
+    """What the clients' logs tell of state that they could not use."""
+    for client in CLIENTS:
+        log = (federation.folder / f"{client}.log").read_text("utf-8")
+        yield from (f"{federation.folder.name}: {client}: {word}" for word in LOSSES if word in log)
+
+
+def _ledger_faults(federation: Federation, newer: Launcher) -> Iterator[str]:
+    for client in CLIENTS:
+        folder = federation.folder
+        command = ["ledger", "verify", "--state-directory", str(folder / client)]
+        if newer.run(command, folder, repeatable=False)["status"] != 0:
+            yield f"{folder.name}: {client}: {(folder / 'stdout').read_text('utf-8').strip()}"
