@@ -35,6 +35,7 @@ class Guest:
     yields: Callable[[], bool]
     hang_up: Callable[[], None]
     vouched: bool = False
+    exempt: bool = field(init=False, default=False)  # from the limit of one address; the crowd says so once
     address: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -58,6 +59,7 @@ class Crowd:
 
     def enter(self, guest: Guest) -> Standing:
         """What becomes of a new connection. Another one may be hung up on for it."""
+        guest.exempt = self._is_exempt(guest)
         if self._makes_room(guest):
             self._guests[guest] = None
             self._of[guest.address] += 1
@@ -79,14 +81,14 @@ class Crowd:
     def vouch(self, guest: Guest) -> None:
         """It has shown whose it is."""
         guest.vouched = True
-        if not self._is_exempt(guest):  # behind a proxy everybody has the same address
+        if not guest.exempt:  # behind a proxy everybody has the same address
             self._known.pop(guest.address, None)
             self._known[guest.address] = None
             if len(self._known) > KNOWN_ADDRESSES:
                 self._known.popitem(last=False)
 
     def _makes_room(self, guest: Guest) -> bool:
-        full = self.of_address and not self._is_exempt(guest) and self._of[guest.address] >= self.of_address
+        full = self.of_address and not guest.exempt and self._of[guest.address] >= self.of_address
         if full and not self._dismiss(lambda other: other.address == guest.address):
             return False
         if len(self._guests) < self.most - self.kept:
