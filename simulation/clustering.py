@@ -25,14 +25,14 @@ def joint_labels(interactions: sparse.csr_array, clusters: int, seed: int) -> tu
 
     Every node needs an edge. seed 0 is the deterministic rule, any other its randomised variant.
     """
-    spectrum = low_spectrum(interactions, _possible(interactions, clusters))
+    spectrum = low_spectrum(interactions, _require_clusters(interactions, clusters))
     labels = pivoted_qr_labels(spectrum.basis, seed)
     return labels[: interactions.shape[0]], labels[interactions.shape[0] :]
 
 
 def user_labels(interactions: sparse.csr_array, clusters: int, seed: int) -> Int64:
     """(M, N) 0/1 -> labels (M,) of the users, clustered alone by the left singular vectors."""
-    return pivoted_qr_labels(low_spectrum(interactions, _possible(interactions, clusters)).users, seed)
+    return pivoted_qr_labels(low_spectrum(interactions, _require_clusters(interactions, clusters)).users, seed)
 
 
 def pivoted_qr_labels(vectors: Float64, seed: int = 0) -> Int64:
@@ -57,7 +57,7 @@ def _columns_to_pivot(vectors: Float64, seed: int) -> Int64:
     return np.sort(rng.choice(count, sample, replace=False, p=leverage / leverage.sum()))
 
 
-def _possible(interactions: sparse.csr_array, clusters: int) -> int:
+def _require_clusters(interactions: sparse.csr_array, clusters: int) -> int:
     most = max(1, min(interactions.shape) - 1)  # so many eigenvectors are to be had
     if clusters > most:
         users, items = interactions.shape

@@ -23,40 +23,40 @@ class Groups:
     items: Int64 | None = None
 
 
-def spectral(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
+def spectral_groups(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
     """Users and items clustered together (Appendix D.2)."""
     return Groups(*joint_labels(graph, clients, seed))
 
 
-def by_users(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
+def user_groups(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
     """Users clustered alone."""
     return Groups(user_labels(graph, clients, seed))
 
 
-def random(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
+def random_groups(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
     """Random-Const.: random subsets of users, of equal size."""
     return Groups(np.random.default_rng(seed).permutation(graph.shape[0]) % clients)
 
 
-def interconnected(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
+def interconnected_groups(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
     """Interconnected-Const.: the graph that a group of users induces, with all of their items."""
     # Paper: "a full bipartite graph induced by a group of users", which group is left open; here: the users of the
-    # spectral clusters, because then it differs from `spectral` in nothing but the edges that the cut drops.
+    # spectral clusters, because then it differs from `spectral_groups` in nothing but the edges that the cut drops.
     return Groups(joint_labels(graph, clients, seed)[0])
 
 
-def ego(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
+def ego_groups(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
     """Ego-graph: users by the nearest ego, items by the client in whose edges they have the largest share."""
     # Paper: "a 1-hop ego network of a single user", 100 clients a round; here: every user joins the ego that is the
     # fewest hops away, because a client of one user has nobody to learn from and nothing to compare.
-    egos = _egos(graph, clients, np.random.default_rng(seed))
-    users = _nearest(graph, egos)
+    egos = _draw_egos(graph, clients, np.random.default_rng(seed))
+    users = _nearest_ego(graph, egos)
     edges = graph.T @ (users[:, None] == np.arange(clients)).astype(np.float64)  # (N, clients)
     share = edges / np.maximum(edges.sum(axis=0), 1.0)  # by number alone the largest client would take all items
     return Groups(users, np.where(edges.any(axis=1), np.argmax(share, axis=1), -1))
 
 
-def _egos(graph: sparse.csr_array, clients: int, rng: np.random.Generator) -> Int64:
+def _draw_egos(graph: sparse.csr_array, clients: int, rng: np.random.Generator) -> Int64:
     """(clients,) users, drawn by degree among the half that has least in common with those drawn before."""
     degree = degrees(graph)[0]
     closeness = np.zeros(graph.shape[0])
@@ -71,7 +71,7 @@ def _egos(graph: sparse.csr_array, clients: int, rng: np.random.Generator) -> In
     return np.array(chosen, dtype=np.int64)
 
 
-def _nearest(graph: sparse.csr_array, egos: Int64) -> Int64:
+def _nearest_ego(graph: sparse.csr_array, egos: Int64) -> Int64:
     """(M,): the ego reached in the fewest hops, the one with most items in common among several; -1: none reached."""
     label = np.full(graph.shape[0], -1, dtype=np.int64)
     label[egos] = np.arange(len(egos))
@@ -89,9 +89,9 @@ def _nearest(graph: sparse.csr_array, egos: Int64) -> Int64:
 
 
 METHODS: dict[str, Callable[[sparse.csr_array, int, int], Groups]] = {
-    "spectral": spectral,
-    "users": by_users,
-    "random": random,
-    "ego": ego,
-    "interconnected": interconnected,
+    "spectral": spectral_groups,
+    "users": user_groups,
+    "random": random_groups,
+    "ego": ego_groups,
+    "interconnected": interconnected_groups,
 }

@@ -90,10 +90,10 @@ def partition_dataset(dataset: Dataset, *, clients: int, method: str, seed: int)
         )
     graph = pair_matrix(row_numbers(train["user"], users), row_numbers(train["item"], items), (len(users), len(items)))
     labelled = _LabelledGraph(users, items, graph, METHODS[method](graph, clients, seed))
-    members = [_members(labelled, client) for client in range(clients)]
-    parts = _ordered_parts([_part(dataset.events, *lists) for lists in members], method)
+    members = [_client_members(labelled, client) for client in range(clients)]
+    parts = _ordered_parts([_client_part(dataset.events, *lists) for lists in members], method)
     kept = sum(part.sizes.train for part in parts)
-    return Partition(method, seed, parts, kept / graph.nnz, _notes(dataset.events, parts))
+    return Partition(method, seed, parts, kept / graph.nnz, _loss_notes(dataset.events, parts))
 
 
 def write_partition(dataset: Dataset, partition: Partition, folder: Path) -> list[Path]:
@@ -102,9 +102,10 @@ def write_partition(dataset: Dataset, partition: Partition, folder: Path) -> lis
     Raises DataError when `folder` has shards of an earlier partition that would stay beside the new ones.
     """
     names = {part.name for part in partition.parts}
-    left = sorted(path.name for path in folder.glob("client-*") if path.name not in names)
-    if left:
-        raise DataError(f"{folder}: expected no other clients than {len(names)} new ones, got also {', '.join(left)}")
+    earlier = sorted(path.name for path in folder.glob("client-*") if path.name not in names)
+    if earlier:
+        expected = f"expected no other clients than {len(names)} new ones"
+        raise DataError(f"{folder}: {expected}, got also {', '.join(earlier)}")
     notes = (f"one of {len(names)} parts of {dataset.name}: {partition.method}, seed {partition.seed}",)
     for part in partition.parts:
         catalogue = pl.DataFrame({"item": part.items})
@@ -115,7 +116,7 @@ def write_partition(dataset: Dataset, partition: Partition, folder: Path) -> lis
     return [folder / part.name for part in partition.parts]
 
 
-def _members(labelled: _LabelledGraph, client: int) -> tuple[pl.Series, pl.Series]:
+def _client_members(labelled: _LabelledGraph, client: int) -> tuple[pl.Series, pl.Series]:
     """Users and catalogue of one client. A user whose training items are all elsewhere is nobody's."""
     rows = np.flatnonzero(labelled.groups.users == client)
     inside = labelled.graph[rows]
@@ -130,7 +131,7 @@ def _events_inside(events: pl.DataFrame, users: pl.Series, items: pl.Series) -> 
     return events.filter(pl.col("user").is_in(users.implode()) & pl.col("item").is_in(items.implode()))
 
 
-def _part(events: pl.DataFrame, users: pl.Series, items: pl.Series) -> ClientPart:
+def _client_part(events: pl.DataFrame, users: pl.Series, items: pl.Series) -> ClientPart:
     counts = dict(_events_inside(events, users, items)["split"].value_counts().iter_rows())
     train, valid, test = (int(counts.get(split, 0)) for split in SPLITS)
     return ClientPart("", users, items, PartSizes(len(users), len(items), train, valid, test))
@@ -151,7 +152,7 @@ def _ordered_parts(parts: Sequence[ClientPart], method: str) -> tuple[ClientPart
     )
 
 
-def _notes(events: pl.DataFrame, parts: Sequence[ClientPart]) -> tuple[str, ...]:
+def _loss_notes(events: pl.DataFrame, parts: Sequence[ClientPart]) -> tuple[str, ...]:
     """What is in no client any more."""
     whole = dict(events["split"].value_counts().iter_rows())
     lost = {split: whole.get(split, 0) - sum(getattr(part.sizes, split) for part in parts) for split in SPLITS}

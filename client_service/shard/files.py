@@ -22,10 +22,10 @@ def read_bytes(path: Path) -> bytes:
 
 def read_table(path: Path) -> pl.DataFrame:
     """A Parquet file as a table."""
-    return parsed_table(path, read_bytes(path))
+    return parse_table(path, read_bytes(path))
 
 
-def parsed_table(path: Path, content: bytes) -> pl.DataFrame:
+def parse_table(path: Path, content: bytes) -> pl.DataFrame:
     """The content of a Parquet file as a table. The reader's own words are left out: they can quote cells."""
     try:
         return pl.read_parquet(io.BytesIO(content))
@@ -48,12 +48,12 @@ def replace_file(path: Path, content: bytes) -> None:
 
 def settle(partial: Path, path: Path) -> None:
     """Make a file that was written at `partial` durable, then put it at `path` in one step."""
-    _synced(partial)
+    _sync(partial)
     partial.replace(path)
-    _synced(path.parent)
+    _sync(path.parent)
 
 
-def _synced(path: Path) -> None:
+def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

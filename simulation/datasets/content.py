@@ -19,12 +19,12 @@ def stem(path: Path) -> str:
     return Path(path.name.removesuffix(".gz")).stem
 
 
-def fault(path: Path, line: int, message: str) -> DataError:
+def line_error(path: Path, line: int, message: str) -> DataError:
     """The error for one line (from 1) of a file."""
     return DataError(f"{path}: line {line}: {message}")
 
 
-def content(path: Path) -> bytes:
+def read_content(path: Path) -> bytes:
     """The file's bytes, unpacked; never empty."""
     try:
         packed = path.read_bytes()
@@ -34,22 +34,22 @@ def content(path: Path) -> bytes:
     except OSError as error:
         raise DataError(f"{path}: expected a readable file, got {error.strerror}") from None
     if not data.strip():
-        raise fault(path, 1, "expected data, got an empty file")
+        raise line_error(path, 1, "expected data, got an empty file")
     return data
 
 
-def text(path: Path, *, latin: bool = False) -> str:
+def read_text(path: Path, *, latin: bool = False) -> str:
     """The file as UTF-8 text. MovieLens' title files are latin-1 in some editions: `latin` allows for that."""
-    data = content(path)
+    data = read_content(path)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         if latin:
             return data.decode("latin-1")
         line = data.count(b"\n", 0, error.start) + 1
-        raise fault(path, line, f"expected UTF-8 text, got byte 0x{data[error.start]:02x}") from None
+        raise line_error(path, line, f"expected UTF-8 text, got byte 0x{data[error.start]:02x}") from None
 
 
-def lines(whole: str) -> list[str]:
+def split_lines(whole: str) -> list[str]:
     """Lines without their ends; empty ones at the end of the file do not count."""
     return whole.replace("\r\n", "\n").rstrip("\n").split("\n")

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from simulation.datasets.content import content, fault
+from simulation.datasets.content import line_error, read_content
 from simulation.datasets.tables import Table
 
 Bytes = NDArray[np.uint8]
@@ -23,7 +23,7 @@ def read_lightgcn(path: Path) -> Table:
 
     Raises DataError with the line of the first character, number or line that does not belong.
     """
-    data = content(path).rstrip()
+    data = read_content(path).rstrip()
     characters = np.frombuffer(data, dtype=np.uint8)
     digit = _digits(path, characters)
     first = digit & ~np.concatenate([[False], digit[:-1]])
@@ -43,7 +43,7 @@ def _digits(path: Path, characters: Bytes) -> NDArray[np.bool_]:
     if other.any():
         position = int(np.argmax(other))
         line = int(np.count_nonzero(characters[:position] == NEWLINE)) + 1
-        raise fault(path, line, _describe_foreign(characters, position))
+        raise line_error(path, line, _describe_foreign(characters, position))
     return digit
 
 
@@ -59,19 +59,20 @@ def _describe_foreign(characters: Bytes, position: int) -> str:
 def _check_lengths(path: Path, starts: Int64, ends: Int64, line: Int64) -> None:
     long = ends - starts + 1 > LONGEST
     if long.any():
-        raise fault(path, int(line[np.argmax(long)]) + 1, f"expected ids of at most {LONGEST} digits, got a longer one")
+        number = int(line[np.argmax(long)]) + 1
+        raise line_error(path, number, f"expected ids of at most {LONGEST} digits, got a longer one")
 
 
 def _check_lines(path: Path, count: int, line: Int64, numbers: Int64) -> None:
     """Every line has a user, and no user has two lines (a user-item-rating table would pass for LightGCN text)."""
     tokens = np.bincount(line, minlength=count)
     if not tokens.all():
-        raise fault(path, int(np.argmin(tokens > 0)) + 1, "expected a user id, got an empty line")
+        raise line_error(path, int(np.argmin(tokens > 0)) + 1, "expected a user id, got an empty line")
     users = numbers[np.flatnonzero(np.diff(line, prepend=-1))]
     order = np.argsort(users, kind="stable")
     again = order[1:][np.diff(users[order]) == 0]
     if len(again):
-        raise fault(path, int(again.min()) + 1, "expected one line a user, got a second line of the same user")
+        raise line_error(path, int(again.min()) + 1, "expected one line a user, got a second line of the same user")
 
 
 def _pair_table(path: Path, numbers: Int64, line: Int64) -> Table:

@@ -33,7 +33,7 @@ def locate_files(path: Path) -> Files:
     if not path.exists():
         raise DataError(f"{path}: expected a file or a folder, got nothing there")
     if path.is_dir():
-        files = _only(path, _candidates(_listed(path)))
+        files = _require_one(path, _candidates(_list_files(path)))
         return Files(path.resolve().name, files, _title_file(path, next(iter(files.values()))))
     require_format(path)
     return Files(stem(path), {WHOLE: path}, _title_file(path.parent, path))
@@ -46,14 +46,14 @@ def require_format(path: Path) -> str:
     return kind(path)
 
 
-def _listed(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     try:
         return sorted(file for file in folder.iterdir() if file.is_file())
     except OSError as error:
         raise DataError(f"{folder}: expected a readable folder, got {error.strerror}") from None
 
 
-def _only(folder: Path, candidates: list[dict[str, Path]]) -> dict[str, Path]:
+def _require_one(folder: Path, candidates: list[dict[str, Path]]) -> dict[str, Path]:
     if not candidates:
         raise DataError(f"{folder}: expected one of {READ}, got no such file")
     if len(candidates) > 1:
@@ -69,7 +69,7 @@ def _candidates(files: list[Path]) -> list[dict[str, Path]]:
     for file in (file for file in files if kind(file) in FORMATS):
         prefix, _, last = stem(file).rpartition(".")
         if last in SPLIT_NAMES:
-            _put(groups.setdefault((prefix, kind(file)), {}), SPLIT_NAMES[last], file)
+            _add_split(groups.setdefault((prefix, kind(file)), {}), SPLIT_NAMES[last], file)
         elif any(fnmatch(stem(file), known_stem) for known_stem in FORMATS[kind(file)].stems):
             known.append({WHOLE: file})
         elif stem(file).lower() not in ASIDE:
@@ -77,7 +77,7 @@ def _candidates(files: list[Path]) -> list[dict[str, Path]]:
     return [*groups.values(), *known] or others
 
 
-def _put(group: dict[str, Path], split: str, file: Path) -> None:
+def _add_split(group: dict[str, Path], split: str, file: Path) -> None:
     if split in group:
         raise DataError(f"{file.parent}: expected one {split} file, got {group[split].name} and {file.name}")
     group[split] = file

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import polars as pl
 
-from client_service.shard.files import parsed_table
+from client_service.shard.files import parse_table
 from shared.errors import DataError
-from simulation.datasets.content import content, fault
+from simulation.datasets.content import line_error, read_content
 from simulation.datasets.tables import DETAIL_NAMES, ID_NAMES, Table, is_title, row_lines
 
 
 def read_parquet(path: Path) -> Table:
     """A row's "line" is its number. Ids may be integers, times dates."""
-    table = parsed_table(path, content(path))
+    table = parse_table(path, read_content(path))
     if table.is_empty():
-        raise fault(path, 1, "expected data, got a table without rows")
+        raise line_error(path, 1, "expected data, got a table without rows")
     columns = {name.lower(): _strings(path, table[name]) for name in table.columns if name.lower() in ID_NAMES}
     columns |= {name.lower(): table[name] for name in table.columns if name.lower() in DETAIL_NAMES}
     texts = [name for name in table.columns if table.schema[name] == pl.String and is_title(name.lower())]

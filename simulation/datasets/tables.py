@@ -11,7 +11,7 @@ import polars as pl
 
 from client_service.shard.events import SPLITS
 from client_service.shard.times import TIMES, parse_times
-from simulation.datasets.content import fault
+from simulation.datasets.content import line_error
 
 COLUMNS = {
     "user": ("user", "user_id", "userid"),
@@ -51,53 +51,54 @@ class Table:
 
         Raises DataError with the line of the first value that is missing or of another kind.
         """
-        optional = {"split": self._splits, "time": self._times, "rating": self._ratings}
-        columns = {name: self._required(name) for name in ("user", "item")}
-        columns |= {name: read(column) for name, read in optional.items() if (column := self._find(name)) is not None}
+        optional = {"split": self._checked_splits, "time": self._parsed_times, "rating": self._parsed_ratings}
+        columns = {name: self._required_column(name) for name in ("user", "item")}
+        columns |= {name: read(column) for name, read in optional.items() if (column := self._column(name)) is not None}
         return pl.DataFrame(columns)
 
     def titles(self) -> pl.DataFrame:
         """(item, title), with null where there is none."""
-        items, titles = self._required("item"), self._find("title")
+        items, titles = self._required_column("item"), self._column("title")
         if titles is None:
             return items.to_frame("item").with_columns(title=pl.lit(None, dtype=pl.String))
         return pl.DataFrame({"item": items, "title": titles.replace("", None)})
 
-    def _find(self, field: str) -> pl.Series | None:
+    def _column(self, field: str) -> pl.Series | None:
         """The column that goes by one of the field's names, if there is one."""
         names = [name for name in COLUMNS[field] if name in self.columns]
         if field == "title":
             names += [name for name in self.columns if is_title(name)]
         return self.columns[names[0]] if names else None
 
-    def _required(self, field: str) -> pl.Series:
-        column = self._find(field)
+    def _required_column(self, field: str) -> pl.Series:
+        column = self._column(field)
         if column is None:
-            raise fault(self.path, 1, f"expected a column {' or '.join(COLUMNS[field])}, got other columns")
-        self._refuse((column.is_null() | (column == "")).fill_null(True), f"a value in the field {field!r}, got none")
+            raise line_error(self.path, 1, f"expected a column {' or '.join(COLUMNS[field])}, got other columns")
+        empty = (column.is_null() | (column == "")).fill_null(True)
+        self._require_none(empty, f"a value in the field {field!r}, got none")
         return column
 
-    def _splits(self, column: pl.Series) -> pl.Series:
-        self._refuse(~column.is_in(SPLITS).fill_null(False), "train, valid or test in the field 'split'")
+    def _checked_splits(self, column: pl.Series) -> pl.Series:
+        self._require_none(~column.is_in(SPLITS).fill_null(False), "train, valid or test in the field 'split'")
         return column
 
-    def _times(self, column: pl.Series) -> pl.Series:
+    def _parsed_times(self, column: pl.Series) -> pl.Series:
         seconds, wrong = parse_times(column)
-        self._refuse(wrong, f"{TIMES} in the field 'time', got something else")
+        self._require_none(wrong, f"{TIMES} in the field 'time', got something else")
         return seconds
 
-    def _ratings(self, column: pl.Series) -> pl.Series:
+    def _parsed_ratings(self, column: pl.Series) -> pl.Series:
         if column.dtype == pl.String:
             column = column.replace("", None)
         ratings = column.cast(pl.Float64, strict=False)
         wrong = ~column.is_null() & ~ratings.is_finite().fill_null(False)
-        self._refuse(wrong, "a number in the field 'rating', got something else")
+        self._require_none(wrong, "a number in the field 'rating', got something else")
         return ratings
 
-    def _refuse(self, wrong: pl.Series, expected: str) -> None:
+    def _require_none(self, wrong: pl.Series, expected: str) -> None:
         """DataError with the line of the first wrong row, where there is one."""
         if wrong.any():
-            raise fault(self.path, self.line[wrong.arg_max() or 0], f"expected {expected}")
+            raise line_error(self.path, self.line[wrong.arg_max() or 0], f"expected {expected}")
 
 
 def row_lines(count: int, first: int = 1) -> pl.Series:
@@ -108,10 +109,10 @@ def row_lines(count: int, first: int = 1) -> pl.Series:
 def table_of_fields(path: Path, names: Sequence[str], fields: pl.Series, line: pl.Series) -> Table:
     """Lists of fields (E,), each as long as `names`, -> their table. Raises DataError for a list of another length."""
     if fields.is_empty():
-        raise fault(path, 2, "expected data after the header, got none")
+        raise line_error(path, 2, "expected data after the header, got none")
     wrong = fields.list.len() != len(names)
     if wrong.any():
         row = wrong.arg_max() or 0
-        raise fault(path, line[row], f"expected {len(names)} fields, got {len(fields[row])}")
+        raise line_error(path, line[row], f"expected {len(names)} fields, got {len(fields[row])}")
     wanted = [(place, name) for place, name in enumerate(names) if is_read(name)]
     return Table(path, {name: fields.list.get(place).str.strip_chars() for place, name in wanted}, line)
