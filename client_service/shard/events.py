@@ -50,8 +50,8 @@ def clean_events(events: pl.DataFrame, where: Path | str) -> tuple[pl.DataFrame,
     trained = pairs.filter(pl.col("split") == "train")["user"].unique()
     if trained.is_empty():
         raise DataError(f"{where}: expected at least one training interaction, got none among {len(events)} rows")
-    clean = pairs.filter(pl.col("user").is_in(trained.implode()))
     users = pairs["user"].n_unique() - len(trained)
+    clean = pairs.filter(pl.col("user").is_in(trained.implode())) if users else pairs
     counted = [
         (within, "duplicate pairs dropped"),
         (repeated - within, "pairs in more than one split kept in the first only"),

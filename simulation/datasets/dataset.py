@@ -51,12 +51,13 @@ def assemble(
     parts = [part.with_columns(split=pl.lit(split, dtype=SPLIT_TYPE)) for split, part in named.items()]
     events, notes = clean_events(pl.concat(parts, how="diagonal"), path or name)
     if set(tables) == {WHOLE}:
-        events = split_by_user(events, seed)
+        events = split_by_user(events, seed)  # sorted
         notes.append(f"split drawn by user 8:1:1 with seed {seed}")
-    elif set(tables) == {"train", "test"}:
-        events = _draw_validation(events, seed, notes)
+    else:
+        drawn = _draw_validation(events, seed, notes) if set(tables) == {"train", "test"} else events
+        events = drawn.sort("user", "item")
     first_titles = None if titles is None else _first_titles(titles, notes)
-    return Dataset(name, known_columns(events).sort("user", "item"), first_titles, tuple(notes))
+    return Dataset(name, known_columns(events), first_titles, tuple(notes))
 
 
 def _draw_validation(events: pl.DataFrame, seed: int, notes: list[str]) -> pl.DataFrame:
