@@ -9,7 +9,7 @@ from benchmarks.harness.paper import Paper
 from benchmarks.harness.plan import UNTRAINED, Plan
 from benchmarks.harness.statistics import FEWEST_UNITS, Comparison, Spread, least_corrected
 from benchmarks.harness.summary import Column
-from client_service.learning.quality import ALL_TITLES, LABELS, PRIMARY
+from client_service.learning.quality import LABELS, METRICS, PRIMARY, K
 
 DAGGER = "†"
 
@@ -66,8 +66,9 @@ def by_client(plan: Plan, column: Column) -> list[str]:
     """Every measure of every client, means over seeds, one table a partition."""
     lines = ["<details><summary>every client</summary>", ""]
     partitions = sorted({sample.partition for samples in column.rows.values() for sample in samples})
+    titles = " / ".join(METRICS[metric].title for metric in column.metrics)
     for partition in partitions:
-        lines += [f"Partition {partition}, {ALL_TITLES}, means over seeds.", "", *_clients(plan, column, partition)]
+        lines += [f"Partition {partition}, {titles}@{K}, means over seeds.", "", *_clients(plan, column, partition)]
     return [*lines, "</details>", ""]
 
 

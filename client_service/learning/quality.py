@@ -57,7 +57,6 @@ class MeasureLabel:
 
 LABELS = {name: MeasureLabel(f"{name}@{K}", f"{metric.title}@{K}") for name, metric in METRICS.items()}
 TITLE = LABELS[PRIMARY].title
-ALL_TITLES = f"{' / '.join(metric.title for metric in METRICS.values())}@{K}"
 
 
 @dataclass(frozen=True)
