@@ -110,7 +110,9 @@ class Experiment:
             secure=self.secure,
             members=self.members if self.secure else None,
             policy=Policy(
-                strategies=(self.strategy,), scalars=tuple(build_strategy(self.strategy, self.agreed).scalars)
+                strategies=(self.strategy,),
+                item_tables=self._shares_items,
+                scalars=tuple(build_strategy(self.strategy, self.agreed).scalars),
             ),
             privacy=dict(self.privacy),
             cache_directory=self.cache_of(shard),
