@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
@@ -74,6 +75,9 @@ class MethodSettings(BaseModel):
         0.0, ge=0, le=1e6, description="a client whose change is more times the round's median is shut out; 0: none is"
     )
     anchor: AnchorSettings = AnchorSettings()
+    strategy: dict[str, str | float | bool] = Field(
+        {}, description="the strategy's own settings, such as FedProx's mu", exclude_if=lambda settings: not settings
+    )
 
     @field_validator("model")
     @classmethod
@@ -113,6 +117,8 @@ class MethodSettings(BaseModel):
         return min(self.warmup_rounds, 1) if rounds <= SHORT_RUN else self.warmup_rounds
 
 
+NESTED = {"anchor": "anchor.graph", "strategy": "strategy.mu"}
+"""Fields that are settings themselves, each with an example of a name in it."""
 SHORT_RUN = 5  # a run this short would spend half of its rounds in a two-round warm-up
 
 PRESETS: dict[Preset, dict[str, Any]] = {
@@ -137,17 +143,26 @@ PRESET_ROUNDS: dict[Preset, int] = {"default": 10, "paper": 40}
 
 
 def method_settings(preset: Preset = "default", **overrides: Any) -> MethodSettings:
-    """A preset with some fields replaced; `anchor.graph="er"`-like dotted names reach the anchor's fields.
+    """A preset with some fields replaced. Dotted names such as anchor.graph and strategy.mu reach nested fields.
 
     Raises SettingsError naming the field, what was expected and what came.
     """
-    if "anchor" in overrides:
-        raise SettingsError("anchor: expected its fields by dotted names such as anchor.graph, got it whole")
-    values: dict[str, Any] = {**PRESETS[preset]}
-    anchor = dict(values.get("anchor", {}))
-    anchor |= {name.removeprefix("anchor."): v for name, v in overrides.items() if name.startswith("anchor.")}
-    values |= {name: v for name, v in overrides.items() if not name.startswith("anchor.")}
-    return validated(MethodSettings, values | ({"anchor": anchor} if anchor else {}))
+    for name in NESTED:
+        if name in overrides:
+            raise SettingsError(f"{name}: expected its fields by dotted names such as {NESTED[name]}, got it whole")
+    return override(PRESETS[preset], overrides)
+
+
+def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> MethodSettings:
+    """Settings of these values with changes by name, or by dotted name. SettingsError as `method_settings` raises."""
+    changed = dict(values)
+    for name, value in changes.items():
+        group, dot, field = name.partition(".")
+        if dot and group in NESTED:
+            changed[group] = {**changed.get(group, {}), field: value}
+        else:
+            changed[name] = value
+    return validated(MethodSettings, changed)
 
 
 def validated(model: type[Model], values: dict[str, Any]) -> Model:

@@ -19,6 +19,7 @@ from shared.strategies.fedrap import fedrap
 from shared.strategies.fedssp import fedssp
 from shared.strategies.local import local
 from shared.strategies.lpsfed import lpsfed
+from shared.strategies.own_settings import read_own
 from shared.strategies.pfedrec import pfedrec
 from shared.strategies.robust.choice import robust
 from shared.strategies.scalars import Scalar
@@ -63,4 +64,6 @@ def build_strategy(name: str, method: MethodSettings) -> Strategy:
     """The named algorithm with the run's settings. SettingsError for an unknown name, or for settings not for it."""
     if name not in STRATEGIES:
         raise SettingsError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {name!r}")
-    return robust(STRATEGIES[name](method), method)
+    strategy = STRATEGIES[name](method)
+    read_own(type(strategy.settings), method)
+    return robust(strategy, method)

@@ -6,24 +6,33 @@ Liu, Ge, Xu, Zhang, Marian: Fairness-aware Federated Matrix Factorization. RecSy
 from __future__ import annotations
 
 import math
+from functools import partial
+
+from pydantic import Field
 
 from shared.method.exchanged import Parameters, Scalars
 from shared.method.ranges import Range
 from shared.method.settings import MethodSettings
 from shared.strategies.fedmf import shorter
 from shared.strategies.local_client import LocalClient, Objective
+from shared.strategies.own_settings import OwnSettings, read_own
 from shared.strategies.scalars import Scalar
 from shared.strategies.strategy import Strategy
 from shared.strategies.tables import mean_of_moved, only_items
 
 GROUPS = ("lighter", "heavier")  # the less and the more active half of a silo's users
-STRENGTH = 0.5  # lambda
-POWER = 1.0  # rho
 NOISE = 0.01  # standard deviation of the Gaussian noise on a group's loss
 LOSS = Scalar(Range(0.0, 100.0), returned=True)  # a mean BPR loss is never below 0; one above 100 is of no model
 
 
-def group_weights(scalars: Scalars) -> tuple[float, float]:
+class F2MFSettings(OwnSettings):
+    """strength: lambda, how much the groups' performances are held near each other. power: rho."""
+
+    strength: float = Field(0.5, ge=0, le=1)
+    power: float = Field(1.0, ge=1, le=10)
+
+
+def group_weights(scalars: Scalars, settings: F2MFSettings) -> tuple[float, float]:
     """1 - lambda rho sign(A - B) |A - B|^(rho - 1) for each group, A its own performance and B the other's.
 
     Performance is minus the loss: the group with the larger loss counts more. 1 for both where nothing is known yet.
@@ -31,17 +40,18 @@ def group_weights(scalars: Scalars) -> tuple[float, float]:
     if not all(name in scalars for name in GROUPS):
         return (1.0, 1.0)
     gap = scalars["heavier"] - scalars["lighter"]  # A - B of the lighter group
-    slope = 0.0 if gap == 0.0 else STRENGTH * POWER * math.copysign(abs(gap) ** (POWER - 1.0), gap)
+    change = math.copysign(abs(gap) ** (settings.power - 1.0), gap)
+    slope = 0.0 if gap == 0.0 else settings.strength * settings.power * change
     return (1.0 - slope, 1.0 + slope)
 
 
-def fit_fair(client: LocalClient, received: Parameters) -> Parameters:
+def fit_fair(client: LocalClient, received: Parameters, *, settings: F2MFSettings) -> Parameters:
     """FedMF with BPR and weighted groups; two noisy group losses leave beside the table.
 
     # Paper: a user scales its whole update; here: the loss of its pairs, because the silo's users train together.
     """
     client.load(received)
-    weights = group_weights(received.scalars)
+    weights = group_weights(received.scalars, settings)
     client.train(Objective(loss="bpr", penalty=shorter, group_weights=weights))
     noise = client.generator("fairness").normal(0.0, NOISE, len(GROUPS))
     losses = zip(GROUPS, client.measure("losses_by_activity"), noise, strict=True)
@@ -51,12 +61,13 @@ def fit_fair(client: LocalClient, received: Parameters) -> Parameters:
 
 def f2mf(method: MethodSettings) -> Strategy:
     """Private: user vectors, and who is in which group. Shared: the item table, and a noisy mean loss of each group."""
-    del method
+    settings = read_own(F2MFSettings, method)
     return Strategy(
         "f2mf",
         shared=only_items,
         scalars=dict.fromkeys(GROUPS, LOSS),
-        fit=fit_fair,
+        fit=partial(fit_fair, settings=settings),
+        settings=settings,
         combine=mean_of_moved,
         model="mf",
     )

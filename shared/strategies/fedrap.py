@@ -6,44 +6,58 @@ Li, Long, Zhou: Federated Recommendation with Additive Personalization. ICLR 202
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+from pydantic import Field
 
 from shared.method.exchange import ITEM_TABLE
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
 from shared.strategies.local_client import LocalClient, Objective
+from shared.strategies.own_settings import OwnSettings, read_own
 from shared.strategies.strategy import Strategy
 from shared.strategies.tables import mean_of_moved, only_items
 
-DISTANCE = 0.01  # lambda: how much the two parts are held apart
-SPARSITY = 0.01  # mu: how much the common part is held sparse
+
+class FedRAPSettings(OwnSettings):
+    """distance: lambda, how much the two parts are held apart. sparsity: mu, how much the common one is held sparse."""
+
+    distance: float = Field(0.01, ge=0, le=1e3)
+    sparsity: float = Field(0.01, ge=0, le=1e3)
 
 
-def apart(own: Mapping[str, Any], received: Mapping[str, Any]) -> Any:
-    """- lambda MSE(personal, common) + mu L1(common), each a mean over all entries of the table.
+@dataclass(frozen=True)
+class AdditivePenalty:
+    """- lambda MSE(personal, common) + mu L1(common), each a mean over all entries of the table."""
 
     # Paper: a sum for L1; here: a mean, because a sum grows with the catalogue and then zeroes the table.
-    """
-    del received
-    common, personal = own[ITEM_TABLE], own["personal"]
-    return SPARSITY * abs(common).mean() - DISTANCE * ((personal - common) ** 2).mean()
+    settings: FedRAPSettings
+
+    def __call__(self, own: Mapping[str, Any], received: Mapping[str, Any]) -> Any:
+        del received
+        common, personal = own[ITEM_TABLE], own["personal"]
+        distance = ((personal - common) ** 2).mean()
+        return self.settings.sparsity * abs(common).mean() - self.settings.distance * distance
 
 
-def fit_apart(client: LocalClient, received: Parameters) -> Parameters:
+def fit_apart(client: LocalClient, received: Parameters, *, settings: FedRAPSettings) -> Parameters:
     """Train everything with binary cross-entropy and the two penalties; the common part alone is sent."""
     client.load(received)
-    client.train(Objective(loss="bce", penalty=apart))
+    client.train(Objective(loss="bce", penalty=AdditivePenalty(settings)))
     return Parameters(client.arrays())
 
 
 def fedrap(method: MethodSettings) -> Strategy:
     """Private: a score function for each user, and the personal part, one for the silo (in the original one for each
     user's device). Shared: the common part."""
-    del method
+    settings = read_own(FedRAPSettings, method)
     return Strategy(
         "fedrap",
         shared=only_items,
-        fit=fit_apart,
+        fit=partial(fit_apart, settings=settings),
+        settings=settings,
         combine=mean_of_moved,
         model="fedrap",
     )

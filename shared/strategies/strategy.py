@@ -13,6 +13,7 @@ from shared.method.settings import MethodSettings
 from shared.strategies.local_client import LocalClient
 from shared.strategies.mean import mean_of_updates
 from shared.strategies.mixing import Mixing
+from shared.strategies.own_settings import OwnSettings
 from shared.strategies.scalars import Scalar
 
 
@@ -23,6 +24,7 @@ def fit_plain(client: LocalClient, received: Parameters) -> Parameters:
     return Parameters(client.arrays())
 
 
+NO_SETTINGS = OwnSettings()
 Combine = Callable[[State, Sequence[Update]], State]
 """(state before the round, its updates) -> the centre of the updates: arrays, scalars and reports."""
 Step = Callable[[State, State], State]
@@ -39,7 +41,7 @@ class Strategy:
     beside them. reports: tensors that only go up. fit: the client's half of a round. combine: the centre of the
     updates; None: their mean (Eq. 13). step: what the server makes of the centre; None: it adopts it. mixing: how the
     mean and a client's own update are mixed. answer: each client's parameters, where neither the state's arrays nor
-    `mixing` give them. model: a model of the client, "" the one that the settings name.
+    `mixing` give them. model: a model of the client, "" the one that the settings name. settings: its own ones.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Strategy:
     mixing: Mixing | None = None
     answer: Answer | None = None
     model: str = ""
+    settings: OwnSettings = NO_SETTINGS
 
     def exchange(self, method: MethodSettings) -> Exchange:
         """What clients with its model can exchange."""

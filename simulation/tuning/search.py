@@ -16,9 +16,9 @@ from optuna.trial import TrialState
 from client_service.device import DeviceWish
 from client_service.shard import read_shard
 from shared.errors import FederationError, SettingsError
-from shared.method.settings import MethodSettings, validated
+from shared.method.settings import MethodSettings, override
 from simulation.experiment import Experiment
-from simulation.tuning.spaces import Space
+from simulation.tuning.spaces import Space, value_before
 from simulation.tuning.trial import validate
 
 STUDY = "lpsfed-tune"
@@ -45,7 +45,7 @@ class Search:
 
     def experiment(self, values: dict[str, Any], folder: Path) -> Experiment:
         """One trial. All share the seed, so that they differ in nothing but their settings."""
-        method = validated(MethodSettings, self.base.model_dump() | values)
+        method = override(self.base.model_dump(), values)
         return Experiment(
             shards=self.shards,
             folder=folder,
@@ -105,7 +105,7 @@ def run_search(plan: Search, study: optuna.Study, trials: int, observe: Callable
     _settle_left_over(study)
     while (spent := len(spent_trials(study))) < trials:
         if spent == 0 and not study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-            study.enqueue_trial({name: getattr(plan.base, name) for name in plan.space})
+            study.enqueue_trial({name: value_before(name, plan.strategy, plan.base) for name in plan.space})
         # Seeded anew for each trial: a search in two goes tries what one in a single go would have tried.
         seed = int(np.random.SeedSequence([plan.seed, spent]).generate_state(1)[0])
         study.sampler = optuna.samplers.TPESampler(n_startup_trials=RANDOM_TRIALS, seed=seed)
@@ -140,7 +140,7 @@ def summarise(plan: Search, study: optuna.Study) -> dict[str, Any]:
         "epochs": sum(trial.user_attrs.get("epochs", 0) for trial in spent),
         "rounds": plan.rounds,
         "seed": plan.seed,
-        "settings": validated(MethodSettings, plan.base.model_dump() | best.params).model_dump(mode="json"),
+        "settings": override(plan.base.model_dump(), best.params).model_dump(mode="json"),
     }
 
 

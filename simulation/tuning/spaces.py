@@ -8,6 +8,7 @@ number of epochs.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
@@ -16,7 +17,7 @@ from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
 
 Space = dict[str, BaseDistribution]
-"""The name of a field of MethodSettings -> where its values come from."""
+"""The name of a field of MethodSettings, or strategy.<name of the strategy's own> -> where its values come from."""
 
 COMMON: Space = {
     "learning_rate": FloatDistribution(1e-4, 1e-2, log=True),
@@ -38,6 +39,13 @@ SPACES: dict[str, Space] = {
         "margin_strength": FloatDistribution(0.0, 1.0),
         "similarity_floor": FloatDistribution(0.0, 1.0),
     },
+    "fedprox": COMMON | {"strategy.mu": FloatDistribution(1e-3, 1.0, log=True)},
+    "f2mf": ITEM_TABLES | {"strategy.strength": FloatDistribution(0.0, 1.0)},
+    "fedrap": ITEM_TABLES
+    | {
+        "strategy.distance": FloatDistribution(1e-3, 1.0, log=True),
+        "strategy.sparsity": FloatDistribution(1e-3, 1.0, log=True),
+    },
 }
 
 
@@ -52,3 +60,9 @@ def space_of(strategy: str, base: MethodSettings, fixed: Collection[str] = ()) -
     if not space:
         raise SettingsError(f"tune: expected a setting of {strategy!r} that is not fixed, got all of them fixed")
     return space
+
+
+def value_before(name: str, strategy: str, base: MethodSettings) -> Any:
+    """The value that a searched setting has before the search."""
+    own = name.removeprefix("strategy.")
+    return getattr(base, name) if own == name else getattr(build_strategy(strategy, base).settings, own)

@@ -70,7 +70,7 @@ def values(study: optuna.Study) -> list[float]:
 def test_every_strategy_has_a_space_of_valid_settings_that_holds_the_presets(strategy: str, preset: Any) -> None:
     base = method_settings(preset)
     for name, distribution in space_of(strategy, base).items():
-        value = getattr(base, name)
+        value = value_before(name, strategy, base)
         if isinstance(distribution, FloatDistribution):
             assert distribution.low <= value <= distribution.high
             ends: tuple[Any, ...] = (distribution.low, distribution.high)

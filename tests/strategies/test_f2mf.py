@@ -10,24 +10,24 @@ import pytest
 from shared.method.exchange import ITEM_TABLE
 from shared.method.exchanged import Parameters, State, Update
 from shared.method.settings import MethodSettings
-from shared.strategies.f2mf import GROUPS, NOISE, STRENGTH, f2mf, group_weights
+from shared.strategies.f2mf import GROUPS, NOISE, F2MFSettings, f2mf, group_weights
 from shared.strategies.fedmf import shorter
 from shared.strategies.local_client import LocalClient, Objective
 
 F2MF = f2mf(MethodSettings(width=2, catalogue=1))
+SETTINGS, STRENGTH = F2MFSettings(), 0.5
 TABLE = {ITEM_TABLE: np.ones((1, 2), dtype=np.float32)}
 
 
 def test_the_group_with_the_larger_loss_counts_more() -> None:
-    assert group_weights({"lighter": 0.7, "heavier": 0.4}) == (1.0 + STRENGTH, 1.0 - STRENGTH)
-    assert group_weights({"lighter": 0.4, "heavier": 0.7}) == (1.0 - STRENGTH, 1.0 + STRENGTH)
-    assert group_weights({"lighter": 0.4, "heavier": 0.4}) == group_weights({}) == (1.0, 1.0)
+    assert group_weights({"lighter": 0.7, "heavier": 0.4}, SETTINGS) == (1.0 + STRENGTH, 1.0 - STRENGTH)
+    assert group_weights({"lighter": 0.4, "heavier": 0.7}, SETTINGS) == (1.0 - STRENGTH, 1.0 + STRENGTH)
+    assert group_weights({"lighter": 0.4, "heavier": 0.4}, SETTINGS) == group_weights({}, SETTINGS) == (1.0, 1.0)
 
 
-def test_another_power_makes_the_weights_follow_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(group_weights.__globals__, "POWER", 2.0)
+def test_another_power_makes_the_weights_follow_the_gap() -> None:
     # 1 + .5 * 2 * .3 for the worse group, whose loss is larger by .3.
-    assert group_weights({"lighter": 0.7, "heavier": 0.4}) == pytest.approx((1.3, 0.7))
+    assert group_weights({"lighter": 0.7, "heavier": 0.4}, F2MFSettings(power=2.0)) == pytest.approx((1.3, 0.7))
 
 
 def test_a_client_trains_weighted_and_sends_two_noisy_losses() -> None:

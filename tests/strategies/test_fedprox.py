@@ -10,7 +10,7 @@ import pytest
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters, State, Update
 from shared.method.settings import MethodSettings
-from shared.strategies.fedprox import fedprox, near
+from shared.strategies.fedprox import ProximalPenalty, fedprox
 from shared.strategies.local_client import LocalClient, Objective
 
 NAME = "pooling.output.bias"
@@ -20,7 +20,7 @@ FEDPROX = fedprox(MethodSettings())
 def test_the_penalty_is_half_mu_times_the_squared_distance_and_leaves_private_parameters_alone() -> None:
     own = {NAME: np.array([3.0, 1.0]), "predictive.output.bias": np.array([2.0]), "embedding": np.array([9.0])}
     received = {NAME: np.array([1.0, 1.0]), "predictive.output.bias": np.array([-1.0])}
-    assert near(own, received) == pytest.approx(0.005 * (4.0 + 0.0 + 9.0))  # mu / 2 is .005
+    assert ProximalPenalty(0.01)(own, received) == pytest.approx(0.005 * (4.0 + 0.0 + 9.0))  # mu / 2 is .005
 
 
 def test_a_client_trains_with_the_penalty_and_without_a_margin() -> None:
@@ -29,7 +29,7 @@ def test_a_client_trains_with_the_penalty_and_without_a_margin() -> None:
     sent = FEDPROX.fit(client, received)
     assert [call[0] for call in client.method_calls] == ["load", "train", "arrays"]
     client.load.assert_called_once_with(received)
-    client.train.assert_called_once_with(Objective(penalty=near))
+    client.train.assert_called_once_with(Objective(penalty=ProximalPenalty(0.01)))
     assert sent.arrays is client.arrays.return_value and sent.scalars == {}
 
 
