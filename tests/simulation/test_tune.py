@@ -28,7 +28,7 @@ from simulation.patience import STUCK_SECONDS, impatient
 from simulation.tuning import search as searching
 from simulation.tuning.blind import without_test
 from simulation.tuning.search import Search, open_study, run_search, spent_trials, summarise, write_best
-from simulation.tuning.spaces import COMMON, space_of
+from simulation.tuning.spaces import COMMON, space_of, value_before
 from simulation.tuning.trial import validate
 
 Silos = Callable[..., tuple[Path, ...]]
