@@ -169,7 +169,7 @@ class Coordinator:
 
     async def history(self, name: str) -> RunHistoryOut:
         """A run with all its rounds. While it waits, missing is whoever is registered and has not joined."""
-        found = await off_loop(run_history, self._running.archive.database, name)
+        found = await off_loop(run_history, self._running.archive, name)
         if found.phase != "waiting":
             return found
         known = await off_loop(registered, self.settings.registry)

@@ -10,6 +10,7 @@ from aggregator_service.rounds import secure_phases
 from aggregator_service.rounds.pledge import select_awaited
 from aggregator_service.rounds.run import Run
 from aggregator_service.rounds.run_document import decode_run, load_run
+from aggregator_service.storage.archive import Archive
 from aggregator_service.storage.clients import quarantine_times
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.rows import StoredState, StoredUpdate, instant
@@ -19,7 +20,7 @@ from shared.errors import NotFoundError
 from shared.method.exchanged import Scalars
 from shared.protocol.schemas import ParticipantOut, Phase, RoundOut, RunHistoryOut, RunOut, SecureOut, Standing
 from shared.protocol.secure.server import PHASES, SecureRound
-from shared.strategies.lpsfed import similarities
+from shared.strategies.strategy import Strategy
 
 QuarantineTimes = Sequence[tuple[float, float | None]]
 
@@ -39,15 +40,16 @@ def run_histories(database: Database) -> list[RunHistoryOut]:
     return [_history_head(decode_run(document)) for document in run_documents(database)]
 
 
-def run_history(database: Database, name: str) -> RunHistoryOut:
+def run_history(archive: Archive, name: str) -> RunHistoryOut:
     """A run with all its rounds. NotFoundError where there is none of this name."""
-    with database.reading() as connection:
+    with archive.database.reading() as connection:
         run = load_run(connection, name)
         if run is None:
             raise NotFoundError(f"there is no run {name!r}")
         states, updates = stored_states(connection, name), stored_updates(connection, name)
         shut_out = quarantine_times(connection)
-    rounds = _round_histories(run, states, updates, shut_out)
+    strategy = archive.strategy(run.request.method)
+    rounds = _round_histories(run, strategy, states, updates, shut_out)
     missing = rounds[-1].missing if run.phase == "open" else ()
     enrolled = tuple(sorted(run.enrolled))
     return _history_head(run).model_copy(update={"rounds": rounds, "enrolled": enrolled, "missing": missing})
@@ -66,12 +68,13 @@ def _history_head(run: Run) -> RunHistoryOut:
 
 def _round_histories(
     run: Run,
+    strategy: Strategy,
     states: Collection[StoredState],
     updates: Collection[StoredUpdate],
     shut_out: Mapping[str, QuarantineTimes],
 ) -> tuple[RoundOut, ...]:
     first_rounds = _first_rounds(run)
-    received = _participants(updates, _similarities_by_round(run, states))
+    received = _participants(strategy, updates, {state.round: state.latest for state in states})
     histories = []
     for times in _round_times(run, states):
         expected = [client for client, first in first_rounds.items() if first <= times.number]
@@ -131,20 +134,12 @@ def _absent(client: str, closed_at: float | None, times: QuarantineTimes) -> Par
     return ParticipantOut(client=client, received=False, quarantined=quarantined)
 
 
-def _similarities_by_round(run: Run, states: Collection[StoredState]) -> dict[int, dict[str, float]]:
-    """rhobar (Eq. 12) by round and client, where the strategy sends rho."""
-    floor = run.request.method.similarity_floor
-    return {state.round: similarities(state.latest, floor) for state in states if _has_rho(state.latest)}
-
-
-def _has_rho(latest: Mapping[str, Scalars]) -> bool:
-    return any("rho" in scalars for scalars in latest.values())
-
-
 def _participants(
-    updates: Collection[StoredUpdate], near: Mapping[int, Mapping[str, float]]
+    strategy: Strategy, updates: Collection[StoredUpdate], latest: Mapping[int, Mapping[str, Scalars]]
 ) -> dict[int, dict[str, ParticipantOut]]:
-    """Who has sent an update: round -> client -> its row of the history."""
+    """Who has sent an update: round -> client -> its row of the history. latest: the last scalars of all clients after
+    each aggregated round."""
+    visible = {name for name, scalar in strategy.scalars.items() if scalar.visible}
     by_round: dict[int, dict[str, ParticipantOut]] = {}
     for update in updates:
         receipt = update.receipt
@@ -154,10 +149,18 @@ def _participants(
             size=receipt.size,
             digest=receipt.digest,
             received_at=instant(receipt.received_at),
-            rho=update.scalars.get("rho"),
-            rhobar=near.get(receipt.round, {}).get(receipt.client),
+            scalars={name: value for name, value in update.scalars.items() if name in visible},
+            told=_told_scalars(strategy, latest.get(receipt.round, {}), receipt.client),
         )
     return by_round
+
+
+def _told_scalars(strategy: Strategy, latest: Mapping[str, Scalars], client: str) -> Scalars:
+    """What a client is told for mixing after a round; nothing where no client has sent what that follows from."""
+    visible = {name for name, scalar in strategy.scalars.items() if scalar.visible}
+    if strategy.mixing is None or not any(visible & scalars.keys() for scalars in latest.values()):
+        return {}
+    return strategy.mixing.tell(latest, client)
 
 
 def run_for_client(run: Run, client: str, *, sequence: int, now: float) -> RunOut:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, computed_field, model_validator
 
 from shared.message import Message
 from shared.method.declaration import Counts, Declaration
@@ -148,8 +148,30 @@ class ParticipantOut(Message):
     size: int = 0
     digest: str | None = None
     received_at: str | None = None
-    rho: float | None = None
-    rhobar: float | None = None
+    scalars: dict[str, float] = Field({}, description="those of its update that the aggregator needs by themselves")
+    told: dict[str, float] = Field({}, description="scalars that it is told for mixing, once the round is aggregated")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nest_scalars(cls, data: Any) -> Any:
+        """What earlier versions wrote as fields of their own is written in both places now."""
+        if not isinstance(data, dict):
+            return data
+        nested = {"scalars": dict(data.get("scalars", {})), "told": dict(data.get("told", {}))}
+        for field, name in (("scalars", "rho"), ("told", "rhobar")):
+            if data.get(name) is not None:
+                nested[field][name] = data[name]
+        return {name: value for name, value in data.items() if name not in ("rho", "rhobar")} | nested
+
+    @computed_field(description="the same as in scalars")  # type: ignore[prop-decorator]
+    @property
+    def rho(self) -> float | None:
+        return self.scalars.get("rho")
+
+    @computed_field(description="the same as in told")  # type: ignore[prop-decorator]
+    @property
+    def rhobar(self) -> float | None:
+        return self.told.get("rhobar")
 
 
 Step = Literal["keys", "shares", "checks", "masked", "consents", "answers"]
