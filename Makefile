@@ -20,7 +20,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 TRAINING_TESTS := tests/client_service/test_killed.py tests/client_service/test_agent.py tests/client_service/secure \
 	tests/simulation/test_secure_run.py tests/strategies tests/equations
 
-.PHONY: help install demo stop check format test rounding faults soak benchmark e2e-compose lock sbom audit base-digest clean
+# For the inner loop: what starts no service and trains little. tests/conftest.py says what starts one.
+FAST := not services and not browser and not data and not containers and not slow
+FAST_TESTS := tests/aggregator_service tests/audit tests/client_service tests/equations tests/secure tests/shared \
+	tests/test_architecture.py
+
+.PHONY: help install demo stop check format test test-fast rounding faults soak benchmark e2e-compose lock sbom audit base-digest clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 14
@@ -53,7 +58,10 @@ format: install ## rewrite the code in the house's format
 	$(BIN)/ruff format .
 
 test: install ## run the tests
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
+
+test-fast: install ## run those that start no service, in less than a minute
+	$(BIN)/pytest -n 2 --dist worksteal -m '$(FAST)' $(FAST_TESTS)
 
 rounding: install ## run the tests that train as two other processors would round
 	OPENBLAS_CORETYPE=Haswell ATEN_CPU_CAPABILITY=avx2 $(BIN)/pytest -n 2 $(TRAINING_TESTS)

@@ -26,6 +26,16 @@ Opened = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
 Federate = Callable[..., AbstractAsyncContextManager[Federation]]
 Until = Callable[[Question], Awaitable[None]]
 
+STARTING = {"federation", "opened", "running", "served", "secured", "experiment", "attacked", "entered", "private"}
+"""Fixtures that start a service, or train."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts a service: `make test-fast` leaves it out."""
+    for item in items:
+        if STARTING & set(getattr(item, "fixturenames", ())) or item.get_closest_marker("processes"):
+            item.add_marker(pytest.mark.services)
+
 
 @pytest.fixture
 def clock() -> LeapingClock:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,39 +18,23 @@ import anyio
 import httpx
 
 from shared.method.declaration import Declaration
-from shared.protocol.heads import dressed
 from shared.protocol.schemas import JoinIn, RunIn
 from shared.protocol.signing.enrolment import kept_pair, register
-from shared.protocol.signing.keys import PrivateKey, read_private
-from shared.protocol.signing.messages import NONCE_BYTES, Signatory, Target, sign
+from shared.protocol.signing.keys import read_private
 from shared.protocol.wire import MEDIA_TYPE
 from shared.timeouts import ATTEMPTS
+from tests.support.gauge import Gauge
+from tests.support.serving import HOST
+from tests.support.signing import Signing
+from tests.support.small import BEARER, TOKEN
 
 T = TypeVar("T")
-TOKEN = "operator-token-of-the-soak"
-HOST = "127.0.0.1"
 START_SECONDS = 180.0
 CALL_SECONDS = 300.0
 WAIT_SECONDS = 20.0
 STOP_SECONDS = 15.0
 MEBI = 1 << 20
 UNFINISHED = "unfinished.json"
-
-
-@dataclass(frozen=True)
-class Signing(httpx.Auth):
-    """Signs each request as it leaves."""
-
-    name: str
-    key: PrivateKey
-    requires_request_body = True
-
-    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        target, nonce = Target.of(request.method, request.url.raw_path), secrets.token_hex(NONCE_BYTES)
-        signatory = Signatory(self.name, self.key)
-        signed = sign(target, request.content, signatory, created=int(time.time()), nonce=nonce)
-        request.headers = httpx.Headers([*dressed(request.headers.multi_items()), *signed.items()])
-        yield request
 
 
 @dataclass(frozen=True)
@@ -104,31 +86,6 @@ async def repeated(call: Callable[[], Awaitable[T]]) -> T:
     return await call()
 
 
-@dataclass(frozen=True)
-class Gauge:
-    """What the system says of a process."""
-
-    pid: int
-
-    def resident(self) -> float:
-        """Mebibytes in memory now."""
-        return self._field("VmRSS")
-
-    def peak(self) -> float:
-        """Most mebibytes that were ever in memory at once, since `forget`."""
-        return self._field("VmHWM")
-
-    def forget(self) -> None:
-        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
-
-    def descriptors(self) -> int:
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
-
-    def _field(self, name: str) -> float:
-        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{name}:"))
-
-
 @dataclass
 class Process:
     """An aggregator. `child`: this very process has started it."""
@@ -158,11 +115,11 @@ class Federation:
         (self.state / UNFINISHED).write_text(json.dumps(left), encoding="utf-8")
 
     async def start(self, request: RunIn) -> None:
-        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+        headers = BEARER | {"Content-Type": "application/json"}
         (await self.http.post("/v1/runs", content=request.model_dump_json(), headers=headers)).raise_for_status()
 
     async def phase(self) -> str:
-        answer = await self.http.get("/v1/runs", headers={"Authorization": f"Bearer {TOKEN}"})
+        answer = await self.http.get("/v1/runs", headers=BEARER)
         return str(answer.raise_for_status().json()[-1]["phase"])
 
 

@@ -64,6 +64,7 @@ def is_canonical(body: bytes) -> bool:
 
 def accepted(declaration: Declaration, body: bytes, file: Path) -> bool:
     """By the aggregator's reader. Any other error than a refusal is the test's failure."""
+    file.unlink(missing_ok=True)  # a file that is cut and written anew waits for the disk
     file.write_bytes(body)
     try:
         inspect(declaration, file)
