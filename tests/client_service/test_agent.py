@@ -23,7 +23,7 @@ from shared.method.divergence import round_divergence
 from shared.protocol.schemas import JoinOut, RunOut
 from shared.protocol.signing.enrolment import Pair, register, remove
 from tests.support.federation import Line
-from tests.support.questions import finished, has_problem, in_phase, read, uploads
+from tests.support.questions import finished, has_problem, in_phase, is_set, read, uploads
 
 if TYPE_CHECKING:
     from conftest import Federate, Opened, Until
@@ -56,13 +56,6 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Held]:
         return stop
 
     return hold
-
-
-def at_event(event: threading.Event) -> Callable[[], Any]:
-    async def look() -> bool:
-        return event.is_set()
-
-    return look
 
 
 @pytest.mark.parametrize(("strategy", "scalars"), [("lpsfed", {"margin", "rho"}), ("fedavg", set()), ("local", set())])
@@ -113,7 +106,7 @@ async def test_a_line_that_is_cut_in_the_middle_of_a_round_ends_nothing(
         line = running.line()
         async with opened(running.clients[0], line) as http:
             await running.start()
-            await until(at_event(stop.reached))
+            await until(is_set(stop.reached))
             line.app = None
             stop.released.set()
             await until(has_problem(http, "cannot be reached"))
@@ -235,7 +228,7 @@ async def test_a_round_that_closed_without_this_client_is_gone_on_from(
     async with federation(2) as running:
         one, two = await running.enter()
         await running.start(quorum=1)
-        await until(at_event(stop.reached))
+        await until(is_set(stop.reached))
         await until(in_phase(one, "waiting for the round"))
         running.clock.pass_the_deadline()
 
@@ -269,7 +262,7 @@ async def test_a_run_that_fails_ends_with_its_failure_and_the_next_one_works(
     async with federation(2) as running:
         one, two = await running.enter()
         await running.start()
-        await until(at_event(stop.reached))
+        await until(is_set(stop.reached))
         await until(in_phase(one, "waiting for the round"))
         running.clock.pass_the_deadline()
         await until(finished(one))
@@ -293,7 +286,7 @@ async def test_a_client_that_is_restarted_in_mid_run_joins_with_its_key_and_goes
         settings = running.clients[1]
         async with opened(settings, running.line()) as two:
             await running.start(rounds=3)
-            await until(at_event(stop.reached))
+            await until(is_set(stop.reached))
             before = await read(two, "quality")
             version = (await read(two, "status"))["model"]
             stop.released.set()
@@ -352,7 +345,7 @@ async def test_a_client_that_is_told_to_stop_in_the_middle_of_its_work_stops_and
         settings = running.clients[1]
         async with opened(settings, running.line()) as two:
             await running.start()
-            await until(at_event(slow.reached))
+            await until(is_set(slow.reached))
         assert slow.interrupted
         assert list(settings.state_directory.rglob("*.partial")) == []
         async with opened(settings, running.line()) as two:
@@ -423,7 +416,7 @@ async def test_recommendations_go_on_from_the_last_complete_model_while_a_round_
     async with federation(1) as running:
         [http] = await running.enter()
         await running.start(rounds=2)
-        await until(at_event(stop.reached))
+        await until(is_set(stop.reached))
         status, quality = await read(http, "status"), await read(http, "quality")
         assert (status["phase"], status["round"]) == ("training", 2)
         assert status["model"] == f"run-1.{quality['best_round']}" and quality["best_round"] in (0, 1)
@@ -457,7 +450,7 @@ async def test_a_quarantined_client_sends_nothing_reads_on_and_says_so_until_it_
 
         await until(shut_out)
         await running.start(clients=1)
-        await until(at_event(stop.reached))
+        await until(is_set(stop.reached))
         await until(warned)
         stop.released.set()
         await until(finished(one, two))

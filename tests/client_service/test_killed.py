@@ -16,14 +16,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import httpx
 import pytest
 from fastapi import FastAPI
 
 import client_service.serving.checkpoint
 import client_service.training_checkpoint
-from aggregator_service.app import create_app
 from client_service import best_model
 from client_service.best_model import BestModel
 from client_service.boundary.ledger import Ledger
@@ -35,12 +33,14 @@ from client_service.training_run import TrainingRun
 from simulation.experiment import Experiment
 from simulation.federation import conduct
 from simulation.run import in_process
+from tests.support.federation import Federation, run_federation
+from tests.support.questions import finished, in_phase, is_set, read, uploads
+from tests.support.small import AGGREGATOR
 
 if TYPE_CHECKING:
     from conftest import Opened, Until
 
 pytestmark = pytest.mark.anyio
-URL = "http://aggregator"
 TIMES = {"train_seconds", "evaluate_seconds", "overhead_seconds", "bytes_up", "bytes_down"}  # what no seed fixes
 Call = Callable[..., bool]
 
@@ -220,19 +220,24 @@ class Left:
 
 
 @dataclass
-class Federation:
-    """The running aggregator of an experiment, client-2 beside it, and the settings with which client-1 starts."""
+class Disturbed:
+    """A federation whose client-2 takes part, and the settings with which client-1 starts."""
 
-    described: Experiment
-    app: FastAPI
-    operator: httpx.AsyncClient
-    other: httpx.AsyncClient
+    federation: Federation
     mortal: ClientSettings
 
+    @property
+    def app(self) -> FastAPI:
+        return self.federation.app
+
+    @property
+    def other(self) -> httpx.AsyncClient:
+        return self.federation.silos["client-2"]
+
     async def left(self, mortal: httpx.AsyncClient) -> Left:
-        history, clients = await read(self.operator, "/v1/runs/run-1"), {"client-1": mortal, "client-2": self.other}
-        statuses = {name: await read(http, "/v1/status") for name, http in clients.items()}
-        qualities = {name: await read(http, "/v1/quality") for name, http in clients.items()}
+        history, clients = await self.federation.history(), {"client-1": mortal, "client-2": self.other}
+        statuses = {name: await read(http, "status") for name, http in clients.items()}
+        qualities = {name: await read(http, "quality") for name, http in clients.items()}
         return left(history, statuses, qualities)
 
 
@@ -248,16 +253,6 @@ def left(history: Any, statuses: Any, qualities: Any) -> Left:
 def fixed(quality: dict[str, Any]) -> dict[str, Any]:
     rounds = [{name: value for name, value in one.items() if name not in TIMES} for one in quality["rounds"]]
     return {name: value for name, value in quality.items() if name != "spectrum_seconds"} | {"rounds": rounds}
-
-
-def let_in(http: httpx.AsyncClient, described: Experiment) -> None:
-    """As the silo's operator."""
-    http.headers["Authorization"] = f"Bearer {described.operator_key}"
-
-
-async def read(http: httpx.AsyncClient, path: str) -> dict[str, Any]:
-    found: dict[str, Any] = (await http.get(path)).json()
-    return found
 
 
 @pytest.fixture
@@ -313,20 +308,18 @@ def undisturbed(described: Callable[..., Experiment], remembered: dict[str, Left
 
 
 @pytest.fixture
-def federation(described: Callable[..., Experiment], opened: Opened) -> Callable[..., Any]:
-    """`async with federation("lpsfed") as running`: a run has been started, and client-2 takes part."""
+def disturbed(described: Callable[..., Experiment], impatient: None) -> Callable[..., Any]:
+    """`async with disturbed("lpsfed") as running`: a run has been started, and client-2 takes part."""
+    del impatient
 
     @asynccontextmanager
-    async def run(strategy: str, **changes: Any) -> AsyncIterator[Federation]:
+    async def run(strategy: str, **changes: Any) -> AsyncIterator[Disturbed]:
         one = described("disturbed", strategy, **changes)
-        app, said = create_app(one.aggregator()), {"Authorization": f"Bearer {one.token}"}
-        operator = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=URL, headers=said)
-        mortal, other = (one.client(shard, aggregator_url=URL) for shard in one.shards)
-        async with app.router.lifespan_context(app), operator, opened(other, httpx.ASGITransport(app)) as http:
-            let_in(http, one)
-            request = one.request().model_dump(mode="json")
-            assert (await operator.post("/v1/runs", json=request)).status_code == 201
-            yield Federation(one, app, operator, http, mortal)
+        mortal, other = (one.client(shard, aggregator_url=AGGREGATOR) for shard in one.shards)
+        async with run_federation(one.aggregator(), (mortal, other)) as federation:
+            await federation.enter(other)
+            await federation.start(**one.request().model_dump(mode="json"))
+            yield Disturbed(federation, mortal)
 
     return run
 
@@ -340,7 +333,7 @@ class Killer:
     monkeypatch: pytest.MonkeyPatch
     deaths: int = 0
 
-    async def kill(self, running: Federation, plan: Plan) -> ClientSettings:
+    async def kill(self, running: Disturbed, plan: Plan) -> ClientSettings:
         state, line = running.mortal.state_directory, Mortal(running.app)
         self.deaths += 1
         death = Death(state, state.parent / f"after-{self.deaths}" / "client-1")
@@ -348,7 +341,7 @@ class Killer:
             plan(patched, line, death)
             with suppress(Killed):  # as a service ends whose agent has ended
                 async with self.opened(running.mortal, line):
-                    await self.until(happened(death))
+                    await self.until(is_set(death.happened))
         again = {"state_directory": death.grave, "cache_directory": death.grave / "model"}
         running.mortal = running.mortal.model_copy(update=again)
         return running.mortal
@@ -359,56 +352,28 @@ def killer(opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch) -> Kil
     return Killer(opened, until, monkeypatch)
 
 
-def happened(death: Death) -> Callable[[], Any]:
-    async def look() -> bool:
-        return death.happened.is_set()
-
-    return look
-
-
-def over(*clients: httpx.AsyncClient) -> Callable[[], Any]:
-    async def look() -> bool:
-        await anyio.sleep(0.05)  # questions without a pause would take the time that training needs
-        for http in clients:
-            ended = (await read(http, "/v1/quality"))["finished"]
-            if not ended or (await read(http, "/v1/status"))["phase"] not in ("finished", "waiting"):
-                return False
-        return True
-
-    return look
-
-
-def in_phase(http: httpx.AsyncClient, phase: str) -> Callable[[], Any]:
-    async def look() -> bool:
-        return bool((await read(http, "/v1/status"))["phase"] == phase)
-
-    return look
-
-
-async def to_the_end(running: Federation, opened: Opened, until: Until) -> Left:
+async def to_the_end(running: Disturbed, opened: Opened, until: Until) -> Left:
     async with opened(running.mortal, httpx.ASGITransport(running.app)) as http:
-        let_in(http, running.described)
-        await until(over(running.other, http))
+        await until(finished(running.other, http))
         return await running.left(http)
 
 
-def uploads(settings: ClientSettings) -> list[tuple[str, str]]:
+def updates_of(settings: ClientSettings) -> list[tuple[str, str]]:
     """Rounds and digests of the updates in the ledger, which holds."""
-    ledger = Ledger(settings.state_directory / "ledger.jsonl")
-    assert ledger.verify() > 0
-    return [(entry["round"], entry["sha256"]) for entry in ledger.entries() if entry.get("call") == "update"]
+    assert Ledger(settings.state_directory / "ledger.jsonl").verify() > 0
+    return [(entry["round"], entry["sha256"]) for entry in uploads(settings)]
 
 
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_client_that_is_killed_anywhere_ends_where_it_would_have_ended(
-    undisturbed: Any, federation: Any, killer: Killer, opened: Opened, until: Until, point: str
+    undisturbed: Any, disturbed: Any, killer: Killer, opened: Opened, until: Until, point: str
 ) -> None:
     expected = await undisturbed("lpsfed")
-    async with federation("lpsfed") as running:
+    async with disturbed("lpsfed") as running:
         settings = await killer.kill(running, POINTS[point])
         assert await to_the_end(running, opened, until) == expected
     assert [one["round"] for one in expected.figures["client-1"]["rounds"]] == [0, 1, 2, 3]
-    sent = uploads(settings)
+    sent = updates_of(settings)
     assert set(sent) == {(str(n), one["client-1"]) for n, one in enumerate(expected.updates, start=1)}
     assert len(sent) == 4 if point == "before the upload" else 3
     left_over = [path.name for path in (settings.state_directory / "model").iterdir()]
@@ -423,7 +388,7 @@ async def test_a_client_that_is_killed_anywhere_ends_where_it_would_have_ended(
 @pytest.mark.parametrize("point", ["in an epoch", "while it waits", "while the checkpoint is written"])
 async def test_so_it_does_with_other_models_and_optimisers(
     undisturbed: Any,
-    federation: Any,
+    disturbed: Any,
     killer: Killer,
     opened: Opened,
     until: Until,
@@ -432,13 +397,13 @@ async def test_so_it_does_with_other_models_and_optimisers(
     point: str,
 ) -> None:
     expected = await undisturbed(strategy, **changes)
-    async with federation(strategy, **changes) as running:
+    async with disturbed(strategy, **changes) as running:
         await killer.kill(running, POINTS[point])
         assert await to_the_end(running, opened, until) == expected
 
 
 async def test_a_client_that_is_killed_again_and_again_ends_where_it_would_have_ended(
-    undisturbed: Any, federation: Any, killer: Killer, opened: Opened, until: Until
+    undisturbed: Any, disturbed: Any, killer: Killer, opened: Opened, until: Until
 ) -> None:
     points = (
         "in the first epoch",
@@ -448,7 +413,7 @@ async def test_a_client_that_is_killed_again_and_again_ends_where_it_would_have_
         "before the upload",
     )
     expected = await undisturbed("lpsfed")
-    async with federation("lpsfed") as running:
+    async with disturbed("lpsfed") as running:
         for point in (*points, "before the receipt", "before it applies", "before the last receipt"):
             await killer.kill(running, POINTS[point])
         await killer.kill(running, at_call(TrainingRun, "fit", in_round(3), after=True))  # nor is it lived twice
@@ -469,19 +434,18 @@ def hold_the_other(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 async def test_one_whose_update_is_there_does_not_send_it_again_and_waits_for_the_others(
-    undisturbed: Any, federation: Any, killer: Killer, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch
+    undisturbed: Any, disturbed: Any, killer: Killer, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = await undisturbed("lpsfed")
     let_go = hold_the_other(monkeypatch)
-    async with federation("lpsfed") as running:
+    async with disturbed("lpsfed") as running:
         await killer.kill(running, POINTS["before the receipt"])
         async with opened(running.mortal, httpx.ASGITransport(running.app)) as http:
-            let_in(http, running.described)
             await until(in_phase(http, "waiting for the round"))
             let_go.set()
-            await until(over(running.other, http))
+            await until(finished(running.other, http))
             assert await running.left(http) == expected
-        assert [number for number, _ in uploads(running.mortal)] == ["1", "2", "3"]
+        assert [number for number, _ in updates_of(running.mortal)] == ["1", "2", "3"]
 
 
 class Broken(httpx.AsyncBaseTransport):
@@ -505,23 +469,22 @@ class Broken(httpx.AsyncBaseTransport):
 @pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize("pattern", [PUT.format(2), GET.format(2), GET.format(3)])
 async def test_nor_does_a_line_that_is_cut_in_a_round_make_a_client_train_twice(
-    undisturbed: Any, federation: Any, opened: Opened, until: Until, pattern: str, answered: bool
+    undisturbed: Any, disturbed: Any, opened: Opened, until: Until, pattern: str, answered: bool
 ) -> None:
     expected = await undisturbed("lpsfed")
-    async with federation("lpsfed") as running:
+    async with disturbed("lpsfed") as running:
         line = Broken(running.app, pattern, answered=answered)
         async with opened(running.mortal, line) as http:
-            let_in(http, running.described)
-            await until(over(running.other, http))
+            await until(finished(running.other, http))
             assert await running.left(http) == expected
         assert line.losses <= 2
 
 
 @pytest.mark.parametrize("damage", ["lost", "changed"])
 async def test_without_its_checkpoint_it_goes_on_from_its_best_model_and_says_so(
-    federation: Any, killer: Killer, opened: Opened, until: Until, caplog: pytest.LogCaptureFixture, damage: str
+    disturbed: Any, killer: Killer, opened: Opened, until: Until, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
-    async with federation("lpsfed") as running:
+    async with disturbed("lpsfed") as running:
         settings = await killer.kill(running, POINTS["while it waits"])
         path = settings.state_directory / "model" / NAME
         content = bytearray(path.read_bytes())
@@ -536,27 +499,26 @@ async def test_without_its_checkpoint_it_goes_on_from_its_best_model_and_says_so
 
 
 async def test_one_that_could_not_keep_its_training_leaves_the_aggregator_the_update_that_it_has(
-    undisturbed: Any, federation: Any, killer: Killer, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch
+    undisturbed: Any, disturbed: Any, killer: Killer, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where the old process's upload arrives after the new one has asked how the round stands."""
     expected = await undisturbed("lpsfed")
     let_go = hold_the_other(monkeypatch)
-    async with federation("lpsfed") as running:
+    async with disturbed("lpsfed") as running:
         settings = await killer.kill(running, POINTS["before the receipt"])
         (settings.state_directory / "model" / NAME).unlink()
         async with opened(settings, Forgetful(running.app)) as http:
-            let_in(http, running.described)
 
             async def sent_once_more() -> bool:
                 waiting = await in_phase(http, "waiting for the round")()
-                return waiting and [number for number, _ in uploads(settings)] == ["1", "2", "2"]
+                return waiting and [number for number, _ in updates_of(settings)] == ["1", "2", "2"]
 
             await until(sent_once_more)
             let_go.set()
-            await until(over(running.other, http))
+            await until(finished(running.other, http))
             found = await running.left(http)
     assert found.updates[:2] == expected.updates[:2] and found.updates[2] != expected.updates[2]
-    assert [number for number, _ in uploads(settings)] == ["1", "2", "2", "3"]
+    assert [number for number, _ in updates_of(settings)] == ["1", "2", "2", "3"]
 
 
 class Forgetful(httpx.AsyncBaseTransport):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -53,6 +54,13 @@ def has_problem(http: httpx.AsyncClient, words: str) -> Question:
 def in_phase(http: httpx.AsyncClient, phase: str) -> Question:
     async def look() -> bool:
         return bool((await read(http, "status"))["phase"] == phase)
+
+    return look
+
+
+def is_set(event: threading.Event) -> Question:
+    async def look() -> bool:
+        return event.is_set()
 
     return look
 
