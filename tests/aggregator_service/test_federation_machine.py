@@ -33,6 +33,7 @@ from tests.support.clock import LeapingClock
 from tests.support.federation import run_app
 from tests.support.small import small_aggregator
 
+pytestmark = pytest.mark.services
 FEW, MANY, STEPS = 6, 60, 25
 SETTLED_SECONDS = 20.0
 CLIENTS = st.sampled_from(NAMES)
