@@ -259,7 +259,11 @@ async def test_the_wire_carries_exactly_the_declared_tensors_and_nothing_of_the_
         update = fit(part, *args)
         training = part._training
         named = dict(training.model.named_parameters()) | dict(training.model.named_buffers())
-        kept = {name: value.detach().numpy().copy() for name, value in named.items() if "." not in name}
+        kept = {
+            name.removeprefix("encoder."): value.detach().numpy().copy()
+            for name, value in named.items()
+            if "." not in name.removeprefix("encoder.")
+        }
         private.extend((name, value) for name, value in kept.items() if value.ndim == 2)
         private.append(("eigenvalues", training.spectrum.eigenvalues[:, None]))
         private.append(("singular values", training.spectrum.singular[:, None]))

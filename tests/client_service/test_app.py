@@ -217,8 +217,8 @@ def test_a_run_that_begins_takes_nothing_from_an_earlier_one_of_its_name_and_one
     assert head is not None and recommender.served is not None
     with torch.no_grad():
         model = recommender.served.model
-        before = model.embedding.clone()
-        model.embedding.add_(1.0)
+        before = model.encoder.embedding.clone()
+        model.encoder.embedding.add_(1.0)
     checkpoint.save_model(folder, model, head)
     part = TrainingRun(Place(settings.name, "run-1", 0, settings.method, folder), ITEMS, shard, recommender, CPU)
     received = initial_parameters(mlp_specification(settings.method), 0, exact=False)
