@@ -11,13 +11,13 @@ import anyio
 
 from aggregator_service.aggregation import computation
 from aggregator_service.aggregation.answers import Body
-from aggregator_service.federation import Federation, opened
+from aggregator_service.federation import RunningFederation, opened
 from aggregator_service.logs import LOGGER
 from aggregator_service.rounds import transitions
 from aggregator_service.rounds.conductor import Clock, Conductor
 from aggregator_service.rounds.history import run_for_client, run_histories, run_history
 from aggregator_service.rounds.membership import require_same
-from aggregator_service.rounds.metrics import Metrics
+from aggregator_service.rounds.metrics import AggregatorMetrics
 from aggregator_service.rounds.pledge import Pledge
 from aggregator_service.rounds.quarantine import Quarantines
 from aggregator_service.rounds.run import Run
@@ -34,7 +34,7 @@ from shared.protocol.schemas import ArrivalsOut, JoinIn, JoinOut, RunHistoryOut,
 from shared.protocol.secure.server import Relayed
 from shared.protocol.signing.enrolment import registered
 from shared.protocol.signing.keys import PrivateKey, raw_hex
-from shared.protocol.signing.messages import Claim, Target
+from shared.protocol.signing.messages import RequestTarget, SignatureClaim
 from shared.strategies import build_strategy
 from shared.timeouts import LONGEST_WAIT_SECONDS
 
@@ -44,11 +44,11 @@ class Coordinator:
 
     def __init__(self, settings: AggregatorSettings, *, clock: Clock) -> None:
         self.settings = settings
-        self.metrics = Metrics(clock)
+        self.metrics = AggregatorMetrics(clock)
         self.operator_token = settings.token()
         self._clock = clock
         self.declaration = settings.declaration()
-        self._federation: Federation | None = None
+        self._federation: RunningFederation | None = None
         self._drawing = anyio.Lock()
 
     @asynccontextmanager
@@ -67,7 +67,7 @@ class Coordinator:
             federation.close()
 
     @property
-    def _running(self) -> Federation:
+    def _running(self) -> RunningFederation:
         if self._federation is None:
             raise UnavailableError("the aggregator is not running")
         return self._federation
@@ -95,7 +95,7 @@ class Coordinator:
         """The names of all clients of the federation, sorted."""
         return tuple(sorted(self._running.members.names))
 
-    def identify(self, target: Target, headers: Iterable[tuple[str, str]]) -> Claim:
+    def identify(self, target: RequestTarget, headers: Iterable[tuple[str, str]]) -> SignatureClaim:
         """Whose request this is. AuthenticationError, or one of its kinds, where no registered client has signed it."""
         return self._running.signatures.verify(target, headers)
 
@@ -155,7 +155,7 @@ class Coordinator:
             await here.conductor.commit(run)
         return await self.history(name)
 
-    async def _pledge(self, here: Federation, name: str, request: RunIn) -> Pledge | None:
+    async def _pledge(self, here: RunningFederation, name: str, request: RunIn) -> Pledge | None:
         """What a secure run is held on; None in an open federation."""
         if not self.declaration.secure:
             return None
@@ -274,7 +274,7 @@ class Coordinator:
         return min(seconds, LONGEST_WAIT_SECONDS)
 
 
-def _draw(here: Federation, run: Run, key: int) -> Anchor:
+def _draw(here: RunningFederation, run: Run, key: int) -> Anchor:
     counts = [c for c in (here.members[client].counts for client in sorted(run.clients)) if c is not None]
     size, source = choose_size(run.request.method.anchor, counts)
     kernel = draw_anchor(run.request.method, size, seed=run.request.seed, number=key)

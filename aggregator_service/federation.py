@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from aggregator_service.aggregation import computation
 from aggregator_service.rounds.conductor import Clock, Conductor
 from aggregator_service.rounds.membership import Members
-from aggregator_service.rounds.metrics import Metrics
+from aggregator_service.rounds.metrics import AggregatorMetrics
 from aggregator_service.rounds.quarantine import Quarantines
 from aggregator_service.rounds.secure_intake import Intake
 from aggregator_service.rounds.uploads import Uploads
@@ -18,7 +18,7 @@ from aggregator_service.storage.arrivals import ArrivalRecord
 from aggregator_service.storage.blobs import Blobs
 from aggregator_service.storage.clients import joined_clients
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.keys import Keys
+from aggregator_service.storage.keys import RegisteredKeys
 from aggregator_service.storage.nonces import Nonces
 from aggregator_service.storage.updates import blob_names
 from shared.errors import SettingsError
@@ -29,7 +29,7 @@ OWN = "aggregator"  # the name of its key's two files
 
 
 @dataclass(frozen=True)
-class Federation:
+class RunningFederation:
     """What exists only while the coordinator is running."""
 
     archive: Archive
@@ -47,7 +47,7 @@ class Federation:
         self.archive.database.close()
 
 
-def opened(settings: AggregatorSettings, metrics: Metrics, *, clock: Clock) -> Federation:
+def opened(settings: AggregatorSettings, metrics: AggregatorMetrics, *, clock: Clock) -> RunningFederation:
     """All that the directory holds, once what a crash has left in it is cleared away."""
     database = Database(settings.state_directory, settings.declaration())
     try:
@@ -57,15 +57,17 @@ def opened(settings: AggregatorSettings, metrics: Metrics, *, clock: Clock) -> F
         raise
 
 
-def _resumed(database: Database, settings: AggregatorSettings, metrics: Metrics, clock: Clock) -> Federation:
+def _resumed(
+    database: Database, settings: AggregatorSettings, metrics: AggregatorMetrics, clock: Clock
+) -> RunningFederation:
     blobs = Blobs(settings.state_directory / "blobs", database.disk)
     blobs.keep_only(blob_names(database))
     declaration, members = settings.declaration(), Members(joined_clients(database))
     archive = Archive(database, blobs, declaration, settings.longest_update, settings.retention_rounds)
     metrics.clients.set(len(members))
     conductor = Conductor(archive, metrics, computation, clock=clock)
-    keys = Keys(settings.registry)
-    return Federation(
+    keys = RegisteredKeys(settings.registry)
+    return RunningFederation(
         archive=archive,
         members=members,
         conductor=conductor,
@@ -87,7 +89,7 @@ def _own_key(settings: AggregatorSettings) -> PrivateKey:
     return read_private(path)
 
 
-def _signatures(database: Database, settings: AggregatorSettings, keys: Keys) -> Signatures:
+def _signatures(database: Database, settings: AggregatorSettings, keys: RegisteredKeys) -> Signatures:
     seconds = settings.signature_seconds
     nonces = Nonces(settings.state_directory, database.disk, seconds=seconds)
     return Signatures(keys, nonces, seconds=seconds)

@@ -11,12 +11,12 @@ import time
 from collections.abc import Iterable
 
 from aggregator_service.rounds.conductor import Clock
-from aggregator_service.storage.keys import Keys
+from aggregator_service.storage.keys import RegisteredKeys
 from aggregator_service.storage.nonces import Nonces
 from shared.errors import AuthenticationError, ClockError, ReplayError
 from shared.protocol.signing import messages
 from shared.protocol.signing.keys import new_key
-from shared.protocol.signing.messages import Claim, Target
+from shared.protocol.signing.messages import RequestTarget, SignatureClaim
 
 
 class Signatures:
@@ -25,11 +25,11 @@ class Signatures:
     The clock is the wall's, by which callers sign, and not the rounds', which a test may set.
     """
 
-    def __init__(self, keys: Keys, nonces: Nonces, *, seconds: int, clock: Clock = time.time) -> None:
+    def __init__(self, keys: RegisteredKeys, nonces: Nonces, *, seconds: int, clock: Clock = time.time) -> None:
         self._keys, self._nonces, self._seconds, self._clock = keys, nonces, seconds, clock
         self._nobody = new_key().public_key()
 
-    def verify(self, target: Target, headers: Iterable[tuple[str, str]]) -> Claim:
+    def verify(self, target: RequestTarget, headers: Iterable[tuple[str, str]]) -> SignatureClaim:
         """What is claimed, which is true then. AuthenticationError, or one of its kinds, for anything else."""
         claim = messages.read(headers)
         key = self._keys.of(claim.name)

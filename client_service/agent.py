@@ -17,11 +17,11 @@ from client_service.figures import kept_quality
 from client_service.learning.interrupt import Interrupt
 from client_service.learning.local import Moment
 from client_service.logs import LOGGER
-from client_service.metrics import Metrics
+from client_service.metrics import ClientMetrics
 from client_service.privacy.guard import Guard
 from client_service.schemas import QualityOut, RoundCosts
 from client_service.secure.masking import Masking
-from client_service.sending import Sending, warn_of_unlike_starts
+from client_service.sending import UpdateSender, warn_of_unlike_starts
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings, allowed
 from client_service.tasks.task import Place, Task, TaskShard
@@ -65,7 +65,7 @@ class Silo:
     shard: TaskShard
     recommender: Recommender
     device: torch.device
-    metrics: Metrics
+    metrics: ClientMetrics
     interrupt: Interrupt
     anchors: KnownAnchors
     guard: Guard | None = None
@@ -81,7 +81,9 @@ class Agent:
         self._sequence: int | None = None
         self._joined = False
         self._signature_seconds: float | None = None
-        self._sending = Sending(silo.settings, aggregator, silo.metrics, worker, guard=silo.guard, masking=silo.masking)
+        self._sending = UpdateSender(
+            silo.settings, aggregator, silo.metrics, worker, guard=silo.guard, masking=silo.masking
+        )
         self.standing = Standing(shared_digest=self._kept().shared_digest)
         self.training_run: TrainingRun | None = None
 

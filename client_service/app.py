@@ -9,7 +9,7 @@ import httpx
 from fastapi import FastAPI
 
 from client_service import routes
-from client_service.callers import Keys
+from client_service.callers import CallerKeys
 from client_service.logs import LOGGER
 from client_service.pages import routes as pages
 from client_service.service import ClientService
@@ -31,7 +31,7 @@ def create_app(settings: ClientSettings, outside: httpx.AsyncBaseTransport | Non
     identities = app.state.identities = settings.identities()
     service = app.state.service = ClientService(settings, outside or _network(settings, identities))
     service.metrics.watch(identities)
-    keys = app.state.keys = Keys.of(settings)
+    keys = app.state.keys = CallerKeys.of(settings)
     for router in (routes.recommendations, routes.silo, routes.inside):
         app.include_router(router)
     pages.install(app, service)

@@ -26,14 +26,14 @@ CHALLENGE = {"WWW-Authenticate": 'Basic realm="LPSFed client"'}  # makes a brows
 
 
 @dataclass(frozen=True)
-class Keys:
+class CallerKeys:
     """The key of each role; None where whoever calls may have it, on loopback or in a demo."""
 
     application: str | None = field(default=None, repr=False)
     operator: str | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, settings: ClientSettings) -> Keys:
+    def of(cls, settings: ClientSettings) -> CallerKeys:
         return cls(settings.key("application_key"), settings.key("operator_key"))
 
     def admit(self, role: Role, method: str, header: str | None) -> None:
@@ -85,7 +85,7 @@ class Guarded(APIRoute):
         return guarded
 
     def admit(self, request: Request) -> None:
-        keys: Keys = request.app.state.keys
+        keys: CallerKeys = request.app.state.keys
         keys.admit(self.role, request.method, request.headers.get("authorization"))
         if keys.asks(self.role):
             vouch(request.scope)

@@ -30,7 +30,7 @@ PHASES = (
 )
 
 
-class Metrics:
+class ClientMetrics:
     """Series named lpsfed_client_*, in a registry of their own for each app."""
 
     def __init__(self) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validator
+from pydantic import BaseModel, Field, computed_field, model_validator
+
+from shared.message import Message
 
 Id = Annotated[str, Field(min_length=1, max_length=512)]
 Fallback = Literal["unknown user", "no model yet", "no known item in the basket"]
-
-
-class Message(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class RecommendationsIn(Message):
@@ -95,7 +93,7 @@ def nested(data: Any, field: str, names: tuple[str, ...]) -> Any:
     return {field: apart, **{name: value for name, value in data.items() if name not in names}}
 
 
-class Measured(BaseModel):
+class MeasureValues(BaseModel):
     """The values of a model's measures by name; two of them are also fields, as in the answers of earlier versions."""
 
     values: dict[str, float]
@@ -142,7 +140,7 @@ class RoundCosts(Message):
         return self.scalars.get("margin")
 
 
-class RoundQuality(RoundCosts, Measured):
+class RoundQuality(RoundCosts, MeasureValues):
     """One round as the silo sees it, judged on validation items."""
 
     loss: float | None = None

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from client_service.boundary.aggregator import Aggregator
 from client_service.logs import LOGGER
-from client_service.metrics import Metrics
+from client_service.metrics import ClientMetrics
 from client_service.privacy.guard import Guard, Occasion
-from client_service.secure.exchange import Exchange
+from client_service.secure.exchange import SecureExchange
 from client_service.secure.masking import Masking
 from client_service.settings import ClientSettings
 from client_service.training_run import TrainingRun
@@ -54,7 +54,7 @@ def warn_of_unlike_starts(declaration: Declaration, method: MethodSettings) -> t
     )
 
 
-class Sending:
+class UpdateSender:
     """Of one client. `guard`: there with differential privacy; `masking`: there in a secure federation; `worker`: the
     thread for what is slow."""
 
@@ -62,7 +62,7 @@ class Sending:
         self,
         settings: ClientSettings,
         aggregator: Aggregator,
-        metrics: Metrics,
+        metrics: ClientMetrics,
         worker: Executor,
         *,
         guard: Guard | None,
@@ -116,7 +116,7 @@ class Sending:
         require_trained_so(training_run, state)
         require_similar(self._mixing(training_run), self._least_similarity)
         terms = self._masking.terms(self._declaration, training_run.place.method, run, number, state)
-        exchange = Exchange(self._masking, self._aggregator, wait=self._wait)
+        exchange = SecureExchange(self._masking, self._aggregator, wait=self._wait)
         return await exchange.send(terms, update)
 
     async def received(

@@ -22,7 +22,7 @@ from client_service.device import choose_device, pin_threads
 from client_service.figures import kept_quality, kept_spectra
 from client_service.learning.interrupt import Interrupt
 from client_service.logs import LOGGER
-from client_service.metrics import Metrics
+from client_service.metrics import ClientMetrics
 from client_service.open_records import OpenRecords, open_records
 from client_service.privacy.guard import Guard, notices
 from client_service.schemas import QualityOut, SpectrumOut, StatusOut
@@ -43,7 +43,7 @@ class ClientService:
     """What the routes read. Everything in it is there while `running`, and nothing before."""
 
     def __init__(self, settings: ClientSettings, outside: httpx.AsyncBaseTransport) -> None:
-        self.settings, self.metrics, self.task = settings, Metrics(), task_named(settings.task)
+        self.settings, self.metrics, self.task = settings, ClientMetrics(), task_named(settings.task)
         self.device, self.device_reason = choose_device(settings.device)
         self._records: OpenRecords | None = None
         self._outside = outside

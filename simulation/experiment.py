@@ -15,7 +15,7 @@ from client_service.secure.draws import write_draw_secret
 from client_service.settings import ClientSettings, Policy, client_settings
 from shared.method.settings import MethodSettings, validated
 from shared.protocol.schemas import RunIn
-from shared.protocol.signing.enrolment import Pair, enrol, kept_pair
+from shared.protocol.signing.enrolment import KeyFiles, enrol, kept_pair
 from shared.protocol.signing.registry import write_registry
 from shared.strategies import build_strategy
 from simulation.catalogue import write_catalogue
@@ -125,7 +125,7 @@ class Experiment:
         )
 
     @cached_property
-    def aggregator_pair(self) -> Pair:
+    def aggregator_pair(self) -> KeyFiles:
         """The aggregator's own key pair."""
         return kept_pair("aggregator", self.folder / "aggregator")
 

@@ -14,7 +14,7 @@ import yaml
 from cryptography import x509
 from typer.testing import CliRunner
 
-from aggregator_service.rounds.metrics import Metrics
+from aggregator_service.rounds.metrics import AggregatorMetrics
 from aggregator_service.settings import AggregatorSettings
 from audit.probes.expected import read_expected
 from client_service.settings import ClientSettings
@@ -326,7 +326,7 @@ def test_prometheus_asks_the_aggregator_alone_and_the_dashboard_only_for_series_
         for target in panel["targets"]
         for word in re.findall(r"lpsfed_\w+", target["expr"])
     }
-    described = re.findall(r"^# TYPE (\w+) (\w+)", Metrics().text().decode(), flags=re.M)
+    described = re.findall(r"^# TYPE (\w+) (\w+)", AggregatorMetrics().text().decode(), flags=re.M)
     series = {f"{name}{suffix}" for name, kind in described for suffix in _suffixes(kind)}
     assert len(asked) > 8 and asked <= series
 

@@ -11,7 +11,7 @@ OWNED = "/"  # neither a client's name nor a tensor's can hold one
 MEMORY = "@memory"  # no client can have this name
 
 
-class Part(Mapping[str, Float32]):
+class ArrayGroup(Mapping[str, Float32]):
     """Those of the arrays whose names start so, without that start; each read when asked for."""
 
     def __init__(self, arrays: Arrays, start: str) -> None:
@@ -31,7 +31,7 @@ class Part(Mapping[str, Float32]):
         return len(self._names)
 
 
-class Common(Part):
+class CommonArrays(ArrayGroup):
     """The arrays that belong to no client."""
 
     def __init__(self, arrays: Arrays) -> None:
@@ -49,6 +49,6 @@ def packed(state: State) -> Parameters:
 def unpacked(content: Parameters, latest: Mapping[str, Scalars]) -> State:
     """The state that was packed, its arrays as lazy as the content's."""
     clients = {name.partition(OWNED)[0] for name in content.arrays if OWNED in name} - {MEMORY}
-    own = {client: Part(content.arrays, client + OWNED) for client in sorted(clients)}
-    memory = Part(content.arrays, MEMORY + OWNED)
-    return State(Common(content.arrays), content.scalars, latest, own, memory)
+    own = {client: ArrayGroup(content.arrays, client + OWNED) for client in sorted(clients)}
+    memory = ArrayGroup(content.arrays, MEMORY + OWNED)
+    return State(CommonArrays(content.arrays), content.scalars, latest, own, memory)

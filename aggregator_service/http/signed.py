@@ -18,7 +18,7 @@ from aggregator_service.coordinator import Coordinator
 from aggregator_service.http.heads import Heads
 from aggregator_service.http.undeclared import announces_body
 from shared.errors import AuthenticationError, DigestError, ProtocolError, UnavailableError
-from shared.protocol.signing.messages import NO_BODY, Target, body_digest, is_signed
+from shared.protocol.signing.messages import NO_BODY, RequestTarget, body_digest, is_signed
 from shared.web import problems
 from shared.web.crowd import vouch
 
@@ -87,5 +87,5 @@ class _Digested:
         return message
 
 
-def _target(scope: Scope) -> Target:
-    return Target(scope["method"], scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1"))
+def _target(scope: Scope) -> RequestTarget:
+    return RequestTarget(scope["method"], scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1"))

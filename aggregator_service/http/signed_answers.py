@@ -32,10 +32,10 @@ class SignedAnswers:
         if key is None or len(asked) != 1 or not WRITTEN[SIGNATURE].fullmatch(asked[0]):
             await self.app(scope, receive, send)
             return
-        await self.app(scope, receive, _Answer(send, key, asked[0]).send)
+        await self.app(scope, receive, _HeldAnswer(send, key, asked[0]).send)
 
 
-class _Answer:
+class _HeldAnswer:
     """One answer: its start is held back until its digest is known."""
 
     def __init__(self, send: Send, key: PrivateKey, request_signature: str) -> None:

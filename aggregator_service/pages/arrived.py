@@ -12,7 +12,7 @@ SHOWN = 20
 
 
 @dataclass(frozen=True)
-class Row:
+class ArrivalRow:
     """One join or update, taken or refused."""
 
     arrival: ArrivalOut
@@ -23,7 +23,7 @@ class Row:
 class Arrived:
     """One page of the record; `older` and `newer` are where to go on, where there is more."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ArrivalRow, ...]
     total: int
     older: str | None
     newer: str | None
@@ -41,7 +41,7 @@ def arrived(found: ArrivalsOut, chosen: str | None) -> Arrived:
     first, last = (entries[0].sequence, entries[-1].sequence) if entries else (1, 0)
     keep = "" if chosen is None else f"run={chosen}&"
     return Arrived(
-        rows=tuple(Row(one, _outcome(one)) for one in entries[::-1]),
+        rows=tuple(ArrivalRow(one, _outcome(one)) for one in entries[::-1]),
         total=found.total,
         older=f"./?{keep}before={first}#arrivals" if first > 1 else None,
         newer=f"./?{keep}before={last + SHOWN + 1}#arrivals" if last < found.total else None,

@@ -18,7 +18,7 @@ from aggregator_service.threads import off_loop
 from shared.method.declaration import Declaration
 from shared.protocol.schemas import ArrivalsOut, MemberOut, RunHistoryOut
 from shared.web.declared import declared
-from shared.web.pages import Head, page, statics, templates
+from shared.web.pages import PageHead, page, statics, templates
 
 SECTIONS = (("rounds", "Rounds"), ("clients", "Clients"), ("runs", "Runs"), ("arrivals", "Arrivals"))
 SHOWN_RUNS = 20
@@ -34,7 +34,7 @@ def install(app: FastAPI) -> None:
 
 
 @dataclass(frozen=True)
-class Seen:
+class PageContent:
     """What the page was asked for, and all that it shows; `history` is the chosen run's."""
 
     address: str
@@ -59,11 +59,11 @@ async def show(
     return page(request, await off_loop(_html, seen))
 
 
-async def _look(service: Coordinator, url: str, run: str | None, before: int | None) -> Seen:
+async def _look(service: Coordinator, url: str, run: str | None, before: int | None) -> PageContent:
     runs = await service.histories()
     name = run or (runs[-1].run if runs else None)
     after, limit = window((await service.arrivals(0, 1)).total, before)
-    return Seen(
+    return PageContent(
         address=_address(run, before),
         url=url,
         chosen=run,
@@ -76,10 +76,10 @@ async def _look(service: Coordinator, url: str, run: str | None, before: int | N
     )
 
 
-def _html(seen: Seen) -> str:
+def _html(seen: PageContent) -> str:
     run = seen.history
     return TEMPLATE.render(
-        head=Head(f"LPSFed, strategy {seen.declaration.strategy}", "Aggregator", seen.address, SECTIONS),
+        head=PageHead(f"LPSFed, strategy {seen.declaration.strategy}", "Aggregator", seen.address, SECTIONS),
         standing=standing(run, seen.joined, url=seen.url),
         run=run,
         rounds=() if run is None else rounds(run),

@@ -16,7 +16,7 @@ NAMED = 6  # names that one sentence holds
 
 
 @dataclass(frozen=True)
-class Standing:
+class FederationStanding:
     """`done` of `rounds` rounds. `start`: the command that starts a run, where none is active."""
 
     verdict: Verdict
@@ -27,12 +27,12 @@ class Standing:
     start: str | None
 
 
-def standing(run: RunHistoryOut | None, joined: Sequence[str], *, url: str) -> Standing:
+def standing(run: RunHistoryOut | None, joined: Sequence[str], *, url: str) -> FederationStanding:
     """What an operator wants to know first. `url`: where this aggregator was called."""
     if run is None:
-        return Standing(_none(joined), 0, 0, (), (_members(joined),), _command(url, len(joined)))
+        return FederationStanding(_none(joined), 0, 0, (), (_members(joined),), _command(url, len(joined)))
     done = sum(one.phase == "aggregated" for one in run.rounds)
-    return Standing(
+    return FederationStanding(
         verdict=_verdict(run, joined),
         done=done,
         rounds=run.request.rounds,

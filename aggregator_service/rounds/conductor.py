@@ -13,7 +13,7 @@ import anyio
 
 from aggregator_service.logs import LOGGER
 from aggregator_service.rounds import run_document, transitions
-from aggregator_service.rounds.metrics import Metrics
+from aggregator_service.rounds.metrics import AggregatorMetrics
 from aggregator_service.rounds.run import Run
 from aggregator_service.storage import runs, updates
 from aggregator_service.storage.archive import Archive
@@ -68,7 +68,7 @@ class Changes:
 class Conductor:
     """Holds the current run and carries it through its rounds."""
 
-    def __init__(self, archive: Archive, metrics: Metrics, computation: Computation, *, clock: Clock) -> None:
+    def __init__(self, archive: Archive, metrics: AggregatorMetrics, computation: Computation, *, clock: Clock) -> None:
         self.archive = archive
         self._computation = computation
         self.lock = anyio.Lock()

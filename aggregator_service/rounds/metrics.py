@@ -18,7 +18,7 @@ PREFIX = "lpsfed_aggregator"
 PHASES: tuple[Phase, ...] = ("waiting", "open", "aggregated", "finished", "failed")
 
 
-class Metrics:
+class AggregatorMetrics:
     """Series named lpsfed_aggregator_*; no label ever holds a client's name."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:

@@ -15,7 +15,7 @@ from shared.protocol.schemas import ClientName, RunIn
 from shared.protocol.secure.common import digest_anchor, digest_method
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure.membership import MemberSum, describe_exposed, find_exposed
-from shared.protocol.secure.messages import Common, Hex32, Names, PublicKeys, Terms, least_threshold
+from shared.protocol.secure.messages import CommonTerms, Hex32, Names, PublicKeys, RoundTerms, least_threshold
 from shared.protocol.secure.server import SecureRound
 
 
@@ -47,7 +47,7 @@ def open_exchange(pledge: Pledge, request: RunIn, run: str, number: int, clients
     """A round for so many clients, as many as the sum can hold at most; the first one fixes the run's threshold."""
     threshold = pledge.threshold or least_threshold(min(clients, MOST_CLIENTS))
     fixed = pledge.model_copy(update={"threshold": threshold})
-    common = Common(
+    common = CommonTerms(
         aggregator=pledge.aggregator,
         start=pledge.start,
         method=digest_method(request.method),
@@ -56,7 +56,7 @@ def open_exchange(pledge: Pledge, request: RunIn, run: str, number: int, clients
         anchor=digest_anchor(request.method, seed=request.seed, number=number),
         changing_members=request.changing_members,
     )
-    terms = Terms(run=run, round=number, threshold=threshold, declaration=pledge.declaration, common=common)
+    terms = RoundTerms(run=run, round=number, threshold=threshold, declaration=pledge.declaration, common=common)
     return fixed, SecureRound(terms=terms)
 
 

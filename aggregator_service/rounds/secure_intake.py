@@ -11,7 +11,7 @@ from aggregator_service.rounds.conductor import Clock, Conductor
 from aggregator_service.rounds.run import Run
 from aggregator_service.rounds.uploads import Address, spool_body
 from aggregator_service.storage.blobs import Blob
-from aggregator_service.storage.keys import Keys
+from aggregator_service.storage.keys import RegisteredKeys
 from aggregator_service.storage.rows import Quarantine, Receipt, StoredUpdate
 from aggregator_service.storage.runs import add_message
 from aggregator_service.storage.updates import add_update, stored_update
@@ -44,7 +44,7 @@ Stage = tuple[int, Phase | None]
 class Intake:
     """Takes the messages of the conductor's run in."""
 
-    def __init__(self, conductor: Conductor, declaration: Declaration, keys: Keys, *, clock: Clock) -> None:
+    def __init__(self, conductor: Conductor, declaration: Declaration, keys: RegisteredKeys, *, clock: Clock) -> None:
         self._conductor, self._declaration, self._keys, self._clock = conductor, declaration, keys, clock
         self._archive = conductor.archive
 

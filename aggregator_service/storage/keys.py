@@ -16,7 +16,7 @@ from shared.protocol.signing.keys import PublicKey, read_public
 Version = tuple[int, int, int]
 
 
-class Keys:
+class RegisteredKeys:
     """The registered clients."""
 
     def __init__(self, folder: Path) -> None:

@@ -31,7 +31,7 @@ from shared.errors import (
 from shared.method.declaration import Declaration
 from shared.protocol.heads import dressed
 from shared.protocol.signing.keys import PrivateKey, new_key
-from shared.protocol.signing.messages import NONCE_BYTES, Signatory, Target, sign
+from shared.protocol.signing.messages import NONCE_BYTES, RequestTarget, Signatory, sign
 from shared.protocol.wire import MEDIA_TYPE
 
 KIND = "past the gate"
@@ -165,7 +165,10 @@ async def _made(http: httpx.AsyncClient, one: Try, who: Signatory) -> tuple[int 
 
 
 def _signature(one: Try, request: httpx.Request, who: Signatory) -> dict[str, str]:
-    target, body = Target.of(request.method, request.url.raw_path), one.body if one.signed is None else one.signed
+    target, body = (
+        RequestTarget.of(request.method, request.url.raw_path),
+        one.body if one.signed is None else one.signed,
+    )
     nonce = one.nonce or secrets.token_hex(NONCE_BYTES)
     return sign(target, body, Signatory(who.name, one.key or who.key), created=int(time.time()), nonce=nonce)
 

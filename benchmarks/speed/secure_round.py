@@ -29,7 +29,7 @@ from aggregator_service.settings import aggregator_settings
 from client_service.boundary.aggregator import Aggregator, connected
 from client_service.boundary.gate import Boundary
 from client_service.boundary.ledger import Ledger
-from client_service.secure.exchange import Exchange
+from client_service.secure.exchange import SecureExchange
 from client_service.secure.masking import Masking, open_masking
 from client_service.secure.members import KnownMembers
 from client_service.secure.memory import NAME, RoundMemory
@@ -62,7 +62,7 @@ class Client:
             await self.link.upload(state.run, state.round, pass_gate(self.declaration, content))
         else:
             terms = self.masking.terms(self.declaration, state.method, state.run, state.round, state)
-            await Exchange(self.masking, self.link, wait=self.wait).send(terms, content)
+            await SecureExchange(self.masking, self.link, wait=self.wait).send(terms, content)
         while (given := await self.link.personalised(state.run, state.round, self.wait)) is None:
             pass
         self.remember(state.run, state.round + 1, given)

@@ -33,7 +33,7 @@ from shared.protocol.heads import HOST, LENGTH, TYPE, UNSIGNED, WORDS, Said
 from shared.protocol.schemas import JoinIn
 from shared.protocol.signing.answers import read_signer, require_answer
 from shared.protocol.signing.keys import PrivateKey, PublicKey
-from shared.protocol.signing.messages import SIGNATURE, Signatory, Target, sign
+from shared.protocol.signing.messages import SIGNATURE, RequestTarget, Signatory, sign
 from shared.protocol.wire import MEDIA_TYPE, check, decode, encode
 from shared.timeouts import CALL_SECONDS
 
@@ -221,7 +221,7 @@ class GateTransport(httpx.AsyncBaseTransport):
         return {"head": {"bytes": head.size(self._boundary.client)} | ({"query": query} if query else {})}
 
     def _signed(self, request: httpx.Request, head: Said, body: bytes, nonce: str) -> httpx.Request:
-        target = Target.of(request.method, request.url.raw_path)
+        target = RequestTarget.of(request.method, request.url.raw_path)
         made = sign(target, body, self._signatory, created=int(time.time()), nonce=nonce)
         headers = [*head.headers(), *made.items()]
         return httpx.Request(

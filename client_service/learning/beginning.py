@@ -18,7 +18,7 @@ from shared.method.spectrum import Spectrum
 
 
 @dataclass(frozen=True)
-class Chosen:
+class EarlierChoice:
     """What an earlier run on the same shard has chosen by validation; None: not chosen yet."""
 
     start: Filter | None = None
@@ -37,7 +37,7 @@ class Beginning:
 
 
 def begin_model(
-    shard: Shard, spectrum: Spectrum, method: MethodSettings, name: str, chosen: Chosen, interrupt: Interrupt
+    shard: Shard, spectrum: Spectrum, method: MethodSettings, name: str, chosen: EarlierChoice, interrupt: Interrupt
 ) -> Beginning:
     """The named model. Only one that begins at a filter (`start` = exact) is fused with closed-form scores."""
     start = recipe = None

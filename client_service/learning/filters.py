@@ -35,7 +35,7 @@ EASE_SIDE = 25_000  # three matrices of 2.5 GB at once; on one core about 3 minu
 
 
 @dataclass(frozen=True)
-class Chosen(Generic[Choice]):
+class BestChoice(Generic[Choice]):
     """The best of several by the primary measure on validation items."""
 
     choice: Choice
@@ -56,7 +56,7 @@ def filter_top(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array) -> T
     return ranked_by(filter_scores(chosen, spectrum, train))
 
 
-def best_filter(shard: Shard, spectrum: Spectrum, interrupt: Interrupt = NEVER) -> Chosen[Filter]:
+def best_filter(shard: Shard, spectrum: Spectrum, interrupt: Interrupt = NEVER) -> BestChoice[Filter]:
     """The ridge-response filter that validation prefers: first cut-off and ridge, then the degree exponent.
 
     It can be interrupted at each block of users.
@@ -69,7 +69,7 @@ def best_filter(shard: Shard, spectrum: Spectrum, interrupt: Interrupt = NEVER) 
     return _best_of(shard, spectrum, fine, interrupt)
 
 
-def best_low_pass(shard: Shard, spectrum: Spectrum) -> Chosen[Filter]:
+def best_low_pass(shard: Shard, spectrum: Spectrum) -> BestChoice[Filter]:
     """The ideal low-pass filter h = 1 with the best of 16, 32 or 64 components."""
     return _best_of(shard, spectrum, LOW_PASS, NEVER)
 
@@ -80,19 +80,19 @@ def popularity_top(shard: Shard) -> TopItems:
     return ranked_by(lambda rows: np.broadcast_to(by_item.astype(np.float32), (len(rows), len(by_item))))
 
 
-def best_ease(shard: Shard) -> Chosen[float] | None:
+def best_ease(shard: Shard) -> BestChoice[float] | None:
     """EASE with the best ridge; None where the smaller side of the graph is too large."""
     if min(shard.train.shape) > EASE_SIDE:
         return None
     return _best(shard, ((ridge, ranked_by(ease_scores(shard.train, ridge))) for ridge in EASE_RIDGES))
 
 
-def _best_of(shard: Shard, spectrum: Spectrum, filters: Iterable[Filter], interrupt: Interrupt) -> Chosen[Filter]:
+def _best_of(shard: Shard, spectrum: Spectrum, filters: Iterable[Filter], interrupt: Interrupt) -> BestChoice[Filter]:
     tops = ((chosen, filter_top(chosen, spectrum, shard.train)) for chosen in filters)
     return _best(shard, ((chosen, interrupt.before(top)) for chosen, top in tops))
 
 
-def _best(shard: Shard, candidates: Iterable[tuple[Choice, TopItems]]) -> Chosen[Choice]:
+def _best(shard: Shard, candidates: Iterable[tuple[Choice, TopItems]]) -> BestChoice[Choice]:
     users = validation_users(shard.train.shape[0], seed=0)
-    judged = (Chosen(choice, top, on_validation(shard, top, users)) for choice, top in candidates)
+    judged = (BestChoice(choice, top, on_validation(shard, top, users)) for choice, top in candidates)
     return max(judged, key=lambda chosen: chosen.validation.primary_value)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from client_service.learning.activity import more_active
-from client_service.learning.beginning import Chosen, begin_model
+from client_service.learning.beginning import EarlierChoice, begin_model
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.margins import Margins, fit_tables
 from client_service.learning.measures import MEASURES
@@ -52,7 +52,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Terms:
+class ObjectiveTerms:
     """What an objective comes to on this shard: the margins if there are any, and the weight of each user (M,)."""
 
     objective: Objective
@@ -91,7 +91,7 @@ class LocalTraining:
         self.shard, self.spectrum, self.method, self.device, self.interrupt = shard, spectrum, method, device, interrupt
         name = kind or method.model
         self._exchange = EXCHANGES[name]
-        begun = begin_model(shard, spectrum, method, name, Chosen(start, recipe), interrupt)
+        begun = begin_model(shard, spectrum, method, name, EarlierChoice(start, recipe), interrupt)
         self.start, self.recipe, self.fusion, self.codes = begun.start, begun.recipe, begun.fusion, begun.codes
         self.model = begun.model.to(device)
         self.tables = PopularityTables(shard.train, method.width).to(device)
@@ -192,16 +192,16 @@ class LocalTraining:
             return torch.Generator().manual_seed(zlib.crc32(text))
         return torch.Generator().manual_seed(int.from_bytes(hmac.digest(self.moment.draws, text, hashlib.sha256)[:8]))
 
-    def _terms(self, objective: Objective, *, warming: bool) -> Terms:
+    def _terms(self, objective: Objective, *, warming: bool) -> ObjectiveTerms:
         margins = weights = None
         if objective.bias_aware and not warming and self.method.margin_strength > 0.0:
             updated = self.received.scalars.get("margin")
             margins = Margins(self.tables, self.method.margin_strength, self.method.refinement, updated)
         if objective.group_weights != EQUAL_WEIGHTS:
             weights = torch.tensor(objective.group_weights, device=self.device)[self.activity]
-        return Terms(objective, margins, weights)
+        return ObjectiveTerms(objective, margins, weights)
 
-    def _epoch(self, generator: torch.Generator, terms: Terms) -> None:
+    def _epoch(self, generator: torch.Generator, terms: ObjectiveTerms) -> None:
         only, penalty = terms.objective.only, terms.objective.penalty
         optimiser = self._optimisers.setdefault(only, build_optimiser(self.model, self.method, only))
         losses, saturated = [], []

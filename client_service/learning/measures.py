@@ -24,7 +24,7 @@ from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum
 
 
-class Trained(Protocol):
+class TrainedClient(Protocol):
     """What can be measured: a model between two rounds with all that it was trained on."""
 
     model: Model
@@ -41,35 +41,35 @@ class Trained(Protocol):
     def torch_generator(self, purpose: str) -> torch.Generator: ...
 
 
-def measure_divergence(trained: Trained) -> tuple[float, ...]:
+def measure_divergence(trained: TrainedClient) -> tuple[float, ...]:
     """rho (Eq. 11) against the round's anchor, rounded; nothing without one, or with too short a spectrum."""
     rho = None if trained.anchor is None else divergence(trained.anchor, own_kernel(trained))
     return () if rho is None else (round_divergence(rho),)
 
 
-def compared_kernels(trained: Trained) -> tuple[Float64, Float64] | None:
+def compared_kernels(trained: TrainedClient) -> tuple[Float64, Float64] | None:
     """The anchor's kernel and the own one as the divergence compares them; None without an anchor."""
     return None if trained.anchor is None else comparable(trained.anchor, own_kernel(trained))
 
 
-def own_kernel(trained: Trained) -> Float64:
+def own_kernel(trained: TrainedClient) -> Float64:
     """K^c (Eq. 6, 16)."""
     return kernel(spectrum_signal(trained.spectrum, trained.model, trained.method))
 
 
-def measure_mean_margin(trained: Trained) -> tuple[float, ...]:
+def measure_mean_margin(trained: TrainedClient) -> tuple[float, ...]:
     """M^c (Eq. 10)."""
     generator, strength = trained.torch_generator("margin"), trained.method.margin_strength
     return (mean_margin(trained.model, trained.tables, strength, generator, trained.interrupt),)
 
 
-def measure_losses_by_activity(trained: Trained) -> tuple[float, ...]:
+def measure_losses_by_activity(trained: TrainedClient) -> tuple[float, ...]:
     """Mean BPR loss over the training pairs of the less and of the more active half of the users."""
     generator = trained.torch_generator("activity")
     return losses_of_groups(trained.model, trained.batches, trained.activity, generator, trained.interrupt)
 
 
-MEASURES: dict[str, Callable[[Trained], tuple[float, ...]]] = {
+MEASURES: dict[str, Callable[[TrainedClient], tuple[float, ...]]] = {
     "divergence": measure_divergence,
     "mean_margin": measure_mean_margin,
     "losses_by_activity": measure_losses_by_activity,

@@ -15,7 +15,7 @@ WHOLE = Verdict("idle", "", "")
 
 
 @dataclass(frozen=True)
-class Row:
+class JournalRow:
     """`line`: its place in the file. `mark` says so where the chain breaks."""
 
     line: int
@@ -33,7 +33,7 @@ class Row:
 class Journal:
     """One page of the ledger, newest first; `older` and `newer` are where to go on, where there is more."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[JournalRow, ...]
     written: int
     older: str | None
     newer: str | None
@@ -50,8 +50,8 @@ def journal(entries: Sequence[tuple[int, Mapping[str, Any]]], last: int, summary
     )
 
 
-def _row(line: int, entry: Mapping[str, Any], broken: int | None) -> Row:
-    return Row(
+def _row(line: int, entry: Mapping[str, Any], broken: int | None) -> JournalRow:
+    return JournalRow(
         line=line,
         time=_text(entry.get("time")),
         kind=_text(entry.get("kind", "damaged")),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from client_service.boundary.crossings import Attempt
-from client_service.pages.record import Summary, Total
-from client_service.pages.updates import Sent, sent
+from client_service.pages.record import CallTotal, Summary
+from client_service.pages.updates import SentUpdate, sent
 from shared.method.declaration import Declaration
 from shared.web.declared import Declared, declared
 from shared.web.pages import NOTHING, Verdict
@@ -49,18 +49,18 @@ class Received:
 class CallRow:
     call: str
     purpose: str
-    total: Total
+    total: CallTotal
 
 
 @dataclass(frozen=True)
-class Report:
+class UpdatesReport:
     """Newest first. `earlier` are older updates, which the page folds away."""
 
     verdicts: tuple[Verdict, ...]
     declared: Declared
     counts: str
-    updates: tuple[Sent, ...]
-    earlier: tuple[Sent, ...]
+    updates: tuple[SentUpdate, ...]
+    earlier: tuple[SentUpdate, ...]
     received: tuple[Received, ...]
     calls: tuple[CallRow, ...]
 
@@ -70,12 +70,12 @@ class Report:
         return tuple(one for one in self.verdicts if one.kind == "bad")
 
 
-def report(summary: Summary, declaration: Declaration, *, counts: bool) -> Report:
+def report(summary: Summary, declaration: Declaration, *, counts: bool) -> UpdatesReport:
     """`counts`: does the silo's policy let the numbers of users, items and edges leave?"""
     newest = summary.latest[::-1]
     updates = [sent(one, declaration) for one in newest if one.call == "update"][: SHOWN + EARLIER]
     received = [_received(one) for one in newest if one.call in BRINGING and one.answer_bytes][:SHOWN]
-    return Report(
+    return UpdatesReport(
         verdicts=(_content(summary), _chain(summary), _answers(summary)),
         declared=declared(declaration),
         counts="are given when it joins: the silo’s policy allows it" if counts else "are never given",

@@ -17,7 +17,7 @@ from client_service.pages.standing import sizes, standing
 from client_service.pages.trial import SHOWN as LISTED
 from client_service.pages.trial import Question, trial
 from client_service.service import ClientService
-from shared.web.pages import Head, page, statics, templates
+from shared.web.pages import PageHead, page, statics, templates
 
 SECTIONS = (
     ("privacy", "Privacy"),
@@ -52,7 +52,7 @@ class Page:
         status, quality = service.status(), service.quality()
         last = summary.written if before is None else min(before - 1, summary.written)
         return TEMPLATE.render(
-            head=Head("LPSFed client", status.client, _address(before), SECTIONS),
+            head=PageHead("LPSFed client", status.client, _address(before), SECTIONS),
             standing=standing(status, quality, summary, service.task.labels),
             shard=sizes(quality, counts_given=service.settings.policy.counts),
             charts=(*curves(quality, service.task), spectra(service.spectrum())),

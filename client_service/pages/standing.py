@@ -32,7 +32,7 @@ Labels = Mapping[str, MeasureLabel]
 
 
 @dataclass(frozen=True)
-class Standing:
+class SiloStanding:
     """`done` of `rounds` rounds; no bar where there is no run."""
 
     verdict: Verdict
@@ -43,10 +43,10 @@ class Standing:
     facts: tuple[Fact, ...]
 
 
-def standing(status: StatusOut, quality: QualityOut, summary: Summary, labels: Labels) -> Standing:
+def standing(status: StatusOut, quality: QualityOut, summary: Summary, labels: Labels) -> SiloStanding:
     """What a reader of the page wants to know first."""
     done = max((entry.round for entry in quality.rounds), default=0) if quality.run == status.run else 0
-    return Standing(
+    return SiloStanding(
         verdict=_verdict(status, done),
         done=done,
         rounds=status.rounds,

@@ -27,7 +27,7 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentUpdate:
     """One update that left, or may have left."""
 
     key: str
@@ -41,10 +41,10 @@ class Sent:
     fields: tuple[Field, ...]
 
 
-def sent(one: Attempt, declaration: Declaration) -> Sent:
+def sent(one: Attempt, declaration: Declaration) -> SentUpdate:
     """An update as the page shows it."""
     agrees = as_declared(one, declaration)
-    return Sent(
+    return SentUpdate(
         key=f"update-{one.sequence}",
         run=one.run,
         round=one.round,

@@ -24,7 +24,7 @@ NAME = "release.safetensors"
 PURPOSE = "release"  # of the MAC
 
 
-class Head(BaseModel):
+class ReleaseHead(BaseModel):
     """All of a release that is no array, and the occasion that it was drawn for."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -42,7 +42,7 @@ class Head(BaseModel):
 def keep_release(folder: Path, heads: LedgerHeads, occasion: str, release: Release) -> None:
     """Replace the kept release. It is durable when this returns."""
     parameters = release.parameters
-    head = Head(occasion=occasion, scalars=dict(parameters.scalars), charges=dict(release.charges))
+    head = ReleaseHead(occasion=occasion, scalars=dict(parameters.scalars), charges=dict(release.charges))
     partial = folder / f"{NAME}.partial"
     arrays = {name: np.asarray(value, order="C") for name, value in parameters.arrays.items()}
     head = head.model_copy(update={"mac": heads.mac(PURPOSE, head.content(arrays))})
@@ -55,7 +55,7 @@ def kept_release(folder: Path, heads: LedgerHeads, occasion: str) -> Release | N
     is as none: it is drawn anew."""
     try:
         with safe_open(folder / NAME, framework="numpy") as file:
-            head = Head.model_validate_json((file.metadata() or {})["head"])
+            head = ReleaseHead.model_validate_json((file.metadata() or {})["head"])
             if head.occasion != occasion:
                 return None
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -24,7 +24,7 @@ from scipy.special import ndtri
 
 from client_service.privacy.settings import Mechanism
 from shared.method.graph import Float64
-from shared.protocol.secure.masks import Mask, added
+from shared.protocol.secure.masks import MaskStream, added
 
 STEP_BITS = 20  # there are 2^20 to 2^21 steps of the grid in one scale of the noise
 MANTISSA = 53  # bits of a float64
@@ -44,7 +44,9 @@ class Noise:
 
         `content` is what they are to hide: with other content they are others, so that no two sums share their noise.
         """
-        words = added(np.zeros(2 * content.size, dtype=np.uint64), [Mask(self._key(purpose, content), 1)], piece=0)
+        words = added(
+            np.zeros(2 * content.size, dtype=np.uint64), [MaskStream(self._key(purpose, content), 1)], piece=0
+        )
         return drawn(words.reshape(2, -1), mechanism)
 
     def _key(self, purpose: str, content: Float64) -> bytes:

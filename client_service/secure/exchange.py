@@ -18,14 +18,14 @@ from shared.protocol.masked_wire import encode_masked
 from shared.protocol.schemas import ReceiptOut
 from shared.protocol.secure import client
 from shared.protocol.secure.common import describe_terms
-from shared.protocol.secure.messages import Consents, Delivery, Roster, Sharers, Terms, UnmaskRequest
-from shared.protocol.secure.state import Begun, Checked, Ready, Sharing, State, terms_of
+from shared.protocol.secure.messages import Consents, Delivery, Roster, RoundTerms, Sharers, UnmaskRequest
+from shared.protocol.secure.state import BegunRound, Checked, Ready, Sharing, State, terms_of
 
 Answer = TypeVar("Answer", Roster, Delivery, Sharers, UnmaskRequest, Consents)
-S = TypeVar("S", Begun, Sharing, Checked, Ready)
+S = TypeVar("S", BegunRound, Sharing, Checked, Ready)
 
 
-class Exchange:
+class SecureExchange:
     """A client's part in one secure round. `wait`: the length of one long poll, in seconds.
 
     The aggregator's deadlines bound every wait: it refuses whoever asks for a round that is over.
@@ -35,7 +35,7 @@ class Exchange:
         self._own, self._aggregator, self._wait = masking, aggregator, wait
         self._vault, self._memory = masking.vault, masking.memory
 
-    async def send(self, terms: Terms, update: Parameters) -> ReceiptOut:
+    async def send(self, terms: RoundTerms, update: Parameters) -> ReceiptOut:
         """All six phases; the receipt of the masked vector.
 
         RoundClosedError or NotFoundError where the round goes on, or has ended, without this client; ConflictError
@@ -43,13 +43,13 @@ class Exchange:
         aggregator or another client does not keep to the protocol: then nothing more of this round leaves.
         """
         state = self._resume(terms) or self._begin(terms)
-        if isinstance(state, Begun):
+        if isinstance(state, BegunRound):
             state = await self._share(terms, state)
         if isinstance(state, Sharing):
             state = await self._check(terms, state)
         return await self._mask(terms, state, update)
 
-    def _resume(self, terms: Terms) -> State | None:
+    def _resume(self, terms: RoundTerms) -> State | None:
         """Where an earlier process was in this round. PrivacyError where the round is to be held on other terms now,
         or a second time: one exchange a round is all there is."""
         state = self._vault.kept(terms.run, terms.round)
@@ -62,7 +62,7 @@ class Exchange:
         self._memory.remember_exchange(terms)
         return state
 
-    def _begin(self, terms: Terms) -> Begun:
+    def _begin(self, terms: RoundTerms) -> BegunRound:
         own = self._own
         self._memory.require_pinned_terms(terms)
         if not (own.noised or (own.changing_members and terms.common.changing_members)):
@@ -72,21 +72,21 @@ class Exchange:
         self._memory.remember_exchange(terms)
         return state
 
-    async def _share(self, terms: Terms, state: Begun) -> Sharing:
+    async def _share(self, terms: RoundTerms, state: BegunRound) -> Sharing:
         await self._aggregator.relay("keys", state.message)
         roster = await self._ask("roster", Roster, terms)
         identity = self._own.identity
         members = self._own.members.of(roster, self._own.name, identity.public_key())
         return self._keep(client.share(state, roster, members, identity))
 
-    async def _check(self, terms: Terms, state: Sharing) -> Checked:
+    async def _check(self, terms: RoundTerms, state: Sharing) -> Checked:
         await self._aggregator.relay("shares", state.message)
         checked = client.check(state, await self._ask("delivery", Delivery, terms), self._own.identity)
         for dealer in checked.message.complaints:
             LOGGER.warning("shares_refused", run=terms.run, round=terms.round, dealer=dealer)
         return self._keep(checked)
 
-    async def _mask(self, terms: Terms, state: Checked | Ready, update: Parameters) -> ReceiptOut:
+    async def _mask(self, terms: RoundTerms, state: Checked | Ready, update: Parameters) -> ReceiptOut:
         if isinstance(state, Checked):
             await self._aggregator.relay("checks", state.message)
         ready, masked = client.mask(state, await self._ask("sharers", Sharers, terms), update)
@@ -95,7 +95,7 @@ class Exchange:
         await self._uncover(terms, ready)
         return receipt
 
-    async def _uncover(self, terms: Terms, state: Ready) -> None:
+    async def _uncover(self, terms: RoundTerms, state: Ready) -> None:
         """Help to take the masks away, if the sum hides everybody who is in it, beside all earlier sums too."""
         request = await self._ask("request", UnmaskRequest, terms)
         self._memory.require_hidden(state.roster, request.survivors, state.proven)
@@ -107,7 +107,7 @@ class Exchange:
         with suppress(RoundClosedError):  # the others' answers were enough
             await self._aggregator.relay("answers", answer)
 
-    async def _ask(self, kind: str, model: type[Answer], terms: Terms) -> Answer:
+    async def _ask(self, kind: str, model: type[Answer], terms: RoundTerms) -> Answer:
         while True:
             found = await self._aggregator.relayed(kind, model, terms.run, terms.round, self._wait)
             if found is not None:

@@ -14,7 +14,7 @@ from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunOut
 from shared.protocol.secure.common import digest_anchor, digest_method, digest_start
-from shared.protocol.secure.messages import Common, Terms
+from shared.protocol.secure.messages import CommonTerms, RoundTerms
 from shared.protocol.signing.keys import PrivateKey, raw_hex
 
 
@@ -45,10 +45,12 @@ class Masking:
         """Round `number` begins with these parameters, as everybody was given them."""
         self.memory.remember_start(self._aggregator, run, number, digest_start(given))
 
-    def terms(self, declaration: Declaration, method: MethodSettings, run: str, number: int, state: RunOut) -> Terms:
+    def terms(
+        self, declaration: Declaration, method: MethodSettings, run: str, number: int, state: RunOut
+    ) -> RoundTerms:
         """What this client takes the round to be held on, from what it was told. PrivacyError for a round of whose
         beginning it was told nothing, and where the run says no threshold."""
-        common = Common(
+        common = CommonTerms(
             aggregator=self._aggregator,
             start=self.memory.start_of(self._aggregator, run, number),
             method=digest_method(method),
@@ -58,7 +60,7 @@ class Masking:
             changing_members=state.changing_members,
         )
         assert state.threshold is not None
-        return Terms(run=run, round=number, threshold=state.threshold, declaration=declaration, common=common)
+        return RoundTerms(run=run, round=number, threshold=state.threshold, declaration=declaration, common=common)
 
 
 def open_masking(

@@ -13,7 +13,7 @@ from typing import Any
 from client_service.boundary.ledger import Ledger
 from shared.errors import DataError, PrivacyError
 from shared.protocol.secure.membership import MemberSum, describe_exposed, find_exposed
-from shared.protocol.secure.messages import Roster, Terms
+from shared.protocol.secure.messages import Roster, RoundTerms
 
 NAME = "secure_rounds.jsonl"  # in the state directory
 PINNED = ("threshold", "method", "seed", "rounds")  # of a run's terms: the same in all of its rounds
@@ -88,17 +88,17 @@ class RoundMemory:
         except KeyError:
             raise PrivacyError(f"expected to know what round {number} of {run} began with, got no word of it") from None
 
-    def has_begun(self, terms: Terms) -> bool:
+    def has_begun(self, terms: RoundTerms) -> bool:
         """Has this client made keys for this round before, on whatever terms?"""
         return (terms.common.aggregator, terms.run, terms.round) in self._begun
 
-    def remember_exchange(self, terms: Terms) -> None:
+    def remember_exchange(self, terms: RoundTerms) -> None:
         """Once: the round is begun, and its run has this threshold and these settings."""
         if not self.has_begun(terms):
             place = {"aggregator": terms.common.aggregator, "run": terms.run, "round": terms.round}
             self._append("exchange", **place, **_pinned_by(terms))
 
-    def require_pinned_terms(self, terms: Terms) -> None:
+    def require_pinned_terms(self, terms: RoundTerms) -> None:
         """PrivacyError for another threshold, or other settings, than the run's first round had."""
         pinned = self._pinned.get((terms.common.aggregator, terms.run), {})
         now = _pinned_by(terms)
@@ -107,7 +107,7 @@ class RoundMemory:
             got = ", ".join("another" if name == "method" else str(now[name]) for name in differing)
             raise PrivacyError(f"expected the terms that {terms.run} was begun with, {shown}, got {got}")
 
-    def require_every_sum(self, terms: Terms) -> None:
+    def require_every_sum(self, terms: RoundTerms) -> None:
         """PrivacyError unless this client has helped with the sum of each earlier round of the run.
 
         Only who knows all sums can see what the next one tells beside them. Of the four sums of three out of four
@@ -153,7 +153,7 @@ class RoundMemory:
         )
 
 
-def _pinned_by(terms: Terms) -> dict[str, Any]:
+def _pinned_by(terms: RoundTerms) -> dict[str, Any]:
     common = terms.common
     return {"threshold": terms.threshold, "method": common.method, "seed": common.seed, "rounds": common.rounds}
 

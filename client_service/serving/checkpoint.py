@@ -12,14 +12,14 @@ from safetensors.torch import load_file, save_file
 from client_service.models.fusion import Recipe
 from client_service.models.model import Model
 from client_service.models.start import Filter
-from client_service.schemas import Measured
+from client_service.schemas import MeasureValues
 from client_service.shard.files import settle
 from shared.method.settings import MethodSettings
 
 FORMAT = "lpsfed-model/1"
 
 
-class ModelHead(Measured):
+class ModelHead(MeasureValues):
     """What a model belongs to. A model fits only the shard, the start and the settings that it was trained with."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -118,7 +118,7 @@ LEAST = _Numbers(1, 1, 1)
 
 
 @dataclass(frozen=True)
-class Exchange:
+class ExchangeableTensors:
     """The tensors that clients with this model can exchange, by the settings; and whether the model has a base path
     that can begin at a low-pass filter (`start` = exact), so that its MLPs begin with nothing to add to it."""
 
@@ -131,14 +131,14 @@ class Exchange:
         return frozenset(spec.name for spec in self.tensors(LEAST))
 
 
-EXCHANGES: dict[str, Exchange] = {
-    "lgcn": Exchange(mlp_specification, starts_at_filter=True),
-    "masked": Exchange(mlp_specification, starts_at_filter=True),
-    "frequency": Exchange(kernel_and_mlp_specification, starts_at_filter=True),
-    "ngcf": Exchange(mlp_specification),
-    "mf": Exchange(table_specification),
-    "pfedrec": Exchange(table_specification),
-    "fedrap": Exchange(table_specification),
-    "attention": Exchange(table_specification),
-    "metapath": Exchange(attended_specification),
+EXCHANGES: dict[str, ExchangeableTensors] = {
+    "lgcn": ExchangeableTensors(mlp_specification, starts_at_filter=True),
+    "masked": ExchangeableTensors(mlp_specification, starts_at_filter=True),
+    "frequency": ExchangeableTensors(kernel_and_mlp_specification, starts_at_filter=True),
+    "ngcf": ExchangeableTensors(mlp_specification),
+    "mf": ExchangeableTensors(table_specification),
+    "pfedrec": ExchangeableTensors(table_specification),
+    "fedrap": ExchangeableTensors(table_specification),
+    "attention": ExchangeableTensors(table_specification),
+    "metapath": ExchangeableTensors(attended_specification),
 }

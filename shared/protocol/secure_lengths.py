@@ -12,7 +12,7 @@ from shared.protocol.secure.keys import NONCE_BYTES, TAG_BYTES
 from shared.protocol.secure.messages import (
     SHARE_PAIR_BYTES,
     UNSIGNED,
-    Common,
+    CommonTerms,
     Complaint,
     Consent,
     FromClient,
@@ -64,9 +64,9 @@ def _content(kind: type[FromClient], names: tuple[str, ...]) -> dict[str, Any]:
     raise TypeError(f"expected a message of a secure round, got {kind.__name__}")
 
 
-def _common() -> Common:
+def _common() -> CommonTerms:
     digests = dict.fromkeys(("aggregator", "start", "method", "anchor"), HEX)
-    return Common(**digests, seed=SEED, rounds=ROUND, changing_members=False)
+    return CommonTerms(**digests, seed=SEED, rounds=ROUND, changing_members=False)
 
 
 def _share() -> SealedShare:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from shared.method.declaration import Declaration, TensorSpec
-from shared.method.exchange import EXCHANGES, ITEM_TABLE, Exchange, Tensor
+from shared.method.exchange import EXCHANGES, ITEM_TABLE, ExchangeableTensors, Tensor
 from shared.method.exchanged import Parameters, Scalars, State, Update
 from shared.method.ranges import Ranges
 from shared.method.settings import MethodSettings
@@ -56,7 +56,7 @@ class Strategy:
     model: str = ""
     settings: OwnSettings = NO_SETTINGS
 
-    def exchange(self, method: MethodSettings) -> Exchange:
+    def exchange(self, method: MethodSettings) -> ExchangeableTensors:
         """What clients with its model can exchange."""
         return EXCHANGES[self.model or method.model]
 

@@ -20,7 +20,7 @@ from uvicorn.server import ServerState
 
 from shared.timeouts import ANSWER_SECONDS, HANDSHAKE_SECONDS, HEAD_SECONDS, UNREAD_SECONDS
 from shared.web.crowd import VOUCH, Crowd, Guest
-from shared.web.raw_heads import STATE, Measured, RawHead
+from shared.web.raw_heads import STATE, MeasuredConnection, RawHead
 
 LONGEST_HEAD = 32 << 10  # bytes of a request's first line and headers
 MOST_UNREAD = 2 << 20  # bytes of a body that go on coming after its refusal
@@ -46,7 +46,7 @@ class Connection(H11Protocol):
 
     def __init__(self, config: Admitting, server_state: ServerState, app_state: dict[str, Any], **more: Any) -> None:
         super().__init__(config, server_state, {**app_state, VOUCH: self._vouch}, **more)
-        self.conn = Measured(config.h11_max_incomplete_event_size, self._note_head)
+        self.conn = MeasuredConnection(config.h11_max_incomplete_event_size, self._note_head)
         self._early: bytearray | None = bytearray()  # what comes before this is a connection; None once it is
 
     def _note_head(self, size: int, names: tuple[str, ...]) -> None:

@@ -41,7 +41,7 @@ GUARDED = guard_headers()
 
 
 @dataclass(frozen=True)
-class Head:
+class PageHead:
     """What every page begins with. `address`: the same page without what somebody has typed into a form."""
 
     service: str

@@ -31,7 +31,7 @@ def raw_head(scope: Scope) -> RawHead | None:
     return found
 
 
-class Measured(h11.Connection):
+class MeasuredConnection(h11.Connection):
     """Tells `note` of each request's head: its bytes and its names, before anybody acts on it."""
 
     def __init__(self, most: int | None, note: Callable[[int, tuple[str, ...]], None]) -> None:

@@ -10,16 +10,16 @@ import pytest
 
 from aggregator_service.signatures import Signatures
 from aggregator_service.storage.disk import Disk
-from aggregator_service.storage.keys import Keys
+from aggregator_service.storage.keys import RegisteredKeys
 from aggregator_service.storage.nonces import Nonces
 from shared.errors import AuthenticationError, ClockError, ReplayError
 from shared.protocol.signing.enrolment import enrol
 from shared.protocol.signing.keys import read_private
-from shared.protocol.signing.messages import Signatory, Target, sign
+from shared.protocol.signing.messages import RequestTarget, Signatory, sign
 
 WINDOW = 60
 START = 1_700_000_000.0
-ASKED = Target("GET", "/v1/runs/current", "wait=20")
+ASKED = RequestTarget("GET", "/v1/runs/current", "wait=20")
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Desk:
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
-    pair, keys = enrol("east", tmp_path, tmp_path / "keys"), Keys(tmp_path / "keys")
+    pair, keys = enrol("east", tmp_path, tmp_path / "keys"), RegisteredKeys(tmp_path / "keys")
     nonces = Nonces(tmp_path, Disk(), seconds=WINDOW)
     signatures = Signatures(keys, nonces, seconds=WINDOW, clock=lambda: desk.now)
     desk = Desk(signatures, Signatory("east", read_private(pair.private)))

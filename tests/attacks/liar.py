@@ -27,7 +27,15 @@ from shared.protocol.masked_wire import decode_masked
 from shared.protocol.schemas import AnchorOut, JoinOut, ReceiptOut, RunOut
 from shared.protocol.secure import recovery, server
 from shared.protocol.secure.common import digest_anchor, digest_method, digest_start
-from shared.protocol.secure.messages import Common, Consent, PublicKeys, SealedShares, ShareCheck, Terms, UnmaskAnswer
+from shared.protocol.secure.messages import (
+    CommonTerms,
+    Consent,
+    PublicKeys,
+    RoundTerms,
+    SealedShares,
+    ShareCheck,
+    UnmaskAnswer,
+)
 from shared.protocol.secure.server import PHASES, SecureRound
 from shared.protocol.signing.answers import sign_answer
 from shared.protocol.signing.keys import PrivateKey, raw_hex
@@ -105,7 +113,7 @@ class Liar:
         self.threshold = threshold or self.threshold
         self.expected = frozenset(expected or self.expected)
         given = self.done.get(self.number - 1, self.start)
-        common = Common(
+        common = CommonTerms(
             aggregator=raw_hex(self.key.public_key()),
             start=digest_start(given),
             method=digest_method(self.method),
@@ -114,7 +122,7 @@ class Liar:
             anchor=digest_anchor(self.method, seed=self.seed, number=self.number),
         )
         place = {"run": self.run, "round": self.number, "threshold": self.threshold}
-        self.exchange = SecureRound(terms=Terms(**place, declaration=self.declaration, common=common))
+        self.exchange = SecureRound(terms=RoundTerms(**place, declaration=self.declaration, common=common))
         self.vectors, self.phase = {}, "open"
         self.sequence += 1
 

@@ -21,7 +21,7 @@ from shared.protocol.heads import CONSTANT, Said
 from shared.protocol.schemas import JoinIn
 from shared.protocol.signing.enrolment import kept_pair, register
 from shared.protocol.signing.keys import read_private
-from shared.protocol.signing.messages import Signatory, Target, sign
+from shared.protocol.signing.messages import RequestTarget, Signatory, sign
 from tests.support.serving import serve
 from tests.support.small import BEARER, small_aggregator
 
@@ -39,7 +39,7 @@ class Victim:
         media = "application/json" if body else None
         said = Said(method, target, f"127.0.0.1:{self._port}", media, len(body) if body else None)
         path, _, query = target.partition("?")
-        asked, nonce = Target(method, path, query), secrets.token_hex(16)
+        asked, nonce = RequestTarget(method, path, query), secrets.token_hex(16)
         return [*said.headers(), *sign(asked, body, self._who, created=int(time.time()), nonce=nonce).items()]
 
     def send(self, first: str, lines: Lines, body: bytes = b"", *, gap: str = " ") -> tuple[int, str]:

@@ -22,7 +22,7 @@ from audit.probes.network import Outside
 from audit.probes.standing import Standing
 from audit.report import report
 from shared.errors import DataError, FederationError, ProtocolError, SettingsError, TooLargeError, UnavailableError
-from shared.protocol.signing.enrolment import Pair
+from shared.protocol.signing.enrolment import KeyFiles
 
 if TYPE_CHECKING:
     from conftest import Federation, Parts, Running, Until
@@ -73,7 +73,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> Reached:
 def wanted(running: Federation, name: str, folder: Path) -> Inquiry:
     """An inquiry in the place of one part, with the files that its container would have."""
     own, settings = PARTS[name], next((one for one in running.clients if one.name == name), None)
-    key = None if settings is None else Pair.of(name, settings.state_directory).private
+    key = None if settings is None else KeyFiles.of(name, settings.state_directory).private
     token = folder / "token"
     token.write_text(running.operator.headers["Authorization"].removeprefix("Bearer "))
     services = Services("http://aggregator", f"http://{name}", key, token)

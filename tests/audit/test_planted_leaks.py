@@ -26,7 +26,7 @@ from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
 from shared.protocol.heads import CONSTANT
 from shared.protocol.schemas import ReceiptOut
-from shared.protocol.signing.messages import Target, sign
+from shared.protocol.signing.messages import RequestTarget, sign
 from shared.protocol.wire import MEDIA_TYPE, encode
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class Smuggler:
     async def upload(self, aggregator: Aggregator, run: str, number: int, body: bytes) -> ReceiptOut:
         client = aggregator._client
         path = f"/v1/runs/{run}/rounds/{number}/clients/{client}/update"
-        target, nonce = Target("PUT", path, ""), secrets.token_hex(16)
+        target, nonce = RequestTarget("PUT", path, ""), secrets.token_hex(16)
         signed = sign(target, body, self._running.signatory(client), created=int(time.time()), nonce=nonce)
         headers = {"Content-Type": MEDIA_TYPE} | CONSTANT | signed
         async with self._running.stranger() as http:

@@ -21,7 +21,7 @@ from client_service.learning.interrupt import Interrupted
 from client_service.training_run import TrainingRun
 from shared.method.divergence import round_divergence
 from shared.protocol.schemas import JoinOut, RunOut
-from shared.protocol.signing.enrolment import Pair, register, remove
+from shared.protocol.signing.enrolment import KeyFiles, register, remove
 from tests.support.federation import Line
 from tests.support.questions import finished, has_problem, in_phase, is_set, read, uploads
 
@@ -202,7 +202,7 @@ async def test_a_client_whose_key_is_registered_late_joins_then_and_is_held_up_w
         async with opened(settings, running.line()) as http:
             remove(settings.name, keys)
             await until(has_problem(http, "registered under this name"))
-            register(Pair.of(settings.name, settings.state_directory).public, keys)
+            register(KeyFiles.of(settings.name, settings.state_directory).public, keys)
             await running.start(rounds=1)
             await until(finished(http))
             remove(settings.name, keys)

@@ -27,7 +27,7 @@ from shared.method.parameters import Float32
 from shared.protocol.heads import USER_AGENT
 from shared.protocol.schemas import JoinIn, ReceiptOut
 from shared.protocol.signing.keys import new_key
-from shared.protocol.signing.messages import HEADERS, Target, body_digest, holds, read
+from shared.protocol.signing.messages import HEADERS, RequestTarget, body_digest, holds, read
 from shared.protocol.wire import MEDIA_TYPE, encode
 from shared.timeouts import CallLimits
 
@@ -270,7 +270,7 @@ async def test_what_leaves_is_signed_by_the_client_and_says_nothing_more(gated: 
     for request in gate.wire.reached:
         claim, sha256 = read(request.headers.multi_items()), hashlib.sha256(request.content).digest()
         assert claim.name == "east" and claim.digest == body_digest(sha256) and abs(claim.created - time.time()) < 60
-        assert holds(claim, Target.of(request.method, request.url.raw_path), KEY.public_key())
+        assert holds(claim, RequestTarget.of(request.method, request.url.raw_path), KEY.public_key())
         others = {"accept", "accept-encoding", "connection", "host", "user-agent", "content-type", "content-length"}
         assert set(request.headers) - set(HEADERS) <= others
 

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from client_service.__main__ import main
 from client_service.app import create_app
-from client_service.callers import Keys
+from client_service.callers import CallerKeys
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
@@ -184,7 +184,7 @@ async def test_each_key_has_a_pace_of_its_own_and_guessing_is_slowed_down(
 
 
 def test_keys_do_not_show_in_what_is_printed(settings: ClientSettings) -> None:
-    shown = f"{settings!r} {Keys.of(settings)!r}"
+    shown = f"{settings!r} {CallerKeys.of(settings)!r}"
     assert APPLICATION not in shown and OPERATOR not in shown
 
 
@@ -250,7 +250,7 @@ def test_keys_come_from_files(tmp_path: Path) -> None:
         (tmp_path / name).write_text(f"{key}\n")
     files = {f"{name}_file": tmp_path / name for name in KEYS}
     found = client_settings(**NEEDED, host="0.0.0.0", **files)
-    assert Keys.of(found) == Keys(APPLICATION, OPERATOR)
+    assert CallerKeys.of(found) == CallerKeys(APPLICATION, OPERATOR)
     with pytest.raises(SettingsError, match="application_key: expected either it or application_key_file, got both"):
         client_settings(**NEEDED, **files, application_key=APPLICATION)
     (tmp_path / "operator_key").unlink()

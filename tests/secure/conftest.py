@@ -14,14 +14,14 @@ from shared.method.declaration import Declaration, TensorSpec
 from shared.method.exchanged import Parameters
 from shared.protocol.secure import client, recovery, server
 from shared.protocol.secure.group import ORDER
-from shared.protocol.secure.messages import Common, Delivery, Roster, Terms, UnmaskAnswer, least_threshold
+from shared.protocol.secure.messages import CommonTerms, Delivery, Roster, RoundTerms, UnmaskAnswer, least_threshold
 from shared.protocol.secure.server import SecureRound
-from shared.protocol.secure.state import Begun, Checked, Ready, Sharing, read, written
+from shared.protocol.secure.state import BegunRound, Checked, Ready, Sharing, read, written
 from shared.protocol.secure.vector import MaskedUpdate, Vector
 from shared.protocol.secure.verification import verify
 from shared.protocol.signing.keys import new_key
 
-S = TypeVar("S", Begun, Sharing, Checked, Ready)
+S = TypeVar("S", BegunRound, Sharing, Checked, Ready)
 NAMES = ("ada", "bob", "cyd", "dan", "eve", "fay", "gus", "hal")
 IDENTITIES = {name: new_key() for name in NAMES}
 TOLD: dict[str, Any] = {
@@ -34,14 +34,14 @@ TOLD: dict[str, Any] = {
 }
 
 
-def terms_for(content: Parameters, clients: int, *, threshold: int | None = None, **common: Any) -> Terms:
+def terms_for(content: Parameters, clients: int, *, threshold: int | None = None, **common: Any) -> RoundTerms:
     """Terms under which such content is sent: all scalars hidden but rho."""
     tensors = tuple(TensorSpec(name=name, shape=np.shape(value)) for name, value in sorted(content.arrays.items()))
     scalars = tuple(sorted({*content.scalars, "rho"}))
     declaration = Declaration(strategy="lpsfed", tensors=tensors, scalars=scalars)
-    told = Common(**{**TOLD, **common})
+    told = CommonTerms(**{**TOLD, **common})
     least = threshold or least_threshold(clients)
-    return Terms(run="run-1", round=3, threshold=least, declaration=declaration, common=told)
+    return RoundTerms(run="run-1", round=3, threshold=least, declaration=declaration, common=told)
 
 
 def kept(state: S) -> S:
@@ -60,7 +60,7 @@ class Rehearsal:
         self.round = SecureRound(terms=terms)
         self.identities = {name: IDENTITIES[name] for name in contents}
         self.members = {name: key.public_key() for name, key in self.identities.items()}
-        self.begun: dict[str, Begun] = {}
+        self.begun: dict[str, BegunRound] = {}
         self.sharing: dict[str, Sharing] = {}
         self.checked: dict[str, Checked] = {}
         self.ready: dict[str, Ready] = {}
@@ -71,7 +71,7 @@ class Rehearsal:
         verify(self.round, message)
         self.round = server.accept(self.round, message)
 
-    def begin(self, name: str, **changed: Any) -> Begun:
+    def begin(self, name: str, **changed: Any) -> BegunRound:
         return client.begin(self.round.terms, name, self.identities[name], **changed)
 
     def send_keys(self, names: Iterable[str]) -> None:

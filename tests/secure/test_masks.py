@@ -12,7 +12,7 @@ from scipy.stats import chi2
 from shared.method.exchanged import Parameters
 from shared.protocol.secure import client, fixed_point, masks, recovery
 from shared.protocol.secure.fixed_point import Ring
-from shared.protocol.secure.masks import CHUNK, Mask
+from shared.protocol.secure.masks import CHUNK, MaskStream
 
 SEED, OTHER = bytes(32), bytes(range(32))
 ZEROS = np.zeros(8, dtype=np.uint64)
@@ -24,27 +24,27 @@ def test_the_stream_of_piece_0_is_chacha20_s_first_block() -> None:
         "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
         "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"
     )
-    assert masks.added(ZEROS, [Mask(SEED, 1)], piece=0).astype("<u8").tobytes().hex() == block
+    assert masks.added(ZEROS, [MaskStream(SEED, 1)], piece=0).astype("<u8").tobytes().hex() == block
 
 
 def test_another_piece_and_another_seed_give_other_streams() -> None:
-    streams = [masks.added(ZEROS, [Mask(seed, 1)], piece=piece) for seed in (SEED, OTHER) for piece in (0, 1, 2)]
+    streams = [masks.added(ZEROS, [MaskStream(seed, 1)], piece=piece) for seed in (SEED, OTHER) for piece in (0, 1, 2)]
     assert len({number for stream in streams for number in stream.tolist()}) == 6 * 8
 
 
 def test_a_stream_goes_on_over_chunks_and_does_not_begin_anew() -> None:
-    long = masks.added(np.zeros(2 * CHUNK + 5, dtype=np.uint64), [Mask(SEED, 1)], piece=3)
+    long = masks.added(np.zeros(2 * CHUNK + 5, dtype=np.uint64), [MaskStream(SEED, 1)], piece=3)
     assert np.unique(long).size == long.size
-    short = masks.added(np.zeros(CHUNK + 1, dtype=np.uint64), [Mask(SEED, 1)], piece=3)
+    short = masks.added(np.zeros(CHUNK + 1, dtype=np.uint64), [MaskStream(SEED, 1)], piece=3)
     np.testing.assert_array_equal(long[: CHUNK + 1], short)
 
 
 def test_of_two_clients_the_first_by_name_adds_and_the_other_subtracts() -> None:
     assert (masks.sign_of("ada", "bob"), masks.sign_of("bob", "ada")) == (1, -1)
     values = fixed_point.encode(np.linspace(-3, 3, 8), "x")
-    once = masks.added(values, [Mask(OTHER, 1)], piece=1)
+    once = masks.added(values, [MaskStream(OTHER, 1)], piece=1)
     assert not np.any(once == values)
-    np.testing.assert_array_equal(masks.added(once, [Mask(OTHER, -1)], piece=1), values)
+    np.testing.assert_array_equal(masks.added(once, [MaskStream(OTHER, -1)], piece=1), values)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -53,8 +53,8 @@ def test_a_tensor_of_any_shape_and_memory_order_is_masked_alike_and_itself_left_
     shape: tuple[int, ...], order: Any
 ) -> None:
     values = np.asarray(np.arange(np.prod(shape, dtype=int), dtype=np.uint64).reshape(shape), order=order)
-    before, masked = values.copy(), masks.added(values, [Mask(OTHER, 1)], piece=0)
-    flat = masks.added(np.ravel(values), [Mask(OTHER, 1)], piece=0)
+    before, masked = values.copy(), masks.added(values, [MaskStream(OTHER, 1)], piece=0)
+    flat = masks.added(np.ravel(values), [MaskStream(OTHER, 1)], piece=0)
     np.testing.assert_array_equal(masked, flat.reshape(shape))
     np.testing.assert_array_equal(values, before)
     assert masked.shape == shape and not np.any(masked == values)
@@ -114,9 +114,9 @@ def test_a_vector_that_comes_late_stays_noise_though_its_sender_s_mask_key_is_kn
     self_mask, *pairwise = client.own_masks(played.ready["dan"])
     known = {mask.seed for mask in recovery.restore_masks(played.round)}
     assert {mask.seed for mask in pairwise} <= known and self_mask.seed not in known
-    stripped = masks.added(played.late.vector["predictive.w"], [Mask(m.seed, -m.sign) for m in pairwise], piece=1)
+    stripped = masks.added(played.late.vector["predictive.w"], [MaskStream(m.seed, -m.sign) for m in pairwise], piece=1)
     assert uniform(stripped)
-    bare = masks.added(stripped, [Mask(self_mask.seed, -1)], piece=1)
+    bare = masks.added(stripped, [MaskStream(self_mask.seed, -1)], piece=1)
     np.testing.assert_array_equal(bare, fixed_point.encode(played.contents["dan"].arrays["predictive.w"], "w"))
     assert not uniform(bare)
 

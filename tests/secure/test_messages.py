@@ -12,21 +12,21 @@ from shared.method.declaration import Declaration
 from shared.protocol.secure import messages
 from shared.protocol.secure.group import ORDER
 from shared.protocol.secure.messages import (
-    Common,
+    CommonTerms,
     Complaint,
     Consent,
     Consents,
     Delivery,
-    Evidence,
+    ExpulsionEvidence,
     MaskedHeader,
     PublicKeys,
     Roster,
+    RoundTerms,
     Scalar,
     SealedShare,
     SealedShares,
     ShareCheck,
     Sharers,
-    Terms,
     UnmaskAnswer,
     UnmaskRequest,
     hidden_scalars,
@@ -37,8 +37,8 @@ from shared.protocol.secure.messages import (
 ROUND: dict[str, Any] = {"run": "run-1", "round": 3}
 HEX, SCALAR, SEALED, SIGNATURE = "ab" * 32, "0b" * 32, "ab" * 92, "ab" * 64
 DECLARATION = Declaration(strategy="lpsfed", tensors=(), scalars=("margin", "rho"))
-COMMON = Common(aggregator=HEX, start=HEX, method=HEX, seed=0, rounds=5, anchor=HEX)
-TERMS = Terms(**ROUND, threshold=3, declaration=DECLARATION, common=COMMON)
+COMMON = CommonTerms(aggregator=HEX, start=HEX, method=HEX, seed=0, rounds=5, anchor=HEX)
+TERMS = RoundTerms(**ROUND, threshold=3, declaration=DECLARATION, common=COMMON)
 PROOF = {"challenge": SCALAR, "response": SCALAR}
 POINTS = {"identity": HEX, "deal": HEX, "possession": PROOF, "cipher": HEX, "mask": HEX, "commitment": HEX}
 
@@ -64,7 +64,7 @@ SHARES = SealedShares(
     **ROUND, client="ada", transcript=HEX, shares={"bob": SHARE}, key_commitment=HEX, seed_commitment=HEX
 )
 COMPLAINT = Complaint(point=HEX, challenge=SCALAR, response=SCALAR)
-EVIDENCE = Evidence(dealer="ada", holder="bob", share=SHARE, complaint=COMPLAINT)
+EVIDENCE = ExpulsionEvidence(dealer="ada", holder="bob", share=SHARE, complaint=COMPLAINT)
 EXAMPLES = (
     COMMON,
     TERMS,
@@ -111,8 +111,8 @@ REFUSED: tuple[tuple[type, dict[str, Any]], ...] = (
     (UnmaskRequest, {"survivors": tuple(f"c{n:04d}" for n in range(1025))}),
     (Consents, {"signatures": {f"c{n}": SIGNATURE for n in range(1025)}}),
     (UnmaskAnswer, {"seeds": {"ada": f"{ORDER:064x}"}}),
-    (Terms, {"threshold": 2}),
-    (Terms, {"threshold": 1025}),
+    (RoundTerms, {"threshold": 2}),
+    (RoundTerms, {"threshold": 1025}),
     (Roster, {"members": (keys_of("bob"), keys_of("ada"))}),
     (Roster, {"members": (keys_of("ada"), keys_of("ada"))}),
     (Roster, {"members": (keys_of("ada", round=4),)}),

@@ -10,7 +10,7 @@ import pytest
 
 from shared.errors import DataError
 from shared.method.exchanged import Parameters
-from shared.protocol.secure.state import Begun, Sharing, read, written
+from shared.protocol.secure.state import BegunRound, Sharing, read, written
 
 ALL = ("ada", "bob", "cyd", "dan", "eve")
 
@@ -22,7 +22,7 @@ def made(rehearsal: type, contents: Callable[..., dict[str, Parameters]]) -> Any
 
 def test_a_restarted_client_can_send_its_keys_and_its_shares_again(made: Any) -> None:
     begun, sharing = read(written(made.begun["ada"])), read(written(made.sharing["ada"]))
-    assert isinstance(begun, Begun) and begun.message == made.round.keys["ada"]
+    assert isinstance(begun, BegunRound) and begun.message == made.round.keys["ada"]
     assert isinstance(sharing, Sharing) and sharing.message == made.round.shares["ada"]
 
 

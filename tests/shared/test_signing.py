@@ -16,12 +16,21 @@ from hypothesis import strategies as st
 
 from shared.errors import AuthenticationError
 from shared.protocol.signing.keys import new_key
-from shared.protocol.signing.messages import NO_BODY, Signatory, Target, body_digest, holds, is_signed, read, sign
+from shared.protocol.signing.messages import (
+    NO_BODY,
+    RequestTarget,
+    Signatory,
+    body_digest,
+    holds,
+    is_signed,
+    read,
+    sign,
+)
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 EAST = Signatory("east", KEY)
-POLL = Target("GET", "/v1/runs/current", "wait=20&after=3")
-UPDATE = Target("PUT", "/v1/runs/run-1/rounds/1/clients/east/update", "")
+POLL = RequestTarget("GET", "/v1/runs/current", "wait=20&after=3")
+UPDATE = RequestTarget("PUT", "/v1/runs/run-1/rounds/1/clients/east/update", "")
 NONCE = "0123456789abcdef" * 2
 SECONDS = 1_700_000_000
 SIGNED = sign(POLL, b"", EAST, created=SECONDS, nonce=NONCE)
@@ -59,8 +68,10 @@ def test_the_library_signs_the_rfc_s_own_request_as_the_rfc_does() -> None:
     assert request.headers["Signature"] == f"sig-b26=:{said}:"
 
 
-@pytest.mark.parametrize(("target", "body"), [(POLL, b""), (UPDATE, b"an update"), (Target("POST", "/", ""), b"{}")])
-def test_what_is_signed_is_what_the_rfc_says_word_for_word(target: Target, body: bytes) -> None:
+@pytest.mark.parametrize(
+    ("target", "body"), [(POLL, b""), (UPDATE, b"an update"), (RequestTarget("POST", "/", ""), b"{}")]
+)
+def test_what_is_signed_is_what_the_rfc_says_word_for_word(target: RequestTarget, body: bytes) -> None:
     """The base is written out here and held against the signature without the library."""
     headers = sign(target, body, EAST, created=SECONDS, nonce=NONCE)
     digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
@@ -98,15 +109,15 @@ def test_a_signed_request_is_read_and_holds() -> None:
         replace(POLL, path="/v1/runs/%63urrent"),
         replace(POLL, path="/v1/runs/current#x"),
         replace(POLL, query="wait=20&after=3#x"),
-        Target("GET", "/v1/runs/current?wait=20&after=3", ""),
-        Target("GET", "@elsewhere/v1/runs/current", POLL.query),
-        Target("GET", "", POLL.query),
-        Target("GET", "*", POLL.query),
-        Target("GET", "/v1/runs/\u00e9", POLL.query),
+        RequestTarget("GET", "/v1/runs/current?wait=20&after=3", ""),
+        RequestTarget("GET", "@elsewhere/v1/runs/current", POLL.query),
+        RequestTarget("GET", "", POLL.query),
+        RequestTarget("GET", "*", POLL.query),
+        RequestTarget("GET", "/v1/runs/\u00e9", POLL.query),
         replace(POLL, method="get"),
     ],
 )
-def test_for_another_request_it_does_not_hold(other: Target) -> None:
+def test_for_another_request_it_does_not_hold(other: RequestTarget) -> None:
     assert not holds(read(SIGNED.items()), other, KEY.public_key())
 
 
@@ -192,7 +203,7 @@ def test_one_byte_that_is_another_anywhere_is_refused(data: st.DataObject, part:
     if other == text:
         return
     said = PARTS | {part: other}
-    target = Target(said["method"], said["path"], said["query"])
+    target = RequestTarget(said["method"], said["path"], said["query"])
     try:
         claim = read((name, said[name]) for name in SIGNED)
     except AuthenticationError:

@@ -15,7 +15,7 @@ from client_service.privacy.account import ACCOUNT, Account
 from client_service.privacy.accountant import Charge
 from client_service.records import LONGEST_REASON
 from shared.errors import DataError, SettingsError
-from shared.protocol.signing.enrolment import Pair, make_pair
+from shared.protocol.signing.enrolment import KeyFiles, make_pair
 from shared.protocol.signing.keys import read_private
 from simulation.cli import app
 
@@ -23,12 +23,12 @@ SHARD = "1" * 64
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Pair:
+def pair(tmp_path: Path) -> KeyFiles:
     return make_pair("east", tmp_path / "keys")
 
 
 @pytest.fixture
-def state(tmp_path: Path, pair: Pair) -> Path:
+def state(tmp_path: Path, pair: KeyFiles) -> Path:
     """Of a client that has sent one release and asked once since."""
     folder = tmp_path / "state"
     (folder / "privacy").mkdir(parents=True)
@@ -48,7 +48,7 @@ def run(*words: object) -> tuple[int, str]:
     return found.exit_code, found.stdout
 
 
-def verified(state: Path, pair: Pair) -> tuple[int, str]:
+def verified(state: Path, pair: KeyFiles) -> tuple[int, str]:
     return run("verify", "--state-directory", state, "--signing-key-file", pair.private)
 
 
@@ -56,7 +56,7 @@ def cut(path: Path, keep: int) -> None:
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:keep]))
 
 
-def test_whole_records_are_told_in_one_line(state: Path, pair: Pair) -> None:
+def test_whole_records_are_told_in_one_line(state: Path, pair: KeyFiles) -> None:
     before = {path: path.read_bytes() for path in state.rglob("*") if path.is_file()}
     assert verified(state, pair) == (0, f"whole: {LEDGER} 2, {ACCOUNT} 1 entries\n")
     code, text = run("verify", "--state-directory", state)
@@ -64,7 +64,7 @@ def test_whole_records_are_told_in_one_line(state: Path, pair: Pair) -> None:
     assert {path: path.read_bytes() for path in state.rglob("*") if path.is_file()} == before
 
 
-def test_each_fault_is_a_line_and_ends_with_1(state: Path, pair: Pair) -> None:
+def test_each_fault_is_a_line_and_ends_with_1(state: Path, pair: KeyFiles) -> None:
     cut(state / LEDGER, 1)
     code, text = verified(state, pair)
     assert code == 1 and len(text.splitlines()) == 1 and "expected at least 2 entries" in text
@@ -79,7 +79,7 @@ def test_each_fault_is_a_line_and_ends_with_1(state: Path, pair: Pair) -> None:
     )
 
 
-def test_a_changed_line_before_the_head_is_found_too(state: Path, pair: Pair) -> None:
+def test_a_changed_line_before_the_head_is_found_too(state: Path, pair: KeyFiles) -> None:
     path = state / LEDGER
     path.write_text(path.read_text().replace('"epsilon":1.5', '"epsilon":0.5', 1))
     assert "line 1: expected the chain to hold" in verified(state, pair)[1]
@@ -92,7 +92,7 @@ def test_heads_under_another_key_are_a_fault_and_taken_for_true_without_a_key(st
     assert run("verify", "--state-directory", state)[0] == 0
 
 
-def test_a_new_key_takes_the_heads_over_once(state: Path, pair: Pair, tmp_path: Path) -> None:
+def test_a_new_key_takes_the_heads_over_once(state: Path, pair: KeyFiles, tmp_path: Path) -> None:
     other = make_pair("east", tmp_path / "other")
     words = ("--state-directory", state, "--old-key-file", pair.private, "--new-key-file", other.private)
     for _ in range(2):
@@ -105,7 +105,7 @@ def test_a_new_key_takes_the_heads_over_once(state: Path, pair: Pair, tmp_path: 
     assert verified(state, other)[0] == 0
 
 
-def test_what_is_left_can_be_adopted_with_a_reason_that_stays(state: Path, pair: Pair) -> None:
+def test_what_is_left_can_be_adopted_with_a_reason_that_stays(state: Path, pair: KeyFiles) -> None:
     cut(state / LEDGER, 1)
     assert verified(state, pair)[0] == 1
     words = ("--state-directory", state, "--signing-key-file", pair.private, "--reason", "the disk was replaced")
@@ -117,7 +117,7 @@ def test_what_is_left_can_be_adopted_with_a_reason_that_stays(state: Path, pair:
     assert ledger.knows_nonce("ab" * 16) and ledger.verify() == 2
 
 
-def test_a_client_whose_state_is_lost_begins_anew_with_an_adoption(tmp_path: Path, pair: Pair) -> None:
+def test_a_client_whose_state_is_lost_begins_anew_with_an_adoption(tmp_path: Path, pair: KeyFiles) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     words = ("--state-directory", empty, "--signing-key-file", pair.private, "--reason", "disk lost")
@@ -127,7 +127,7 @@ def test_a_client_whose_state_is_lost_begins_anew_with_an_adoption(tmp_path: Pat
     assert len(ledger) == 1 and ledger.knows_nonce("ab" * 16)
 
 
-def test_an_account_that_forgets_cannot_be_adopted(state: Path, pair: Pair) -> None:
+def test_an_account_that_forgets_cannot_be_adopted(state: Path, pair: KeyFiles) -> None:
     cut(state / ACCOUNT, 0)
     before = {path: path.read_bytes() for path in state.rglob("*") if path.is_file() and path.name != "lock"}
     words = ("--state-directory", state, "--signing-key-file", pair.private, "--reason", "why not")
@@ -138,14 +138,14 @@ def test_an_account_that_forgets_cannot_be_adopted(state: Path, pair: Pair) -> N
 
 
 @pytest.mark.parametrize("reason", ["", "x" * (LONGEST_REASON + 1)])
-def test_an_adoption_needs_a_reason_and_a_key(state: Path, pair: Pair, reason: str) -> None:
+def test_an_adoption_needs_a_reason_and_a_key(state: Path, pair: KeyFiles, reason: str) -> None:
     with pytest.raises(SettingsError, match="reason: expected"):
         run("adopt", "--state-directory", state, "--signing-key-file", pair.private, "--reason", reason)
     with pytest.raises(SettingsError, match="expected the client's private key"):
         run("adopt", "--state-directory", state, "--reason", "why not")
 
 
-def test_where_there_is_no_state_directory_it_says_so(tmp_path: Path, pair: Pair) -> None:
+def test_where_there_is_no_state_directory_it_says_so(tmp_path: Path, pair: KeyFiles) -> None:
     with pytest.raises(SettingsError, match="expected a client's state directory, got none"):
         verified(tmp_path / "nowhere", pair)
     assert not (tmp_path / "nowhere").exists()

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from client_service.boundary.ledger import Ledger
 from client_service.secure.masking import Masking
 from client_service.secure.vault import NAME
-from client_service.sending import Sending
+from client_service.sending import UpdateSender
 from shared.method.exchanged import Parameters
 from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
@@ -56,13 +56,13 @@ def moving(small: MethodSettings) -> MethodSettings:
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     """Every client's real update of every round, whatever became of it on its way."""
-    found, send = {}, Sending.send
+    found, send = {}, UpdateSender.send
 
-    async def noted(sending: Sending, part: Any, update: Parameters, state: RunOut) -> None:
+    async def noted(sending: UpdateSender, part: Any, update: Parameters, state: RunOut) -> None:
         found[part.place.client, part.moment.round] = update
         await send(sending, part, update, state)
 
-    monkeypatch.setattr(Sending, "send", noted)
+    monkeypatch.setattr(UpdateSender, "send", noted)
     return found
 
 

@@ -11,7 +11,7 @@ import httpx
 
 from shared.protocol.heads import CONSTANT, dressed
 from shared.protocol.signing.keys import PrivateKey
-from shared.protocol.signing.messages import NONCE_BYTES, Signatory, Target, sign
+from shared.protocol.signing.messages import NONCE_BYTES, RequestTarget, Signatory, sign
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Signing(httpx.Auth):
         who, created = Signatory(self.name, self.key), int(time.time() - self.late)
         nonce = self.nonce or secrets.token_hex(NONCE_BYTES)
         body = body if self.body is None else self.body
-        return sign(Target.of(method, raw), body, who, created=created, nonce=nonce)
+        return sign(RequestTarget.of(method, raw), body, who, created=created, nonce=nonce)
 
 
 def content_of(request: httpx.Request) -> bytes:

@@ -35,7 +35,7 @@ from shared.protocol.heads import CONSTANT, WORDS, dressed
 from shared.protocol.schemas import JoinIn
 from shared.protocol.signing.enrolment import enrol
 from shared.protocol.signing.keys import read_private
-from shared.protocol.signing.messages import NONCE_BYTES, Signatory, Target, sign
+from shared.protocol.signing.messages import NONCE_BYTES, RequestTarget, Signatory, sign
 from shared.protocol.wire import MEDIA_TYPE
 from simulation.experiment import Experiment
 
@@ -79,7 +79,7 @@ class Signing(AuthBase):
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         body = request.body or b""
-        target = Target.of(str(request.method), request.path_url.encode("ascii"))
+        target = RequestTarget.of(str(request.method), request.path_url.encode("ascii"))
         content = body.encode() if isinstance(body, str) else body
         nonce = secrets.token_hex(NONCE_BYTES)
         signed = sign(target, content, self._signatory, created=int(time.time()), nonce=nonce)

@@ -18,7 +18,7 @@ from client_service.models.model import Ingredients, Model
 WEIGHT, MASK = ".parametrizations.weight.original", ".parametrizations.weight.0.mask"  # as torch names the two
 
 
-class Mask(nn.Module):
+class WeightMask(nn.Module):
     """weight -> weight * mask; the mask starts at one, so that it changes nothing."""
 
     def __init__(self, weight: Tensor) -> None:
@@ -41,7 +41,7 @@ class MaskedModel(Model):
         assert isinstance(plain.head, PooledMLPs)
         for mlp in (plain.head.pooling, plain.head.predictive):
             for linear in (mlp.hidden, mlp.output):
-                parametrize.register_parametrization(linear, "weight", Mask(linear.weight.detach()))
+                parametrize.register_parametrization(linear, "weight", WeightMask(linear.weight.detach()))
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True

@@ -18,7 +18,7 @@ from shared.protocol.secure.identities import (
     require_signature,
     sign_message,
 )
-from shared.protocol.secure.masks import Mask
+from shared.protocol.secure.masks import MaskStream
 from shared.protocol.secure.messages import (
     Consent,
     Consents,
@@ -26,25 +26,25 @@ from shared.protocol.secure.messages import (
     MaskedHeader,
     PublicKeys,
     Roster,
+    RoundTerms,
     SealedShares,
     ShareCheck,
     Sharers,
-    Terms,
     UnmaskAnswer,
     UnmaskRequest,
     possession_label,
     require_round,
     visible_scalars,
 )
-from shared.protocol.secure.state import Begun, Checked, Ready, Secrets, Sharing
+from shared.protocol.secure.state import BegunRound, Checked, Ready, Secrets, Sharing
 from shared.protocol.secure.trust import Members, require_fair, require_members
 from shared.protocol.secure.vector import MaskedUpdate
 from shared.protocol.signing.keys import PrivateKey, raw_hex
 
 
 def begin(
-    terms: Terms, client: str, identity: PrivateKey, *, noised: bool = False, changing_members: bool = False
-) -> Begun:
+    terms: RoundTerms, client: str, identity: PrivateKey, *, noised: bool = False, changing_members: bool = False
+) -> BegunRound:
     """Fresh keys for one round; the message to send is in the state."""
     scalars = {name: group.draw_scalar() for name in Secrets.model_fields}
     points = {name: group.multiply_base(scalar).hex() for name, scalar in scalars.items()}
@@ -63,10 +63,10 @@ def begin(
         changing_members=changing_members,
     )
     secrets = Secrets(**{name: encode_scalar(scalar) for name, scalar in scalars.items()})
-    return Begun(client=client, terms=terms, secrets=secrets, message=sign_message(message, identity))
+    return BegunRound(client=client, terms=terms, secrets=secrets, message=sign_message(message, identity))
 
 
-def share(state: Begun, roster: Roster, members: Members, identity: PrivateKey) -> Sharing:
+def share(state: BegunRound, roster: Roster, members: Members, identity: PrivateKey) -> Sharing:
     """Split both secrets among all clients of the roster, each share sealed for its holder.
 
     PrivacyError for a roster that would not protect this client: too few clients, too low a threshold, not its own
@@ -173,19 +173,19 @@ def _require_proven(roster: Roster, sharers: Sharers) -> tuple[str, ...]:
     return tuple(sorted({one.dealer for one in sharers.evidence}))
 
 
-def own_masks(state: Ready) -> tuple[Mask, ...]:
+def own_masks(state: Ready) -> tuple[MaskStream, ...]:
     """The self mask, and one for every other sharer."""
     context, members, own = state.roster.context, state.roster.keys, state.client
     private, seed = int(state.secrets.mask, 16), int(state.secrets.seed, 16)
     pairwise = (
-        Mask(
+        MaskStream(
             keys.agree_on_mask(private, bytes.fromhex(members[name].mask), context, own, name),
             masks.sign_of(own, name),
         )
         for name in state.shares
         if name != own
     )
-    return (Mask(keys.derive_self_mask(seed, context, own), 1), *pairwise)
+    return (MaskStream(keys.derive_self_mask(seed, context, own), 1), *pairwise)
 
 
 def consent(state: Ready, request: UnmaskRequest, identity: PrivateKey) -> tuple[Ready, Consent]:

@@ -9,7 +9,7 @@ from shared.message import Message
 from shared.method.exchanged import Parameters
 from shared.method.parameters import digest
 from shared.method.settings import MethodSettings
-from shared.protocol.secure.messages import Terms
+from shared.protocol.secure.messages import RoundTerms
 
 
 def digest_start(mean: Parameters) -> str:
@@ -37,7 +37,7 @@ def find_differences(own: Message, other: Message) -> tuple[str, ...]:
     return tuple(name for name in type(own).model_fields if getattr(own, name) != getattr(other, name))
 
 
-def describe_terms(own: Terms, other: Terms) -> str:
+def describe_terms(own: RoundTerms, other: RoundTerms) -> str:
     """What is wrong with terms that differ from those that a round began with."""
     names = [name for name in find_differences(own, other) if name != "common"]
     differing = ", ".join([*find_differences(own.common, other.common), *names])

@@ -12,7 +12,7 @@ from shared.errors import ProtocolError
 from shared.protocol.secure import group, keys, proofs
 from shared.protocol.secure.identities import identity_key, require_share_signature
 from shared.protocol.secure.keys import Context
-from shared.protocol.secure.messages import Complaint, Evidence, PublicKeys, Roster, SealedShare
+from shared.protocol.secure.messages import Complaint, ExpulsionEvidence, PublicKeys, Roster, SealedShare
 from shared.protocol.secure.state import SharePair
 
 
@@ -34,7 +34,7 @@ def complain(context: Context, dealer: PublicKeys, holder: str, cipher: int) -> 
     return proofs.prove_agreement(cipher, bytes.fromhex(dealer.deal), label)
 
 
-def require_proven(roster: Roster, evidence: Evidence) -> None:
+def require_proven(roster: Roster, evidence: ExpulsionEvidence) -> None:
     """ProtocolError unless the evidence shows that its dealer has signed other shares than it committed to."""
     members, context = roster.keys, roster.context
     dealer, holder = evidence.dealer, evidence.holder

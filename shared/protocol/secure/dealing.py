@@ -10,7 +10,7 @@ from shared.protocol.secure.group import encode_scalar
 from shared.protocol.secure.identities import identity_key, require_share_signature, sign_share
 from shared.protocol.secure.keys import Context
 from shared.protocol.secure.messages import Complaint, Delivery, PublicKeys, Roster, SealedShare
-from shared.protocol.secure.state import Begun, Secrets, SharePair, Sharing
+from shared.protocol.secure.state import BegunRound, Secrets, SharePair, Sharing
 from shared.protocol.signing.keys import PrivateKey
 
 
@@ -31,7 +31,9 @@ def split_secrets(secrets: Secrets, roster: Roster) -> dict[str, Piece]:
     return dict(zip(roster.names, pieces, strict=True))
 
 
-def seal_piece(state: Begun, context: Context, peer: PublicKeys, piece: Piece, identity: PrivateKey) -> SealedShare:
+def seal_piece(
+    state: BegunRound, context: Context, peer: PublicKeys, piece: Piece, identity: PrivateKey
+) -> SealedShare:
     """A piece on its way to its holder, sealed for it and signed."""
     names, deal = (state.client, peer.client), int(state.secrets.deal, 16)
     key = keys.agree(deal, bytes.fromhex(peer.cipher), context.label("seal", *names))

@@ -20,7 +20,7 @@ CHUNK = 1 << 15  # numbers at a time: 256 kB of stream stay in the processor's c
 ZEROS = memoryview(bytes(8 * CHUNK))
 
 
-class Mask(NamedTuple):
+class MaskStream(NamedTuple):
     """A stream, and whether it is added (1) or subtracted (-1)."""
 
     seed: bytes
@@ -32,7 +32,7 @@ def sign_of(own: str, other: str) -> Sign:
     return 1 if own < other else -1
 
 
-def added(values: Ring, masks: Iterable[Mask], *, piece: int) -> Ring:
+def added(values: Ring, masks: Iterable[MaskStream], *, piece: int) -> Ring:
     """The tensor plus the masks' streams for the `piece`-th tensor, modulo 2^64.
 
     A new array: in place, a tensor in another order of memory would be flattened as a copy and stay without a mask.
@@ -43,7 +43,7 @@ def added(values: Ring, masks: Iterable[Mask], *, piece: int) -> Ring:
     return flat.reshape(values.shape)
 
 
-def _add(flat: Ring, mask: Mask, piece: int) -> None:
+def _add(flat: Ring, mask: MaskStream, piece: int) -> None:
     stream, buffer = Cipher(ChaCha20(mask.seed, _nonce(piece)), mode=None).encryptor(), np.empty(CHUNK, dtype="<u8")
     combine = np.add if mask.sign == 1 else np.subtract
     for start in range(0, flat.size, CHUNK):

@@ -87,7 +87,7 @@ class SignedByClient(FromClient):
     signature: Signature = UNSIGNED
 
 
-class Common(Message):
+class CommonTerms(Message):
     """What every client of a round must have been told alike. Digests are sha256 in hexadecimal: see `common`.
 
     aggregator: the key that its answers are signed with; start: the parameters that the round begins with, before
@@ -104,12 +104,12 @@ class Common(Message):
     changing_members: bool = False
 
 
-class Terms(OfRound):
+class RoundTerms(OfRound):
     """What all must agree on before the round. A client holds them against its own."""
 
     threshold: int = Field(ge=FEWEST_CLIENTS, le=MOST_CLIENTS, description="shares that restore a secret")
     declaration: Declaration
-    common: Common
+    common: CommonTerms
 
 
 def require_round(terms: OfRound, message: OfRound) -> None:
@@ -140,7 +140,7 @@ class PublicKeys(SignedByClient):
     cipher: Hex32
     mask: Hex32
     commitment: Hex32
-    common: Common
+    common: CommonTerms
     noised: bool = False
     changing_members: bool = False
 
@@ -153,7 +153,7 @@ def possession_label(terms: OfRound, client: str) -> bytes:
 class Roster(Message):
     """All public keys of the round."""
 
-    terms: Terms
+    terms: RoundTerms
     members: tuple[PublicKeys, ...] = Field(max_length=MOST_CLIENTS)
 
     @model_validator(mode="after")
@@ -227,7 +227,7 @@ class ShareCheck(SignedByClient):
     complaints: Annotated[Mapping[ClientName, Complaint], Field(max_length=MOST_CLIENTS)]
 
 
-class Evidence(Message):
+class ExpulsionEvidence(Message):
     """Why a dealer was put out of the round: what it has signed for a holder, and that holder's complaint about it."""
 
     dealer: ClientName
@@ -240,7 +240,7 @@ class Sharers(OfRound):
     """Who masks with whom: all who have checked, without those that are put out by evidence."""
 
     sharers: Names
-    evidence: Annotated[tuple[Evidence, ...], Field(max_length=MOST_CLIENTS)] = ()
+    evidence: Annotated[tuple[ExpulsionEvidence, ...], Field(max_length=MOST_CLIENTS)] = ()
 
 
 class MaskedHeader(FromClient):

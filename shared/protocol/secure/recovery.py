@@ -13,7 +13,7 @@ from shared.errors import ProtocolError
 from shared.method.exchanged import Parameters
 from shared.protocol.secure import group, keys, masks, shamir, vector
 from shared.protocol.secure.fixed_point import Ring
-from shared.protocol.secure.masks import Mask
+from shared.protocol.secure.masks import MaskStream
 from shared.protocol.secure.messages import Roster, SharesOf
 from shared.protocol.secure.server import SecureRound, require_answers, roster
 from shared.protocol.secure.vector import Vector
@@ -30,7 +30,9 @@ def mean(state: SecureRound, vectors: Mapping[str, Vector]) -> Parameters:
     return vector.mean(state.terms.declaration, _unmasked(state, vectors, left), len(vectors))
 
 
-def _unmasked(state: SecureRound, vectors: Mapping[str, Vector], left: tuple[Mask, ...]) -> Iterator[tuple[str, Ring]]:
+def _unmasked(
+    state: SecureRound, vectors: Mapping[str, Vector], left: tuple[MaskStream, ...]
+) -> Iterator[tuple[str, Ring]]:
     for piece, name in enumerate(vector.layout(state.terms.declaration)):
         total = _sum(name, [vectors[client] for client in state.survivors])
         yield name, masks.added(total, left, piece=piece)
@@ -43,7 +45,7 @@ def _sum(name: str, vectors: list[Vector]) -> Ring:
     return total
 
 
-def restore_masks(state: SecureRound) -> tuple[Mask, ...]:
+def restore_masks(state: SecureRound) -> tuple[MaskStream, ...]:
     """What stands between the sum and the truth, with the sign that takes it away: the survivors' own masks, and those
     that they have with clients who dropped out after checking their shares."""
     require_answers(state)
@@ -54,7 +56,7 @@ def restore_masks(state: SecureRound) -> tuple[Mask, ...]:
     seeds = {points[name]: state.answers[name].seeds for name in chosen}
     mask_keys = {points[name]: state.answers[name].keys for name in chosen}
     own = (
-        Mask(keys.derive_self_mask(_restore(name, members[name].commitment, seeds, weights), context, name), -1)
+        MaskStream(keys.derive_self_mask(_restore(name, members[name].commitment, seeds, weights), context, name), -1)
         for name in state.survivors
     )
     lost = {name: _restore(name, members[name].mask, mask_keys, weights) for name in state.dropped}
@@ -69,10 +71,10 @@ def _restore(name: str, published: str, shares: Mapping[int, SharesOf], weights:
     return secret
 
 
-def _restore_pairwise(roster: Roster, lost: Mapping[str, int], survivors: tuple[str, ...]) -> Iterator[Mask]:
+def _restore_pairwise(roster: Roster, lost: Mapping[str, int], survivors: tuple[str, ...]) -> Iterator[MaskStream]:
     """The masks that the survivors have with those who dropped out, of whom the mask keys were restored."""
     context, public = roster.context, {name: bytes.fromhex(member.mask) for name, member in roster.keys.items()}
     for name, private in lost.items():
         for other in survivors:
             seed = keys.agree_on_mask(private, public[other], context, name, other)
-            yield Mask(seed, masks.sign_of(name, other))
+            yield MaskStream(seed, masks.sign_of(name, other))

@@ -25,15 +25,15 @@ from shared.protocol.secure.messages import (
     Consent,
     Consents,
     Delivery,
-    Evidence,
+    ExpulsionEvidence,
     FromClient,
     MaskedHeader,
     PublicKeys,
     Roster,
+    RoundTerms,
     SealedShares,
     ShareCheck,
     Sharers,
-    Terms,
     UnmaskAnswer,
     UnmaskRequest,
     least_threshold,
@@ -58,7 +58,7 @@ PHASE_OF: Mapping[type[FromClient], Phase] = {
 class SecureRound(Message):
     """A round as it stands: its phase, and by client what came in each."""
 
-    terms: Terms
+    terms: RoundTerms
     phase: Phase = "keys"
     keys: Mapping[ClientName, PublicKeys] = Field(default_factory=dict)
     shares: Mapping[ClientName, SealedShares] = Field(default_factory=dict)
@@ -227,11 +227,11 @@ def delivery(state: SecureRound, client: str) -> Delivery:
 def sharers(state: SecureRound) -> Sharers:
     """Who masks with whom, once phase `checks` is closed; and why others do not: one proof for each is enough."""
     _require_closed(state, "checks")
-    found: dict[str, Evidence] = {}
+    found: dict[str, ExpulsionEvidence] = {}
     for holder in sorted(state.checks):
         for dealer, complaint in state.checks[holder].complaints.items():
             share = state.shares[dealer].shares[holder]
-            found.setdefault(dealer, Evidence(dealer=dealer, holder=holder, share=share, complaint=complaint))
+            found.setdefault(dealer, ExpulsionEvidence(dealer=dealer, holder=holder, share=share, complaint=complaint))
     evidence = tuple(found[dealer] for dealer in sorted(found))
     return Sharers(run=state.terms.run, round=state.terms.round, sharers=state.sharers, evidence=evidence)
 

@@ -20,10 +20,10 @@ from shared.protocol.secure.messages import (
     Names,
     PublicKeys,
     Roster,
+    RoundTerms,
     Scalar,
     SealedShares,
     ShareCheck,
-    Terms,
 )
 
 
@@ -56,12 +56,12 @@ class SharePair(Message):
             raise ProtocolError("expected two shares in a sealed message, got something else") from None
 
 
-class Begun(Message):
+class BegunRound(Message):
     """After `begin`: keys are made and signed."""
 
     phase: Literal["begun"] = "begun"
     client: ClientName
-    terms: Terms
+    terms: RoundTerms
     secrets: Secrets
     message: PublicKeys
 
@@ -108,7 +108,7 @@ class Ready(Message):
         return tuple(sorted(self.shares))
 
 
-State = Begun | Sharing | Checked | Ready
+State = BegunRound | Sharing | Checked | Ready
 _STATE: TypeAdapter[State] = TypeAdapter(Annotated[State, Field(discriminator="phase")])
 
 
@@ -125,6 +125,6 @@ def read(text: str) -> State:
         raise DataError("expected the state of a secure round as it was written, got something else") from None
 
 
-def terms_of(state: State) -> Terms:
+def terms_of(state: State) -> RoundTerms:
     """What the round was begun on."""
-    return state.terms if isinstance(state, Begun) else state.roster.terms
+    return state.terms if isinstance(state, BegunRound) else state.roster.terms

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from shared.errors import PrivacyError, ProtocolError
 from shared.protocol.secure.common import describe_terms, find_differences
 from shared.protocol.secure.identities import require_signature
-from shared.protocol.secure.messages import Common, Roster, least_threshold, possession_label
+from shared.protocol.secure.messages import CommonTerms, Roster, least_threshold, possession_label
 from shared.protocol.secure.proofs import require_possession
-from shared.protocol.secure.state import Begun
+from shared.protocol.secure.state import BegunRound
 from shared.protocol.signing.keys import PublicKey, raw_hex
 
 Members = Mapping[str, PublicKey]
 """The clients that a silo knows, and the key of each."""
 
 
-def require_fair(state: Begun, roster: Roster) -> None:
+def require_fair(state: BegunRound, roster: Roster) -> None:
     """PrivacyError for a roster on other terms than the round began with, without this client's own keys, or with too
     few clients or too low a threshold to hide anybody."""
     _require_same(state.terms.common, roster.terms.common, "the roster")
@@ -47,6 +47,6 @@ def require_members(roster: Roster, members: Members) -> None:
         _require_same(roster.terms.common, one.common, f"{one.client!r}")
 
 
-def _require_same(own: Common, other: Common, who: str) -> None:
+def _require_same(own: CommonTerms, other: CommonTerms, who: str) -> None:
     if differing := find_differences(own, other):
         raise PrivacyError(f"expected {who} to have what this client was told, got another {', '.join(differing)}")

@@ -12,7 +12,7 @@ from shared.protocol.secure.common import find_differences
 from shared.protocol.secure.identities import identity_key, require_share_signature, require_signature
 from shared.protocol.secure.messages import (
     Consent,
-    Evidence,
+    ExpulsionEvidence,
     PublicKeys,
     SealedShare,
     SealedShares,
@@ -94,7 +94,7 @@ def _verify_complaints(state: SecureRound, message: ShareCheck) -> None:
     everybody = roster(state)
     for dealer, complaint in message.complaints.items():
         share = state.shares[dealer].shares[message.client]
-        evidence = Evidence(dealer=dealer, holder=message.client, share=share, complaint=complaint)
+        evidence = ExpulsionEvidence(dealer=dealer, holder=message.client, share=share, complaint=complaint)
         complaints.require_proven(everybody, evidence)
 
 

@@ -49,7 +49,7 @@ class _Answer:
     request: _Request
 
 
-class _Verifier(HTTPMessageVerifier):
+class _AnswerVerifier(HTTPMessageVerifier):
     """Of the signature alone: the request's own nonce says that the answer is of now."""
 
     def validate_created_and_expires(self, sig_input: object, max_age: object = None) -> None:
@@ -91,7 +91,7 @@ def require_answer(
     if read_signer(one.items()) != raw_hex(key) or one[DIGEST] != body_digest(sha256):
         raise UnavailableError("expected an answer that the aggregator has signed, got one by another key or changed")
     keys = MappingKeyResolver(public_keys={raw_hex(key): key}, private_keys={})
-    verifier = _Verifier(signature_algorithm=algorithms.ED25519, key_resolver=keys)
+    verifier = _AnswerVerifier(signature_algorithm=algorithms.ED25519, key_resolver=keys)
     try:
         verifier.verify(_Answer(status, one, _Request({SIGNATURE: request_signature})), max_age=None)
     except InvalidSignature:

@@ -27,7 +27,7 @@ NAME: TypeAdapter[str] = TypeAdapter(ClientName)
 
 
 @dataclass(frozen=True)
-class Pair:
+class KeyFiles:
     """Where the two halves of a client's key lie."""
 
     name: str
@@ -35,8 +35,8 @@ class Pair:
     public: Path
 
     @staticmethod
-    def of(name: str, folder: Path) -> Pair:
-        return Pair(name, folder / f"{name}.key", public_file(name, folder))
+    def of(name: str, folder: Path) -> KeyFiles:
+        return KeyFiles(name, folder / f"{name}.key", public_file(name, folder))
 
 
 def public_file(name: str, folder: Path) -> Path:
@@ -44,9 +44,9 @@ def public_file(name: str, folder: Path) -> Path:
     return folder / f"{name}.pub"
 
 
-def make_pair(name: str, folder: Path) -> Pair:
+def make_pair(name: str, folder: Path) -> KeyFiles:
     """A new pair. ConflictError where there is a private key already: whoever replaced it would lock the client out."""
-    pair, key = Pair.of(_named(name), folder), new_key()
+    pair, key = KeyFiles.of(_named(name), folder), new_key()
     if not write_new(pair.private, private_pem(key), PRIVATE):
         raise ConflictError(f"{pair.private}: expected no file there, got one; nothing was changed")
     pair.public.unlink(missing_ok=True)  # of a private key that is gone
@@ -54,9 +54,9 @@ def make_pair(name: str, folder: Path) -> Pair:
     return pair
 
 
-def kept_pair(name: str, folder: Path) -> Pair:
+def kept_pair(name: str, folder: Path) -> KeyFiles:
     """The pair that is there, or a new one. A public half that is missing is made anew from the private one."""
-    pair = Pair.of(_named(name), folder)
+    pair = KeyFiles.of(_named(name), folder)
     if not pair.private.exists():
         return make_pair(name, folder)
     write_new(pair.public, public_pem(read_private(pair.private).public_key()), PUBLIC)
@@ -100,7 +100,7 @@ def remove(name: str, folder: Path) -> None:
         raise NotFoundError(f"expected a registered name, got {name!r}") from None
 
 
-def enrol(name: str, own: Path, registry: Path) -> Pair:
+def enrol(name: str, own: Path, registry: Path) -> KeyFiles:
     """Both sides at once, for whoever is both: a pair in the client's own folder, registered. What is there stays."""
     pair = kept_pair(name, own)
     register(pair.public, registry)

@@ -52,7 +52,7 @@ WRITTEN = {
 
 
 @dataclass(frozen=True)
-class Target:
+class RequestTarget:
     """What a request asks for, as it is on the wire: path and query percent-encoded, no query is an empty one."""
 
     method: str
@@ -60,10 +60,10 @@ class Target:
     query: str
 
     @staticmethod
-    def of(method: str, raw: bytes) -> Target:
+    def of(method: str, raw: bytes) -> RequestTarget:
         """`raw`: path and query with the mark between them."""
         path, _, query = raw.decode("latin-1").partition("?")
-        return Target(method, path, query)
+        return RequestTarget(method, path, query)
 
     @property
     def url(self) -> str:
@@ -79,7 +79,7 @@ class Signatory:
 
 
 @dataclass(frozen=True)
-class Claim:
+class SignatureClaim:
     """What the headers of a request say. None of it is true before `holds`.
 
     `created`: seconds since the epoch; `digest`: the body's, as `body_digest` writes it.
@@ -102,7 +102,7 @@ class _Message:
     headers: dict[str, str]
 
 
-class _Verifier(HTTPMessageVerifier):
+class _RequestVerifier(HTTPMessageVerifier):
     """Of the signature alone: when it was made is judged by whoever knows the time."""
 
     def validate_created_and_expires(self, sig_input: object, max_age: object = None) -> None:
@@ -125,7 +125,7 @@ def read_digest(header: str) -> bytes:
 NO_BODY = body_digest(hashlib.sha256().digest())
 
 
-def sign(target: Target, body: bytes, who: Signatory, *, created: int, nonce: str) -> dict[str, str]:
+def sign(target: RequestTarget, body: bytes, who: Signatory, *, created: int, nonce: str) -> dict[str, str]:
     """The three headers. `created`: seconds since the epoch; `nonce`: 32 hexadecimal digits, never the same twice."""
     keys = MappingKeyResolver(public_keys={}, private_keys={who.name: who.key})
     message = _Message(target.method, target.url, {})
@@ -153,7 +153,7 @@ def is_signed(headers: Iterable[str]) -> bool:
     return not {INPUT, SIGNATURE}.isdisjoint(name.lower() for name in headers)
 
 
-def read(headers: Iterable[tuple[str, str]]) -> Claim:
+def read(headers: Iterable[tuple[str, str]]) -> SignatureClaim:
     """What the headers claim. AuthenticationError, which repeats none of it, for any other form than the one."""
     values: dict[str, list[str]] = {name: [] for name in HEADERS}
     for name, value in headers:
@@ -166,7 +166,9 @@ def read(headers: Iterable[tuple[str, str]]) -> Claim:
     said = WRITTEN[INPUT].fullmatch(one[INPUT])
     if said is None:
         raise _other(INPUT)
-    return Claim(said["name"], int(said["created"]), said["nonce"], one[DIGEST], said["query"] is not None, one)
+    return SignatureClaim(
+        said["name"], int(said["created"]), said["nonce"], one[DIGEST], said["query"] is not None, one
+    )
 
 
 def _require_base64(name: str, value: str) -> None:
@@ -180,12 +182,12 @@ def _other(name: str) -> AuthenticationError:
     return AuthenticationError(f"{name}: expected {FORMS[name]}; got another form")
 
 
-def holds(claim: Claim, target: Target, key: PublicKey) -> bool:
+def holds(claim: SignatureClaim, target: RequestTarget, key: PublicKey) -> bool:
     """Has whoever holds the other half of `key` signed exactly this request?"""
     if not PATH.fullmatch(target.path) or not QUERY.fullmatch(target.query) or claim.has_query != bool(target.query):
         return False
     keys = MappingKeyResolver(public_keys={claim.name: key}, private_keys={})
-    verifier = _Verifier(signature_algorithm=algorithms.ED25519, key_resolver=keys)
+    verifier = _RequestVerifier(signature_algorithm=algorithms.ED25519, key_resolver=keys)
     try:
         verifier.verify(_Message(target.method, target.url, dict(claim.headers)), max_age=None)
     except InvalidSignature:

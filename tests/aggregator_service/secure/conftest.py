@@ -19,8 +19,17 @@ from shared.protocol.schemas import RunOut
 from shared.protocol.secure import client
 from shared.protocol.secure.common import digest_anchor, digest_method, digest_start
 from shared.protocol.secure.identities import identity_key
-from shared.protocol.secure.messages import Common, Consent, Consents, Delivery, Roster, Sharers, Terms, UnmaskRequest
-from shared.protocol.secure.state import Begun, Checked, Ready, Sharing
+from shared.protocol.secure.messages import (
+    CommonTerms,
+    Consent,
+    Consents,
+    Delivery,
+    Roster,
+    RoundTerms,
+    Sharers,
+    UnmaskRequest,
+)
+from shared.protocol.secure.state import BegunRound, Checked, Ready, Sharing
 from shared.protocol.signing.keys import PrivateKey, raw_hex
 from shared.protocol.wire import decode
 from shared.strategies.lpsfed import mixing
@@ -43,7 +52,7 @@ class Masking:
     content: Parameters
     federation: Federation
     number: int = 1
-    begun: Begun | None = None
+    begun: BegunRound | None = None
     sharing: Sharing | None = None
     checked: Checked | None = None
     ready: Ready | None = None
@@ -80,14 +89,14 @@ class Masking:
         assert answer.status_code == 200, answer.text
         return kind.model_validate_json(answer.content)
 
-    async def terms(self) -> Terms:
+    async def terms(self) -> RoundTerms:
         """What this client takes the round to be held on, from what it was told."""
         run = RunOut.model_validate_json((await self.fake.get("/v1/runs/current")).content)
         before = f"/v1/runs/run-1/rounds/{self.number - 1}/clients/{self.name}/personalized"
         given = await self.fake.get("/v1/runs/run-1/model" if self.number == 1 else before)
         assert run.method is not None and run.threshold is not None and given.status_code == 200
         key = self.federation.app.state.coordinator.signing_key
-        common = Common(
+        common = CommonTerms(
             aggregator=raw_hex(key.public_key()),
             start=digest_start(mixing(0.0).without_told(decode(given.content)[1])),
             method=digest_method(run.method),
@@ -97,7 +106,7 @@ class Masking:
             changing_members=run.changing_members,
         )
         place = {"run": "run-1", "round": self.number, "threshold": run.threshold}
-        return Terms(**place, declaration=self.fake.declaration, common=common)
+        return RoundTerms(**place, declaration=self.fake.declaration, common=common)
 
     async def keys(self, **flags: bool) -> httpx.Response:
         if self.begun is None:

@@ -13,7 +13,7 @@ import pytest
 from client_service.boundary.aggregator import Aggregator
 from client_service.boundary.ledger import Ledger
 from client_service.privacy.accountant import Charge, epsilon
-from client_service.sending import Sending
+from client_service.sending import UpdateSender
 from client_service.settings import ClientSettings
 from client_service.training_run import TrainingRun
 from shared.method.exchanged import Parameters
@@ -182,7 +182,7 @@ async def test_a_silo_s_gate_lets_no_update_out_that_is_not_its_release(
         del self, part
         return update
 
-    monkeypatch.setattr(Sending, "_leaving", forgotten)
+    monkeypatch.setattr(UpdateSender, "_leaving", forgotten)
     async with private() as running:
         noised, _ = await running.enter()
         await running.start()
@@ -203,15 +203,15 @@ async def test_a_kill_between_the_charge_and_the_upload_is_charged_once_and_send
     drawn: list[Parameters] = []
     async with private() as running, opened(running.clients[1], running.line()) as plain:
         with monkeypatch.context() as patched:
-            real = Sending._sent
+            real = UpdateSender._sent
 
-            async def never(self: Sending, part: Any, leaving: Parameters, state: Any) -> Any:
+            async def never(self: UpdateSender, part: Any, leaving: Parameters, state: Any) -> Any:
                 if self._guard is None:
                     return await real(self, part, leaving, state)
                 drawn.append(leaving)
                 await anyio.sleep_forever()
 
-            patched.setattr(Sending, "_sent", never)
+            patched.setattr(UpdateSender, "_sent", never)
             async with opened(running.clients[0], running.line()):
                 await running.start(rounds=1)
 

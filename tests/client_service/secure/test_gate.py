@@ -20,7 +20,7 @@ from shared.method.declaration import Declaration, TensorSpec
 from shared.method.exchanged import Parameters
 from shared.protocol.masked_wire import encode_masked
 from shared.protocol.secure import client, server, vector
-from shared.protocol.secure.messages import Common, MaskedHeader, Terms
+from shared.protocol.secure.messages import CommonTerms, MaskedHeader, RoundTerms
 from shared.protocol.secure.server import SecureRound
 from shared.protocol.secure.vector import MaskedUpdate
 from shared.protocol.secure.verification import verify
@@ -38,8 +38,8 @@ DECLARATION = Declaration(
     secure=True,
 )
 OWN = "/v1/runs/run-1/rounds/1/clients/east"
-COMMON = Common(aggregator="0a" * 32, start="0b" * 32, method="0c" * 32, seed=0, rounds=1, anchor="0d" * 32)
-TERMS = Terms(run="run-1", round=1, threshold=3, declaration=DECLARATION, common=COMMON)
+COMMON = CommonTerms(aggregator="0a" * 32, start="0b" * 32, method="0c" * 32, seed=0, rounds=1, anchor="0d" * 32)
+TERMS = RoundTerms(run="run-1", round=1, threshold=3, declaration=DECLARATION, common=COMMON)
 JSON = "application/json"
 
 

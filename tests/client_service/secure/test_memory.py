@@ -12,7 +12,7 @@ from client_service.secure.members import KnownMembers
 from client_service.secure.memory import NAME, RoundMemory
 from shared.errors import DataError, PrivacyError, SettingsError
 from shared.method.declaration import Declaration
-from shared.protocol.secure.messages import Common, Possession, PublicKeys, Roster, Terms
+from shared.protocol.secure.messages import CommonTerms, Possession, PublicKeys, Roster, RoundTerms
 from shared.protocol.signing.enrolment import make_pair
 from shared.protocol.signing.keys import new_key, raw_hex
 from shared.protocol.signing.registry import write_registry
@@ -23,13 +23,13 @@ HEX = "ab" * 32
 KEYS = {name: new_key() for name in ("ada", "bob", "cyd", "dan")}
 
 
-def terms(*, run: str = "run-1", number: int = 1, threshold: int = 3, **common: Any) -> Terms:
+def terms(*, run: str = "run-1", number: int = 1, threshold: int = 3, **common: Any) -> RoundTerms:
     told = {"aggregator": OWN, "start": f"{number:064x}", "method": HEX, "seed": 0, "rounds": 9, "anchor": HEX}
     place = {"run": run, "round": number, "threshold": threshold}
-    return Terms(**place, declaration=DECLARATION, common=Common(**(told | common)))
+    return RoundTerms(**place, declaration=DECLARATION, common=CommonTerms(**(told | common)))
 
 
-def roster(of: Terms, names: str = "ada bob cyd dan", **flags: dict[str, bool]) -> Roster:
+def roster(of: RoundTerms, names: str = "ada bob cyd dan", **flags: dict[str, bool]) -> Roster:
     points = dict.fromkeys(("deal", "cipher", "mask", "commitment"), HEX)
     members = tuple(
         PublicKeys(

@@ -13,7 +13,7 @@ from shared.method.declaration import Declaration, TensorSpec
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
 from shared.protocol.secure import client
-from shared.protocol.secure.messages import Common, Terms
+from shared.protocol.secure.messages import CommonTerms, RoundTerms
 from shared.protocol.signing.keys import new_key
 from shared.strategies import build_strategy
 from shared.strategies.agreement import secured
@@ -22,8 +22,8 @@ from shared.strategies.lpsfed import mixing
 DECLARATION = Declaration(
     strategy="lpsfed", tensors=(TensorSpec(name="w", shape=(2,)),), scalars=("margin", "rho"), secure=True
 )
-COMMON = Common(aggregator="0a" * 32, start="0b" * 32, method="0c" * 32, seed=0, rounds=1, anchor="0d" * 32)
-TERMS = Terms(run="run-1", round=1, threshold=3, declaration=DECLARATION, common=COMMON)
+COMMON = CommonTerms(aggregator="0a" * 32, start="0b" * 32, method="0c" * 32, seed=0, rounds=1, anchor="0d" * 32)
+TERMS = RoundTerms(run="run-1", round=1, threshold=3, declaration=DECLARATION, common=COMMON)
 KEY = new_key()
 
 
