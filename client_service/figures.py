@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from client_service.schemas import Message, QualityOut, SpectrumOut
+from client_service.schemas import QualityOut, SpectrumOut
 from client_service.shard.files import settle
+from shared.message import Message
 
 QUALITY = "quality.json"
 SPECTRA = "spectra.json"
