@@ -24,9 +24,9 @@ def margin(xi: Tensor, score: Tensor, strength: float) -> Tensor:
 def refined_margin(updated: float | None, local: Tensor, score: Tensor, refinement: float) -> Tensor:
     """omega M_updated + (1 - omega) M_ui (Eq. 15), at most pi - R.
 
-    # Paper: unlimited; here: limited, because past pi a larger angle would score higher again. Without a value from
-    the aggregator (the first rounds) the local margin stands alone.
+    Without a value from the aggregator (the first rounds) the local margin stands alone.
     """
+    # Paper: unlimited; here: limited, because past pi a larger angle would score higher again.
     if updated is None:
         return local
     return torch.minimum(refinement * updated + (1.0 - refinement) * local, math.pi - angle(score))

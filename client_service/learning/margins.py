@@ -48,11 +48,9 @@ def fit_tables(
     generator: torch.Generator,
     interrupt: Interrupt = NEVER,
 ) -> int:
-    """Minimise L_bias until it has settled; the number of steps taken. It can be interrupted at each batch.
-
-    # Paper: the tables share the model's optimiser and are frozen after two rounds; here: a rate and a stopping rule
-    of their own, because at the model's rate xi stays at pi / 2 everywhere and the margin means nothing.
-    """
+    """Minimise L_bias until it has settled; the number of steps taken. It can be interrupted at each batch."""
+    # Paper: the tables share the model's optimiser and are frozen after two rounds; here: a rate and a stopping rule of
+    # their own, because at the model's rate xi stays at pi / 2 everywhere and the margin means nothing.
     optimiser = torch.optim.Adam(tables.parameters(), lr=method.table_learning_rate)
     losses: list[float] = []
     while len(losses) < TABLE_STEPS and not _settled(losses):

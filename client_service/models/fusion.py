@@ -1,8 +1,7 @@
-"""The trained score and closed-form ones -> one score to rank by, each as loud as its weight says.
+"""The trained score and closed-form ones -> one score to rank by: their weighted sum."""
 
 # Paper: ranking by the trained score alone; here: by a weighted sum, because the trained score sees Phi frequencies of
-the graph, and a sparse graph's items differ above them.
-"""
+# the graph, and a sparse graph's items differ above them.
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Spectrum and degrees -> the closed-form low-pass filter at which training starts.
 
-A linear filter that nobody trained is hard to beat, so the model begins as one. Where we leave the paper:
-# Paper: normal noise; here: the filter h on the spectrum, because from noise the filter is never reached again.
+A linear filter that nobody trained is hard to beat, so the model begins as one.
 """
+
+# Paper: normal noise; here: the filter h on the spectrum, because from noise the filter is never reached again.
 
 from __future__ import annotations
 

@@ -14,11 +14,9 @@ LEAST_LENGTH = 8  # with fewer non-zero eigenvalues a comparison says nothing
 
 
 def kernel(eigenvalues: Float64) -> Float64:
-    """K (Eq. 16): the non-zero eigenvalues, ascending, over their sum. Shape (<= Phi,).
-
-    Paper: all of the first Phi eigenvalues; here: without the zeros, because each would add an arbitrary amount,
-    set by whatever replaces log 0, that swamps the rest.
-    """
+    """K (Eq. 16): the non-zero eigenvalues, ascending, over their sum. Shape (<= Phi,)."""
+    # Paper: all of the first Phi eigenvalues; here: without the zeros, because each would add an arbitrary amount, set
+    # by whatever replaces log 0, that swamps the rest.
     positive = np.sort(eigenvalues[eigenvalues > ZERO])
     shares: Float64 = positive / positive.sum() if len(positive) else positive
     return shares
@@ -39,11 +37,9 @@ def divergence(anchor: Float64, own: Float64) -> float | None:
 
 
 def round_divergence(rho: float) -> float:
-    """rho to SIGNIFICANT_BITS binary digits, which is how it leaves a client.
-
-    Paper: rho as it is computed; here: rounded, because each exact rho is one linear equation of the spectrum's
-    logarithms to 53 binary digits: with as many anchors as eigenvalues all of them could be solved for.
-    """
+    """rho to SIGNIFICANT_BITS binary digits, which is how it leaves a client."""
+    # Paper: rho as it is computed; here: rounded, because each exact rho is one linear equation of the spectrum's
+    # logarithms to 53 binary digits: with as many anchors as eigenvalues all of them could be solved for.
     mantissa, exponent = math.frexp(rho)
     return math.ldexp(round(mantissa * 2**SIGNIFICANT_BITS), exponent - SIGNIFICANT_BITS)
 

@@ -46,10 +46,8 @@ def group_weights(scalars: Scalars, settings: F2MFSettings) -> tuple[float, floa
 
 
 def fit_fair(client: LocalClient, received: Parameters, *, settings: F2MFSettings) -> Parameters:
-    """FedMF with BPR and weighted groups; two noisy group losses leave beside the table.
-
+    """FedMF with BPR and weighted groups; two noisy group losses leave beside the table."""
     # Paper: a user scales its whole update; here: the loss of its pairs, because the silo's users train together.
-    """
     client.load(received)
     weights = group_weights(received.scalars, settings)
     client.train(Objective(loss="bpr", penalty=shorter, group_weights=weights))

@@ -25,11 +25,10 @@ def shorter(own: Mapping[str, Any], received: Mapping[str, Any]) -> Any:
 
 
 def fit_factors(client: LocalClient, received: Parameters) -> Parameters:
-    """Train user vectors and item table together; the table alone is sent.
-
+    """Train user vectors and item table together; the table alone is sent."""
     # Paper: squared error of ratings; here: binary cross-entropy of observed pairs against sampled ones, because the
-    data are implicit. Paper: gradients under homomorphic encryption; here: in the open, as it changes no number.
-    """
+    # data are implicit.
+    # Paper: gradients under homomorphic encryption; here: in the open, as it changes no number.
     client.load(received)
     client.train(Objective(loss="bce", penalty=shorter))
     return Parameters(client.arrays())

@@ -17,11 +17,9 @@ def base_layers(name: str) -> bool:
 
 
 def fit_base(client: LocalClient, received: Parameters) -> Parameters:
-    """Train all layers together and send the base layers.
-
+    """Train all layers together and send the base layers."""
     # Paper: all layers in a row on one input; here: of the two MLPs the first is the base, because embeddings and
     # kernels before it belong to one client's graph and can have no mean.
-    """
     client.load(received)
     client.train()
     return Parameters({name: value for name, value in client.arrays().items() if base_layers(name)})

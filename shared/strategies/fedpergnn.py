@@ -23,11 +23,10 @@ PSEUDO_ITEMS = 1000  # at most so many rows of items that the silo does not have
 
 
 def fit_noisy(client: LocalClient, received: Parameters) -> Parameters:
-    """Train with BPR, then send the table with its changes clipped, hidden among invented ones, and noisy.
-
-    # Paper: squared error of ratings; here: BPR, because the data are implicit. Paper: a third party matches users
-    with common items; here: nobody, because a silo sees its users' whole graph itself.
-    """
+    """Train with BPR, then send the table with its changes clipped, hidden among invented ones, and noisy."""
+    # Paper: squared error of ratings; here: BPR, because the data are implicit.
+    # Paper: a third party matches users with common items; here: nobody, because a silo sees its users' whole graph
+    # itself.
     client.load(received)
     client.train(Objective(loss="bpr"))
     streams = (client.generator("pseudo items", once_a_run=True), client.generator("table"))

@@ -28,11 +28,9 @@ SPARSE, NEAR = 1e-3, 1e-3  # weights of the two penalties
 
 
 def penalised(own: Mapping[str, Any], received: Mapping[str, Any]) -> Any:
-    """L1 of the masks, which are private, plus the squared distance of the weights to those received.
-
-    # Paper: the distance counts from the second round; here: from the first, where what was received is the start
-    # that all share, because a strategy is the same in every round.
-    """
+    """L1 of the masks, which are private, plus the squared distance of the weights to those received."""
+    # Paper: the distance counts from the second round; here: from the first, where what was received is the start that
+    # all share, because a strategy is the same in every round.
     masks = sum(abs(value).sum() for name, value in own.items() if name.startswith("mask."))
     return SPARSE * masks + NEAR * sum(((own[name] - received[name]) ** 2).sum() for name in received)
 
@@ -46,11 +44,9 @@ def fit_masked(client: LocalClient, received: Parameters) -> Parameters:
 
 @lru_cache(maxsize=4)
 def proxy_layers(width: int, layers: int) -> Float64:
-    """[Z, A Z, .., A^L Z] of the proxy graph, (n, (L + 1) d): normal features, A its normalised adjacency. Read-only.
-
+    """[Z, A Z, .., A^L Z] of the proxy graph, (n, (L + 1) d), read-only: normal features Z, normalised adjacency A."""
     # Paper: the encoder's own convolutions run on the proxy; here: powers of A stand for them, because the kernels
     # belong to one client's spectrum and never leave it.
-    """
     generator = np.random.default_rng(PROXY_SEED)
     adjacency = _normalised(proxy_graph(generator))
     found = [generator.standard_normal((len(adjacency), width))]
@@ -77,11 +73,9 @@ def _normalised(adjacency: Float64) -> Float64:
 
 
 def functional_embedding(arrays: Arrays) -> Float64:
-    """What a client's pooling MLP makes of the proxy graph, mean over its nodes, (d,).
-
-    # Paper: the client runs its masked encoder and sends the result too; here: the aggregator runs the weights that
-    # it has, without their masks, so that nothing more than these leaves a client.
-    """
+    """What a client's pooling MLP makes of the proxy graph, mean over its nodes, (d,)."""
+    # Paper: the client runs its masked encoder and sends the result too; here: the aggregator runs the weights that it
+    # has, without their masks, so that nothing more than these leaves a client.
     weight = {name: np.asarray(arrays[f"pooling.{name}"], dtype=np.float64) for name in _POOLING}
     width = len(weight["hidden.weight"])
     inputs = proxy_layers(width, weight["hidden.weight"].shape[1] // width - 1)

@@ -17,12 +17,10 @@ def spectral(name: str) -> bool:
 
 
 def fit_spectral(client: LocalClient, received: Parameters) -> Parameters:
-    """Train everything together and send the kernel MLP.
-
+    """Train everything together and send the kernel MLP."""
     # Paper: each client's running mean of its representations is sent too and pulled to the mean over the clients;
     # here: it is not, because it would be a statistic of the users that leaves the silo, and because coordinate j of a
     # representation is a client's own j-th frequency here: the mean over clients compares nothing with nothing.
-    """
     client.load(received)
     client.train()
     return Parameters({name: value for name, value in client.arrays().items() if spectral(name)})

@@ -13,10 +13,8 @@ from shared.strategies.tables import mean_of_moved, only_items
 
 
 def fit_in_turn(client: LocalClient, received: Parameters) -> Parameters:
-    """The round's epochs on the score functions, then as many on the item table.
-
+    """The round's epochs on the score functions, then as many on the item table."""
     # Paper: both steps on each batch; here: on whole epochs, because a batch of a silo holds pairs of many users.
-    """
     client.load(received)
     client.train(Objective(loss="bce", only="embedding"))
     client.train(Objective(loss="bce", only="item."))

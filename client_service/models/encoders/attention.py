@@ -18,11 +18,12 @@ LARGEST_EXPONENT = 20.0  # of an attention weight: e^20 neighbours fit into a fl
 class GraphAttention(Factors):
     """h_n = e_n + sum_m a_m e_m / sum_m a_m over n's neighbours m, a_m = exp(w . e_m): one layer, both sides.
 
-    # Paper: graph attention with exp(LeakyReLU(w . e_m + w' . e_n)); here: without the LeakyReLU, because then the
-    node's own part cancels, the order of its neighbours stays, and the layer is one product with a constant matrix.
     Private: `embedding` (M, d) and the attention vectors `attention` (2, d) of users and of items as neighbours.
     A training pair's own edge stays in the graph: leave_one_out changes nothing.
     """
+
+    # Paper: graph attention with exp(LeakyReLU(w . e_m + w' . e_n)); here: without the LeakyReLU, because then the
+    # node's own part cancels, the order of its neighbours stays, and the layer is one product with a constant matrix.
 
     def __init__(self, given: Ingredients) -> None:
         super().__init__(given)

@@ -75,10 +75,10 @@ def perturbed(interactions: sparse.csr_array, budget: float, generator: np.rando
     """Randomised response on 0/1 interactions (M, N), thinned so that each user keeps its expected degree.
 
     A pair is told as it is with p = e^b / (1 + e^b); of the ones then told a share d / (d p + (N - d)(1 - p)) is kept.
-    # Paper: after an exponential mechanism over groups of similar items, within the chosen groups, with b = 1; here:
-    over all of the silo's items, because nothing groups them, so that at b = 1 nearly every edge would be invented.
     The graph stays in the silo, and a fixed seed therefore gives nothing away.
     """
+    # Paper: after an exponential mechanism over groups of similar items, within the chosen groups, with b = 1; here:
+    # over all of the silo's items, because nothing groups them, so that at b = 1 nearly every edge would be invented.
     by_user, _ = degrees(interactions)
     honest = 1.0 / (1.0 + math.exp(-budget))
     false = (interactions.shape[1] - by_user) * (1.0 - honest)

@@ -17,12 +17,10 @@ from shared.strategies.strategy import Combine, Strategy
 
 
 def robust(strategy: Strategy, method: MethodSettings) -> Strategy:
-    """The strategy as these settings aggregate. SettingsError where it cannot be aggregated so.
-
+    """The strategy as these settings aggregate. SettingsError where it cannot be aggregated so."""
     # Paper: the mean of the round's updates (Eq. 13), which Eq. 14 mixes with a client's own parameters; here: where
     # the settings say so, the mean of cut updates, or a median, trimmed mean or Krum in the mean's place, because one
     # update can carry a mean anywhere. Eq. 14 then mixes that centre with the client's own parameters, as it sent them.
-    """
     _require_possible(strategy, method)
     combine = strategy.combine if method.aggregate == "mean" else _centre(method)
     if method.clip_factor > 0:

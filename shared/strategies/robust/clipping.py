@@ -17,11 +17,9 @@ from shared.method.parameters import Arrays, Float32
 
 
 def distances(state: State, updates: Sequence[Update]) -> dict[str, float]:
-    """|sent - state|_2 over all tensors, by client.
-
+    """|sent - state|_2 over all tensors, by client."""
     # Elsewhere: the distance from what that client received; here: from the state, which all had in common. A client's
     # own past is in what it received (Eq. 14), so that it could walk away step by step, each of them short.
-    """
     squares = dict.fromkeys(sorted(update.client for update in updates), 0.0)
     for name in state.arrays:
         before = np.asarray(state.arrays[name], dtype=np.float64)
