@@ -11,11 +11,9 @@ from fastapi import FastAPI
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.http import routes
 from aggregator_service.http.heads import Heads
-from aggregator_service.http.quarantine_routes import router as quarantine
 from aggregator_service.http.recorded import Recorded
 from aggregator_service.http.secure_routes import router as secure
-from aggregator_service.http.signed import Signed
-from aggregator_service.http.signed_answers import SignedAnswers
+from aggregator_service.http.signed import Signed, SignedAnswers
 from aggregator_service.logs import LOGGER
 from aggregator_service.pages import routes as pages
 from aggregator_service.rounds.conductor import Clock
@@ -31,9 +29,9 @@ def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> Fas
     app = FastAPI(title="LPSFed aggregator", lifespan=_lifespan, docs_url=None, redoc_url=None)
     coordinator = app.state.coordinator = Coordinator(settings, clock=clock)
     identities = app.state.identities = settings.identities()
-    coordinator.metrics.watch(identities)
+    coordinator.metrics.watch_identities(identities)
     masked = (secure,) if settings.secure else ()
-    for router in (routes.clients, *masked, routes.operated, quarantine, routes.inside):
+    for router in (routes.clients, *masked, routes.operated, routes.inside):
         app.include_router(router)
     pages.install(app)
     reference.install(app)

@@ -11,7 +11,7 @@ import anyio
 
 from aggregator_service.aggregation import computation
 from aggregator_service.aggregation.answers import Body
-from aggregator_service.federation import RunningFederation, opened
+from aggregator_service.federation import OpenFederation, open_federation
 from aggregator_service.logs import LOGGER
 from aggregator_service.rounds import transitions
 from aggregator_service.rounds.conductor import Clock, Conductor
@@ -34,7 +34,7 @@ from shared.protocol.schemas import ArrivalsOut, JoinIn, JoinOut, RunHistoryOut,
 from shared.protocol.secure.server import Relayed
 from shared.protocol.signing.enrolment import registered
 from shared.protocol.signing.keys import PrivateKey, raw_hex
-from shared.protocol.signing.messages import RequestTarget, SignatureClaim
+from shared.protocol.signing.messages import Claim, Target
 from shared.strategies import build_strategy
 from shared.timeouts import LONGEST_WAIT_SECONDS
 
@@ -48,16 +48,16 @@ class Coordinator:
         self.operator_token = settings.token()
         self._clock = clock
         self.declaration = settings.declaration()
-        self._federation: RunningFederation | None = None
+        self._federation: OpenFederation | None = None
         self._drawing = anyio.Lock()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Resume from the state directory and conduct the rounds meanwhile."""
-        federation = self._federation = await off_loop(opened, self.settings, self.metrics, clock=self._clock)
+        federation = self._federation = await off_loop(open_federation, self.settings, self.metrics, clock=self._clock)
         disk = federation.archive.database.disk
         self.metrics.watch_state(self.settings.state_directory, lambda: self.hindrance, lambda: disk.refusal)
-        conducting = asyncio.create_task(federation.conductor.conduct())
+        conducting = asyncio.create_task(federation.conductor.conduct_rounds())
         try:
             yield
         finally:
@@ -67,7 +67,7 @@ class Coordinator:
             federation.close()
 
     @property
-    def _running(self) -> RunningFederation:
+    def _running(self) -> OpenFederation:
         if self._federation is None:
             raise UnavailableError("the aggregator is not running")
         return self._federation
@@ -95,35 +95,35 @@ class Coordinator:
         """The names of all clients of the federation, sorted."""
         return tuple(sorted(self._running.members.names))
 
-    def identify(self, target: RequestTarget, headers: Iterable[tuple[str, str]]) -> SignatureClaim:
+    def identify_signer(self, target: Target, headers: Iterable[tuple[str, str]]) -> Claim:
         """Whose request this is. AuthenticationError, or one of its kinds, where no registered client has signed it."""
-        return self._running.signatures.verify(target, headers)
+        return self._running.signatures.verify_request(target, headers)
 
     def require_joined(self, client: str) -> None:
-        self._running.members.require(client)
+        self._running.members.require_joined(client)
 
     async def members_of(self, run: str) -> frozenset[str]:
         """Who takes part in a run. NotFoundError where there is none of this name."""
-        return (await self._running.conductor.find(run)).clients
+        return (await self._running.conductor.find_run(run)).clients
 
-    async def record(self, arrival: Arrival) -> None:
+    async def record_arrival(self, arrival: Arrival) -> None:
         """Put on record what a client has sent and what it is about to be answered."""
         await self._running.arrivals.add(arrival)
 
-    async def arrivals(self, after: int, limit: int) -> ArrivalsOut:
+    async def arrivals_after(self, after: int, limit: int) -> ArrivalsOut:
         """What is on record after that sequence number, oldest first."""
         return await self._running.arrivals.page(after, limit)
 
-    async def join(self, message: JoinIn, signer: str) -> JoinOut:
+    async def join_client(self, message: JoinIn, signer: str) -> JoinOut:
         require_same(self.declaration, message.declaration)
         here = self._running
         async with here.conductor.lock:
-            client = here.members.admit(message, signer, now=self._clock())
+            client = here.members.admit_client(message, signer, now=self._clock())
             if client not in here.members:
                 await off_loop(add_client, here.archive.database, client, declaration=self.declaration)
-                here.members.add(client)
+                here.members.add_client(client)
                 self.metrics.clients.set(len(here.members))
-            await self._enrol(here.conductor, client.name)
+            await self._enrol_client(here.conductor, client.name)
         return JoinOut(
             client=client.name,
             clients=len(here.members),
@@ -132,9 +132,9 @@ class Coordinator:
             nonce=await here.arrivals.last_nonce(client.name),
         )
 
-    async def _enrol(self, conductor: Conductor, client: str) -> None:
+    async def _enrol_client(self, conductor: Conductor, client: str) -> None:
         if conductor.run is not None:
-            await conductor.commit(transitions.enrol(conductor.run, client, now=self._clock()))
+            await conductor.commit_transition(transitions.enrol_client(conductor.run, client, now=self._clock()))
 
     async def start_run(self, request: RunIn) -> RunHistoryOut:
         """ConflictError while a run is active; ProtocolError for one that this federation could not carry out, or
@@ -147,27 +147,27 @@ class Coordinator:
         async with here.conductor.lock:
             name = transitions.next_name(here.conductor.run)
             known = await off_loop(registered, self.settings.registry)  # nobody waits for one whose key was removed
-            clients, pledge = here.members.names & known.keys(), await self._pledge(here, name, request)
-            shut_out = await here.quarantines.causes()
-            run = transitions.start(
+            clients, pledge = here.members.names & known.keys(), await self._new_pledge(here, name, request)
+            shut_out = await here.quarantines.quarantine_causes()
+            run = transitions.start_run(
                 name, request, clients=clients, now=self._clock(), pledge=pledge, quarantined=shut_out
             )
-            await here.conductor.commit(run)
-        return await self.history(name)
+            await here.conductor.commit_transition(run)
+        return await self.run_history(name)
 
-    async def _pledge(self, here: RunningFederation, name: str, request: RunIn) -> Pledge | None:
+    async def _new_pledge(self, here: OpenFederation, name: str, request: RunIn) -> Pledge | None:
         """What a secure run is held on; None in an open federation."""
         if not self.declaration.secure:
             return None
-        start = await here.archive.tensors.off_loop(computation.digest_initial, here.archive, request)
+        start = await here.archive.tensors.off_loop(computation.digest_of_start, here.archive, request)
         earlier = await here.conductor.members_summed(name, start)
         own = raw_hex(here.key.public_key())
         return Pledge(declaration=self.declaration, aggregator=own, start=start, earlier=earlier)
 
-    async def histories(self) -> list[RunHistoryOut]:
+    async def run_histories(self) -> list[RunHistoryOut]:
         return await off_loop(run_histories, self._running.archive.database)
 
-    async def history(self, name: str) -> RunHistoryOut:
+    async def run_history(self, name: str) -> RunHistoryOut:
         """A run with all its rounds. While it waits, missing is whoever is registered and has not joined."""
         found = await off_loop(run_history, self._running.archive, name)
         if found.phase != "waiting":
@@ -175,30 +175,30 @@ class Coordinator:
         known = await off_loop(registered, self.settings.registry)
         return found.model_copy(update={"missing": tuple(sorted(known.keys() - set(found.enrolled)))})
 
-    async def model(self, name: str) -> Body:
+    async def starting_body(self, name: str) -> Body:
         """The body that every client of the run starts from."""
-        run, archive = await self._running.conductor.find(name), self._running.archive
-        return await archive.tensors.off_loop(computation.started, archive, run)
+        run, archive = await self._running.conductor.find_run(name), self._running.archive
+        return await archive.tensors.off_loop(computation.starting_body, archive, run)
 
-    async def current(self, client: str, *, after: int | None, wait: float) -> RunOut:
+    async def current_run(self, client: str, *, after: int | None, wait: float) -> RunOut:
         """Where the federation stands, once its sequence is another than `after` or the wait is over."""
         here = self._running
-        await here.conductor.wait(lambda: here.conductor.sequence != after, self.bounded(wait))
+        await here.conductor.wait_until(lambda: here.conductor.sequence != after, self.bounded_wait(wait))
         run, sequence = here.conductor.run, here.conductor.sequence
         if run is None:
             return RunOut(sequence=sequence, joined=len(here.members))
         return run_for_client(run, client, sequence=sequence, now=self._clock())
 
-    async def anchor(self, name: str, number: int) -> Anchor:
+    async def round_anchor(self, name: str, number: int) -> Anchor:
         """K^R of a round that has opened: drawn when first asked for, then the same for everybody and for good."""
         here = self._running
-        run = await here.conductor.find(name)
+        run = await here.conductor.find_run(name)
         if not 1 <= number <= run.round:
             raise NotFoundError(f"round {number} of {name} has not opened")
         key = number if run.request.method.anchor.every_round else 0
         async with self._drawing:
             held = await off_loop(runs.stored_anchor, here.archive.database, name, number=key)
-            return held if held is not None else await off_loop(_draw, here, run, key)
+            return held if held is not None else await off_loop(_draw_anchor, here, run, key)
 
     @property
     def intake(self) -> Intake:
@@ -210,40 +210,40 @@ class Coordinator:
         """Who is shut out, and how the operator decides about it."""
         return self._running.quarantines
 
-    async def receive(self, address: Address, body: AsyncIterator[bytes]) -> tuple[Receipt, bool]:
+    async def receive_update(self, address: Address, body: AsyncIterator[bytes]) -> tuple[Receipt, bool]:
         """Take one update in, masked where the federation is secure -> its receipt, and whether it is new."""
         taking = self._running.intake if self.declaration.secure else self._running.uploads
         try:
-            receipt, new = await taking.receive(address, body)
+            receipt, new = await taking.receive_update(address, body)
         except ProtocolError:
-            await self.quarantines.refused(address)
+            await self.quarantines.count_refused(address)
             raise
         self.metrics.uploads.labels("accepted" if new else "repeated").inc()
         self.metrics.upload_bytes.inc(receipt.size if new else 0)
         return receipt, new
 
-    async def relay(self, address: Address, message: Relayed) -> None:
+    async def relay_message(self, address: Address, message: Relayed) -> None:
         """Take a message of a secure round in. One that does not hold counts as a refused update of its sender."""
         try:
-            await self.intake.relay(address, message)
+            await self.intake.relay_message(address, message)
         except ProtocolError:
-            await self.quarantines.refused(address)
+            await self.quarantines.count_refused(address)
             raise
 
-    async def personalised(self, address: Address, *, wait: float) -> Body | None:
+    async def personalised_body(self, address: Address, *, wait: float) -> Body | None:
         """That client's parameters after the round; None if the round is not aggregated within the wait.
 
         ConflictError where the run has failed, or where it waits for this very client to send an update again.
         """
         here = self._running
-        run = await here.conductor.find(address.run)
+        run = await here.conductor.find_run(address.run)
         if not 1 <= address.round <= run.request.rounds:
             raise NotFoundError(f"expected a round from 1 to {run.request.rounds} of {run.name}, got {address.round}")
         if run.active:
-            await here.conductor.wait(lambda: self._settled(address), self.bounded(wait))
-            run = await here.conductor.find(address.run)
-        if run.aggregated(address.round):
-            return await self._computed(run, address)
+            await here.conductor.wait_until(lambda: self._is_settled(address), self.bounded_wait(wait))
+            run = await here.conductor.find_run(address.run)
+        if run.is_aggregated(address.round):
+            return await self._compute_body(run, address)
         if run.phase == "failed":
             raise ConflictError(f"{run.name} has failed: {run.reason}")
         if run.round == address.round and run.asks_again(address.client):
@@ -252,29 +252,29 @@ class Coordinator:
             raise ConflictError(f"round {run.round}: {why}; send one again")
         return None
 
-    async def _computed(self, run: Run, address: Address) -> Body:
+    async def _compute_body(self, run: Run, address: Address) -> Body:
         """What cannot be computed any more, and cannot be asked for again, ends the run."""
-        compute = partial(computation.personalise, number=address.round, client=address.client)
+        compute = partial(computation.personalised_body, number=address.round, client=address.client)
         try:
             return await self._running.archive.tensors.off_loop(compute, self._running.archive, run)
         except DamagedError as error:
             LOGGER.error("stored_damaged", run=run.name, round=address.round, client=address.client, reason=str(error))
             self.metrics.damaged.inc()
-            await self._running.conductor.fail(run.name, str(error))
+            await self._running.conductor.fail_run(run.name, str(error))
             raise
 
-    def _settled(self, address: Address) -> bool:
+    def _is_settled(self, address: Address) -> bool:
         run = self._running.conductor.run
-        if run is None or run.name != address.run or not run.active or run.aggregated(address.round):
+        if run is None or run.name != address.run or not run.active or run.is_aggregated(address.round):
             return True
         return run.round == address.round and run.asks_again(address.client)
 
-    def bounded(self, seconds: float) -> float:
+    def bounded_wait(self, seconds: float) -> float:
         """How long a long poll may take at most."""
         return min(seconds, LONGEST_WAIT_SECONDS)
 
 
-def _draw(here: RunningFederation, run: Run, key: int) -> Anchor:
+def _draw_anchor(here: OpenFederation, run: Run, key: int) -> Anchor:
     counts = [c for c in (here.members[client].counts for client in sorted(run.clients)) if c is not None]
     size, source = choose_size(run.request.method.anchor, counts)
     kernel = draw_anchor(run.request.method, size, seed=run.request.seed, number=key)

@@ -29,7 +29,7 @@ OWN = "aggregator"  # the name of its key's two files
 
 
 @dataclass(frozen=True)
-class RunningFederation:
+class OpenFederation:
     """What exists only while the coordinator is running."""
 
     archive: Archive
@@ -47,19 +47,19 @@ class RunningFederation:
         self.archive.database.close()
 
 
-def opened(settings: AggregatorSettings, metrics: AggregatorMetrics, *, clock: Clock) -> RunningFederation:
+def open_federation(settings: AggregatorSettings, metrics: AggregatorMetrics, *, clock: Clock) -> OpenFederation:
     """All that the directory holds, once what a crash has left in it is cleared away."""
     database = Database(settings.state_directory, settings.declaration())
     try:
-        return _resumed(database, settings, metrics, clock)
+        return _resume_federation(database, settings, metrics, clock)
     except BaseException:
         database.close()
         raise
 
 
-def _resumed(
+def _resume_federation(
     database: Database, settings: AggregatorSettings, metrics: AggregatorMetrics, clock: Clock
-) -> RunningFederation:
+) -> OpenFederation:
     blobs = Blobs(settings.state_directory / "blobs", database.disk)
     blobs.keep_only(blob_names(database))
     declaration, members = settings.declaration(), Members(joined_clients(database))
@@ -67,7 +67,7 @@ def _resumed(
     metrics.clients.set(len(members))
     conductor = Conductor(archive, metrics, computation, clock=clock)
     keys = RegisteredKeys(settings.registry)
-    return RunningFederation(
+    return OpenFederation(
         archive=archive,
         members=members,
         conductor=conductor,
@@ -75,7 +75,7 @@ def _resumed(
         intake=Intake(conductor, declaration, keys, clock=clock),
         quarantines=Quarantines(conductor, members, limit=settings.quarantine_refusals, clock=clock),
         arrivals=ArrivalRecord(database, clock=clock, count_unrecorded=metrics.unrecorded.inc),
-        signatures=_signatures(database, settings, keys),
+        signatures=_open_signatures(database, settings, keys),
         key=_own_key(settings),
     )
 
@@ -89,7 +89,7 @@ def _own_key(settings: AggregatorSettings) -> PrivateKey:
     return read_private(path)
 
 
-def _signatures(database: Database, settings: AggregatorSettings, keys: RegisteredKeys) -> Signatures:
+def _open_signatures(database: Database, settings: AggregatorSettings, keys: RegisteredKeys) -> Signatures:
     seconds = settings.signature_seconds
     nonces = Nonces(settings.state_directory, database.disk, seconds=seconds)
     return Signatures(keys, nonces, seconds=seconds)

@@ -58,13 +58,13 @@ class AggregatorSettings(Listening):
 
     @field_validator("strategy")
     @classmethod
-    def _known(cls, name: str) -> str:
+    def _require_known_strategy(cls, name: str) -> str:
         if name not in STRATEGIES:
             raise ValueError(f"expected one of {', '.join(STRATEGIES)}, got {name!r}")
         return name
 
     @model_validator(mode="after")
-    def _usable_token(self) -> Self:
+    def _require_usable_token(self) -> Self:
         token = chosen_secret("operator_token", self.operator_token, self.operator_token_file, LEAST_TOKEN)
         if token is None:
             raise ValueError("operator_token: expected either it or operator_token_file, got neither")
@@ -73,7 +73,7 @@ class AggregatorSettings(Listening):
         return self
 
     @model_validator(mode="after")
-    def _summable(self) -> Self:
+    def _check_summable(self) -> Self:
         """What cannot be secure is found at the start."""
         try:
             if self.secure:
@@ -83,7 +83,7 @@ class AggregatorSettings(Listening):
         return self
 
     @model_validator(mode="after")
-    def _spoken_to_by_tls(self) -> Self:
+    def _require_tls(self) -> Self:
         """What is masked is still called by its name: nobody on the way may read who takes part, and with which rho."""
         open_port = not self.on_loopback and self.tls_certificate is None and not self.trusted_proxies
         if self.secure and open_port:

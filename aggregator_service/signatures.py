@@ -16,7 +16,7 @@ from aggregator_service.storage.nonces import Nonces
 from shared.errors import AuthenticationError, ClockError, ReplayError
 from shared.protocol.signing import messages
 from shared.protocol.signing.keys import new_key
-from shared.protocol.signing.messages import RequestTarget, SignatureClaim
+from shared.protocol.signing.messages import Claim, Target
 
 
 class Signatures:
@@ -29,16 +29,16 @@ class Signatures:
         self._keys, self._nonces, self._seconds, self._clock = keys, nonces, seconds, clock
         self._nobody = new_key().public_key()
 
-    def verify(self, target: RequestTarget, headers: Iterable[tuple[str, str]]) -> SignatureClaim:
+    def verify_request(self, target: Target, headers: Iterable[tuple[str, str]]) -> Claim:
         """What is claimed, which is true then. AuthenticationError, or one of its kinds, for anything else."""
         claim = messages.read(headers)
-        key = self._keys.of(claim.name)
+        key = self._keys.registered_key(claim.name)
         if not messages.holds(claim, target, key or self._nobody) or key is None:
             what = "the private key whose public key is registered under this name"
             raise AuthenticationError(f"signature: expected one of this very request by {what}, got another")
         now = self._clock()
         self._require_recent(claim.created, now)
-        if not self._nonces.first(claim.name, claim.nonce, created=claim.created, now=now):
+        if not self._nonces.remember_first(claim.name, claim.nonce, created=claim.created, now=now):
             raise ReplayError("signature: expected a nonce that has not come before, got a request that has")
         return claim
 

@@ -33,6 +33,19 @@ KNOWING_CRYPTOGRAPHY = {
     "simulation",
 }
 STOREYS = ("", "method", "strategies", "protocol", "web")  # of shared, from the ground up; "": files beside the rooms
+AGGREGATOR_STOREYS = (
+    {"logs", "threads", "memory"},
+    {"storage"},
+    {"rounds"},
+    {"aggregation", "settings", "signatures"},
+    {"federation"},
+    {"coordinator"},
+    {"http"},
+    {"pages"},
+    {"app"},
+    {"__main__"},
+)
+"""Rooms and files of the aggregator from the ground up: each imports only what lies below it."""
 COMPUTED = "(computed)"  # a module whose name stands nowhere in the code
 LONGEST_FUNCTION, LONGEST_FILE = 60, 300
 LONGER: dict[str, int] = {}  # "file" or "file:function" -> lines, with a reason; empty is best
@@ -117,6 +130,37 @@ def test_no_storey_of_shared_imports_one_above_it() -> None:
         if name.startswith("shared.") and storey(name) > storey(".".join(path.relative_to(ROOT).with_suffix("").parts))
     ]
     assert climbing == []
+
+
+def aggregator_storey(module: str) -> int:
+    """The number of a module's storey in `aggregator_service`. StopIteration for a room that has none yet."""
+    room = module.split(".")[1]
+    return next(number for number, rooms in enumerate(AGGREGATOR_STOREYS) if room in rooms)
+
+
+def climbing_imports(path: Path, module: str) -> list[str]:
+    """What a module of the aggregator imports from its own storey or above, its own room aside."""
+    own, room = aggregator_storey(module), module.split(".")[1]
+    names = [name for name in imported(path) if name.startswith("aggregator_service.")]
+    return [name for name in names if name.split(".")[1] != room and aggregator_storey(name) >= own]
+
+
+def test_no_room_of_the_aggregator_imports_one_above_it() -> None:
+    paths = [path for path in files("aggregator_service") if path != ROOT / "aggregator_service" / "__init__.py"]
+    assert len(paths) > 40
+    climbing = {
+        str(path.relative_to(ROOT)): found
+        for path in paths
+        if (found := climbing_imports(path, ".".join(path.relative_to(ROOT).with_suffix("").parts)))
+    }
+    assert climbing == {}
+
+
+def test_the_rule_for_rooms_names_an_import_that_climbs(tmp_path: Path) -> None:
+    path = tmp_path / "rows.py"
+    path.write_text("from aggregator_service.rounds.run import Run\nfrom aggregator_service.storage import disk\n")
+    assert climbing_imports(path, "aggregator_service.storage.rows") == ["aggregator_service.rounds.run"]
+    assert climbing_imports(path, "aggregator_service.aggregation.computation") == []
 
 
 def test_the_rule_sees_imports_wherever_they_stand(tmp_path: Path) -> None:

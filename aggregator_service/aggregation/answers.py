@@ -53,21 +53,21 @@ class Body:
         self.file.close()
 
 
-def prepared(parameters: Parameters, folder: Path, disk: Disk) -> Body:
+def prepare_body(parameters: Parameters, folder: Path, disk: Disk) -> Body:
     """The body of these parameters. UnavailableError where it is large and the disk refuses.
 
     The file has no name: nothing is left of it after a crash.
     """
     file: IO[bytes] = tempfile.SpooledTemporaryFile(LONGEST_IN_MEMORY, dir=str(folder))  # noqa: SIM115 - it outlives this
     try:
-        with disk.asked("an answer to be stored"):
-            return _written(file, parameters)
+        with disk.translate_refusal("an answer to be stored"):
+            return _write_body(file, parameters)
     except BaseException:
         file.close()
         raise
 
 
-def _written(file: IO[bytes], parameters: Parameters) -> Body:
+def _write_body(file: IO[bytes], parameters: Parameters) -> Body:
     total, size = hashlib.sha256(), 0
     for piece in pieces(parameters):
         total.update(piece)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aggregator_service.aggregation.answers import Body, prepared
+from aggregator_service.aggregation.answers import Body, prepare_body
 from aggregator_service.aggregation.secure_mean import answer_for, centre_of_sum
-from aggregator_service.aggregation.state_body import packed, unpacked
+from aggregator_service.aggregation.state_body import pack_state, unpack_state
 from aggregator_service.rounds.run import Run
 from aggregator_service.storage.archive import Archive
 from aggregator_service.storage.rows import StoredState, StoredUpdate
@@ -28,7 +28,7 @@ from shared.protocol.wire import open_parameters
 from shared.strategies.robust import clipping
 
 
-def initial(archive: Archive, request: RunIn) -> Parameters:
+def starting_parameters(archive: Archive, request: RunIn) -> Parameters:
     """What every client of a run starts from."""
     method = request.method
     strategy = archive.strategy(method)
@@ -36,37 +36,37 @@ def initial(archive: Archive, request: RunIn) -> Parameters:
     return Parameters(initial_parameters(strategy.tensors(method), request.seed, exact=exact))
 
 
-def digest_initial(archive: Archive, request: RunIn) -> str:
+def digest_of_start(archive: Archive, request: RunIn) -> str:
     """Of that, as the clients of a secure run compare it."""
-    return digest_start(initial(archive, request))
+    return digest_start(starting_parameters(archive, request))
 
 
-def digest_after(archive: Archive, state: StoredState) -> str:
+def digest_of_state(archive: Archive, state: StoredState) -> str:
     """The same of the state after a round, which is on disk."""
     what = f"{state.run}: the state after round {state.round}"
-    found = unpacked(_content(archive, state.blob, state.digest, what=what), state.latest)
+    found = unpack_state(_load_content(archive, state.blob, state.digest, what=what), state.latest)
     return digest_start(Parameters(found.arrays, found.scalars))
 
 
-def damaged(archive: Archive, run: Run) -> list[StoredUpdate]:
+def damaged_updates(archive: Archive, run: Run) -> list[StoredUpdate]:
     """Those of the current round's updates that the disk no longer gives back as they were accepted."""
     held = _round_updates(archive, run)
     return [one for one in held if archive.blobs.damage(str(one.blob), one.receipt.digest) is not None]
 
 
-def far(archive: Archive, run: Run) -> dict[str, float]:
+def distant_clients(archive: Archive, run: Run) -> dict[str, float]:
     """Whose update of the current round is further from where the round began than the run allows, and how many times
     the median that is. Nobody in a run without such a limit."""
     factor = run.request.method.quarantine_factor
     if factor == 0 or run.exchange is not None:
         return {}
-    return clipping.far(clipping.distances(*_round(archive, run)), factor)
+    return clipping.far(clipping.distances(*_updates_in_round(archive, run)), factor)
 
 
-def aggregate(archive: Archive, run: Run) -> StoredState:
+def aggregate_round(archive: Archive, run: Run) -> StoredState:
     """Eq. 13, or what the strategy puts in its place: the state after the run's current round, on disk."""
-    after = _after(archive, run) if run.exchange is None else _summed(archive, run, run.exchange)
-    blob = archive.blobs.save(pieces(packed(after)))
+    after = _state_after(archive, run) if run.exchange is None else _state_of_sum(archive, run, run.exchange)
+    blob = archive.blobs.save(pieces(pack_state(after)))
     return StoredState(
         run=run.name,
         round=run.round,
@@ -78,14 +78,14 @@ def aggregate(archive: Archive, run: Run) -> StoredState:
     )
 
 
-def _after(archive: Archive, run: Run) -> State:
-    return archive.strategy(run.request.method).aggregate(*_round(archive, run))
+def _state_after(archive: Archive, run: Run) -> State:
+    return archive.strategy(run.request.method).aggregate(*_updates_in_round(archive, run))
 
 
-def _round(archive: Archive, run: Run) -> tuple[State, list[Update]]:
+def _updates_in_round(archive: Archive, run: Run) -> tuple[State, list[Update]]:
     """Where the current round began, and what came in it."""
     held = _round_updates(archive, run)
-    return _before(archive, run), [_update(archive, one) for one in held]
+    return _state_before(archive, run), [_load_update(archive, one) for one in held]
 
 
 def _round_updates(archive: Archive, run: Run) -> list[StoredUpdate]:
@@ -93,71 +93,71 @@ def _round_updates(archive: Archive, run: Run) -> list[StoredUpdate]:
         return stored_updates(connection, run.name, number=run.round)
 
 
-def _before(archive: Archive, run: Run) -> State:
+def _state_before(archive: Archive, run: Run) -> State:
     """The state before the current round. The last scalars of quarantined clients are not in it: their rho
     would go on moving everybody's rhobar (Eq. 12)."""
-    state = _state(archive, run, run.round - 1)
+    state = _load_state(archive, run, run.round - 1)
     return replace(state, latest={name: said for name, said in state.latest.items() if name not in run.quarantined})
 
 
-def _summed(archive: Archive, run: Run, exchange: SecureRound) -> State:
+def _state_of_sum(archive: Archive, run: Run, exchange: SecureRound) -> State:
     """The same where nobody's update but the sum of all can be read."""
     pieces_of = tuple(layout(exchange.terms.declaration))
     held = _round_updates(archive, run)
     paths = {one.receipt.client: archive.blobs.path(str(one.blob)) for one in held}
     vectors = {client: StoredVector(path, pieces_of) for client, path in paths.items()}
-    before = _before(archive, run)
+    before = _state_before(archive, run)
     return archive.strategy(run.request.method).advance(before, centre_of_sum(exchange, before, vectors))
 
 
-def started(archive: Archive, run: Run) -> Body:
+def starting_body(archive: Archive, run: Run) -> Body:
     """The body that every client of the run starts from."""
-    return _prepared(archive, initial(archive, run.request))
+    return _prepare_body(archive, starting_parameters(archive, run.request))
 
 
-def personalise(archive: Archive, run: Run, *, number: int, client: str) -> Body:
+def personalised_body(archive: Archive, run: Run, *, number: int, client: str) -> Body:
     """Eq. 14, or what the strategy puts in its place: the body that this client alone may fetch after a round."""
     try:
-        return _personalised(archive, run, number, client)
+        return _personalise_state(archive, run, number, client)
     except (DamagedError, FileNotFoundError):
         # Retention may delete a file between the query and the reading. Asked again, its row says so.
-        return _personalised(archive, run, number, client)
+        return _personalise_state(archive, run, number, client)
 
 
-def _personalised(archive: Archive, run: Run, number: int, client: str) -> Body:
-    state = _state(archive, run, number)
+def _personalise_state(archive: Archive, run: Run, number: int, client: str) -> Body:
+    state = _load_state(archive, run, number)
     if archive.declaration.secure:
-        return _prepared(archive, _told(archive, run, state, number, client))
+        return _prepare_body(archive, _secure_parameters(archive, run, state, number, client))
     held = last_update(archive.database, run.name, number=number, client=client)
-    update = None if held is None else _update(archive, held)
-    return _prepared(archive, archive.strategy(run.request.method).personalise(state, update))
+    update = None if held is None else _load_update(archive, held)
+    return _prepare_body(archive, archive.strategy(run.request.method).personalise(state, update))
 
 
-def _told(archive: Archive, run: Run, state: State, number: int, client: str) -> Parameters:
+def _secure_parameters(archive: Archive, run: Run, state: State, number: int, client: str) -> Parameters:
     summed = stored_update(archive.database, run.name, number=number, client=client) is not None
     return answer_for(archive.strategy(run.request.method), state, client, summed=summed)
 
 
-def _prepared(archive: Archive, parameters: Parameters) -> Body:
-    return prepared(parameters, archive.blobs.directory, archive.database.disk)
+def _prepare_body(archive: Archive, parameters: Parameters) -> Body:
+    return prepare_body(parameters, archive.blobs.directory, archive.database.disk)
 
 
-def _state(archive: Archive, run: Run, number: int) -> State:
+def _load_state(archive: Archive, run: Run, number: int) -> State:
     if number == 0:
-        return State(initial(archive, run.request).arrays)
+        return State(starting_parameters(archive, run.request).arrays)
     held = stored_state(archive.database, run.name, number=number)
     what = f"{run.name}: the state after round {number}"
-    return unpacked(_content(archive, held.blob, held.digest, what=what), held.latest)
+    return unpack_state(_load_content(archive, held.blob, held.digest, what=what), held.latest)
 
 
-def _update(archive: Archive, held: StoredUpdate) -> Update:
+def _load_update(archive: Archive, held: StoredUpdate) -> Update:
     receipt = held.receipt
     what = f"{receipt.run}: the update of {receipt.client} of round {receipt.round}"
-    content = _content(archive, held.blob, receipt.digest, what=what)
+    content = _load_content(archive, held.blob, receipt.digest, what=what)
     return Update(receipt.client, content.arrays, content.scalars)
 
 
-def _content(archive: Archive, blob: str | None, digest: str, *, what: str) -> Parameters:
+def _load_content(archive: Archive, blob: str | None, digest: str, *, what: str) -> Parameters:
     """The parameters in a file; NotFoundError after the retention time, DamagedError where it is another content."""
     if blob is None:
         raise NotFoundError(f"{what} was deleted after the retention time")

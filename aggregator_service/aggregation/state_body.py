@@ -11,7 +11,7 @@ OWNED = "/"  # neither a client's name nor a tensor's can hold one
 MEMORY = "@memory"  # no client can have this name
 
 
-class ArrayGroup(Mapping[str, Float32]):
+class PrefixedArrays(Mapping[str, Float32]):
     """Those of the arrays whose names start so, without that start; each read when asked for."""
 
     def __init__(self, arrays: Arrays, start: str) -> None:
@@ -31,7 +31,7 @@ class ArrayGroup(Mapping[str, Float32]):
         return len(self._names)
 
 
-class CommonArrays(ArrayGroup):
+class CommonArrays(PrefixedArrays):
     """The arrays that belong to no client."""
 
     def __init__(self, arrays: Arrays) -> None:
@@ -39,16 +39,16 @@ class CommonArrays(ArrayGroup):
         self._names = [name for name in arrays if OWNED not in name]
 
 
-def packed(state: State) -> Parameters:
+def pack_state(state: State) -> Parameters:
     """Everything of a state but its `latest`, as one file holds it."""
     owned = {f"{client}{OWNED}{n}": value for client, arrays in state.own.items() for n, value in arrays.items()}
     remembered = {f"{MEMORY}{OWNED}{name}": value for name, value in state.memory.items()}
     return Parameters({**state.arrays, **owned, **remembered}, state.scalars)
 
 
-def unpacked(content: Parameters, latest: Mapping[str, Scalars]) -> State:
+def unpack_state(content: Parameters, latest: Mapping[str, Scalars]) -> State:
     """The state that was packed, its arrays as lazy as the content's."""
     clients = {name.partition(OWNED)[0] for name in content.arrays if OWNED in name} - {MEMORY}
-    own = {client: ArrayGroup(content.arrays, client + OWNED) for client in sorted(clients)}
-    memory = ArrayGroup(content.arrays, MEMORY + OWNED)
+    own = {client: PrefixedArrays(content.arrays, client + OWNED) for client in sorted(clients)}
+    memory = PrefixedArrays(content.arrays, MEMORY + OWNED)
     return State(CommonArrays(content.arrays), content.scalars, latest, own, memory)

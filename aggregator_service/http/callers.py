@@ -9,9 +9,11 @@ from fastapi import Depends, HTTPException, Request, Response
 from fastapi.routing import APIRoute
 
 from aggregator_service.coordinator import Coordinator
-from aggregator_service.http.lengths import LONGEST_BY_OPERATOR, longest_body
-from aggregator_service.http.undeclared import nothing_undeclared
+from aggregator_service.http.heads import require_declared
 from shared.errors import AuthenticationError, ForbiddenError
+from shared.protocol.lengths import longest_join, with_room
+from shared.protocol.secure.messages import FromClient
+from shared.protocol.secure_lengths import longest_message
 from shared.protocol.signing.messages import HEADERS
 from shared.web.credentials import OPERATOR, bearer, operator_secret, same
 from shared.web.crowd import vouch
@@ -85,7 +87,7 @@ class OperatedRoute(APIRoute):
         handler = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
-            await nothing_undeclared(request)
+            await require_declared(request)
             await operator(request, await coordinator(request))
             if self.body_field is not None:
                 await read_whole(request, LONGEST_BY_OPERATOR)
@@ -101,3 +103,31 @@ async def operator_at_browser(request: Request, service: Service) -> None:
     except AuthenticationError:
         detail = f"expected the user {OPERATOR!r} with the operator's token as password"
         raise HTTPException(401, detail, CHALLENGE) from None
+
+
+LONGEST_BY_OPERATOR = 64 << 10  # a run's settings, a reason
+
+
+async def longest_body(request: Request, service: Coordinator) -> int:
+    """Of JSON. AuthenticationError, ForbiddenError or NotFoundError for whoever has nothing to say here."""
+    kind = _body_type(request)
+    if issubclass(kind, FromClient):
+        return with_room(longest_message(kind, await _count_clients(request, service)))
+    return longest_join(service.declaration)
+
+
+def _body_type(request: Request) -> type[object]:
+    """What the route declares as its body."""
+    route: APIRoute = request.scope["route"]
+    assert route.body_field is not None
+    kind: type[object] = route.body_field.field_info.annotation  # type: ignore[assignment]
+    return kind
+
+
+async def _count_clients(request: Request, service: Coordinator) -> int:
+    """How many take part in the run of the path, of whose clients the caller says that it is one."""
+    name, place = request.state.client, request.path_params
+    service.require_joined(name)
+    if place["client"] != name:
+        raise ForbiddenError(f"expected your own name, {name!r}, got {place['client']!r}")
+    return len(await service.members_of(place["run"]))

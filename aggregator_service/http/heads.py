@@ -1,4 +1,6 @@
-"""The head of a client's request -> taken in its one form, refused in any other; and what the record says of it.
+"""The head of a request -> accepted in its one form, refused in any other; and what the record keeps of it.
+
+A query parameter or a body that the route does not declare is refused too, and never repeated in the answer.
 
 A proxy that the operator trusts changes heads: spaces and capital letters are its own then, and it may add headers of
 a list, whose names and sizes are recorded. Nobody else may add any.
@@ -11,10 +13,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
+from fastapi import Request
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from shared.errors import HeadError, MediaTypeError
+from shared.errors import HeadError, MediaTypeError, ProtocolError
 from shared.protocol import heads
 from shared.protocol.schemas import HeaderOut, HeadOut
 from shared.web.raw_heads import raw_head
@@ -40,7 +45,7 @@ class Heads:
         self._trusted = tuple(ipaddress.ip_network(one) for one in trusted)
         self._hosts: defaultdict[str, set[str]] = defaultdict(set)
 
-    def require(self, scope: Scope, client: str) -> None:
+    def require_genuine(self, scope: Scope, client: str) -> None:
         """HeadError, which repeats no value, for a head that the genuine client would not have sent."""
         headers = Headers(scope=scope).items()
         proxied = self._is_proxied(scope)
@@ -52,13 +57,13 @@ class Heads:
             _require_spelling(scope, headers)
         self._require_host(client, scope)
 
-    def told(self, scope: Scope) -> HeadOut:
+    def recorded_head(self, scope: Scope) -> HeadOut:
         """What is recorded of a head: its size where it came as sent, its digest, and the headers beyond the list."""
         headers, raw = Headers(scope=scope).items(), raw_head(scope)
         listed = [(name, value) for name, value in headers if name in heads.WORDS]
         computed = heads.size(scope["method"], _target(scope), headers)
         size = None if self._is_proxied(scope) else computed if raw is None else raw.bytes
-        others = tuple(_other(name, value) for name, value in headers if name not in {*heads.WORDS, *BY_PROXY})
+        others = tuple(_other_header(name, value) for name, value in headers if name not in {*heads.WORDS, *BY_PROXY})
         digest = heads.digest(scope["method"], _target(scope), listed)
         return HeadOut(bytes=size, sha256=digest, others=others[:MOST_TOLD], more=max(0, len(others) - MOST_TOLD))
 
@@ -85,9 +90,9 @@ def _require_names(headers: Iterable[heads.Header], *, proxied: bool) -> None:
     counts = Counter(name for name, _ in headers)
     allowed = {*heads.WORDS, *FROM_PROXIES, *BY_PROXY} if proxied else {*heads.WORDS}
     if strange := [name for name in counts if name not in allowed]:
-        raise HeadError(f"expected the headers of a client alone, got {len(strange)} more: {_told(strange)}")
+        raise HeadError(f"expected the headers of a client alone, got {len(strange)} more: {_listed_names(strange)}")
     if twice := [name for name, count in counts.items() if count > 1 and name in heads.WORDS]:
-        raise HeadError(f"expected each header once, got twice: {_told(twice)}")
+        raise HeadError(f"expected each header once, got twice: {_listed_names(twice)}")
     if not proxied and (missing := sorted(REQUIRED - set(counts))):
         raise HeadError(f"expected every header that a client sends, got none of: {', '.join(missing)}")
 
@@ -121,10 +126,37 @@ def _target(scope: Scope) -> str:
     return path + (f"?{query}" if query else "")
 
 
-def _told(names: list[str]) -> str:
+def _listed_names(names: list[str]) -> str:
     shown = [name if PLAIN.fullmatch(name) else UNPLAIN for name in names[:MOST_TOLD]]
     return ", ".join(shown)
 
 
-def _other(name: str, value: str) -> HeaderOut:
+def _other_header(name: str, value: str) -> HeaderOut:
     return HeaderOut(name=name if PLAIN.fullmatch(name) else UNPLAIN, bytes=len(name) + len(value))
+
+
+async def require_declared(request: Request) -> None:
+    """ProtocolError for a query parameter that the route does not know, for one that comes twice, for a GET's body."""
+    route: APIRoute = request.scope["route"]
+    known = declared_parameters(route.dependant)
+    if others := _count_parameters(request) - len(known & set(request.query_params)):
+        raise ProtocolError(f"expected at most the query parameters {sorted(known)}, once each, got {others} more")
+    if request.method == "GET" and announces_body(request.headers):
+        raise ProtocolError("expected no body of a GET, got one")
+
+
+def declared_parameters(dependant: Dependant) -> set[str]:
+    """The names of the query parameters of a route and of all that it depends on."""
+    own = {field.alias for field in dependant.query_params}
+    return own.union(*(declared_parameters(one) for one in dependant.dependencies))
+
+
+def _count_parameters(request: Request) -> int:
+    """How many parameters, empty ones included: a reader of queries passes over them, but they could be counted."""
+    query: bytes = request.scope["query_string"]
+    return len(query.split(b"&")) if query else 0
+
+
+def announces_body(headers: Headers) -> bool:
+    """Is there to be one, of more than no bytes?"""
+    return "transfer-encoding" in headers or headers.get("content-length", "").strip("0") != ""

@@ -16,9 +16,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_service.coordinator import Coordinator
-from aggregator_service.http.heads import Heads
+from aggregator_service.http.heads import Heads, announces_body
 from aggregator_service.http.routes import RoundPath, RunPath
-from aggregator_service.http.undeclared import announces_body
 from aggregator_service.logs import LOGGER
 from aggregator_service.storage.arrivals import LEAST_REFUSED
 from aggregator_service.storage.rows import Arrival, Call
@@ -58,7 +57,7 @@ class Recorded:
         try:
             await self.app(scope, exchange.receive, exchange.send)
         except Exception:  # our own mistake: whoever stands outside answers it
-            await exchange.broke()
+            await exchange.record_failure()
             raise
 
 
@@ -91,7 +90,7 @@ class _Exchange:
         if not self._withdrawn:
             await self._send(message)
 
-    async def broke(self) -> None:
+    async def record_failure(self) -> None:
         if not self._answered:
             await self._record(500, problems.INTERNAL)
 
@@ -110,7 +109,7 @@ class _Exchange:
         if client is None or (client not in self._coordinator.joined and code != HeadError.code):
             self._coordinator.metrics.strangers.inc(call != "other")
             return
-        await self._coordinator.record(self._arrival(client, call, status, code))
+        await self._coordinator.record_arrival(self._arrival(client, call, status, code))
 
     def _undeclared(self, status: int, code: str | None) -> bool:
         """Something that no client ever sends, and that could carry anything."""
@@ -130,7 +129,7 @@ class _Exchange:
             status=status,
             code=code if status >= LEAST_REFUSED else None,
             nonce=self._scope["state"].get("nonce"),
-            head=self._heads.told(self._scope).model_dump(),
+            head=self._heads.recorded_head(self._scope).model_dump(),
         )
 
 

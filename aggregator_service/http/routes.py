@@ -10,7 +10,7 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 
 from aggregator_service.aggregation.answers import Body
 from aggregator_service.http.callers import Caller, OperatedRoute, Service, SignedRoute, Signer, caller
-from aggregator_service.http.undeclared import nothing_undeclared
+from aggregator_service.http.heads import require_declared
 from aggregator_service.rounds.uploads import Address
 from aggregator_service.storage.rows import instant
 from shared.errors import ForbiddenError, MediaTypeError, TooLargeError, UnavailableError
@@ -20,7 +20,9 @@ from shared.protocol.schemas import (
     ArrivalsOut,
     JoinIn,
     JoinOut,
+    MemberOut,
     ProblemOut,
+    QuarantineIn,
     ReceiptOut,
     RunHistoryOut,
     RunIn,
@@ -48,7 +50,7 @@ async def address(run: RunPath, number: RoundPath, client: ClientPath, caller: C
     return Address(run, number, client)
 
 
-async def acceptable(request: Request, service: Service, caller: Caller) -> None:
+async def require_acceptable(request: Request, service: Service, caller: Caller) -> None:
     """Refuse by its headers a body that could not be an update; but only to somebody known."""
     del caller
     kind, encoding = request.headers.get("content-type", ""), request.headers.get("content-encoding")
@@ -66,7 +68,7 @@ NOT_YET: dict[int | str, dict[str, Any]] = {204: {"description": "the wait is ov
 REPEATED: dict[int | str, dict[str, Any]] = {201: {"model": ReceiptOut, "description": "accepted; 200: it came before"}}
 UPDATE_BODY = {"requestBody": {"required": True, "content": {MEDIA_TYPE: BINARY}}}
 # The first of each is for /docs alone; who is calling is decided by `Signed` and `OperatedRoute`.
-SIGNED = [Depends(APIKeyHeader(name="Signature", auto_error=False)), Depends(nothing_undeclared)]
+SIGNED = [Depends(APIKeyHeader(name="Signature", auto_error=False)), Depends(require_declared)]
 BY_TOKEN = [Depends(HTTPBearer(auto_error=False))]
 clients = APIRouter(prefix="/v1", tags=["clients"], dependencies=SIGNED, responses=PROBLEMS, route_class=SignedRoute)
 operated = APIRouter(
@@ -77,7 +79,7 @@ inside = APIRouter(tags=["service"])
 
 @clients.post("/clients")
 async def join(message: JoinIn, signer: Signer, service: Service) -> JoinOut:
-    return await service.join(message, signer)
+    return await service.join_client(message, signer)
 
 
 @clients.get("/runs/current")
@@ -85,31 +87,31 @@ async def read_current(
     service: Service, caller: Caller, response: Response, after: int | None = None, wait: Wait = 0.0
 ) -> RunOut:
     response.headers.update(PRIVATE)
-    return await service.current(caller, after=after, wait=wait)
+    return await service.current_run(caller, after=after, wait=wait)
 
 
 @clients.get("/runs/{run}/model", response_class=Response, dependencies=[Depends(caller)], responses=PARAMETERS)
 async def read_model(run: RunPath, service: Service) -> Response:
-    return _sent(await service.model(run), PRIVATE)
+    return _parameters_response(await service.starting_body(run), PRIVATE)
 
 
 @clients.get("/runs/{run}/rounds/{number}/anchor", dependencies=[Depends(caller)])
 async def read_anchor(run: RunPath, number: RoundPath, response: Response, service: Service) -> AnchorOut:
     response.headers.update(PRIVATE)
-    anchor = await service.anchor(run, number)
+    anchor = await service.round_anchor(run, number)
     return AnchorOut(run=run, round=number, kernel=anchor.kernel, source=anchor.source, size=anchor.size)
 
 
 @clients.put(
     "/runs/{run}/rounds/{number}/clients/{client}/update",
-    dependencies=[Depends(acceptable)],
+    dependencies=[Depends(require_acceptable)],
     responses=REPEATED,
     openapi_extra=UPDATE_BODY,
 )
 async def put_update(
     place: Annotated[Address, Depends(address)], request: Request, response: Response, service: Service
 ) -> ReceiptOut:
-    receipt, new = await service.receive(place, request.stream())
+    receipt, new = await service.receive_update(place, request.stream())
     response.status_code = 201 if new else 200
     return ReceiptOut(
         run=receipt.run,
@@ -127,10 +129,10 @@ async def put_update(
 async def read_personalised(
     place: Annotated[Address, Depends(address)], service: Service, wait: Wait = 0.0
 ) -> Response:
-    body = await service.personalised(place, wait=wait)
+    body = await service.personalised_body(place, wait=wait)
     if body is None:
         return Response(status_code=204, headers=PRIVATE | {"Retry-After": str(RETRY_AFTER_SECONDS)})
-    return _sent(body, PRIVATE)
+    return _parameters_response(body, PRIVATE)
 
 
 @operated.post("/runs", status_code=201)
@@ -140,17 +142,32 @@ async def start_run(message: RunIn, service: Service) -> RunHistoryOut:
 
 @operated.get("/runs")
 async def list_runs(service: Service) -> list[RunHistoryOut]:
-    return await service.histories()
+    return await service.run_histories()
 
 
 @operated.get("/runs/{run}")
 async def read_run(run: RunPath, service: Service) -> RunHistoryOut:
-    return await service.history(run)
+    return await service.run_history(run)
+
+
+@operated.get("/clients")
+async def list_clients(service: Service) -> list[MemberOut]:
+    return await service.quarantines.members()
+
+
+@operated.post("/clients/{client}/quarantine", status_code=201)
+async def quarantine(client: ClientPath, message: QuarantineIn, service: Service) -> MemberOut:
+    return await service.quarantines.impose_quarantine(client, message.reason)
+
+
+@operated.delete("/clients/{client}/quarantine")
+async def lift_quarantine(client: ClientPath, service: Service) -> MemberOut:
+    return await service.quarantines.lift_quarantine(client)
 
 
 @operated.get("/arrivals")
 async def list_arrivals(service: Service, after: After = 0, limit: Limit = 100) -> ArrivalsOut:
-    return await service.arrivals(after, limit)
+    return await service.arrivals_after(after, limit)
 
 
 @operated.get("/declaration")
@@ -175,7 +192,7 @@ async def metrics(service: Service) -> Response:
     return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _sent(body: Body, headers: dict[str, str]) -> Response:
+def _parameters_response(body: Body, headers: dict[str, str]) -> Response:
     """Parameters: a large body is read from its file as the caller takes it."""
     if (content := body.whole()) is not None:
         return Response(content, media_type=MEDIA_TYPE, headers=headers)

@@ -34,55 +34,55 @@ router = APIRouter(prefix=OWN, tags=["secure rounds"], dependencies=SIGNED, resp
 
 @router.put("/keys", **TAKEN)
 async def put_keys(place: Place, message: PublicKeys, service: Service) -> None:
-    await service.relay(place, message)
+    await service.relay_message(place, message)
 
 
 @router.get("/roster", response_model=Roster, responses=NOT_YET)
 async def read_roster(place: Place, service: Service, wait: Wait = 0.0) -> Response:
-    return _answer(await service.intake.roster(place, wait=service.bounded(wait)))
+    return _message_response(await service.intake.roster(place, wait=service.bounded_wait(wait)))
 
 
 @router.put("/shares", **TAKEN)
 async def put_shares(place: Place, message: SealedShares, service: Service) -> None:
-    await service.relay(place, message)
+    await service.relay_message(place, message)
 
 
 @router.get("/delivery", response_model=Delivery, responses=NOT_YET)
 async def read_delivery(place: Place, service: Service, wait: Wait = 0.0) -> Response:
-    return _answer(await service.intake.delivery(place, wait=service.bounded(wait)))
+    return _message_response(await service.intake.delivery(place, wait=service.bounded_wait(wait)))
 
 
 @router.get("/request", response_model=UnmaskRequest, responses=NOT_YET)
 async def read_request(place: Place, service: Service, wait: Wait = 0.0) -> Response:
-    return _answer(await service.intake.request(place, wait=service.bounded(wait)))
+    return _message_response(await service.intake.request(place, wait=service.bounded_wait(wait)))
 
 
 @router.put("/checks", **TAKEN)
 async def put_checks(place: Place, message: ShareCheck, service: Service) -> None:
-    await service.relay(place, message)
+    await service.relay_message(place, message)
 
 
 @router.get("/sharers", response_model=Sharers, responses=NOT_YET)
 async def read_sharers(place: Place, service: Service, wait: Wait = 0.0) -> Response:
-    return _answer(await service.intake.sharers(place, wait=service.bounded(wait)))
+    return _message_response(await service.intake.sharers(place, wait=service.bounded_wait(wait)))
 
 
 @router.put("/consents", **TAKEN)
 async def put_consents(place: Place, message: Consent, service: Service) -> None:
-    await service.relay(place, message)
+    await service.relay_message(place, message)
 
 
 @router.get("/signatures", response_model=Consents, responses=NOT_YET)
 async def read_signatures(place: Place, service: Service, wait: Wait = 0.0) -> Response:
-    return _answer(await service.intake.consents(place, wait=service.bounded(wait)))
+    return _message_response(await service.intake.consents(place, wait=service.bounded_wait(wait)))
 
 
 @router.put("/answers", **TAKEN)
 async def put_answers(place: Place, message: UnmaskAnswer, service: Service) -> None:
-    await service.relay(place, message)
+    await service.relay_message(place, message)
 
 
-def _answer(message: BaseModel | None) -> Response:
+def _message_response(message: BaseModel | None) -> Response:
     if message is None:
         return Response(status_code=204, headers=PRIVATE | {"Retry-After": str(RETRY_AFTER_SECONDS)})
     return Response(message.model_dump_json(), media_type="application/json", headers=PRIVATE)

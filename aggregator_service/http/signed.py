@@ -1,24 +1,38 @@
-"""A request that claims to be a client's -> refused by its head, or known as that client's and its body checked.
+"""A signed request -> refused by its head, or known as its client's and its body checked; its answer, signed.
 
-It stands before all that reads a body: of what nobody known has signed, nothing is read.
+Requests are checked before anything reads a body: no body is read of a request that no registered client has signed.
+Each answer to a signed request carries the aggregator's signature over its status, its body and that request, so that
+clients can pin the key. An answer that announces its digest (a large one, from a file) passes piece by piece; others
+are collected first.
 """
 
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_service.coordinator import Coordinator
-from aggregator_service.http.heads import Heads
-from aggregator_service.http.undeclared import announces_body
+from aggregator_service.http.heads import Heads, announces_body
 from shared.errors import AuthenticationError, DigestError, ProtocolError, UnavailableError
-from shared.protocol.signing.messages import NO_BODY, RequestTarget, body_digest, is_signed
+from shared.protocol.signing.answers import sign_answer
+from shared.protocol.signing.keys import PrivateKey
+from shared.protocol.signing.messages import (
+    DIGEST,
+    NO_BODY,
+    SIGNATURE,
+    WRITTEN,
+    Target,
+    body_digest,
+    is_signed,
+    read_digest,
+)
 from shared.web import problems
 from shared.web.crowd import vouch
 
@@ -43,11 +57,11 @@ class Signed:
             return
         state = scope.setdefault("state", {})
         try:
-            claim = self.coordinator.identify(_target(scope), headers.items())
+            claim = self.coordinator.identify_signer(_target(scope), headers.items())
             if not announces_body(headers) and claim.digest != NO_BODY:
                 raise DigestError(ANOTHER_BODY)
             state["client"], state["nonce"] = claim.name, claim.nonce
-            self.heads.require(scope, claim.name)
+            self.heads.require_genuine(scope, claim.name)
         except (AuthenticationError, ProtocolError, UnavailableError) as error:
             self.coordinator.metrics.strangers.inc(isinstance(error, AuthenticationError))
             state["code"] = error.code
@@ -57,11 +71,11 @@ class Signed:
         if self.under_way[claim.name] >= MOST_AT_ONCE:
             await problems.answer(UnavailableError(TOO_MANY))(scope, receive, send)
             return
-        with self._counted(claim.name):
+        with self._count_under_way(claim.name):
             await self.app(scope, _Digested(receive, claim.digest), send)
 
     @contextmanager
-    def _counted(self, client: str) -> Iterator[None]:
+    def _count_under_way(self, client: str) -> Iterator[None]:
         self.under_way[client] += 1
         try:
             yield
@@ -87,5 +101,57 @@ class _Digested:
         return message
 
 
-def _target(scope: Scope) -> RequestTarget:
-    return RequestTarget(scope["method"], scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1"))
+def _target(scope: Scope) -> Target:
+    return Target(scope["method"], scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1"))
+
+
+@dataclass(frozen=True)
+class SignedAnswers:
+    """Signs what it wraps. A request without a signature has nothing that an answer could be bound to."""
+
+    app: ASGIApp
+    coordinator: Coordinator
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asked = Headers(scope=scope).getlist(SIGNATURE) if scope["type"] == "http" else []
+        key = self.coordinator.signing_key
+        if key is None or len(asked) != 1 or not WRITTEN[SIGNATURE].fullmatch(asked[0]):
+            await self.app(scope, receive, send)
+            return
+        await self.app(scope, receive, _SignedAnswer(send, key, asked[0]).send)
+
+
+class _SignedAnswer:
+    """One answer: its start is held back until its digest is known."""
+
+    def __init__(self, send: Send, key: PrivateKey, request_signature: str) -> None:
+        self._send, self._key, self._request_signature = send, key, request_signature
+        self._start: Message | None = None
+        self._pieces: list[bytes] = []
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            announced = Headers(raw=message["headers"]).get(DIGEST)
+            if announced is None:
+                self._start = message
+            else:
+                await self._send_start(message, read_digest(announced))
+        elif self._start is None:
+            await self._send(message)
+        else:
+            await self._collect(message)
+
+    async def _collect(self, message: Message) -> None:
+        """Pass everything on at once when the last piece has come."""
+        self._pieces.append(message.get("body", b""))
+        if self._start is None or message.get("more_body", False):
+            return
+        content, start, self._start = b"".join(self._pieces), self._start, None
+        await self._send_start(start, hashlib.sha256(content).digest())
+        await self._send({"type": "http.response.body", "body": content})
+
+    async def _send_start(self, start: Message, sha256: bytes) -> None:
+        created = int(time.time())
+        signed = sign_answer(start["status"], sha256, self._request_signature, self._key, created=created)
+        MutableHeaders(scope=start).update(signed)
+        await self._send(start)

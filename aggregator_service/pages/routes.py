@@ -18,7 +18,7 @@ from aggregator_service.threads import off_loop
 from shared.method.declaration import Declaration
 from shared.protocol.schemas import ArrivalsOut, MemberOut, RunHistoryOut
 from shared.web.declared import declared
-from shared.web.pages import PageHead, page, statics, templates
+from shared.web.pages import Head, page, statics, templates
 
 SECTIONS = (("rounds", "Rounds"), ("clients", "Clients"), ("runs", "Runs"), ("arrivals", "Arrivals"))
 SHOWN_RUNS = 20
@@ -34,7 +34,7 @@ def install(app: FastAPI) -> None:
 
 
 @dataclass(frozen=True)
-class PageContent:
+class FederationView:
     """What the page was asked for, and all that it shows; `history` is the chosen run's."""
 
     address: str
@@ -55,31 +55,31 @@ async def show(
     run: Annotated[str | None, Query(pattern=r"^run-[0-9]{1,9}$")] = None,
     before: Annotated[int | None, Query(ge=1, lt=1 << 53)] = None,
 ) -> Response:
-    seen = await _look(service, str(request.base_url), run, before)
-    return page(request, await off_loop(_html, seen))
+    seen = await _collect_figures(service, str(request.base_url), run, before)
+    return page(request, await off_loop(_render_page, seen))
 
 
-async def _look(service: Coordinator, url: str, run: str | None, before: int | None) -> PageContent:
-    runs = await service.histories()
+async def _collect_figures(service: Coordinator, url: str, run: str | None, before: int | None) -> FederationView:
+    runs = await service.run_histories()
     name = run or (runs[-1].run if runs else None)
-    after, limit = window((await service.arrivals(0, 1)).total, before)
-    return PageContent(
+    after, limit = window((await service.arrivals_after(0, 1)).total, before)
+    return FederationView(
         address=_address(run, before),
         url=url,
         chosen=run,
         joined=service.joined,
         runs=runs,
-        history=None if name is None else await service.history(name),
+        history=None if name is None else await service.run_history(name),
         quarantined=[one for one in await service.quarantines.members() if one.quarantine is not None],
-        arrivals=await service.arrivals(after, limit),
+        arrivals=await service.arrivals_after(after, limit),
         declaration=service.declaration,
     )
 
 
-def _html(seen: PageContent) -> str:
+def _render_page(seen: FederationView) -> str:
     run = seen.history
     return TEMPLATE.render(
-        head=PageHead(f"LPSFed, strategy {seen.declaration.strategy}", "Aggregator", seen.address, SECTIONS),
+        head=Head(f"LPSFed, strategy {seen.declaration.strategy}", "Aggregator", seen.address, SECTIONS),
         standing=standing(run, seen.joined, url=seen.url),
         run=run,
         rounds=() if run is None else rounds(run),

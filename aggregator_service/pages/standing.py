@@ -30,15 +30,17 @@ class FederationStanding:
 def standing(run: RunHistoryOut | None, joined: Sequence[str], *, url: str) -> FederationStanding:
     """What an operator wants to know first. `url`: where this aggregator was called."""
     if run is None:
-        return FederationStanding(_none(joined), 0, 0, (), (_members(joined),), _command(url, len(joined)))
+        return FederationStanding(
+            _idle_verdict(joined), 0, 0, (), (_members_fact(joined),), _start_command(url, len(joined))
+        )
     done = sum(one.phase == "aggregated" for one in run.rounds)
     return FederationStanding(
         verdict=_verdict(run, joined),
         done=done,
         rounds=run.request.rounds,
         warnings=few_clients(len(joined)),
-        facts=(*_round_facts(run), _received(run), _pace(run), _members(joined)),
-        start=_command(url, len(joined)) if run.phase in ("finished", "failed") else None,
+        facts=(*_round_facts(run), _received_fact(run), _pace_fact(run), _members_fact(joined)),
+        start=_start_command(url, len(joined)) if run.phase in ("finished", "failed") else None,
     )
 
 
@@ -64,7 +66,7 @@ def length(one: RoundOut) -> float | None:
     return (datetime.fromisoformat(one.closed_at) - datetime.fromisoformat(one.opened_at)).total_seconds()
 
 
-def _none(joined: Sequence[str]) -> Verdict:
+def _idle_verdict(joined: Sequence[str]) -> Verdict:
     if not joined:
         return Verdict("idle", "Nobody has joined", "A client joins by itself, once it is started with this address.")
     return Verdict("idle", "No run yet", f"{names(joined)} {'has' if len(joined) == 1 else 'have'} joined.")
@@ -95,21 +97,21 @@ def _round_facts(run: RunHistoryOut) -> tuple[Fact, ...]:
     return Fact("Updates in", f"{came} of {expected}", note), Fact("Missing", f"{len(now.missing)}", names(now.missing))
 
 
-def _received(run: RunHistoryOut) -> Fact:
+def _received_fact(run: RunHistoryOut) -> Fact:
     sizes = [one.size for each in run.rounds for one in each.participants if one.received]
     return Fact("Received", size(sum(sizes)), f"{counted(len(sizes), 'update')} in {run.run}")
 
 
-def _pace(run: RunHistoryOut) -> Fact:
+def _pace_fact(run: RunHistoryOut) -> Fact:
     known = [found for one in run.rounds if (found := length(one)) is not None]
     return Fact("Round time", seconds(statistics.median(known) if known else None), "median, from opened to closed")
 
 
-def _members(joined: Sequence[str]) -> Fact:
+def _members_fact(joined: Sequence[str]) -> Fact:
     return Fact("Clients", f"{len(joined):,}", "have joined this federation")
 
 
-def _command(url: str, clients: int) -> str:
+def _start_command(url: str, clients: int) -> str:
     """The line that starts a run with everybody who is there."""
     token, kind = '-H "Authorization: Bearer $(cat operator.token)"', "-H 'Content-Type: application/json'"
     return f'curl -X POST {url}v1/runs {token} {kind} -d \'{{"clients": {max(clients, 2)}, "rounds": 10}}\''

@@ -30,13 +30,13 @@ Clock = Callable[[], float]
 class Computation(Protocol):
     """What computes with the tensors of a run. It reads and writes files, and knows neither clock nor lock."""
 
-    def damaged(self, archive: Archive, run: Run) -> list[StoredUpdate]: ...
+    def damaged_updates(self, archive: Archive, run: Run) -> list[StoredUpdate]: ...
 
-    def far(self, archive: Archive, run: Run) -> dict[str, float]: ...
+    def distant_clients(self, archive: Archive, run: Run) -> dict[str, float]: ...
 
-    def aggregate(self, archive: Archive, run: Run) -> StoredState: ...
+    def aggregate_round(self, archive: Archive, run: Run) -> StoredState: ...
 
-    def digest_after(self, archive: Archive, state: StoredState) -> str: ...
+    def digest_of_state(self, archive: Archive, state: StoredState) -> str: ...
 
 
 class Changes:
@@ -47,7 +47,7 @@ class Changes:
         self.closing = False
         self._event: anyio.Event | None = None
 
-    def announce(self) -> None:
+    def announce_change(self) -> None:
         self.count += 1
         if self._event is not None:
             self._event.set()
@@ -56,9 +56,9 @@ class Changes:
     def close(self) -> None:
         """Wake everybody, now and from now on: nobody may hold up the shutdown."""
         self.closing = True
-        self.announce()
+        self.announce_change()
 
-    async def after(self, count: int) -> None:
+    async def wait_beyond(self, count: int) -> None:
         """Until the count is above `count`."""
         if self.count == count and not self.closing:
             self._event = self._event or anyio.Event()
@@ -79,46 +79,46 @@ class Conductor:
         self._stuck: str | None = "the aggregator is starting"
         self._metrics = metrics
         self._clock = clock
-        self._show()
+        self._show_run()
 
     @property
     def hindrance(self) -> str | None:
         """What keeps the rounds from going on, in words; None where nothing does."""
         return self._stuck or self.archive.database.disk.refusal
 
-    async def find(self, name: str) -> Run:
+    async def find_run(self, name: str) -> Run:
         """The current run, or an earlier one from the database."""
         if self.run is not None and self.run.name == name:
             return self.run
-        run = await off_loop(self._load, name)
+        run = await off_loop(self._load_run, name)
         if run is None:
             raise NotFoundError(f"there is no run {name!r}")
         return run
 
-    def _load(self, name: str) -> Run | None:
+    def _load_run(self, name: str) -> Run | None:
         with self.archive.database.reading() as connection:
             return run_document.load_run(connection, name)
 
-    async def commit(self, run: Run, *writes: Write) -> None:
+    async def commit_transition(self, run: Run, *writes: Write) -> None:
         """Make a transition durable together with what came with it, then known. The caller holds the lock."""
         if run is self.run:
             return
         sequence = self.sequence + _is_visible(self.run, run)
         await off_loop(run_document.save_run, self.archive.database, run, sequence=sequence, writes=writes)
         self.run, self.sequence = run, sequence
-        self._show()
+        self._show_run()
         if run.phase == "failed":
             self._metrics.rounds.labels("failed").inc()
             LOGGER.warning("run_failed", run=run.name, reason=run.reason)
-        self.changes.announce()
+        self.changes.announce_change()
 
-    async def fail(self, name: str, reason: str) -> None:
+    async def fail_run(self, name: str, reason: str) -> None:
         """End that run, if it is the current one and has not ended."""
         async with self.lock:
             if self.run is not None and self.run.name == name and self.run.active:
-                await self.commit(transitions.fail(self.run, reason, now=self._clock()))
+                await self.commit_transition(transitions.fail_run(self.run, reason, now=self._clock()))
 
-    async def quarantine(self, entries: Collection[Quarantine]) -> None:
+    async def quarantine_clients(self, entries: Collection[Quarantine]) -> None:
         """Shut clients out, durably, with all that follows for the run at hand. The caller holds the lock."""
         writes: list[Write] = [partial(impose_quarantines, entries=entries)]
         before, after = self.run, None
@@ -126,38 +126,38 @@ class Conductor:
             after = transitions.shut_out(before, {entry.client: entry.cause for entry in entries}, now=self._clock())
             unused = before.receipts.keys() - after.receipts.keys()
             writes.append(partial(updates.delete_updates, run=before.name, number=before.round, clients=unused))
-        await self.decide(after, *writes)
+        await self.commit_decision(after, *writes)
         for entry in entries:
             LOGGER.warning("client_quarantined", client=entry.client, cause=entry.cause)
 
-    async def decide(self, run: Run | None, *writes: Write) -> None:
+    async def commit_decision(self, run: Run | None, *writes: Write) -> None:
         """Make a decision about a client durable, and what follows from it for the run, if there is one."""
         if run is None:
-            await off_loop(runs.commit, self.archive.database, writes)
+            await off_loop(runs.commit_writes, self.archive.database, writes)
         else:
-            await self.commit(run, *writes)
+            await self.commit_transition(run, *writes)
 
-    async def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+    async def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Does the condition hold within so many seconds? It is looked at after every change; a shutdown ends it."""
         with anyio.move_on_after(seconds):
             while not (condition() or self.changes.closing):
-                await self.changes.after(self.changes.count)
+                await self.changes.wait_beyond(self.changes.count)
         return condition()
 
-    async def conduct(self) -> None:
+    async def conduct_rounds(self) -> None:
         """Do what is due, then sleep until the next deadline or change. The disk's failures are waited out."""
         while not self.changes.closing:
             seen = self.changes.count
             try:
-                await self._step()
+                await self._take_step()
                 self._stuck, patience = None, self._patience()
             except Exception as error:
-                self._note(error)
+                self._note_failure(error)
                 patience = DISK_RETRY_SECONDS
             with anyio.move_on_after(patience):
-                await self.changes.after(seen)
+                await self.changes.wait_beyond(seen)
 
-    def _note(self, error: Exception) -> None:
+    def _note_failure(self, error: Exception) -> None:
         """Say why it does not go on, once: a disk that has no room for an update may have none for a log either."""
         words = str(error) if isinstance(error, FederationError) else f"a step failed: {type(error).__name__}"
         if words != self._stuck:
@@ -169,42 +169,42 @@ class Conductor:
             return LOOK_SECONDS
         return min(LOOK_SECONDS, max(0.0, self.run.deadline - self._clock()))
 
-    async def _step(self) -> None:
+    async def _take_step(self) -> None:
         if self.archive.database.disk.refusal is not None:
             await off_loop(self.archive.probe)
             LOGGER.info("disk_takes_again")
         aggregated = None
         async with self.lock:
             if self.run is not None:
-                await self.commit(transitions.advance(self.run, self._clock()))
+                await self.commit_transition(transitions.advance_run(self.run, self._clock()))
             if self.run is not None and self.run.phase == "aggregated":
-                aggregated = await self._close(self.run)
+                aggregated = await self._close_round(self.run)
         if aggregated is not None:
-            await off_loop(self._prune, aggregated)
+            await off_loop(self._prune_files, aggregated)
 
-    async def _close(self, run: Run) -> Run | None:
+    async def _close_round(self, run: Run) -> Run | None:
         """Aggregate the closed round, or ask again for what is damaged in it. The same run where it is aggregated."""
-        if lost := await off_loop(self._computation.damaged, self.archive, run):
-            await self._lose(run, lost)
+        if lost := await off_loop(self._computation.damaged_updates, self.archive, run):
+            await self._lose_updates(run, lost)
             return None
         try:
-            if beyond := await self.archive.tensors.off_loop(self._computation.far, self.archive, run):
+            if beyond := await self.archive.tensors.off_loop(self._computation.distant_clients, self.archive, run):
                 # Then again without them, until nobody is: whenever the process ends meanwhile, it comes to the same.
-                await self.quarantine(transitions.distance_quarantines(run, beyond, now=self._clock()))
+                await self.quarantine_clients(transitions.distance_quarantines(run, beyond, now=self._clock()))
                 return None
-            state = await self.archive.tensors.off_loop(self._computation.aggregate, self.archive, run)
+            state = await self.archive.tensors.off_loop(self._computation.aggregate_round, self.archive, run)
         except (OSError, UnavailableError):
-            raise  # the disk's failure, not the run's: `conduct` tries again
+            raise  # the disk's failure, not the run's: `conduct_rounds` tries again
         except Exception as error:
             LOGGER.exception("aggregation_failed", run=run.name, round=run.round)
             words = str(error) if isinstance(error, DamagedError) else f"{type(error).__name__}: {error}"
             reason = f"round {run.round} could not be aggregated: {words}"
-            await self.commit(transitions.fail(run, reason, now=self._clock()))
+            await self.commit_transition(transitions.fail_run(run, reason, now=self._clock()))
             return None
-        await self._proceed(run, state)
+        await self._store_state(run, state)
         return run
 
-    async def _lose(self, run: Run, lost: list[StoredUpdate]) -> None:
+    async def _lose_updates(self, run: Run, lost: list[StoredUpdate]) -> None:
         """The files stay for whoever looks into it, until the next start."""
         for update in lost:
             client, digest = update.receipt.client, update.receipt.digest
@@ -213,35 +213,37 @@ class Conductor:
             )
         self._metrics.damaged.inc(len(lost))
         clients = [update.receipt.client for update in lost]
-        after = transitions.lose(run, clients, now=self._clock())
-        await self.commit(after, partial(updates.delete_updates, run=run.name, number=run.round, clients=clients))
+        after = transitions.lose_updates(run, clients, now=self._clock())
+        await self.commit_transition(
+            after, partial(updates.delete_updates, run=run.name, number=run.round, clients=clients)
+        )
 
-    async def _proceed(self, run: Run, state: StoredState) -> None:
-        after = transitions.proceed(run, self._clock(), **await self._beginning(run, state))
-        await self.commit(after, partial(updates.add_state, state=state))
+    async def _store_state(self, run: Run, state: StoredState) -> None:
+        after = transitions.proceed_run(run, self._clock(), **await self._next_start(run, state))
+        await self.commit_transition(after, partial(updates.add_state, state=state))
         self._metrics.close_round(run, now=self._clock())
         LOGGER.info("round_aggregated", run=run.name, round=run.round, updates=len(run.receipts), digest=state.digest)
 
-    async def _beginning(self, run: Run, state: StoredState) -> dict[str, Any]:
+    async def _next_start(self, run: Run, state: StoredState) -> dict[str, Any]:
         """What the next round of a secure run begins with, and whose sum began there before."""
         if run.pledge is None:
             return {}
-        start = await self.archive.tensors.off_loop(self._computation.digest_after, self.archive, state)
+        start = await self.archive.tensors.off_loop(self._computation.digest_of_state, self.archive, state)
         return {"start": start, "earlier": await self.members_summed(run.name, start)}
 
     async def members_summed(self, run: str, start: str) -> tuple[str, ...] | None:
         """The members of the sum that another secure run has uncovered from this start."""
         return await off_loop(partial(runs.members_summed, start=start), self.archive.database, run)
 
-    def _prune(self, run: Run) -> None:
+    def _prune_files(self, run: Run) -> None:
         if run.exchange is not None:
             self.archive.blobs.remove(updates.drop_masked(self.archive.database, run.name, last=run.round))
         oldest = run.round - self.archive.retention_rounds + 1
         self.archive.blobs.remove(updates.drop_before(self.archive.database, run.name, oldest=oldest))
 
-    def _show(self) -> None:
+    def _show_run(self) -> None:
         if self.run is not None:
-            self._metrics.stand(self.run)
+            self._metrics.show_run(self.run)
             self._metrics.quarantined.set(len(self.run.quarantined))
 
 
@@ -250,9 +252,9 @@ def _is_visible(before: Run | None, after: Run) -> bool:
     with many clients, each of them waking all the others would cost more than the round."""
     if before is None:
         return True
-    moved = _place(before) != _place(after)
+    moved = _visible_place(before) != _visible_place(after)
     return (moved and after.phase != "aggregated") or before.quarantined != after.quarantined
 
 
-def _place(run: Run) -> tuple[object, ...]:
+def _visible_place(run: Run) -> tuple[object, ...]:
     return run.name, run.round, run.phase, run.exchange.phase if run.exchange else None

@@ -122,7 +122,7 @@ def _secure_history(exchange: SecureRound, awaited: Sequence[str]) -> SecureOut:
         step=exchange.phase,
         threshold=exchange.terms.threshold,
         came={phase: len(exchange.collected(phase)) for phase in PHASES},
-        waiting_for=secure_phases.expected(exchange, awaited),
+        waiting_for=secure_phases.expected_clients(exchange, awaited),
         expelled=tuple(sorted(exchange.expelled)),
     )
 
@@ -189,7 +189,7 @@ def _standing(run: Run, client: str) -> Standing:
     if run.exchange is not None and run.phase == "open":
         if client in run.exchange.answers:
             return "received"
-        return "expected" if secure_phases.acts(run.exchange, client, run.awaited) else "absent"
+        return "expected" if secure_phases.is_active(run.exchange, client, run.awaited) else "absent"
     if client in run.receipts:
         return "received"
     return "expected" if run.active and client in run.clients else "absent"

@@ -34,15 +34,15 @@ class Members:
     def warnings(self) -> tuple[str, ...]:
         return few_clients(len(self))
 
-    def add(self, client: JoinedClient) -> None:
+    def add_client(self, client: JoinedClient) -> None:
         self._by_name[client.name] = client
 
-    def require(self, name: str) -> None:
+    def require_joined(self, name: str) -> None:
         """AuthenticationError for one that has not joined."""
         if name not in self._by_name:
             raise AuthenticationError("expected a client that has joined")
 
-    def admit(self, message: JoinIn, signer: str, *, now: float) -> JoinedClient:
+    def admit_client(self, message: JoinIn, signer: str, *, now: float) -> JoinedClient:
         """The client as it is after this message; ForbiddenError where another one has signed it."""
         if message.client != signer:
             raise ForbiddenError(f"expected your own name, {signer!r}, got {message.client!r}")

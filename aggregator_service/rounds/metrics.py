@@ -25,11 +25,11 @@ class AggregatorMetrics:
         self._registry = CollectorRegistry()
         self._clock = clock
         self._run: Run | None = None
-        self._count()
-        self._time()
-        self._gauge()
+        self._create_counters()
+        self._create_histograms()
+        self._create_gauges()
 
-    def _count(self) -> None:
+    def _create_counters(self) -> None:
         counter = partial(Counter, registry=self._registry)
         self.uploads = counter(f"{PREFIX}_uploads", "Uploads by outcome", ["outcome"])
         self.upload_bytes = counter(f"{PREFIX}_upload_bytes", "Bytes of accepted updates")
@@ -39,13 +39,13 @@ class AggregatorMetrics:
         self.damaged = counter(f"{PREFIX}_damaged_blobs", "Stored updates and states that the disk has damaged")
         self.rounds = counter(f"{PREFIX}_rounds", "Rounds that ended, by outcome", ["outcome"])
 
-    def _time(self) -> None:
+    def _create_histograms(self) -> None:
         histogram = partial(Histogram, registry=self._registry)
         self.round_seconds = histogram(f"{PREFIX}_round_seconds", "From opened to closed")
         self.aggregation_seconds = histogram(f"{PREFIX}_aggregation_seconds", "Closed to durable")
         self.requests = histogram(f"{PREFIX}_request_seconds", "Latency by route", ["method", "route", "status"])
 
-    def _gauge(self) -> None:
+    def _create_gauges(self) -> None:
         gauge = partial(Gauge, registry=self._registry)
         self._phase = gauge(f"{PREFIX}_phase", "1 for the current run's phase", ["phase"])
         self._round = gauge(f"{PREFIX}_round", "Number of the current round")
@@ -61,7 +61,7 @@ class AggregatorMetrics:
         self.clients = gauge(f"{PREFIX}_clients", "Clients enrolled in the federation")
         self.quarantined = gauge(f"{PREFIX}_quarantined_clients", "Clients that the newest run takes nothing of")
 
-    def stand(self, run: Run) -> None:
+    def show_run(self, run: Run) -> None:
         """Where the current run stands."""
         self._run = run
         for known in PHASES:
@@ -94,7 +94,7 @@ class AggregatorMetrics:
         self.round_seconds.observe(closed_at - run.opened_at)
         self.aggregation_seconds.observe(now - closed_at)
 
-    def watch(self, identities: Mapping[str, Identity]) -> None:
+    def watch_identities(self, identities: Mapping[str, Identity]) -> None:
         """How long the service's certificates are good for."""
         measure(identities, PREFIX, self._registry)
 

@@ -72,7 +72,7 @@ def select_awaited(pledge: Pledge, enrolled: frozenset[str], *, changing_members
 def require_welcome(pledge: Pledge, message: PublicKeys) -> None:
     """RoundClosedError for a client whose joining alone would tell its update, and that does not bear that."""
     known = not pledge.sums or message.client in pledge.sums[-1].members
-    if not (known or _bears(message)):
+    if not (known or _bears_change(message)):
         words = "expected members of the round before, or who bears a change of its membership alone"
         raise RoundClosedError(f"{words}: {message.run} goes on without you, the next run need not")
 
@@ -98,9 +98,9 @@ def record_sum(pledge: Pledge, exchange: SecureRound) -> Pledge:
 
 
 def _member_sum(exchange: SecureRound, members: Collection[str]) -> MemberSum:
-    bearing = (name for name in members if _bears(exchange.keys[name]))
+    bearing = (name for name in members if _bears_change(exchange.keys[name]))
     return MemberSum(frozenset(members), frozenset(bearing))
 
 
-def _bears(message: PublicKeys) -> bool:
+def _bears_change(message: PublicKeys) -> bool:
     return message.noised or (message.common.changing_members and message.changing_members)

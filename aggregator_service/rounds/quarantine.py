@@ -24,16 +24,16 @@ class Quarantines:
         self._database = conductor.archive.database
         self._limit, self._clock = limit, clock
 
-    async def impose(self, client: str, reason: str) -> MemberOut:
+    async def impose_quarantine(self, client: str, reason: str) -> MemberOut:
         """Shut a client out by hand. NotFoundError for one that has not joined, ConflictError where it is already."""
         self._require_member(client)
         async with self._conductor.lock:
             if client in await off_loop(active_quarantines, self._database):
                 raise ConflictError(f"expected a client that is not quarantined, {client!r} is")
-            await self._conductor.quarantine([Quarantine(client, "operator", reason, self._clock())])
-        return await self._member(client)
+            await self._conductor.quarantine_clients([Quarantine(client, "operator", reason, self._clock())])
+        return await self._member_row(client)
 
-    async def lift(self, client: str) -> MemberOut:
+    async def lift_quarantine(self, client: str) -> MemberOut:
         """Let a client in again. NotFoundError for one that has not joined, ConflictError where it is not shut out."""
         self._require_member(client)
         async with self._conductor.lock:
@@ -41,10 +41,10 @@ class Quarantines:
                 raise ConflictError(f"expected a client that is quarantined, {client!r} is not")
             run, now = self._conductor.run, self._clock()
             after = None if run is None else transitions.let_in(run, client, now=now)
-            await self._conductor.decide(after, partial(lift_quarantine, client=client, now=now))
-        return await self._member(client)
+            await self._conductor.commit_decision(after, partial(lift_quarantine, client=client, now=now))
+        return await self._member_row(client)
 
-    async def refused(self, place: Address) -> None:
+    async def count_refused(self, place: Address) -> None:
         """An update was not what is declared; too many of them in one run shut its client out.
 
         Counted where the round at hand waits for it. Elsewhere none could be taken, whatever it was: so an audit may
@@ -58,25 +58,25 @@ class Quarantines:
             if count >= self._limit:
                 why = f"{count} of its updates were not what is declared"
                 entry = Quarantine(place.client, "refusals", why, self._clock(), run.name, run.round)
-                await self._conductor.quarantine([entry])
+                await self._conductor.quarantine_clients([entry])
 
-    async def causes(self) -> dict[str, Cause]:
+    async def quarantine_causes(self) -> dict[str, Cause]:
         """Who is shut out now, and why, as a run knows it."""
         held = await off_loop(active_quarantines, self._database)
         return {client: entry.cause for client, entry in held.items()}
 
     async def members(self) -> list[MemberOut]:
         """Every client of the federation by name, as the operator sees it."""
-        return await off_loop(self._all, sorted(self._members.names))
+        return await off_loop(self._member_rows, sorted(self._members.names))
 
-    async def _member(self, client: str) -> MemberOut:
-        [found] = await off_loop(self._all, [client])
+    async def _member_row(self, client: str) -> MemberOut:
+        [found] = await off_loop(self._member_rows, [client])
         return found
 
-    def _all(self, names: list[str]) -> list[MemberOut]:
+    def _member_rows(self, names: list[str]) -> list[MemberOut]:
         run, held = self._conductor.run, active_quarantines(self._database)
         refused = {} if run is None else refusal_counts(self._database, run.name)
-        return [_shown(self._members[name], refused.get(name, 0), held.get(name)) for name in names]
+        return [_member_out(self._members[name], refused.get(name, 0), held.get(name)) for name in names]
 
     def _require_member(self, client: str) -> None:
         if client not in self._members.names:
@@ -87,10 +87,12 @@ def _waits_for(run: Run, place: Address) -> bool:
     """Is something expected of this client in the round at hand?"""
     if run.phase != "open" or (run.name, run.round) != (place.run, place.round):
         return False
-    return place.client in (run.missing if run.exchange is None else secure_phases.expected(run.exchange, run.awaited))
+    return place.client in (
+        run.missing if run.exchange is None else secure_phases.expected_clients(run.exchange, run.awaited)
+    )
 
 
-def _shown(client: JoinedClient, refused: int, held: Quarantine | None) -> MemberOut:
+def _member_out(client: JoinedClient, refused: int, held: Quarantine | None) -> MemberOut:
     shown = None
     if held is not None:
         shown = QuarantineOut(

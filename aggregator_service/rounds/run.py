@@ -67,7 +67,7 @@ class Run:
         return tuple(sorted(self.awaited - self.receipts.keys()))
 
     @property
-    def gone(self) -> frozenset[str]:
+    def to_send_again(self) -> frozenset[str]:
         """Who has to send once more what was accepted before."""
         return ((self.lost | self.readmitted) & self.awaited) - self.receipts.keys()
 
@@ -79,9 +79,9 @@ class Run:
         return self.opened_at if self.closed_at is None else self.closed_at
 
     def asks_again(self, client: str) -> bool:
-        return self.phase == "open" and client in self.gone
+        return self.phase == "open" and client in self.to_send_again
 
-    def aggregated(self, number: int) -> bool:
+    def is_aggregated(self, number: int) -> bool:
         """Is the state after round `number` there?"""
         return number < self.round or (number == self.round and self.phase == "finished")
 

@@ -23,9 +23,9 @@ PARTS: Mapping[Phase, float] = {
 """Of the round's deadline, each counted from its own beginning."""
 
 
-def expected(state: SecureRound, awaited: Collection[str]) -> tuple[str, ...]:
+def expected_clients(state: SecureRound, awaited: Collection[str]) -> tuple[str, ...]:
     """Whom the current phase still waits for, sorted. As many answers as the threshold are enough."""
-    if state.phase == "answers" and came(state) >= state.terms.threshold:
+    if state.phase == "answers" and count_messages(state) >= state.terms.threshold:
         return ()
     if state.phase != "keys":
         return state.missing
@@ -33,27 +33,27 @@ def expected(state: SecureRound, awaited: Collection[str]) -> tuple[str, ...]:
     return () if full else tuple(sorted(set(awaited) - state.keys.keys()))
 
 
-def needed(state: SecureRound, quorum: int) -> int:
+def needed_messages(state: SecureRound, quorum: int) -> int:
     """Messages without which the current phase cannot close. The quorum is one of updates: what comes after them needs
     the threshold alone."""
     threshold = state.terms.threshold
     return threshold if state.phase in ("consents", "answers") else max(threshold, quorum)
 
 
-def came(state: SecureRound) -> int:
+def count_messages(state: SecureRound) -> int:
     return server.count_present(state)
 
 
-def shortage(state: SecureRound, awaited: Collection[str], quorum: int) -> str:
+def shortage_words(state: SecureRound, awaited: Collection[str], quorum: int) -> str:
     """Why a phase could not close, for the operator."""
-    missing = ", ".join(expected(state, awaited)) or "nobody"
-    held = f"{came(state)} of {needed(state, quorum)} clients at the deadline of its phase {state.phase}"
-    return f"round {state.terms.round}: {held}, missing {missing}"
+    missing = ", ".join(expected_clients(state, awaited)) or "nobody"
+    counts = f"{count_messages(state)} of {needed_messages(state, quorum)} clients"
+    return f"round {state.terms.round}: {counts} at the deadline of its phase {state.phase}, missing {missing}"
 
 
-def acts(state: SecureRound, client: str, awaited: Collection[str]) -> bool:
+def is_active(state: SecureRound, client: str, awaited: Collection[str]) -> bool:
     """Is this client still part of the round?"""
-    return client in expected(state, awaited) or client in state.collected(state.phase)
+    return client in expected_clients(state, awaited) or client in state.collected(state.phase)
 
 
 def next_phase(state: SecureRound) -> SecureRound:

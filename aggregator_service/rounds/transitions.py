@@ -38,7 +38,7 @@ def next_name(run: Run | None) -> str:
     return f"run-{1 + (int(run.name.removeprefix('run-')) if run else 0)}"
 
 
-def start(
+def start_run(
     name: str,
     request: RunIn,
     *,
@@ -50,17 +50,19 @@ def start(
     """A new run with everybody who has joined so far; ProtocolError if it could never reach its quorum."""
     require_quorum(request)
     first = Run(name, request, now, now + request.deadline_seconds, dict.fromkeys(sorted(clients), 1), pledge=pledge)
-    return advance(replace(first, quarantined=dict(quarantined or {})), now)
+    return advance_run(replace(first, quarantined=dict(quarantined or {})), now)
 
 
-def enrol(run: Run, client: str, *, now: float) -> Run:
+def enrol_client(run: Run, client: str, *, now: float) -> Run:
     """A client that joins takes part from the current round on; once a run has ended nothing changes."""
     if not run.active or client in run.clients:
         return run
-    return advance(replace(run, enrolled={**run.enrolled, client: max(1, run.round)}), now)
+    return advance_run(replace(run, enrolled={**run.enrolled, client: max(1, run.round)}), now)
 
 
-def accept(run: Run, receipt: Receipt, *, earlier: Receipt | None = None, header: MaskedHeader | None = None) -> Run:
+def accept_update(
+    run: Run, receipt: Receipt, *, earlier: Receipt | None = None, header: MaskedHeader | None = None
+) -> Run:
     """Take an update in. The same one again changes nothing; `earlier`: what is held of a round before the current.
     `header`: of a masked vector, which is the update of a secure round.
 
@@ -69,16 +71,16 @@ def accept(run: Run, receipt: Receipt, *, earlier: Receipt | None = None, header
     require_taken(run, receipt.client)
     held = run.receipts.get(receipt.client) if receipt.round == run.round else earlier
     if held is not None:
-        return _unchanged(run, held, receipt)
+        return _require_same_digest(run, held, receipt)
     require_open(run, receipt.round, now=receipt.received_at)
     exchange = run.exchange
     if exchange is not None and header is not None:
         exchange = server.accept_header(exchange, header)
     taken = replace(run, receipts={**run.receipts, receipt.client: receipt}, exchange=exchange)
-    return advance(taken, receipt.received_at)
+    return advance_run(taken, receipt.received_at)
 
 
-def take(run: Run, message: Relayed, *, now: float) -> Run:
+def take_message(run: Run, message: Relayed, *, now: float) -> Run:
     """Take a verified message of a secure round in. The same one again changes nothing.
 
     Raises NotFoundError (not enrolled, or not of the phase before), QuarantinedError, ConflictError (another message
@@ -93,10 +95,10 @@ def take(run: Run, message: Relayed, *, now: float) -> Run:
     if isinstance(message, PublicKeys):
         require_welcome(run.pledge, message)
     require_open(run, message.round, now=now)
-    return advance(replace(run, exchange=exchange), now)
+    return advance_run(replace(run, exchange=exchange), now)
 
 
-def _unchanged(run: Run, held: Receipt, receipt: Receipt) -> Run:
+def _require_same_digest(run: Run, held: Receipt, receipt: Receipt) -> Run:
     if held.digest != receipt.digest:
         raise ConflictError(f"round {held.round}: expected digest {held.digest} as before, got {receipt.digest}")
     return run
@@ -118,7 +120,7 @@ def require_open(run: Run, number: int, *, now: float) -> None:
         raise RoundClosedError(f"round {number} of {run.name} closed at its deadline")
 
 
-def advance(run: Run, now: float) -> Run:
+def advance_run(run: Run, now: float) -> Run:
     """What follows from who is there and from the time: a round opens, closes, or the run fails. Else the same run."""
     if run.phase == "waiting":
         return _leave_waiting(run, now)
@@ -129,16 +131,16 @@ def advance(run: Run, now: float) -> Run:
 
 def _leave_waiting(run: Run, now: float) -> Run:
     if len(run.awaited) >= run.request.clients:
-        return _open(run, 1, now)
+        return _open_round(run, 1, now)
     if now < run.deadline:
         return run
-    return fail(run, f"{len(run.awaited)} of {run.request.clients} clients had joined at the deadline", now=now)
+    return fail_run(run, f"{len(run.awaited)} of {run.request.clients} clients had joined at the deadline", now=now)
 
 
 def _leave_open(run: Run, now: float) -> Run:
     if len(run.awaited) < run.quorum:
         left = f"{len(run.awaited)} clients are left that are not quarantined, expected {run.quorum} or more"
-        return fail(run, f"round {run.round}: {left}", now=now)
+        return fail_run(run, f"round {run.round}: {left}", now=now)
     if run.exchange is not None and run.pledge is not None:
         return _leave_phase(run, run.pledge, run.exchange, now)
     late = now >= run.deadline
@@ -147,32 +149,34 @@ def _leave_open(run: Run, now: float) -> Run:
     if not late:
         return run
     held = f"round {run.round}: {len(run.receipts)} of {run.quorum} updates at the deadline"
-    return fail(run, f"{held}, missing {', '.join(run.missing)}{_damage(run)}", now=now)
+    return fail_run(run, f"{held}, missing {', '.join(run.missing)}{_damage_words(run)}", now=now)
 
 
 def _leave_phase(run: Run, pledge: Pledge, exchange: SecureRound, now: float) -> Run:
-    late, missing = now >= run.deadline, secure_phases.expected(exchange, run.awaited)
-    if secure_phases.came(exchange) >= secure_phases.needed(exchange, run.quorum) and (late or not missing):
+    late, missing = now >= run.deadline, secure_phases.expected_clients(exchange, run.awaited)
+    if secure_phases.count_messages(exchange) >= secure_phases.needed_messages(exchange, run.quorum) and (
+        late or not missing
+    ):
         if exchange.phase == "answers":
             return replace(run, phase="aggregated", closed_at=now)
         if exchange.phase != "consents" and (objection := find_objection(pledge, exchange)) is not None:
-            return fail(run, f"round {run.round}: {objection}", now=now)
+            return fail_run(run, f"round {run.round}: {objection}", now=now)
         after = secure_phases.next_phase(exchange)
         return replace(
             run, exchange=after, deadline=now + secure_phases.PARTS[after.phase] * run.request.deadline_seconds
         )
     if not late:
         return run
-    return fail(run, secure_phases.shortage(exchange, run.awaited, run.quorum), now=now)
+    return fail_run(run, secure_phases.shortage_words(exchange, run.awaited, run.quorum), now=now)
 
 
-def _damage(run: Run) -> str:
-    if not (gone := sorted(run.gone & run.lost)):
+def _damage_words(run: Run) -> str:
+    if not (gone := sorted(run.to_send_again & run.lost)):
         return ""
     return f"; the disk had damaged what {', '.join(gone)} had sent: check it, then start a new run"
 
 
-def lose(run: Run, clients: Collection[str], *, now: float) -> Run:
+def lose_updates(run: Run, clients: Collection[str], *, now: float) -> Run:
     """Updates of a closed round that cannot be read as they came. They are asked for again while the round's time
     lasts; once it is over the round does without them, or the run fails."""
     if run.phase != "aggregated":
@@ -180,9 +184,9 @@ def lose(run: Run, clients: Collection[str], *, now: float) -> Run:
     if run.exchange is not None:  # the sum cannot do without a vector whose masks the others' vectors hold
         gone = ", ".join(sorted(clients))
         words = f"round {run.round}: the disk had damaged the masked vector of {gone}: check it, then start a new run"
-        return fail(run, words, now=now)
+        return fail_run(run, words, now=now)
     kept = {client: receipt for client, receipt in run.receipts.items() if client not in clients}
-    return advance(replace(run, phase="open", closed_at=None, receipts=kept, lost=run.lost | {*clients}), now)
+    return advance_run(replace(run, phase="open", closed_at=None, receipts=kept, lost=run.lost | {*clients}), now)
 
 
 def shut_out(run: Run, causes: Mapping[str, Cause], *, now: float) -> Run:
@@ -199,7 +203,7 @@ def shut_out(run: Run, causes: Mapping[str, Cause], *, now: float) -> Run:
         after = replace(after, receipts=kept)
         if run.phase == "aggregated":  # closed, and nothing computed from it yet: does it still hold?
             after = replace(after, phase="open", closed_at=None)
-    return advance(after, now)
+    return advance_run(after, now)
 
 
 def distance_quarantines(run: Run, beyond: Mapping[str, float], *, now: float) -> list[Quarantine]:
@@ -214,10 +218,10 @@ def distance_quarantines(run: Run, beyond: Mapping[str, float], *, now: float) -
 def let_in(run: Run, client: str, *, now: float) -> Run:
     """Wait for this client again, from the current round on. What it had sent in it is not used: it may send again."""
     kept = {name: cause for name, cause in run.quarantined.items() if name != client}
-    return advance(replace(run, quarantined=kept, readmitted=run.readmitted | {client}), now)
+    return advance_run(replace(run, quarantined=kept, readmitted=run.readmitted | {client}), now)
 
 
-def proceed(run: Run, now: float, *, start: str | None = None, earlier: tuple[str, ...] | None = None) -> Run:
+def proceed_run(run: Run, now: float, *, start: str | None = None, earlier: tuple[str, ...] | None = None) -> Run:
     """Once the state after the current round is durable: the next round opens, or the run is finished.
 
     Of a secure run: `start`, the digest of that state; `earlier`, the members of another run's sum that began there.
@@ -229,15 +233,15 @@ def proceed(run: Run, now: float, *, start: str | None = None, earlier: tuple[st
         run = replace(run, pledge=pledge)
     if run.round == run.request.rounds:
         return replace(run, phase="finished", exchange=None)
-    return _open(run, run.round + 1, now)
+    return _open_round(run, run.round + 1, now)
 
 
-def fail(run: Run, reason: str, *, now: float) -> Run:
+def fail_run(run: Run, reason: str, *, now: float) -> Run:
     """End a run for a reason that the operator can act on."""
     return replace(run, phase="failed", reason=reason, closed_at=now, exchange=None)
 
 
-def _open(run: Run, number: int, now: float) -> Run:
+def _open_round(run: Run, number: int, now: float) -> Run:
     deadline, pledge, exchange = now + run.request.deadline_seconds, run.pledge, None
     if pledge is not None:
         pledge, exchange = open_exchange(pledge, run.request, run.name, number, len(run.awaited))

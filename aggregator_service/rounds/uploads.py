@@ -43,41 +43,41 @@ class Uploads:
         self._declaration = declaration
         self._clock = clock
 
-    async def receive(self, address: Address, body: AsyncIterator[bytes]) -> tuple[Receipt, bool]:
+    async def receive_update(self, address: Address, body: AsyncIterator[bytes]) -> tuple[Receipt, bool]:
         """The receipt of an update, and whether it is new."""
         await self._require_place(address)
-        look = partial(inspect, self._declaration)
-        return await spool_body(self._archive, body, look, partial(self._take, address))
+        look = partial(read_scalars, self._declaration)
+        return await spool_body(self._archive, body, look, partial(self._take_update, address))
 
     async def _require_place(self, address: Address) -> None:
         """Refuse before the body is read what could not be accepted after it."""
-        run = await self._conductor.find(address.run)
+        run = await self._conductor.find_run(address.run)
         transitions.require_taken(run, address.client)
-        if await self._held(run, address) is None:
+        if await self._stored_receipt(run, address) is None:
             transitions.require_open(run, address.round, now=self._clock())
 
-    async def _held(self, run: Run, address: Address) -> Receipt | None:
+    async def _stored_receipt(self, run: Run, address: Address) -> Receipt | None:
         if address.round == run.round:
             return run.receipts.get(address.client)
         find = partial(stored_update, number=address.round, client=address.client)
         update = await off_loop(find, self._archive.database, address.run)
         return None if update is None else update.receipt
 
-    async def _take(self, address: Address, blob: Blob, scalars: Scalars) -> tuple[Receipt, bool]:
+    async def _take_update(self, address: Address, blob: Blob, scalars: Scalars) -> tuple[Receipt, bool]:
         async with self._conductor.lock:
-            run = await self._conductor.find(address.run)
-            held = await self._held(run, address)
+            run = await self._conductor.find_run(address.run)
+            held = await self._stored_receipt(run, address)
             receipt = Receipt(address.run, address.round, address.client, blob.digest, blob.size, self._clock())
-            after = transitions.accept(run, receipt, earlier=held)
+            after = transitions.accept_update(run, receipt, earlier=held)
             if held is not None:
                 return held, False
             require_within(self._archive.strategy(run.request.method).ranges, scalars)
             update = StoredUpdate(receipt, scalars, blob.name)
-            await self._conductor.commit(after, partial(add_update, stored=update))
+            await self._conductor.commit_transition(after, partial(add_update, stored=update))
             return receipt, True
 
 
-def inspect(declaration: Declaration, path: str) -> Scalars:
+def read_scalars(declaration: Declaration, path: str) -> Scalars:
     """The scalars of a spooled body that is exactly what was declared; ProtocolError for any other."""
     require_head(declaration, path)
     try:
@@ -114,7 +114,7 @@ async def spool_body(
 async def _inspect_blob(archive: Archive, blob: Blob, inspect: Callable[[str], T]) -> T:
     """The file of a body that is refused is gone, and that of one which a shutdown cut off here."""
     try:
-        with archive.database.disk.asked("the body to be read again"):
+        with archive.database.disk.translate_refusal("the body to be read again"):
             return await archive.tensors.off_loop(inspect, archive.blobs.path(blob.name))
     except BaseException:
         archive.blobs.remove([blob.name])

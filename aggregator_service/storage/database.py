@@ -35,10 +35,10 @@ class Database:
         self._owner = owned(directory)
         file = directory / NAME
         self._engine = create_engine(URL.create("sqlite", database=str(file)))
-        event.listen(self._engine, "connect", _prepare)
+        event.listen(self._engine, "connect", _prepare_connection)
         try:
-            self._open(file)
-            self._belong(declaration)
+            self._upgrade_tables(file)
+            self._require_same_federation(declaration)
         except BaseException:
             self.close()
             raise
@@ -49,13 +49,13 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        with self.disk.asked("a database that can be read"), self._engine.connect() as connection:
+        with self.disk.translate_refusal("a database that can be read"), self._engine.connect() as connection:
             connection.exec_driver_sql("BEGIN")
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        with self.disk.asked("a database that can be written"), self._engine.begin() as connection:
+        with self.disk.translate_refusal("a database that can be written"), self._engine.begin() as connection:
             connection.exec_driver_sql("BEGIN IMMEDIATE")  # a reader that turns writer could find others in between
             yield connection
 
@@ -64,18 +64,18 @@ class Database:
         with self.writing() as connection:
             connection.execute(update(FEDERATION).values(sequence=FEDERATION.c.sequence))
 
-    def _open(self, file: Path) -> None:
+    def _upgrade_tables(self, file: Path) -> None:
         with self.reading() as connection:
             if (found := connection.scalar(text("PRAGMA quick_check(1)"))) != "ok":
                 raise DamagedError(f"state_directory: expected a sound database, SQLite found: {found}")
-            newest = revisions.due(connection)
+            newest = revisions.due_revision(connection)
             if newest is not None:
-                revisions.copy(connection, file, newest)
+                revisions.copy_database(connection, file, newest)
         if newest is not None:
             with self.writing() as connection:
-                revisions.upgrade(connection)
+                revisions.upgrade_tables(connection)
 
-    def _belong(self, declaration: Declaration) -> None:
+    def _require_same_federation(self, declaration: Declaration) -> None:
         """A directory belongs to one federation for good."""
         with self.writing() as connection:
             held = connection.scalar(select(FEDERATION.c.declaration))
@@ -87,7 +87,7 @@ class Database:
                 raise SettingsError(f"state_directory: {words}")
 
 
-def _prepare(connection: Any, record: object) -> None:
+def _prepare_connection(connection: Any, record: object) -> None:
     """`reading` and `writing` begin transactions themselves: the driver would begin one at the first change only."""
     del record
     connection.isolation_level = None

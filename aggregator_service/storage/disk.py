@@ -26,7 +26,7 @@ class Disk:
         self.refusal: str | None = None
 
     @contextmanager
-    def asked(self, what: str) -> Iterator[None]:
+    def translate_refusal(self, what: str) -> Iterator[None]:
         """What is refused inside becomes an UnavailableError, StorageFullError where there is no room.
 
         `what`: what was expected, in words.

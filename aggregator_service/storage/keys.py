@@ -23,7 +23,7 @@ class RegisteredKeys:
         self._folder = folder
         self._held: dict[str, tuple[Version, PublicKey | None]] = {}
 
-    def of(self, name: str) -> PublicKey | None:
+    def registered_key(self, name: str) -> PublicKey | None:
         """The client's key; None where there is none, or a file that holds none, as the log says then."""
         file = public_file(name, self._folder)
         try:
@@ -34,11 +34,11 @@ class RegisteredKeys:
         version = status.st_ino, status.st_size, status.st_mtime_ns
         held = self._held.get(name)
         if held is None or held[0] != version:
-            held = self._held[name] = version, _read(name, file)
+            held = self._held[name] = version, _read_key(name, file)
         return held[1]
 
 
-def _read(name: str, file: Path) -> PublicKey | None:
+def _read_key(name: str, file: Path) -> PublicKey | None:
     try:
         return read_public(file)
     except SettingsError as error:

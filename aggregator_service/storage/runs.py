@@ -31,7 +31,7 @@ def commit_run(database: Database, name: str, document: str, *, sequence: int, w
             write(connection)
 
 
-def commit(database: Database, writes: Iterable[Write]) -> None:
+def commit_writes(database: Database, writes: Iterable[Write]) -> None:
     """Store what belongs to no run, in one transaction."""
     with database.writing() as connection:
         for write in writes:

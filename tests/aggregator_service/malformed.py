@@ -83,7 +83,7 @@ def joined(text: bytes, data: bytes) -> bytes:
     return len(text).to_bytes(LENGTH, "little") + text + data
 
 
-def packed(header: Header, data: bytes) -> bytes:
+def pack_state(header: Header, data: bytes) -> bytes:
     """As a writer of safetensors would, in the order of the header's fields and filled up with spaces."""
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
     return joined(text + b" " * (-len(text) % 8), data)
@@ -164,7 +164,7 @@ class Spoiler:
     def _field(self, field: str, value: Any) -> bytes:
         header, data, name = self._parts()
         header[name] = header[name] | {field: value}
-        return packed(header, data)
+        return pack_state(header, data)
 
     def _type(self) -> bytes:
         return self._field("dtype", self._one(DTYPES))
@@ -189,7 +189,7 @@ class Spoiler:
             None,
         )
         header[name]["data_offsets"] = self._one((*wrong, *others, [0, len(data)], [len(data), len(data)]))
-        return packed(header, data)
+        return pack_state(header, data)
 
     def _names(self) -> bytes:
         """One tensor more, one less, or one under another name."""
@@ -199,7 +199,7 @@ class Spoiler:
         empty = {"dtype": "F32", "shape": [0], "data_offsets": [end, end]}
         new = self._one(("users", "", "/", "../" * 10, name.upper(), name + "\x00", "\ud800", "ü" * 200, "n" * 20000))
         header[new] = self._one((entry, empty))
-        return packed(header, data)
+        return pack_state(header, data)
 
     def _twice(self) -> bytes:
         """The same name two times: a reader may take the first, another one the last."""
@@ -211,25 +211,25 @@ class Spoiler:
     def _scalars(self) -> bytes:
         header, data, _ = self._parts()
         header["__metadata__"] = {"scalars": self._one(SCALARS)}
-        return packed(header, data)
+        return pack_state(header, data)
 
     def _metadata(self) -> bytes:
         header, data, _ = self._parts()
         true = header["__metadata__"]
         wrong = (None, {}, [], "", 1, {"scalars": None}, {"scalars": 1}, {"scalars": {"rho": 0.1}}, {"other": "{}"})
         header["__metadata__"] = self._one((*wrong, true | {"note": "x" * 50000}, true | {"": ""}))
-        return packed(header, data)
+        return pack_state(header, data)
 
     def _form(self) -> bytes:
         """What says the same in another way: spaces, another order, another way to write a number or a letter."""
         header, data, name = self._parts()
-        turned = packed(dict(reversed(header.items())), data)
+        turned = pack_state(dict(reversed(header.items())), data)
         spaced = joined(json.dumps(header).encode(), data)
         entry = dict(reversed(header[name].items()))
         text = json.dumps(header, separators=(",", ":")).replace('"F32"', '"\\u00463\\u0032"', 1).encode()
         longer = self._valid[LENGTH : self._start] + b" " * 8 * int(self._rng.integers(1, 50))
         return self._one(
-            (turned, spaced, packed(header | {name: entry}, data), joined(text, data), joined(longer, data))
+            (turned, spaced, pack_state(header | {name: entry}, data), joined(text, data), joined(longer, data))
         )
 
     def _truncated(self) -> bytes:

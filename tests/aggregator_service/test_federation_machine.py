@@ -141,7 +141,7 @@ class Aggregator(RuleBasedStateMachine):
     @precondition(lambda self: self.model.phase in ("waiting", "open"))
     @rule()
     def fail(self) -> None:
-        self.runner.run(self._conductor.fail("run-1", "the disk has lost what it was made of"))
+        self.runner.run(self._conductor.fail_run("run-1", "the disk has lost what it was made of"))
         self.model.phase = "failed"
 
     @property
@@ -164,7 +164,7 @@ class Aggregator(RuleBasedStateMachine):
     async def _settled(self) -> None:
         """A deadline that passes wakes nobody by itself: somebody has to look at the clock."""
         conductor = self._conductor
-        conductor.changes.announce()
+        conductor.changes.announce_change()
         async with asyncio.timeout(SETTLED_SECONDS):
             while (conductor.run.phase, conductor.run.round) != (self.model.phase, self.model.round):
                 await asyncio.sleep(0.001)

@@ -33,7 +33,7 @@ class Desk:
     def comes(self, signed: float, nonce: int = 0) -> None:
         """A request that was signed so many seconds after the start comes now."""
         headers = sign(ASKED, b"", self.east, created=int(START + signed), nonce=f"{nonce:032x}")
-        self.signatures.verify(ASKED, headers.items())
+        self.signatures.verify_request(ASKED, headers.items())
 
 
 @pytest.fixture
@@ -75,5 +75,5 @@ def test_what_is_refused_for_its_key_uses_no_nonce_up(desk: Desk, tmp_path: Path
     thief = read_private(enrol("west", tmp_path / "west", tmp_path / "elsewhere").private)
     headers = sign(ASKED, b"", Signatory("east", thief), created=int(START), nonce="0" * 32)
     with pytest.raises(AuthenticationError, match="got another"):
-        desk.signatures.verify(ASKED, headers.items())
+        desk.signatures.verify_request(ASKED, headers.items())
     desk.comes(0)

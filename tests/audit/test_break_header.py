@@ -137,7 +137,7 @@ async def test_where_the_aggregator_refuses_nothing_both_accounts_differ(
     monkeypatch: pytest.MonkeyPatch,
     change: Change,
 ) -> None:
-    monkeypatch.setattr(Heads, "require", lambda *_: None)
+    monkeypatch.setattr(Heads, "require_genuine", lambda *_: None)
     async with running(change, at_once=True) as found:  # type: ignore[attr-defined]
         await until(lambda: found.arrived(None, "join"))
         made = await found.report()

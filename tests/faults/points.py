@@ -156,17 +156,17 @@ def aggregating(plan: Plan) -> None:
     """The new state is computed, and nothing of it is written."""
     from aggregator_service.aggregation import computation
 
-    real, packed = computation.aggregate, computation.packed
+    real, packed = computation.aggregate_round, computation.pack_state
 
     def struck(state: Any) -> Any:
         plan.strike()
         return packed(state)
 
     def aggregate(archive: Any, run: Any) -> Any:
-        computation.packed = struck if run.round == ROUND else packed
+        computation.pack_state = struck if run.round == ROUND else packed
         return real(archive, run)
 
-    computation.aggregate = aggregate
+    computation.aggregate_round = aggregate
 
 
 def writing_a_state(plan: Plan) -> None:
@@ -174,7 +174,7 @@ def writing_a_state(plan: Plan) -> None:
     from aggregator_service.aggregation import computation
     from aggregator_service.storage.blobs import Spool
 
-    real, write = computation.aggregate, Spool.write
+    real, write = computation.aggregate_round, Spool.write
 
     def half(spool: Spool, piece: bytes) -> None:
         if plan.marker.exists():
@@ -189,7 +189,7 @@ def writing_a_state(plan: Plan) -> None:
             Spool.write = half  # type: ignore[method-assign]
         return real(archive, run)
 
-    computation.aggregate = aggregate
+    computation.aggregate_round = aggregate
 
 
 def writing_a_checkpoint(plan: Plan) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggregator_service.aggregation.state_body import packed, unpacked
+from aggregator_service.aggregation.state_body import pack_state, unpack_state
 from shared.errors import PrivacyError
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters, Scalars, State, Update
@@ -235,10 +235,10 @@ def stored(folder: Path, name: str, arrays: Mapping[str, Float32], scalars: Scal
 def test_a_state_that_was_saved_and_loaded_gives_the_same_answers(strategy: Strategy, tmp_path: Path) -> None:
     updates = different(strategy)
     state = strategy.aggregate(State(start(strategy)), updates)
-    body = packed(state)
+    body = pack_state(state)
     loaded = stored(tmp_path, "state", body.arrays, body.scalars)
     latest = json.loads(json.dumps({client: dict(scalars) for client, scalars in state.latest.items()}))
-    revived = unpacked(loaded, latest)
+    revived = unpack_state(loaded, latest)
     assert answers(strategy, revived, updates) == answers(strategy, state, updates)
     again = strategy.aggregate(revived, updates[:1])
     assert answers(strategy, again, updates) == answers(strategy, strategy.aggregate(state, updates[:1]), updates)

@@ -10,7 +10,7 @@ from typing import IO, cast
 import numpy as np
 import pytest
 
-from aggregator_service.aggregation.answers import CHUNK, LONGEST_IN_MEMORY, Body, prepared
+from aggregator_service.aggregation.answers import CHUNK, LONGEST_IN_MEMORY, Body, prepare_body
 from aggregator_service.storage.disk import Disk
 from shared.method.exchanged import Parameters
 from shared.protocol.wire import encode
@@ -28,7 +28,7 @@ def parameters(request: pytest.FixtureRequest) -> Parameters:
 
 @pytest.fixture
 def body(parameters: Parameters, tmp_path: Path) -> Body:
-    return prepared(parameters, tmp_path, Disk())
+    return prepare_body(parameters, tmp_path, Disk())
 
 
 def dropped(body: list[Body]) -> IO[bytes]:
@@ -50,5 +50,5 @@ async def test_whoever_takes_no_more_leaves_nothing_open(body: Body) -> None:
 
 
 def test_a_body_that_nobody_asked_for_in_the_end_leaves_nothing_open(parameters: Parameters, tmp_path: Path) -> None:
-    assert dropped([prepared(parameters, tmp_path, Disk())]).closed
+    assert dropped([prepare_body(parameters, tmp_path, Disk())]).closed
     assert not list(tmp_path.iterdir())

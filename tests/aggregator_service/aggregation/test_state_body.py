@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from aggregator_service.aggregation.state_body import packed, unpacked
+from aggregator_service.aggregation.state_body import pack_state, unpack_state
 from shared.method.exchanged import Parameters, State
 from shared.protocol.wire import encode, open_parameters
 
@@ -24,8 +24,8 @@ def row(*values: float) -> np.ndarray:
 
 
 def through_a_file(state: State, folder: Path) -> State:
-    (folder / "state").write_bytes(encode(packed(state)))
-    return unpacked(open_parameters(folder / "state")[1], state.latest)
+    (folder / "state").write_bytes(encode(pack_state(state)))
+    return unpack_state(open_parameters(folder / "state")[1], state.latest)
 
 
 def test_what_belongs_to_all_and_what_belongs_to_one_come_back_apart(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_what_belongs_to_all_and_what_belongs_to_one_come_back_apart(tmp_path: P
 
 def test_a_state_without_any_is_the_file_of_its_arrays_and_scalars(tmp_path: Path) -> None:
     state = State({NAME: row(1.0, 2.0)}, {"margin": 0.25})
-    assert dict(packed(state).arrays) == state.arrays
+    assert dict(pack_state(state).arrays) == state.arrays
     assert through_a_file(state, tmp_path).own == {}
 
 

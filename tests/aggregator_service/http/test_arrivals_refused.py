@@ -193,7 +193,7 @@ async def test_our_own_mistake_is_on_record(running: Running, monkeypatch: pytes
 
     async with running() as federation:
         north, _ = await federation.opened()
-        monkeypatch.setattr(federation.app.state.coordinator, "receive", broken)
+        monkeypatch.setattr(federation.app.state.coordinator, "receive_update", broken)
         answer = await north.put(1, north.update(1.0))
         assert (answer.status_code, answer.json()["code"]) == (500, "internal")
         assert "a mistake in the coordinator" not in answer.text

@@ -11,7 +11,7 @@ import pytest
 from fastapi import Depends, FastAPI
 
 from aggregator_service.app import create_app
-from aggregator_service.http.undeclared import nothing_undeclared
+from aggregator_service.http.heads import require_declared
 from shared.protocol.wire import MEDIA_TYPE
 from shared.web import problems
 from tests.support.small import BEARER, small_aggregator
@@ -120,7 +120,7 @@ async def page(after: int = 0) -> int:
 
 
 async def test_what_a_dependency_declares_is_declared() -> None:
-    app = FastAPI(dependencies=[Depends(nothing_undeclared)])
+    app = FastAPI(dependencies=[Depends(require_declared)])
     problems.install(app)
 
     @app.get("/")

@@ -315,7 +315,7 @@ async def test_a_round_that_is_closed_again_after_a_crash_shuts_the_same_out(
         raise OSError(5, "the disk is gone for a while")
 
     with monkeypatch.context() as patch:
-        patch.setattr(computation, "aggregate", broken)
+        patch.setattr(computation, "aggregate_round", broken)
         async with running() as federation:
             clients = await begin(federation, "ada", "bob", "cyd", "dan", "eve", **FAR)
             await far_round(clients, [1.0, 2.0, 2.0, 3.0, 1000.0])

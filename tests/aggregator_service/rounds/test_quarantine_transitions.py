@@ -22,12 +22,12 @@ WEST: dict[str, Cause] = {"west": "operator"}
 
 def begin(clients: frozenset[str] = THREE, **request: object) -> Run:
     values = {"rounds": 2, "clients": 3, "deadline_seconds": 100.0} | request
-    return transitions.start("run-1", RunIn.model_validate(values), clients=clients, now=0.0)
+    return transitions.start_run("run-1", RunIn.model_validate(values), clients=clients, now=0.0)
 
 
 def sent(run: Run, *clients: str, at: float = 1.0) -> Run:
     for name in clients:
-        run = transitions.accept(run, Receipt("run-1", run.round, name, "d", 10, at))
+        run = transitions.accept_update(run, Receipt("run-1", run.round, name, "d", 10, at))
     return run
 
 
@@ -73,7 +73,7 @@ def test_a_closed_round_holds_without_it_as_long_as_there_are_enough() -> None:
 
 
 def test_past_its_deadline_a_round_that_has_too_few_left_fails_as_any_other() -> None:
-    late = transitions.advance(sent(begin(quorum=2), "north", "west"), 100.0)
+    late = transitions.advance_run(sent(begin(quorum=2), "north", "west"), 100.0)
     assert late.phase == "aggregated"
     failed = shut_out(late, WEST, now=101.0)
     assert failed.reason == "round 1: 1 of 2 updates at the deadline, missing south"
@@ -81,19 +81,19 @@ def test_past_its_deadline_a_round_that_has_too_few_left_fails_as_any_other() ->
 
 def test_a_waiting_run_does_not_count_it() -> None:
     waiting = shut_out(begin(frozenset({"north", "west"})), WEST, now=1.0)
-    assert transitions.enrol(waiting, "south", now=2.0).phase == "waiting"
-    assert let_in(transitions.enrol(waiting, "south", now=2.0), "west", now=3.0).phase == "open"
-    assert transitions.advance(waiting, 100.0).reason == "1 of 3 clients had joined at the deadline"
+    assert transitions.enrol_client(waiting, "south", now=2.0).phase == "waiting"
+    assert let_in(transitions.enrol_client(waiting, "south", now=2.0), "west", now=3.0).phase == "open"
+    assert transitions.advance_run(waiting, 100.0).reason == "1 of 3 clients had joined at the deadline"
 
 
 def test_an_ended_run_only_remembers_it() -> None:
-    failed = transitions.fail(sent(begin(), "north", "west"), "because", now=2.0)
+    failed = transitions.fail_run(sent(begin(), "north", "west"), "because", now=2.0)
     after = shut_out(failed, WEST, now=3.0)
     assert (after.reason, after.receipts, after.quarantined) == ("because", failed.receipts, WEST)
 
 
 def test_what_the_disk_has_lost_is_not_asked_for_again_of_one_that_is_shut_out() -> None:
-    lost = transitions.lose(sent(begin(), "north", "south", "west"), ["west"], now=5.0)
+    lost = transitions.lose_updates(sent(begin(), "north", "south", "west"), ["west"], now=5.0)
     assert lost.asks_again("west")
     after = shut_out(lost, WEST, now=6.0)
     assert (after.phase, after.asks_again("west")) == ("aggregated", False)
@@ -103,13 +103,13 @@ def test_one_that_is_let_in_is_asked_again_for_what_was_not_used_in_the_round_th
     open_ = let_in(shut_out(sent(begin(), "north", "west"), WEST, now=2.0), "west", now=3.0)
     assert (open_.missing, open_.asks_again("west"), open_.asks_again("south")) == (("south", "west"), True, False)
     closed = sent(open_, "south", "west")
-    assert (closed.phase, transitions.proceed(closed, 4.0).readmitted) == ("aggregated", frozenset())
-    late = transitions.advance(open_, 100.0)
+    assert (closed.phase, transitions.proceed_run(closed, 4.0).readmitted) == ("aggregated", frozenset())
+    late = transitions.advance_run(open_, 100.0)
     assert late.reason == "round 1: 1 of 3 updates at the deadline, missing south, west"  # no word of a disk
 
 
 def test_the_next_round_does_not_wait_for_it_either_until_it_is_let_in() -> None:
-    second = transitions.proceed(shut_out(sent(begin(), "north", "south", "west"), WEST, now=2.0), 3.0)
+    second = transitions.proceed_run(shut_out(sent(begin(), "north", "south", "west"), WEST, now=2.0), 3.0)
     assert (second.round, second.missing) == (2, ("north", "south"))
     again = let_in(second, "west", now=4.0)
     assert (again.missing, again.quorum, again.quarantined) == (("north", "south", "west"), 3, {})
@@ -120,18 +120,18 @@ def secure(clients: frozenset[str]) -> Run:
     declaration = Declaration(strategy="fedavg", tensors=tensors, scalars=(), secure=True)
     request = RunIn.model_validate({"rounds": 2, "clients": len(clients)})
     pledge = Pledge(declaration=declaration, aggregator="0a" * 32, start="0b" * 32)
-    return transitions.start("run-1", request, clients=clients, now=0.0, pledge=pledge)
+    return transitions.start_run("run-1", request, clients=clients, now=0.0, pledge=pledge)
 
 
 def test_a_secure_round_asks_it_for_no_keys_and_takes_none_of_it() -> None:
     run = shut_out(secure(THREE | {"east"}), WEST, now=1.0)
     assert run.exchange is not None and run.phase == "open"
-    assert secure_phases.expected(run.exchange, run.awaited) == ("east", "north", "south")
+    assert secure_phases.expected_clients(run.exchange, run.awaited) == ("east", "north", "south")
     assert run_for_client(run, "west", sequence=0, now=1.0).standing == "quarantined"
     assert run_for_client(run, "east", sequence=0, now=1.0).standing == "expected"
     keys = client.begin(run.exchange.terms, "west", new_key()).message
     with pytest.raises(QuarantinedError):
-        transitions.take(run, keys, now=2.0)
+        transitions.take_message(run, keys, now=2.0)
 
 
 @pytest.mark.parametrize(

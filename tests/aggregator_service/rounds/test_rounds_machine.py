@@ -46,7 +46,7 @@ class Rounds(RuleBasedStateMachine):
         quorum = None if quorum is None else min(quorum, clients)
         request = RunIn(rounds=count, clients=clients, quorum=quorum, deadline_seconds=DEADLINE_SECONDS)
         self.model = Model(count, clients, quorum or clients, set(joined))
-        self.run = transitions.start("run-1", request, clients=frozenset(joined), now=0.0)
+        self.run = transitions.start_run("run-1", request, clients=frozenset(joined), now=0.0)
         self.state = State({"weight": np.zeros(2, dtype=np.float32)})
         self.updates: dict[str, Update] = {}  # each client's last accepted one
         self.receipts: dict[tuple[int, str], Receipt] = {}
@@ -59,14 +59,14 @@ class Rounds(RuleBasedStateMachine):
         self.model.now += share * DEADLINE_SECONDS
         if not noticed:
             return
-        self._move(transitions.advance(self.run, self.model.now))
+        self._move(transitions.advance_run(self.run, self.model.now))
         self.model.settle()
 
     @rule(client=CLIENTS)
     def join(self, client: str) -> None:
         """Also one that has joined before, as after a restart of its own."""
         new = client not in self.model.enrolled and self.model.phase not in ("finished", "failed")
-        self._move(transitions.enrol(self.run, client, now=self.model.now))
+        self._move(transitions.enrol_client(self.run, client, now=self.model.now))
         if new:
             self.model.enrolled.add(client)
             self.model.settle()
@@ -92,7 +92,7 @@ class Rounds(RuleBasedStateMachine):
             self.model.settle()
 
     def _accept(self, receipt: Receipt) -> Run:
-        return transitions.accept(self.run, receipt, earlier=self.receipts.get((receipt.round, receipt.client)))
+        return transitions.accept_update(self.run, receipt, earlier=self.receipts.get((receipt.round, receipt.client)))
 
     def _keep(self, client: str, rho: float | None, digest: str) -> None:
         value = np.full(2, len(self.receipts) + (digest[0] == "b"), dtype=np.float32)
@@ -106,7 +106,7 @@ class Rounds(RuleBasedStateMachine):
         here, model = self.model.here, self.model
         self.state = STRATEGY.aggregate(self.state, [self.updates[client] for client in sorted(here)])
         self.closed[model.round] = {client: digest for client, (digest, _) in here.items()}
-        self._move(transitions.proceed(self.run, model.now))
+        self._move(transitions.proceed_run(self.run, model.now))
         model.close()
         self._personalised_as_the_model_says(here)
 
@@ -123,7 +123,7 @@ class Rounds(RuleBasedStateMachine):
     def lose(self, chosen: set[str]) -> None:
         """The disk has damaged these updates: the round, and only this round, opens once more while its time lasts."""
         gone = chosen & self.model.here.keys()
-        self.run = transitions.lose(self.run, gone, now=self.model.now)
+        self.run = transitions.lose_updates(self.run, gone, now=self.model.now)
         for client in gone:
             del self.model.here[client], self.receipts[self.model.round, client]
         self.model.phase = "open"
@@ -132,7 +132,7 @@ class Rounds(RuleBasedStateMachine):
     @precondition(lambda self: self.run.active)
     @rule()
     def fail(self) -> None:
-        self._move(transitions.fail(self.run, "the operator has ended it", now=self.model.now))
+        self._move(transitions.fail_run(self.run, "the operator has ended it", now=self.model.now))
         self.model.phase = "failed"
 
     def _move(self, after: Run) -> None:
@@ -159,7 +159,7 @@ class Rounds(RuleBasedStateMachine):
     def a_closed_round_is_as_it_was_closed(self) -> None:
         for number, digests in self.closed.items():
             assert {c: d for c, (d, _) in self.model.sent[number].items()} == digests
-            assert self.run.aggregated(number)
+            assert self.run.is_aggregated(number)
 
     @invariant()
     def rho_stands_among_the_latest_of_everybody(self) -> None:

@@ -26,7 +26,7 @@ async def body() -> AsyncIterator[bytes]:
 async def test_a_file_that_is_done_just_when_its_request_is_cancelled_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    complete, done, let_go = blobs._complete, threading.Event(), threading.Event()
+    complete, done, let_go = blobs._finish_spool, threading.Event(), threading.Event()
 
     def complete_and_wait(*given: Any) -> Any:
         found = complete(*given)
@@ -34,7 +34,7 @@ async def test_a_file_that_is_done_just_when_its_request_is_cancelled_is_removed
         let_go.wait(30.0)
         return found
 
-    monkeypatch.setattr(blobs, "_complete", complete_and_wait)
+    monkeypatch.setattr(blobs, "_finish_spool", complete_and_wait)
     receiving = asyncio.create_task(Blobs(tmp_path, Disk()).receive(body(), limit=1000))
     with anyio.fail_after(30.0):
         while not done.is_set():

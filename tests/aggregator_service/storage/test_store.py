@@ -96,7 +96,7 @@ async def test_a_round_that_was_closed_but_not_aggregated_is_aggregated_at_the_s
         (north,) = await federation.joined("north")
         await federation.start_run(rounds=2, clients=1)
         with monkeypatch.context() as patch:
-            patch.setattr(computation, "aggregate", full_disk)
+            patch.setattr(computation, "aggregate_round", full_disk)
             assert (await north.put(1, north.update(1.0))).status_code == 201
             await anyio.sleep(0.05)
             assert (await north.get("/v1/runs/current")).json()["phase"] == "aggregated"
@@ -117,7 +117,7 @@ async def test_an_aggregation_that_cannot_succeed_fails_the_run_with_its_reason(
     async with running() as federation:
         (north,) = await federation.joined("north")
         await federation.start_run(rounds=2, clients=1)
-        monkeypatch.setattr(computation, "aggregate", broken)
+        monkeypatch.setattr(computation, "aggregate_round", broken)
         await north.put(1, north.update(1.0))
         assert (await north.personalised(1)).status_code == 409
         history = await federation.history()
