@@ -144,6 +144,7 @@ class Coordinator:
         self.settings.require_time(request)
         self.settings.require_summable(request)
         here = self._running
+        request = computation.request_with_start(here.archive, request)
         async with here.conductor.lock:
             name = transitions.next_name(here.conductor.run)
             known = await off_loop(registered, self.settings.registry)  # nobody waits for one whose key was removed

@@ -20,6 +20,7 @@ from aggregator_service.storage.clients import joined_clients
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.keys import RegisteredKeys
 from aggregator_service.storage.nonces import Nonces
+from aggregator_service.storage.start_file import read_start
 from aggregator_service.storage.updates import blob_names
 from shared.errors import SettingsError
 from shared.protocol.signing.enrolment import kept_pair
@@ -63,9 +64,11 @@ def _resume_federation(
     blobs = Blobs(settings.state_directory / "blobs", database.disk)
     blobs.keep_only(blob_names(database))
     declaration, members = settings.declaration(), Members(joined_clients(database))
-    archive = Archive(database, blobs, declaration, settings.longest_update, settings.retention_rounds)
+    start = None if settings.start is None else read_start(settings.start, declaration.tensors)
+    archive = Archive(database, blobs, declaration, settings.longest_update, settings.retention_rounds, start)
     metrics.clients.set(len(members))
     conductor = Conductor(archive, metrics, computation, clock=clock)
+    computation.require_same_start(archive, conductor.run)
     keys = RegisteredKeys(settings.registry)
     return OpenFederation(
         archive=archive,

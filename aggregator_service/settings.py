@@ -46,6 +46,7 @@ class AggregatorSettings(Listening):
     signature_seconds: int = Field(SIGNATURE_SECONDS, ge=1, le=3600, description="by which a request may be late")
     strategy: str = "lpsfed"
     method: MethodSettings = Field(MethodSettings(), description="width and layers fix what is exchanged")
+    start: Path | None = Field(None, description="a safetensors file with tensors that runs begin with")
     secure: bool = Field(False, description="updates arrive masked, and nothing but their sum can be read")
     max_upload_bytes: int = Field(64 << 20, ge=1, description="limit of one update's body")
     quarantine_refusals: int = Field(

@@ -15,7 +15,7 @@ from aggregator_service.rounds.run import Run
 from aggregator_service.storage.archive import Archive
 from aggregator_service.storage.rows import StoredState, StoredUpdate
 from aggregator_service.storage.updates import last_update, stored_state, stored_update, stored_updates
-from shared.errors import DamagedError, NotFoundError
+from shared.errors import DamagedError, NotFoundError, ProtocolError, SettingsError
 from shared.method.exchanged import Parameters, State, Update
 from shared.method.start import initial_parameters
 from shared.protocol.bodies import pieces
@@ -33,7 +33,24 @@ def starting_parameters(archive: Archive, request: RunIn) -> Parameters:
     method = request.method
     strategy = archive.strategy(method)
     exact = method.start == "exact" and strategy.exchange(method).starts_at_filter
-    return Parameters(initial_parameters(strategy.tensors(method), request.seed, exact=exact))
+    drawn = initial_parameters(strategy.tensors(method), request.seed, exact=exact)
+    return Parameters(drawn | ({} if archive.start is None else dict(archive.start.arrays)))
+
+
+def request_with_start(archive: Archive, request: RunIn) -> RunIn:
+    """The request with the digest of the start file. ProtocolError where it asks for another one."""
+    digest = None if archive.start is None else archive.start.digest
+    if request.start not in (None, digest):
+        raise ProtocolError(f"start: expected {digest or 'none'}, the digest of this federation's, got {request.start}")
+    return request.model_copy(update={"start": digest})
+
+
+def require_same_start(archive: Archive, run: Run | None) -> None:
+    """SettingsError where an active run began with another start file: its first round is computed from it anew."""
+    digest = None if archive.start is None else archive.start.digest
+    if run is not None and run.active and run.request.start != digest:
+        expected = run.request.start or "none"
+        raise SettingsError(f"start: expected the file that {run.name} began with, {expected}, got {digest or 'none'}")
 
 
 def digest_of_start(archive: Archive, request: RunIn) -> str:

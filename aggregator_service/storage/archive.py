@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from aggregator_service.storage.blobs import Blobs
 from aggregator_service.storage.database import Database
+from aggregator_service.storage.start_file import StartFile
 from aggregator_service.threads import OneAtATime
 from shared.method.declaration import Declaration
 from shared.method.settings import MethodSettings
@@ -16,13 +17,15 @@ from shared.strategies.strategy import Strategy
 
 @dataclass(frozen=True)
 class Archive:
-    """`longest_update`: bytes of an update's body at most; `retention_rounds`: how many rounds stay available."""
+    """`longest_update`: bytes of an update's body at most; `retention_rounds`: how many rounds stay available;
+    `start`: the tensors that runs begin with, where the operator has given some."""
 
     database: Database
     blobs: Blobs
     declaration: Declaration
     longest_update: int
     retention_rounds: int
+    start: StartFile | None = None
     tensors: OneAtATime = field(default_factory=OneAtATime)
 
     def probe(self) -> None:

@@ -45,6 +45,9 @@ class RunIn(Message):
     changing_members: bool = Field(
         False, description="secure runs: may a single client whose silo allows it leave or join between rounds?"
     )
+    start: str | None = Field(
+        None, pattern=r"^[0-9a-f]{64}$", description="sha256 of the aggregator's file of tensors to begin with"
+    )
 
 
 Phase = Literal["waiting", "open", "aggregated", "finished", "failed"]
