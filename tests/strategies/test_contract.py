@@ -33,11 +33,7 @@ from shared.strategies.strategy import Strategy
 METHOD = MethodSettings(width=2, layers=1, catalogue=5)
 CLIENTS = ("ada", "bob", "cyd")
 STEP = np.float32(0.0625)  # less than any strategy clips
-SCALARS = {
-    "ada": {"margin": 0.1, "rho": 0.7, "lighter": 0.6, "heavier": 0.5},
-    "bob": {"margin": 0.3, "rho": 0.2, "lighter": 0.4, "heavier": 0.1},
-    "cyd": {"margin": 0.2, "rho": 0.4, "lighter": 0.5, "heavier": 0.8},
-}
+SHARES = {"ada": 0.3, "bob": 0.1, "cyd": 0.6}  # where in its range each client's scalar lies; every second one mirrored
 
 
 class Still(np.random.Generator):
@@ -90,19 +86,34 @@ def start(strategy: Strategy) -> dict[str, Float32]:
     return initial_parameters(strategy.tensors(METHOD), 0, exact=False)
 
 
-def update(strategy: Strategy, client: str, seed: int, scalars: Scalars) -> Update:
-    """What a client would send: random numbers for every declared tensor, and the declared scalars."""
+def scalars_of(strategy: Strategy, client: str) -> dict[str, float]:
+    """A value within the range of every declared scalar."""
+    values = {}
+    for number, (name, scalar) in enumerate(strategy.scalars.items()):
+        share = SHARES[client] if number % 2 == 0 else 1.0 - SHARES[client]
+        values[name] = scalar.range.least + share * (scalar.range.most - scalar.range.least)
+    return values
+
+
+def returned(strategy: Strategy, scalars: Scalars) -> dict[str, float]:
+    return {name: value for name, value in scalars.items() if strategy.scalars[name].returned}
+
+
+def update(strategy: Strategy, client: str, seed: int, like: str = "") -> Update:
+    """What a client would send: random numbers for every declared tensor and report, and the declared scalars, those
+    of `like` where it is given."""
     arrays = initial_parameters(strategy.tensors(METHOD), seed, exact=False)
+    arrays |= {spec.name: np.zeros(spec.shape, dtype=np.float32) for spec in strategy.reports}
     arrays = {name: value + np.float32(seed) for name, value in arrays.items()}
-    return Update(client, arrays, {name: value for name, value in scalars.items() if name in strategy.scalars})
+    return Update(client, arrays, scalars_of(strategy, like or client))
 
 
 def different(strategy: Strategy) -> list[Update]:
-    return [update(strategy, client, seed, SCALARS[client]) for seed, client in enumerate(CLIENTS, start=1)]
+    return [update(strategy, client, seed) for seed, client in enumerate(CLIENTS, start=1)]
 
 
-def without_step(strategy: Strategy) -> Strategy:
-    """The strategy as its clients make it: the server adopts the centre, and may step beyond it otherwise."""
+def adopting(strategy: Strategy) -> Strategy:
+    """The strategy without its step: what is said of the centre is then said of the state."""
     return replace(strategy, step=None)
 
 
@@ -117,9 +128,10 @@ def test_the_registry_knows_each_strategy_by_its_own_name() -> None:
 
 
 def test_agreeing_clients_are_left_alone(strategy: Strategy) -> None:
-    same = [update(strategy, client, 5, SCALARS["ada"]) for client in CLIENTS]
-    state = without_step(strategy).aggregate(State(start(strategy)), same)
-    sent = (digest(same[0].arrays), {name: v for name, v in same[0].scalars.items() if name != "rho"})
+    same = [update(strategy, client, 5, like="ada") for client in CLIENTS]
+    state = adopting(strategy).aggregate(State(start(strategy)), same)
+    shared = {name: value for name, value in same[0].arrays.items() if name in state.arrays}
+    sent = (digest(shared), returned(strategy, same[0].scalars))
     assert answers(strategy, state, same) == [sent] * 4
 
 
@@ -256,10 +268,17 @@ def test_updates_may_lie_on_disk(strategy: Strategy, tmp_path: Path) -> None:
 
 def test_one_client_alone_gets_its_own_back(strategy: Strategy) -> None:
     only = different(strategy)[:1]
-    state = without_step(strategy).aggregate(State(start(strategy)), only)
+    state = adopting(strategy).aggregate(State(start(strategy)), only)
     answer = strategy.personalise(state, only[0])
-    assert digest(answer.arrays) == digest(only[0].arrays)
-    assert dict(answer.scalars) == {name: v for name, v in only[0].scalars.items() if name != "rho"}
+    assert digest(answer.arrays) == digest({name: only[0].arrays[name] for name in state.arrays})
+    assert dict(answer.scalars) == returned(strategy, only[0].scalars)
+
+
+def test_a_step_to_where_the_state_is_changes_nothing(strategy: Strategy) -> None:
+    before = State(start(strategy))
+    reports = {spec.name: np.zeros(spec.shape, dtype=np.float32) for spec in strategy.reports}
+    same = [Update(client, {**before.arrays, **reports}, scalars_of(strategy, client)) for client in CLIENTS]
+    assert digest(strategy.aggregate(before, same).arrays) == digest(before.arrays)
 
 
 def test_every_answer_can_travel(strategy: Strategy, tmp_path: Path) -> None:
