@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator_service.aggregation.state_body import packed, unpacked
+from aggregator_service.aggregation.state_body import pack_state, unpack_state
 from shared.errors import PrivacyError, ProtocolError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.exchanged import Parameters, State, Update
@@ -61,10 +61,10 @@ def test_without_a_step_the_centre_is_adopted_and_what_was_remembered_stays() ->
 def test_a_step_moves_from_the_state_and_remembers_over_a_restart(tmp_path: Path) -> None:
     updates = updates_of(STEPPING, 1, 2)
     first = STEPPING.aggregate(start_of(STEPPING), updates)
-    content = packed(first)
+    content = pack_state(first)
     (tmp_path / "state").write_bytes(encode(content))
     stored = open_parameters(tmp_path / "state")[1]
-    revived = unpacked(stored, first.latest)
+    revived = unpack_state(stored, first.latest)
     assert revived.own == {} and list(revived.memory) == ["rounds"]
     again, expected = STEPPING.aggregate(revived, updates), STEPPING.aggregate(first, updates)
     assert again.memory["rounds"].tolist() == [2.0]
