@@ -119,14 +119,14 @@ class AggregatorSettings(Listening):
             raise ProtocolError(str(error)) from None
 
     def require_same_shape(self, method: MethodSettings) -> None:
-        """ProtocolError for settings that would exchange other tensors or scalars than this federation does."""
-        try:
-            asked = build_strategy(self.strategy, method).declaration(method)
-        except SettingsError as error:
-            raise ProtocolError(f"method: {error}") from None
+        """ProtocolError for settings that would exchange other tensors or scalars than this federation does;
+        SettingsError for settings that are not for its strategy."""
+        asked = build_strategy(self.strategy, method).declaration(method)
         expected = self.declaration().model_copy(update={"secure": False})
         if (difference := describe_difference(expected, asked)) is not None:
-            raise ProtocolError(f"method: {difference}")
+            ours, theirs = self.method.model_dump(), method.model_dump()
+            changed = [name for name in type(method).model_fields if ours.get(name) != theirs.get(name)]
+            raise ProtocolError(f"method ({', '.join(changed)}): {difference}")
 
     def require_summable(self, request: RunIn) -> None:
         """ProtocolError for a run that a secure federation could not carry out: it needs three clients, and single

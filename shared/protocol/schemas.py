@@ -46,7 +46,10 @@ class RunIn(Message):
         False, description="secure runs: may a single client whose silo allows it leave or join between rounds?"
     )
     start: str | None = Field(
-        None, pattern=r"^[0-9a-f]{64}$", description="sha256 of the aggregator's file of tensors to begin with"
+        None,
+        pattern=r"^[0-9a-f]{64}$",
+        description="sha256 of the aggregator's file of tensors to begin with",
+        exclude_if=lambda digest: digest is None,
     )
 
 

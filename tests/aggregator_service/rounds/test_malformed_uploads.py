@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from aggregator_service.rounds.uploads import inspect
+from aggregator_service.rounds.uploads import read_scalars
 from shared.errors import ProtocolError
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
@@ -67,7 +67,7 @@ def accepted(declaration: Declaration, body: bytes, file: Path) -> bool:
     file.unlink(missing_ok=True)  # a file that is cut and written anew waits for the disk
     file.write_bytes(body)
     try:
-        inspect(declaration, file)
+        read_scalars(declaration, file)
     except ProtocolError:
         return False
     return True
