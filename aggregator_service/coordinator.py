@@ -34,7 +34,7 @@ from shared.protocol.schemas import ArrivalsOut, JoinIn, JoinOut, RunHistoryOut,
 from shared.protocol.secure.server import Relayed
 from shared.protocol.signing.enrolment import registered
 from shared.protocol.signing.keys import PrivateKey, raw_hex
-from shared.protocol.signing.messages import Claim, Target
+from shared.protocol.signing.messages import RequestTarget, SignatureClaim
 from shared.strategies import build_strategy
 from shared.timeouts import LONGEST_WAIT_SECONDS
 
@@ -95,7 +95,7 @@ class Coordinator:
         """The names of all clients of the federation, sorted."""
         return tuple(sorted(self._running.members.names))
 
-    def identify_signer(self, target: Target, headers: Iterable[tuple[str, str]]) -> Claim:
+    def identify_signer(self, target: RequestTarget, headers: Iterable[tuple[str, str]]) -> SignatureClaim:
         """Whose request this is. AuthenticationError, or one of its kinds, where no registered client has signed it."""
         return self._running.signatures.verify_request(target, headers)
 

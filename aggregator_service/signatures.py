@@ -16,7 +16,7 @@ from aggregator_service.storage.nonces import Nonces
 from shared.errors import AuthenticationError, ClockError, ReplayError
 from shared.protocol.signing import messages
 from shared.protocol.signing.keys import new_key
-from shared.protocol.signing.messages import Claim, Target
+from shared.protocol.signing.messages import RequestTarget, SignatureClaim
 
 
 class Signatures:
@@ -29,7 +29,7 @@ class Signatures:
         self._keys, self._nonces, self._seconds, self._clock = keys, nonces, seconds, clock
         self._nobody = new_key().public_key()
 
-    def verify_request(self, target: Target, headers: Iterable[tuple[str, str]]) -> Claim:
+    def verify_request(self, target: RequestTarget, headers: Iterable[tuple[str, str]]) -> SignatureClaim:
         """What is claimed, which is true then. AuthenticationError, or one of its kinds, for anything else."""
         claim = messages.read(headers)
         key = self._keys.registered_key(claim.name)

@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from aggregator_service.rounds.metrics import AggregatorMetrics
-from client_service.metrics import PHASES
-from client_service.metrics import Metrics as ClientMetrics
+from client_service.metrics import PHASES, ClientMetrics
 from client_service.schemas import PrivacyOut, StatusOut
 from shared.web.tls import PORT, Identity
 

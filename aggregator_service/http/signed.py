@@ -28,7 +28,7 @@ from shared.protocol.signing.messages import (
     NO_BODY,
     SIGNATURE,
     WRITTEN,
-    Target,
+    RequestTarget,
     body_digest,
     is_signed,
     read_digest,
@@ -101,8 +101,8 @@ class _Digested:
         return message
 
 
-def _target(scope: Scope) -> Target:
-    return Target(scope["method"], scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1"))
+def _target(scope: Scope) -> RequestTarget:
+    return RequestTarget(scope["method"], scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1"))
 
 
 @dataclass(frozen=True)

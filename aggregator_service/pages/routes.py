@@ -18,7 +18,7 @@ from aggregator_service.threads import off_loop
 from shared.method.declaration import Declaration
 from shared.protocol.schemas import ArrivalsOut, MemberOut, RunHistoryOut
 from shared.web.declared import declared
-from shared.web.pages import Head, page, statics, templates
+from shared.web.pages import PageHead, page, statics, templates
 
 SECTIONS = (("rounds", "Rounds"), ("clients", "Clients"), ("runs", "Runs"), ("arrivals", "Arrivals"))
 SHOWN_RUNS = 20
@@ -79,7 +79,7 @@ async def _collect_figures(service: Coordinator, url: str, run: str | None, befo
 def _render_page(seen: FederationView) -> str:
     run = seen.history
     return TEMPLATE.render(
-        head=Head(f"LPSFed, strategy {seen.declaration.strategy}", "Aggregator", seen.address, SECTIONS),
+        head=PageHead(f"LPSFed, strategy {seen.declaration.strategy}", "Aggregator", seen.address, SECTIONS),
         standing=standing(run, seen.joined, url=seen.url),
         run=run,
         rounds=() if run is None else rounds(run),
