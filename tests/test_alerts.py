@@ -35,7 +35,7 @@ class Certificate(Identity):
 def exposed(tmp_path: Path) -> tuple[str, str]:
     """What both services answer at /metrics, with all that they may be told to show."""
     aggregator, client = AggregatorMetrics(), ClientMetrics()
-    aggregator.watch({PORT: Certificate()})
+    aggregator.watch_identities({PORT: Certificate()})
     aggregator.watch_state(tmp_path, lambda: None, lambda: "no room")
     client.watch({PORT: Certificate()})
     client.watch_state(tmp_path, lambda: STATUS)
