@@ -1,4 +1,4 @@
-"""The release at hand <-> one file, replaced whole: a round that is lived again sends the very same.
+"""The release at hand <-> one file, replaced whole: a round that is repeated sends the same release.
 
 The file carries a MAC under the silo's key: what it holds leaves as it is, so that nobody else may write it.
 """

@@ -1,4 +1,4 @@
-"""The release that a noised client keeps for a round that it lives again was sent as it lay there, whoever wrote it.
+"""The release that a noised client keeps for a repeated round was sent as stored, whoever wrote it.
 
 Who: whoever can write the silo's state directory, and has not the client's key. What they got: an update without noise,
 or any other content, that the gate took for the round's charged release.

@@ -141,7 +141,7 @@ async def test_whoever_is_killed_whenever_the_run_ends_as_the_undisturbed_one(
 
 
 def require_lived_again(running: Supervised, victim: str) -> None:
-    """A client lives the round again from the checkpoint of its beginning, and only a client that was killed."""
+    """A client repeats the round from the checkpoint of its beginning if, and only if, it was killed."""
     events = [json.loads(line) for line in running.log(CLIENT).splitlines() if line.startswith("{")]
     resumed = [one["round"] for one in events if one["event"] == "training_resumed"]
     assert resumed == ([ROUND - 1] if victim == CLIENT else [])

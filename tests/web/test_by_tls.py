@@ -49,7 +49,7 @@ def described(experiment: Callable[..., Experiment]) -> Experiment:
 
 @contextmanager
 def aggregator(described: Experiment, papers: Papers, served: Served) -> Iterator[str]:
-    """An aggregator that speaks to nobody without a certificate."""
+    """An aggregator that accepts only callers with a certificate."""
     settings = described.aggregator().model_copy(update=papers.port(mutual=True))
     app = create_aggregator(settings)
     with served(app, settings, app.state.coordinator.wind_down) as url:
