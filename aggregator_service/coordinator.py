@@ -32,7 +32,7 @@ from shared.errors import ConflictError, DamagedError, NotFoundError, ProtocolEr
 from shared.method.anchor import choose_size, draw_anchor
 from shared.protocol.schemas import ArrivalsOut, JoinIn, JoinOut, RunHistoryOut, RunIn, RunOut
 from shared.protocol.secure.server import Relayed
-from shared.protocol.signing.enrolment import registered
+from shared.protocol.signing.enrolment import registered_keys
 from shared.protocol.signing.keys import PrivateKey, raw_hex
 from shared.protocol.signing.messages import RequestTarget, SignatureClaim
 from shared.strategies import build_strategy
@@ -173,7 +173,7 @@ class Coordinator:
         found = await off_loop(run_history, self._running.archive, name)
         if found.phase != "waiting":
             return found
-        known = await off_loop(registered, self.settings.registry)
+        known = await off_loop(registered_keys, self.settings.registry)
         return found.model_copy(update={"missing": tuple(sorted(known.keys() - set(found.enrolled)))})
 
     async def starting_body(self, name: str) -> Body:

@@ -18,7 +18,7 @@ from shared.protocol.schemas import RunIn
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure.messages import FEWEST_CLIENTS
 from shared.strategies import STRATEGIES, build_strategy
-from shared.strategies.agreement import require_mean, secured
+from shared.strategies.agreement import require_mean, secure_declaration
 from shared.timeouts import LONGEST_BODY_SECONDS, SIGNATURE_SECONDS, require_time_for_a_body
 from shared.web.credentials import chosen_secret, require_own
 from shared.web.environment import read_settings
@@ -104,7 +104,7 @@ class AggregatorSettings(Listening):
         """What every client of this federation may send, and no more."""
         strategy = build_strategy(self.strategy, self.method)
         declaration = strategy.declaration(self.method)
-        return secured(declaration, strategy, self.method) if self.secure else declaration
+        return secure_declaration(declaration, strategy, self.method) if self.secure else declaration
 
     @cached_property
     def longest_update(self) -> int:

@@ -15,7 +15,7 @@ from shared.errors import HeadError
 from shared.protocol.heads import Said
 from shared.protocol.schemas import ArrivalOut
 from shared.protocol.wire import MEDIA_TYPE
-from shared.words import counted
+from shared.words import count_noun
 
 JSON = "application/json"
 PROBED = ((bodies.HEADER, len(bodies.HEADER) + len(bodies.WORD)),)  # what the probes themselves add to a head
@@ -40,7 +40,7 @@ def heads(case: Case, matches: Mapping[str, Matched]) -> Finding:
     return finding(
         "request heads",
         "every head that came is as long as its ledger tells, and says what the call makes it say",
-        f"{counted(held, 'head')}, the very same",
+        f"{count_noun(held, 'head')}, the very same",
         [*_refused(case), *(fault for name, found in pairs.items() for fault in _different(name, found))],
     )
 

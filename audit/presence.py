@@ -10,7 +10,7 @@ from audit.case import Case
 from audit.evidence import Evidence
 from audit.findings import Finding, finding
 from audit.probes import kinds
-from shared.words import counted
+from shared.words import count_noun
 
 WITHIN_SECONDS = 3600.0  # between the oldest and the newest evidence
 CLOCKS_SECONDS = 120.0  # by which the clocks of two parts may differ
@@ -39,7 +39,7 @@ def present(case: Case, asked: Asked) -> Finding:
     return finding(
         "evidence",
         "evidence of the aggregator, of every client that it knows, and of every part that is named",
-        f"the aggregator and {counted(len(case.clients), 'client')}" + (f", {others} more" if others else ""),
+        f"the aggregator and {count_noun(len(case.clients), 'client')}" + (f", {others} more" if others else ""),
         faults if case.clients else [*faults, "no evidence of any client"],
     )
 
@@ -49,7 +49,7 @@ def fresh(case: Case, asked: Asked) -> Finding:
     return finding(
         "freshness",
         f"evidence of all parts within {asked.within:g} seconds, and after the last round had closed",
-        f"{counted(len(case.parts), 'part')}, all of one time",
+        f"{count_noun(len(case.parts), 'part')}, all of one time",
         _stale(case, asked),
     )
 
@@ -100,6 +100,6 @@ def tried(case: Case) -> Finding:
     return finding(
         "every probe",
         "every part has tried each kind of thing that parts of its role must try",
-        f"{counted(len(anybody_s), 'kind')} of probes",
+        f"{count_noun(len(anybody_s), 'kind')} of probes",
         missing,
     )

@@ -10,7 +10,7 @@ from audit.findings import Finding, finding
 from audit.probes import masked
 from audit.probes.bodies import digests
 from shared.message import Message
-from shared.words import counted
+from shared.words import count_noun
 
 
 class Tried(Message):
@@ -29,7 +29,8 @@ def verdicts(case: Case) -> Finding:
     return finding(
         "probes",
         "whatever the probes tried was refused or out of reach, and their control tries were not",
-        f"{counted(total, 'probe')} by {counted(sum(bool(part.probes) for part in case.parts), 'part')}, as expected",
+        f"{count_noun(total, 'probe')} by {count_noun(sum(bool(part.probes) for part in case.parts), 'part')}"
+        ", as expected",
         (
             f"{part.name}, {probe.kind}, {probe.name}: {probe.observed}"
             for part in case.parts
@@ -45,7 +46,7 @@ def bodies(case: Case) -> Finding:
     return finding(
         "probes' bodies",
         "bodies that this report can make from the declarations alone",
-        f"{counted(total, 'body', 'bodies')}, the very same",
+        f"{count_noun(total, 'body', 'bodies')}, the very same",
         _strange(case),
     )
 

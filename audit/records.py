@@ -11,7 +11,7 @@ from audit.matching import Matched, Sending, from_ledger, from_probes, match, re
 from client_service.boundary.crossings import Attempt
 from client_service.boundary.masked import MESSAGES
 from shared.protocol.schemas import ArrivalOut, ParticipantOut
-from shared.words import counted
+from shared.words import count_noun
 
 MOST_REFUSED = 1000  # refusals of one client that an aggregator records; beyond them it only counts
 NOT_AS_DECLARED = (413, 415, 422)  # too large, of another media type, of another form
@@ -48,7 +48,7 @@ def receipts(case: Case) -> Finding:
     return finding(
         "receipts",
         "every accepted update has a receipt for the body that left, and the aggregator holds the same",
-        f"{counted(total, 'receipt')}, each the same on both sides",
+        f"{count_noun(total, 'receipt')}, each the same on both sides",
         [NO_RECORD] if case.aggregator is None else faults,
     )
 
@@ -82,7 +82,7 @@ def on_ledger(case: Case, matches: Matches) -> Finding:
     return finding(
         "arrivals",
         "a ledger or a probe tells of every body that arrived",
-        f"{counted(arrived, 'body', 'bodies')} on the ledgers, {refusals:,} sent by the probes and refused",
+        f"{count_noun(arrived, 'body', 'bodies')} on the ledgers, {refusals:,} sent by the probes and refused",
         [NO_RECORD] if case.aggregator is None else _untold(case, matches),
     )
 
@@ -127,7 +127,7 @@ def nonces(matches: Matches) -> Finding:
     return finding(
         "entries",
         "every body that arrived was signed by the nonce that its entry in the ledger makes",
-        f"{counted(sum(map(len, pairs.values())), 'body', 'bodies')} signed by their entries",
+        f"{count_noun(sum(map(len, pairs.values())), 'body', 'bodies')} signed by their entries",
         (
             f"{name}, {_told(arrival)}: signed by another entry than the ledger has"
             for name, found in pairs.items()
@@ -151,7 +151,7 @@ def arrived(case: Case, matches: Matches) -> Finding:
     return finding(
         "record",
         "the aggregator's record has every body that a ledger calls accepted",
-        "all of them" + (f"; {counted(lost, 'other')} did not arrive" if lost else ""),
+        "all of them" + (f"; {count_noun(lost, 'other')} did not arrive" if lost else ""),
         [NO_RECORD] if case.aggregator is None else faults,
     )
 

@@ -18,7 +18,7 @@ from client_service.boundary.crossings import Attempt
 from shared.message import Message
 from shared.protocol.privacy import few_clients
 from shared.protocol.schemas import ArrivalOut
-from shared.words import counted
+from shared.words import count_noun
 
 _ATTEMPTS = TypeAdapter(tuple[Attempt, ...])
 ALWAYS_OPEN = (
@@ -163,8 +163,8 @@ def _notes(case: Case) -> Iterable[str]:
 def _passed(case: Case) -> str:
     sent = [one for client in case.clients.values() for one in client.attempts if one.bytes]
     rounds = {(one.run, one.round) for one in sent if one.call == "update"}
-    crossed = f"{counted(len(sent), 'body', 'bodies')}, {sum(one.bytes for one in sent):,} bytes"
-    whose = f"{counted(len(case.clients), 'client')} in {counted(len(rounds), 'round')}"
+    crossed = f"{count_noun(len(sent), 'body', 'bodies')}, {sum(one.bytes for one in sent):,} bytes"
+    whose = f"{count_noun(len(case.clients), 'client')} in {count_noun(len(rounds), 'round')}"
     return f"Nothing undeclared crossed, and all that crossed is on record: {crossed}, from {whose}."
 
 

@@ -23,7 +23,7 @@ from client_service.schemas import QualityOut, RoundCosts
 from client_service.secure.masking import Masking
 from client_service.sending import UpdateSender, warn_of_unlike_starts
 from client_service.serving.recommender import Recommender
-from client_service.settings import ClientSettings, allowed
+from client_service.settings import ClientSettings, allowed_declaration
 from client_service.tasks.task import Place, Task, TaskShard
 from client_service.training_run import TrainingRun
 from shared.errors import FederationError, PrivacyError
@@ -183,7 +183,7 @@ class Agent:
         agreed = method or self._silo.settings.method
         strategy = build_strategy(self._silo.settings.strategy, agreed)
         settings = self._silo.settings
-        if allowed(strategy, agreed, settings.policy, secure=settings.secure) != self._declaration:
+        if allowed_declaration(strategy, agreed, settings.policy, secure=settings.secure) != self._declaration:
             raise PrivacyError("the run's settings would send other parameters than this client has declared")
         return agreed
 

@@ -70,7 +70,7 @@ class KnownAnchors:
 
     def _count(self, question: AnchorQuestion, size: Counts) -> None:
         kernel = digest_anchor(question.method, seed=question.seed, number=question.number)
-        anchor = f"{kernel}/{size.users}/{size.items}/{size.edges}{_trained(question)}"
+        anchor = f"{kernel}/{size.users}/{size.items}/{size.edges}{_training_digest(question)}"
         if self._limit is None or anchor in self._known:
             return
         if len(self._known) >= self._limit:
@@ -80,7 +80,7 @@ class KnownAnchors:
         self._known.add(anchor)
 
 
-def _trained(question: AnchorQuestion) -> str:
+def _training_digest(question: AnchorQuestion) -> str:
     """What makes rho another number beside the anchor: a trained kernel is another one after each round of training."""
     if question.method.signal != "trained":
         return ""

@@ -13,7 +13,7 @@ from client_service.boundary.ledger import LEDGER, Ledger, follow_chain, parse_e
 from client_service.boundary.ledger_heads import NAME, HeadsFile, LedgerHead, LedgerHeads, read_heads_file
 from client_service.privacy.account import ACCOUNT, SECRET, find_shortfall
 from shared.errors import DataError, SettingsError
-from shared.ownership import owned
+from shared.ownership import lock_directory
 from shared.protocol.signing.keys import PrivateKey, fingerprint
 
 LONGEST_REASON = 200  # characters of an operator's words
@@ -58,7 +58,7 @@ def rekey_records(state_directory: Path, old: PrivateKey, new: PrivateKey, direc
     DataError where they were made with neither key, or there are none. SettingsError while the client runs.
     """
     _require_directory(state_directory)
-    with owned(state_directory):
+    with lock_directory(state_directory):
         said = read_heads_file((directory or state_directory) / NAME)
         renewed = said is not None and said.key == fingerprint(new.public_key())
         heads = LedgerHeads(state_directory, new if renewed else old, directory)
@@ -82,7 +82,7 @@ def adopt_records(
     _require_directory(state_directory)
     if not 0 < len(reason) <= LONGEST_REASON:
         raise SettingsError(f"reason: expected 1 to {LONGEST_REASON} characters, got {len(reason)}")
-    with owned(state_directory):
+    with lock_directory(state_directory):
         if shortfall := find_shortfall(state_directory / LEDGER, state_directory / ACCOUNT):
             raise DataError(f"{shortfall}; put back the newest account; nothing was changed")
         file = (directory or state_directory) / NAME

@@ -30,13 +30,13 @@ LEDGER_PAGE = 1000
 
 
 # Dependencies are async because the framework sends each plain function through a worker thread.
-async def unstored(response: Response) -> None:
+async def forbid_storing(response: Response) -> None:
     """Answers are about people, or of this moment: nobody on the way may keep them."""
     response.headers["Cache-Control"] = "no-store"
 
 
 SHOWN = Depends(HTTPBearer(auto_error=False))  # for /docs alone; who is calling is decided by the routes' classes
-COMMON: dict[str, Any] = {"prefix": "/v1", "responses": PROBLEMS, "dependencies": [Depends(unstored), SHOWN]}
+COMMON: dict[str, Any] = {"prefix": "/v1", "responses": PROBLEMS, "dependencies": [Depends(forbid_storing), SHOWN]}
 recommendations = APIRouter(tags=["recommendations"], route_class=ForApplications, **COMMON)
 silo = APIRouter(tags=["silo"], route_class=ForOperator, **COMMON)
 inside = APIRouter(tags=["service"])

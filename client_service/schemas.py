@@ -82,7 +82,7 @@ class StatusOut(Message):
     privacy: PrivacyOut | None = Field(None, description="differential privacy, where the silo has chosen it")
 
 
-def nested(data: Any, field: str, names: tuple[str, ...]) -> Any:
+def nest_values(data: Any, field: str, names: tuple[str, ...]) -> Any:
     """A message's data with the values of `names` moved into the dictionary `field`, unless it has that already.
 
     Earlier versions wrote these values as fields of their own; now they are written in both places.
@@ -101,7 +101,7 @@ class MeasureValues(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _nest_values(cls, data: Any) -> Any:
-        return nested(data, "values", ("recall", "ndcg"))
+        return nest_values(data, "values", ("recall", "ndcg"))
 
     @computed_field(description="the same as in values")  # type: ignore[prop-decorator]
     @property
@@ -127,7 +127,7 @@ class RoundCosts(Message):
     @model_validator(mode="before")
     @classmethod
     def _nest_scalars(cls, data: Any) -> Any:
-        return nested(data, "scalars", ("rho", "margin"))
+        return nest_values(data, "scalars", ("rho", "margin"))
 
     @computed_field(description="the same as in scalars")  # type: ignore[prop-decorator]
     @property

@@ -89,7 +89,7 @@ class UpdateSender:
             LOGGER.warning("privacy_budget_spent", run=run, round=number)
             return
         try:
-            receipt = await self._sent(training_run, leaving, state)
+            receipt = await self._send(training_run, leaving, state)
             LOGGER.info("uploaded", run=run, round=number, bytes=receipt.size, digest=receipt.digest)
             self._metrics.upload_bytes.inc(receipt.size)
         except (ConflictError, NotFoundError) as error:
@@ -105,7 +105,7 @@ class UpdateSender:
         at = (place.run, place.seed, place.method, moment.round, moment.rounds, training_run.received, moment.anchor)
         return await self._off_loop(lambda: release(update, Occasion(*at)))
 
-    async def _sent(self, training_run: TrainingRun, update: Parameters, state: RunOut) -> ReceiptOut:
+    async def _send(self, training_run: TrainingRun, update: Parameters, state: RunOut) -> ReceiptOut:
         """As it is, or masked where the silo demands that; never the one for the other."""
         body = pass_gate(self._declaration, update)
         run, number = training_run.place.run, training_run.moment.round

@@ -12,7 +12,7 @@ import httpx
 from client_service.agent import Agent, Silo, Standing
 from client_service.anchors import KnownAnchors
 from client_service.best_model import kept_model
-from client_service.boundary.aggregator import connected
+from client_service.boundary.aggregator import connect
 from client_service.boundary.code import code_digests
 from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.headed_ledger import HeadedLedger
@@ -35,7 +35,7 @@ from client_service.shard import Shard
 from client_service.tasks import task_named
 from shared.errors import DataError, UnavailableError
 from shared.method.declaration import Declaration
-from shared.ownership import owned
+from shared.ownership import lock_directory
 from shared.protocol.signing.keys import PrivateKey
 
 
@@ -90,7 +90,7 @@ class ClientService:
         """
         pinned, interrupt = self.settings.threads, Interrupt()
         with (
-            owned(self.settings.state_directory),
+            lock_directory(self.settings.state_directory),
             ThreadPoolExecutor(1, "training", initializer=pin_threads, initargs=(pinned,)) as worker,
         ):
             key = own_key(self.settings.name, self.settings.state_directory, self.settings.signing_key_file)
@@ -102,7 +102,7 @@ class ClientService:
             members, masking = self._peers(key, records)
             async with (
                 _sealed_at_end(records),
-                connected(boundary, records.ledger, key, limits=limits, inner=self._outside, members=members) as link,
+                connect(boundary, records.ledger, key, limits=limits, inner=self._outside, members=members) as link,
             ):
                 self._gate = link.gate
                 self._agent = Agent(self._silo(shard, interrupt, records, masking), link, worker)
@@ -119,14 +119,14 @@ class ClientService:
         """Serve the kept model first, then follow the aggregator."""
         try:
             loop = asyncio.get_running_loop()
-            self.recommender.served = await loop.run_in_executor(worker, self._kept, shard)
+            self.recommender.served = await loop.run_in_executor(worker, self._stored_model, shard)
             assert self._agent is not None
             await self._agent.follow()
         except Exception:
             LOGGER.exception("agent_ended")
             raise
 
-    def _kept(self, shard: Shard) -> Served | None:
+    def _stored_model(self, shard: Shard) -> Served | None:
         """A damaged model is no reason to stay away: popular items are served, flagged, until there is a new one."""
         try:
             return kept_model(self.task, shard, self._models, self.device)

@@ -19,7 +19,7 @@ from shared.method.declaration import Counts, Declaration
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import ClientName
 from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
-from shared.strategies.agreement import secured
+from shared.strategies.agreement import secure_declaration
 from shared.strategies.strategy import Strategy
 from shared.timeouts import ANSWER_SECONDS, CALL_SECONDS, POLL_SECONDS, TIMEOUT_SECONDS, WAIT_SECONDS, CallLimits
 from shared.web.access import HOST_NAME
@@ -118,7 +118,7 @@ class ClientSettings(Listening):
 
     @field_validator("strategy")
     @classmethod
-    def _known(cls, name: str) -> str:
+    def _check_strategy(cls, name: str) -> str:
         if name not in STRATEGIES:
             raise ValueError(f"expected one of {', '.join(STRATEGIES)}, got {name!r}")
         return name
@@ -147,7 +147,7 @@ class ClientSettings(Listening):
         try:
             if self.secure:
                 strategy = build_strategy(self.strategy, self.method)
-                secured(strategy.declaration(self.method), strategy, self.method)
+                secure_declaration(strategy.declaration(self.method), strategy, self.method)
         except SettingsError as error:
             raise ValueError(str(error)) from None
         return self
@@ -206,10 +206,12 @@ class ClientSettings(Listening):
 
     def declaration(self) -> Declaration:
         """All that may leave this client: computed here, from the installed strategy and the silo's policy."""
-        return allowed(build_strategy(self.strategy, self.method), self.method, self.policy, secure=self.secure)
+        return allowed_declaration(
+            build_strategy(self.strategy, self.method), self.method, self.policy, secure=self.secure
+        )
 
 
-def allowed(strategy: Strategy, method: MethodSettings, policy: Policy, *, secure: bool) -> Declaration:
+def allowed_declaration(strategy: Strategy, method: MethodSettings, policy: Policy, *, secure: bool) -> Declaration:
     """The strategy's declaration, or a PrivacyError when the silo's policy does not allow all of it. SettingsError for
     a run that is to be secure and needs to see single updates."""
     if strategy.name not in policy.strategies:
@@ -219,7 +221,7 @@ def allowed(strategy: Strategy, method: MethodSettings, policy: Policy, *, secur
     if forbidden := set(strategy.scalars) - set(policy.scalars):
         raise PrivacyError(f"policy: strategy {strategy.name!r} sends {sorted(forbidden)}, which this silo forbids")
     declaration = strategy.declaration(method)
-    return secured(declaration, strategy, method) if secure else declaration
+    return secure_declaration(declaration, strategy, method) if secure else declaration
 
 
 def client_settings(file: Path | None = None, **overrides: Any) -> ClientSettings:

@@ -22,7 +22,7 @@ def write_new(path: Path, content: bytes, mode: int) -> bool:
         return False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return _written(path, content, mode)
+        return _write(path, content, mode)
     except OSError as error:
         raise SettingsError(f"{path}: expected a place that can be written ({error.strerror})") from None
 
@@ -43,7 +43,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _written(path: Path, content: bytes, mode: int) -> bool:
+def _write(path: Path, content: bytes, mode: int) -> bool:
     return _take_place(_write_partial(path, content, mode), path)
 
 

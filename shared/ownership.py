@@ -9,7 +9,7 @@ from typing import TextIO
 from shared.errors import SettingsError
 
 
-def owned(directory: Path) -> TextIO:
+def lock_directory(directory: Path) -> TextIO:
     """The lock, to be closed at the end. SettingsError where another process has it, or nothing can be written."""
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 
-def counted(number: int, one: str, many: str = "") -> str:
+def count_noun(number: int, one: str, many: str = "") -> str:
     """A number with its noun."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -13,7 +13,7 @@ from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from client_service.device import DeviceWish
 from client_service.secure.draws import write_draw_secret
 from client_service.settings import ClientSettings, Policy, client_settings
-from shared.method.settings import MethodSettings, validated
+from shared.method.settings import MethodSettings, validate_settings
 from shared.protocol.schemas import RunIn
 from shared.protocol.signing.enrolment import KeyFiles, enrol, kept_pair
 from shared.protocol.signing.registry import write_registry
@@ -79,7 +79,7 @@ class Experiment:
 
     def request(self) -> RunIn:
         asked = {"rounds": self.rounds, "seed": self.seed, "clients": len(self.shards), "method": self.agreed}
-        return validated(RunIn, {**asked, "deadline_seconds": DEADLINE_SECONDS})
+        return validate_settings(RunIn, {**asked, "deadline_seconds": DEADLINE_SECONDS})
 
     def aggregator(self, port: int = 0) -> AggregatorSettings:
         return aggregator_settings(

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from shared.errors import ConflictError, FederationError, ProtocolError
-from shared.method.settings import validated
+from shared.method.settings import validate_settings
 from shared.protocol.schemas import MemberOut, QuarantineIn, RoundOut, RunHistoryOut, RunIn
 from simulation import operator_calls as calls
 from simulation.operator_calls import Operator, ask
@@ -51,7 +51,7 @@ def members(operator: Operator) -> list[MemberOut]:
 
 def shut_out(operator: Operator, client: str, reason: str) -> MemberOut:
     """Quarantine a client. FederationError where there is none of that name, or where it is shut out already."""
-    body = validated(QuarantineIn, {"reason": reason}).model_dump_json()
+    body = validate_settings(QuarantineIn, {"reason": reason}).model_dump_json()
     return _member(ask(operator, "POST", f"/v1/clients/{quote(client, safe='')}/quarantine", body))
 
 

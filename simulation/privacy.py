@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from client_service.privacy.accountant import planned
+from client_service.privacy.accountant import planned_epsilon
 from client_service.privacy.settings import PrivacySettings
 from shared.errors import SettingsError
-from shared.method.settings import MethodSettings, validated
+from shared.method.settings import MethodSettings, validate_settings
 from shared.strategies import build_strategy
 
 
@@ -19,11 +19,11 @@ def privacy_of(words: Mapping[str, str]) -> dict[str, Any]:
 
 def require_affordable(privacy: Mapping[str, Any], name: str, method: MethodSettings, rounds: int) -> None:
     """SettingsError where the budget ends before the run: every client would stop, and the run would wait for them."""
-    settings, strategy = validated(PrivacySettings, dict(privacy)), build_strategy(name, method)
+    settings, strategy = validate_settings(PrivacySettings, dict(privacy)), build_strategy(name, method)
     if settings.budget is None or strategy.shares_items(method):  # the clients refuse the latter, and say why
         return
     fresh = method.anchor.every_round or method.signal != "eigenvalues"  # then each round has another rho
-    needed = planned(settings, strategy.scalars, rounds, anchors=rounds if fresh else 1)
+    needed = planned_epsilon(settings, strategy.scalars, rounds, anchors=rounds if fresh else 1)
     if needed > settings.budget:
         raise SettingsError(
             f"privacy.budget: expected {needed:.4g} or more for {rounds} rounds of {name}, got {settings.budget:g}"

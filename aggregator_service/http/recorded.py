@@ -122,8 +122,8 @@ class _Exchange:
         return Arrival(
             client=client,
             call=call,
-            run=_named(RUN, place.get("run")),
-            round=_named(ROUND, place.get("number")),
+            run=_parse_name(RUN, place.get("run")),
+            round=_parse_name(ROUND, place.get("number")),
             size=self._size,
             digest=self._hash.hexdigest(),
             status=status,
@@ -133,7 +133,7 @@ class _Exchange:
         )
 
 
-def _named(kind: TypeAdapter[T], part: object) -> T | None:
+def _parse_name(kind: TypeAdapter[T], part: object) -> T | None:
     """What a part of the path names; None where there is none, or where it is none of that kind."""
     try:
         return kind.validate_python(part)

@@ -35,7 +35,7 @@ def window(total: int, before: int | None) -> tuple[int, int]:
     return max(0, last - SHOWN), max(1, min(SHOWN, last))
 
 
-def arrived(found: ArrivalsOut, chosen: str | None) -> Arrived:
+def arrivals_page(found: ArrivalsOut, chosen: str | None) -> Arrived:
     """`chosen`: the run that the page is asked for, which its links keep."""
     entries = found.entries
     first, last = (entries[0].sequence, entries[-1].sequence) if entries else (1, 0)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from aggregator_service.pages.standing import awaited, length, names
+from aggregator_service.pages.standing import awaited_clients, length, names
 from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut
 from shared.web.charts import Chart, Line
 from shared.web.pages import Verdict, clock, seconds
-from shared.words import counted
+from shared.words import count_noun
 
 SHOWN_ROUNDS, SHOWN_CLIENTS, SHOWN_LINES = 10, 100, 10
 
@@ -53,7 +53,7 @@ def _round(run: RunHistoryOut, one: RoundOut) -> RoundView:
         state=_state(run, one),
         opened_at=one.opened_at,
         time="not closed" if one.closed_at is None else seconds(length(one)),
-        came=f"{came} of {counted(expected, 'update')}",
+        came=f"{came} of {count_noun(expected, 'update')}",
         bytes=sum(participant.size for participant in one.participants),
         participants=one.participants[:SHOWN_CLIENTS],
         more=max(0, expected - SHOWN_CLIENTS),
@@ -62,7 +62,7 @@ def _round(run: RunHistoryOut, one: RoundOut) -> RoundView:
 
 def _state(run: RunHistoryOut, one: RoundOut) -> Verdict:
     if one.phase == "open":
-        return Verdict("busy", "open", f"{awaited(one)}, until {clock(run.deadline_at)}")
+        return Verdict("busy", "open", f"{awaited_clients(one)}, until {clock(run.deadline_at)}")
     if one.phase == "failed":
         return Verdict("bad", "failed", f"missing: {names(one.missing)}")
     if away := [participant.client for participant in one.participants if not participant.received]:

@@ -11,13 +11,13 @@ from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.http.callers import Service, operator_at_browser
-from aggregator_service.pages.arrived import arrived, window
+from aggregator_service.pages.arrived import arrivals_page, window
 from aggregator_service.pages.rounds import SHOWN_CLIENTS, clients, curves, rounds
 from aggregator_service.pages.standing import standing
 from aggregator_service.threads import off_loop
 from shared.method.declaration import Declaration
 from shared.protocol.schemas import ArrivalsOut, MemberOut, RunHistoryOut
-from shared.web.declared import declared
+from shared.web.declared import declared_out
 from shared.web.pages import PageHead, page, statics, templates
 
 SECTIONS = (("rounds", "Rounds"), ("clients", "Clients"), ("runs", "Runs"), ("arrivals", "Arrivals"))
@@ -87,8 +87,8 @@ def _render_page(seen: FederationView) -> str:
         quarantined=seen.quarantined[:SHOWN_CLIENTS],
         charts=() if run is None else curves(run),
         runs=seen.runs[: -SHOWN_RUNS - 1 : -1],
-        arrived=arrived(seen.arrivals, seen.chosen),
-        declared=declared(seen.declaration),
+        arrived=arrivals_page(seen.arrivals, seen.chosen),
+        declared=declared_out(seen.declaration),
     )
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from shared.protocol.privacy import few_clients
 from shared.protocol.schemas import RoundOut, RunHistoryOut
 from shared.web.pages import NOTHING, Fact, Verdict, clock, seconds, size
-from shared.words import counted
+from shared.words import count_noun
 
 NAMED = 6  # names that one sentence holds
 
@@ -52,7 +52,7 @@ def names(all_of_them: Sequence[str]) -> str:
     return ", ".join(all_of_them[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def awaited(one: RoundOut) -> str:
+def awaited_clients(one: RoundOut) -> str:
     """Whom an open round waits for, and in a secure one what for."""
     if one.secure is None:
         return f"missing: {names(one.missing)}"
@@ -74,17 +74,17 @@ def _idle_verdict(joined: Sequence[str]) -> Verdict:
 
 def _verdict(run: RunHistoryOut, joined: Sequence[str]) -> Verdict:
     if run.phase == "waiting":
-        there = f"{len(joined)} of {counted(run.request.clients, 'client')} have joined"
+        there = f"{len(joined)} of {count_noun(run.request.clients, 'client')} have joined"
         return Verdict("busy", "Waiting for clients", f"{there}; {run.run} ends as failed at {clock(run.deadline_at)}.")
     if run.phase == "finished":
-        return Verdict("good", "Finished", f"{run.run} is over after {counted(len(run.rounds), 'round')}.")
+        return Verdict("good", "Finished", f"{run.run} is over after {count_noun(len(run.rounds), 'round')}.")
     if run.phase == "failed":
         return Verdict("bad", "Failed", f"{run.run}: {run.reason}.")
     now = run.rounds[-1]
     where = f"{run.run}, round {now.number} of {run.request.rounds}"
     if run.phase == "aggregated":
         return Verdict("busy", "Aggregating", f"{where}: every update that counts is in.")
-    return Verdict("busy", "Round open", f"{where}; {awaited(now)}, until {clock(run.deadline_at)}.")
+    return Verdict("busy", "Round open", f"{where}; {awaited_clients(now)}, until {clock(run.deadline_at)}.")
 
 
 def _round_facts(run: RunHistoryOut) -> tuple[Fact, ...]:
@@ -99,7 +99,7 @@ def _round_facts(run: RunHistoryOut) -> tuple[Fact, ...]:
 
 def _received_fact(run: RunHistoryOut) -> Fact:
     sizes = [one.size for each in run.rounds for one in each.participants if one.received]
-    return Fact("Received", size(sum(sizes)), f"{counted(len(sizes), 'update')} in {run.run}")
+    return Fact("Received", size(sum(sizes)), f"{count_noun(len(sizes), 'update')} in {run.run}")
 
 
 def _pace_fact(run: RunHistoryOut) -> Fact:

@@ -14,7 +14,7 @@ from aggregator_service.storage.disk import Disk
 from aggregator_service.storage.tables import FEDERATION
 from shared.errors import DamagedError, SettingsError
 from shared.method.declaration import Declaration
-from shared.ownership import owned
+from shared.ownership import lock_directory
 from shared.timeouts import DATABASE_SECONDS
 
 NAME = "aggregator.sqlite"
@@ -32,7 +32,7 @@ class Database:
 
     def __init__(self, directory: Path, declaration: Declaration) -> None:
         self.disk = Disk()
-        self._owner = owned(directory)
+        self._owner = lock_directory(directory)
         file = directory / NAME
         self._engine = create_engine(URL.create("sqlite", database=str(file)))
         event.listen(self._engine, "connect", _prepare_connection)

@@ -13,7 +13,7 @@ from audit.probes.expected import Expected, is_among
 from audit.probes.mountinfo import Mount
 from audit.probes.mounts import is_kernel_s, named
 from audit.probes.walk import Seen
-from shared.words import counted
+from shared.words import count_noun
 
 KIND = "confinement"
 CAPABILITIES = ("CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb")
@@ -91,7 +91,7 @@ def _unlike(found: Iterable[Status], name: str, wanted: str) -> list[str]:
 
 def _rule(name: str, expected: str, found: Sequence[Status], broken: Iterable[str]) -> Probe:
     told = list(broken)
-    good = f"so of {counted(len(found), 'process', 'processes')}" if found else "no process could be looked at"
+    good = f"so of {count_noun(len(found), 'process', 'processes')}" if found else "no process could be looked at"
     observed = named(" ".join(one.split()) for one in told) if told else good
     return Probe(kind=KIND, name=name, expected=expected, observed=observed, held=bool(found) and not told)
 

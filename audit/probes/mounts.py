@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from audit.evidence import Probe
 from audit.probes.expected import Expected, is_among
 from audit.probes.mountinfo import Mount
-from shared.words import counted
+from shared.words import count_noun
 
 KIND = "mounts"
 ENGINE_S = {
@@ -27,7 +27,7 @@ def probe(mounts: Sequence[Mount], expected: Expected) -> list[Probe]:
     known = (*expected.read, *expected.write)
     more = [one.place for one in mounts if not is_engine_s(one) and not is_among(one.place, known)]
     own = sum(is_among(one.place, known) for one in mounts)
-    seen = f"{counted(len(mounts), 'mount')}, {own} of its own"
+    seen = f"{count_noun(len(mounts), 'mount')}, {own} of its own"
     return [
         Probe(
             kind=KIND,
@@ -53,7 +53,7 @@ def is_kernel_s(mount: Mount) -> bool:
 def control(mounts: Sequence[Mount]) -> Probe:
     """A list without a root is none."""
     held = any(one.place == "/" for one in mounts)
-    observed = counted(len(mounts), "mount") if mounts else "none could be read"
+    observed = count_noun(len(mounts), "mount") if mounts else "none could be read"
     return Probe(kind="control: mounts", name="the list", expected="one with the root", observed=observed, held=held)
 
 

@@ -29,7 +29,7 @@ from shared.errors import (
     ReplayError,
 )
 from shared.method.declaration import Declaration
-from shared.protocol.heads import dressed
+from shared.protocol.heads import replace_library_headers
 from shared.protocol.signing.keys import PrivateKey, new_key
 from shared.protocol.signing.messages import NONCE_BYTES, RequestTarget, Signatory, sign
 from shared.protocol.wire import MEDIA_TYPE
@@ -156,7 +156,7 @@ async def _made(http: httpx.AsyncClient, one: Try, who: Signatory) -> tuple[int 
     media |= {bodies.HEADER: one.header} if one.header else {}
     request = http.build_request(one.method, one.path, content=one.body or None, headers=media)
     signed = _signature(one, request, who)
-    request.headers = httpx.Headers([*dressed(request.headers.multi_items()), *signed.items()])
+    request.headers = httpx.Headers([*replace_library_headers(request.headers.multi_items()), *signed.items()])
     try:
         answer = await http.send(request)
     except httpx.TransportError as error:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from shared.words import counted
+from shared.words import count_noun
 
 SKIPPED = ("proc", "sys")  # of the root: the kernel's own, with nobody's files
 MOST_ENTRIES = 5_000_000
@@ -46,8 +46,8 @@ class Walk:
 
     @property
     def words(self) -> str:
-        closed = f", {counted(self.closed, 'folder')} closed to it" if self.closed else ""
-        looked = f"{counted(self.looked_at, 'entry', 'entries')} looked at{closed}"
+        closed = f", {count_noun(self.closed, 'folder')} closed to it" if self.closed else ""
+        looked = f"{count_noun(self.looked_at, 'entry', 'entries')} looked at{closed}"
         return looked if self.complete else f"{looked} and more left"
 
     @property

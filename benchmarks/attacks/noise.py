@@ -10,8 +10,8 @@ from scipy.stats import norm
 
 from benchmarks.attacks.silo import SCALARS, Mode, Release
 from client_service.learning.local import LocalTraining
-from client_service.privacy.accountant import planned
-from client_service.privacy.mechanism import privatised
+from client_service.privacy.accountant import planned_epsilon
+from client_service.privacy.mechanism import privatise
 from client_service.privacy.noise import Noise
 from client_service.privacy.settings import TENSORS, PrivacySettings
 from shared.method.exchanged import Parameters
@@ -26,7 +26,7 @@ def settings_for(epsilon: float, delta: float, clip_norm: float, rounds: int) ->
     """Gaussian noise with which a whole run spends `epsilon`, as the client's own accountant counts."""
 
     def spent(multiplier: float) -> float:
-        return planned(_settings(multiplier, delta, clip_norm), SCALARS, rounds) - epsilon
+        return planned_epsilon(_settings(multiplier, delta, clip_norm), SCALARS, rounds) - epsilon
 
     return _settings(float(brentq(spent, LEAST, MOST, xtol=1e-6)), delta, clip_norm)
 
@@ -45,7 +45,7 @@ def private(settings: PrivacySettings) -> Mode:
 
         def release(training: LocalTraining, received: Parameters, made: Parameters) -> Parameters:
             noise = Noise(key, str(training.moment.round))
-            found = privatised(received.arrays, made, SCALARS, settings, noise, kept).parameters
+            found = privatise(received.arrays, made, SCALARS, settings, noise, kept).parameters
             kept["rho"] = found.scalars["rho"]
             return found
 

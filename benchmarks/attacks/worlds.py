@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.attacks.noise import PARTS, private
 from benchmarks.attacks.population import Draw, Population, shard_of
 from benchmarks.attacks.silo import Begun, Run, Transcript, answered, begun, fitted, replayed, vector
-from client_service.privacy.mechanism import clipped
+from client_service.privacy.mechanism import clip_change
 from client_service.privacy.settings import TENSORS, PrivacySettings
 from shared.method.exchanged import Parameters, State
 
@@ -117,7 +117,7 @@ def _apart(part: str, received: Parameters, worlds: tuple[Parameters, Parameters
     deviation = settings.noise(part)[1] * 2.0 * settings.ball(part)[1]
     if part == TENSORS:
         before = vector(received.arrays).astype(np.float64)
-        changes = [clipped(vector(one.arrays) - before, settings.ball(part)[1], "gaussian") for one in worlds]
+        changes = [clip_change(vector(one.arrays) - before, settings.ball(part)[1], "gaussian") for one in worlds]
         return float(np.linalg.norm(changes[0] - changes[1])) / deviation
     values = [float(np.clip(one.scalars[part], *settings.limits(part))) for one in worlds]
     return abs(values[0] - values[1]) / deviation

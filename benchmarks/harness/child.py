@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.harness.measure import Work, measure
 from client_service.device import choose_device
 from shared.errors import FederationError
-from shared.method.settings import MethodSettings, validated
+from shared.method.settings import MethodSettings, validate_settings
 
 MIB = 1 << 20
 
@@ -34,7 +34,7 @@ def main() -> int:
             "shards": tuple(map(Path, given["shards"])),
             "whole": Path(given["whole"]),
             "state": Path(given["state"]),
-            "method": validated(MethodSettings, given["method"]),
+            "method": validate_settings(MethodSettings, given["method"]),
         }
     )
     try:

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from benchmarks.harness.plan import FLOORS, ROOT, Part
 from client_service.learning.quality import METRICS, PRIMARY
 from shared.errors import SettingsError
-from shared.method.settings import validated
+from shared.method.settings import validate_settings
 
 
 class Claim(Part):
@@ -61,6 +61,6 @@ def read_paper(name: str, root: Path = ROOT) -> Paper:
     if not path.exists():
         return Paper(source="not in the paper")
     try:
-        return validated(Paper, tomllib.loads(path.read_text(encoding="utf-8")))
+        return validate_settings(Paper, tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"{path}: expected readable TOML ({error})") from None

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from shared.errors import SettingsError
-from shared.method.settings import MethodSettings, Preset, method_settings, validated
+from shared.method.settings import MethodSettings, Preset, method_settings, validate_settings
 from simulation.groups import METHODS
 
 ROOT = Path(__file__).parents[1]
@@ -133,7 +133,7 @@ def read_plan(name: str, *, quick: bool = False, root: Path = ROOT) -> Plan:
     if quick:
         values = _smaller(path, values, {**QUICK, **(small or {})})
     try:
-        return validated(Plan, {"name": name, **values})
+        return validate_settings(Plan, {"name": name, **values})
     except SettingsError as error:
         raise SettingsError(f"{path}: {error}") from None
 

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from benchmarks.common import markdown
-from client_service.privacy.accountant import planned
+from client_service.privacy.accountant import planned_epsilon
 from client_service.privacy.settings import TENSORS, PrivacySettings
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
@@ -42,7 +42,7 @@ def check(lines: list[Line]) -> list[str]:
         settings = settings_of(line)
         if settings is None:
             continue
-        wanted = planned(settings, build_strategy(line["strategy"], MethodSettings()).scalars, line["rounds"])
+        wanted = planned_epsilon(settings, build_strategy(line["strategy"], MethodSettings()).scalars, line["rounds"])
         for name, spent in line["spent"].items():
             if not math.isclose(spent, wanted, rel_tol=1e-9) or spent > (settings.budget or 0.0):
                 complaints.append(f"{line['label']}, {name}: expected epsilon {wanted:.6g}, got {spent:.6g}")

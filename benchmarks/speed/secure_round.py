@@ -26,7 +26,7 @@ import numpy as np
 
 from aggregator_service.app import create_app
 from aggregator_service.settings import aggregator_settings
-from client_service.boundary.aggregator import Aggregator, connected
+from client_service.boundary.aggregator import Aggregator, connect
 from client_service.boundary.gate import Boundary
 from client_service.boundary.ledger import Ledger
 from client_service.secure.exchange import SecureExchange
@@ -100,7 +100,7 @@ async def _measure(
         key, memory = read_private(pair.private), RoundMemory(Ledger(folder / name / NAME))
         members = KnownMembers(file, memory)
         ledger, way = Ledger(folder / name / "ledger.jsonl"), httpx.ASGITransport(app)
-        entered = connected(boundary, ledger, key, limits=CallLimits(), inner=way, members=members)
+        entered = connect(boundary, ledger, key, limits=CallLimits(), inner=way, members=members)
         link = await stack.enter_async_context(entered)
         await link.join(settings.declaration(), None)
         said = {"noised": False, "changing_members": False}

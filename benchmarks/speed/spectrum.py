@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import eigsh
 
-from shared.method.graph import interaction_matrix, normalised
+from shared.method.graph import interaction_matrix, normalise
 from shared.method.spectrum import low_spectrum
 from simulation.datasets import load_dataset
 
@@ -33,7 +33,7 @@ def ours(matrix: sparse.csr_array, cutoff: int) -> np.ndarray:
 
 def lanczos(matrix: sparse.csr_array, cutoff: int) -> np.ndarray:
     """The smallest eigenvalues of L = I - D^-1/2 A D^-1/2 itself."""
-    half = normalised(matrix)
+    half = normalise(matrix)
     laplacian = sparse.eye_array(sum(half.shape)) - sparse.block_array([[None, half], [half.T, None]])
     start = np.random.default_rng(0).standard_normal(laplacian.shape[0])
     return np.sort(eigsh(laplacian.tocsr(), k=cutoff, which="SA", v0=start, return_eigenvectors=True)[0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import linalg, sparse
 
-from shared.method.graph import Float64, degrees, normalised
+from shared.method.graph import Float64, degrees, normalise
 
 
 def figures(graph: sparse.csr_array, cutoff: int) -> dict[str, float]:
@@ -52,7 +52,7 @@ def _connected(graph: sparse.csr_array) -> sparse.csr_array:
 
 def _singular(graph: sparse.csr_array) -> Float64:
     """All singular values of R_hat, descending."""
-    gram = normalised(graph)
+    gram = normalise(graph)
     gram = gram @ gram.T if graph.shape[0] <= graph.shape[1] else gram.T @ gram  # half the work of a decomposition
     values: Float64 = np.sqrt(np.clip(linalg.eigvalsh(gram.toarray())[::-1], 0.0, None))
     return values

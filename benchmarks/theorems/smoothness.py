@@ -9,7 +9,7 @@ import numpy as np
 from scipy import linalg, sparse
 
 from benchmarks.theorems.blocks import eigengap, indicators
-from shared.method.graph import Float64, normalised
+from shared.method.graph import Float64, normalise
 from shared.method.spectrum import low_spectrum
 
 
@@ -45,7 +45,7 @@ def _difference(first: Float64, inner: Float64, second: Float64, other: Float64)
 
 def _laplacian_times(graph: sparse.csr_array, columns: Float64) -> Float64:
     """L X for X (M + N, k), with L = I - D^-1/2 A D^-1/2."""
-    half, users = normalised(graph), graph.shape[0]
+    half, users = normalise(graph), graph.shape[0]
     mixed = np.concatenate([half @ columns[users:], half.T @ columns[:users]])
     found: Float64 = columns - mixed
     return found

@@ -95,13 +95,13 @@ class Aggregator:
         message = JoinIn(client=self._client, declaration=declaration, counts=counts)
         headers = {"Content-Type": "application/json"}
         answer = await self._call("POST", "/v1/clients", content=message.model_dump_json().encode(), headers=headers)
-        joined = _parsed(JoinOut, answer)
+        joined = _parse(JoinOut, answer)
         require_on_ledger(self._ledger, joined.nonce)
         return joined
 
     async def current(self, after: int | None, wait: float) -> RunOut:
         query = {"wait": f"{wait:g}"} | ({} if after is None else {"after": str(after)})
-        state = _parsed(RunOut, await self._call("GET", CURRENT, params=query, wait=wait))
+        state = _parse(RunOut, await self._call("GET", CURRENT, params=query, wait=wait))
         if state.sequence == after:
             self.pace.answered(CURRENT, news=False)
         return state
@@ -111,13 +111,13 @@ class Aggregator:
 
     async def anchor(self, run: str, number: int) -> AnchorOut:
         """K^R (Eq. 6) of the round as the aggregator says it."""
-        return _parsed(AnchorOut, await self._call("GET", f"/v1/runs/{run}/rounds/{number}/anchor"))
+        return _parse(AnchorOut, await self._call("GET", f"/v1/runs/{run}/rounds/{number}/anchor"))
 
     async def upload(self, run: str, number: int, body: bytes) -> ReceiptOut:
         headers = {"Content-Type": MEDIA_TYPE}
         answer = await self._call("PUT", f"{self._own(run, number)}/update", content=body, headers=headers)
         self.pace.earned()
-        return _parsed(ReceiptOut, answer)
+        return _parse(ReceiptOut, answer)
 
     async def personalised(self, run: str, number: int, wait: float) -> Parameters | None:
         """This client's parameters after the round, or None when the wait was over first."""
@@ -135,7 +135,7 @@ class Aggregator:
         """What the others have said in a secure round, or None when the wait was over first."""
         path, query = f"{self._own(run, number)}/{call}", {"wait": f"{wait:g}"}
         answer = await self._call("GET", path, params=query, wait=wait)
-        return None if answer.status_code == httpx.codes.NO_CONTENT else _parsed(model, answer)
+        return None if answer.status_code == httpx.codes.NO_CONTENT else _parse(model, answer)
 
     def _parameters(self, answer: httpx.Response) -> Parameters:
         """What came must be what this client shares, with the scalars that its strategy returns or tells it: the
@@ -184,7 +184,7 @@ class Aggregator:
 
 
 @asynccontextmanager
-async def connected(
+async def connect(
     boundary: Boundary,
     ledger: Ledger,
     key: PrivateKey,
@@ -220,7 +220,7 @@ def require_on_ledger(ledger: Ledger, nonce: str | None) -> None:
         )
 
 
-def _parsed(model: type[Model], answer: httpx.Response) -> Model:
+def _parse(model: type[Model], answer: httpx.Response) -> Model:
     try:
         return model.model_validate_json(answer.content)
     except ValidationError:

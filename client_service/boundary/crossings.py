@@ -48,7 +48,7 @@ def attempts(entries: Iterable[Entry]) -> list[Attempt]:
     held = [entry for entry in entries if "kind" in entry]
     outcomes = {entry.get("of"): entry for entry in held if entry["kind"] == "outcome"}
     return [
-        _attempt(entry, outcomes.get(entry.get("sequence", 0), {})) if entry["kind"] == "intent" else _repeated(entry)
+        _attempt(entry, outcomes.get(entry.get("sequence", 0), {})) if entry["kind"] == "intent" else _attempt_of(entry)
         for entry in held
         if entry["kind"] in ("intent", POLLS)
     ]
@@ -84,7 +84,7 @@ def _nonce(intent: Entry) -> str | None:
     return entry_nonce(str(intent.get("hash"))) if "mac" in intent else None
 
 
-def _repeated(line: Entry) -> Attempt:
+def _attempt_of(line: Entry) -> Attempt:
     number = line.get("round")
     return Attempt(
         sequence=line.get("sequence", 0),

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from client_service.boundary.answers import longest_answer
 from client_service.boundary.calls import Call, declared_calls
 from client_service.boundary.ledger import Ledger
-from client_service.boundary.masked import MESSAGES, masked, relayed
+from client_service.boundary.masked import MESSAGES, masked_update, relayed_entry
 from client_service.boundary.outcomes import read_news, read_outcome
 from client_service.boundary.recorder import CallRecorder
 from client_service.logs import LOGGER
@@ -97,13 +97,13 @@ class GateTransport(httpx.AsyncBaseTransport):
         return type(self)(inner, replace(self._boundary, permit=None), ledger, self._signatory.key)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        call, place = self._declared(request)
+        call, place = self._declared_call(request)
         body = await request.aread()
         fields = self._fields(call, place, request, body)
         head = self._head(request)
-        what = {"bytes": len(body), "sha256": hashlib.sha256(body).hexdigest(), **self._sent(head), **fields}
+        what = {"bytes": len(body), "sha256": hashlib.sha256(body).hexdigest(), **self._head_entry(head), **fields}
         crossing = self._recorder.begin({"call": call.name, "to": str(self._boundary.aggregator), **place, **what})
-        signed = self._signed(request, head, body, crossing.nonce)
+        signed = self._sign(request, head, body, crossing.nonce)
         self.traffic.up += len(body)
         try:
             response = await self._answer_in_time(signed, longest_answer(call.name, self._boundary.declaration))
@@ -126,7 +126,7 @@ class GateTransport(httpx.AsyncBaseTransport):
             LOGGER.error("polls_not_written", reason=error.strerror)
         await self._inner.aclose()
 
-    def _declared(self, request: httpx.Request) -> tuple[Call, dict[str, str]]:
+    def _declared_call(self, request: httpx.Request) -> tuple[Call, dict[str, str]]:
         """The declared call that this request is, and the run and round in its path."""
         self._check_destination(request)
         self._check_headers(request.headers)
@@ -155,17 +155,17 @@ class GateTransport(httpx.AsyncBaseTransport):
     def _fields(self, call: Call, place: Mapping[str, str], request: httpx.Request, body: bytes) -> dict[str, Any]:
         """What the body holds, field by field, read from the very bytes that are about to leave."""
         if call.name == "join":
-            return {"join": self._joined(body)}
+            return {"join": self._join_entry(body)}
         if call.name == "update":
             self._require_size(request.headers, body)
-            return self._masked(place, body) if self._boundary.declaration.secure else self._update(body)
+            return self._masked_entry(place, body) if self._boundary.declaration.secure else self._update(body)
         if call.name in MESSAGES:
-            return relayed(call.name, self._boundary.client, place, body)
+            return relayed_entry(call.name, self._boundary.client, place, body)
         if body:
             raise PrivacyError(f"expected no body for {call.name!r}, got {len(body)} bytes")
         return {}
 
-    def _joined(self, body: bytes) -> dict[str, Any]:
+    def _join_entry(self, body: bytes) -> dict[str, Any]:
         try:
             message = JoinIn.model_validate_json(body)
         except ValidationError:
@@ -183,9 +183,9 @@ class GateTransport(httpx.AsyncBaseTransport):
         if len(body) > self._boundary.max_upload_bytes or headers.get("content-type") != MEDIA_TYPE:
             raise PrivacyError(f"expected at most {self._boundary.max_upload_bytes} bytes of {MEDIA_TYPE}")
 
-    def _masked(self, place: Mapping[str, str], body: bytes) -> dict[str, Any]:
-        found = masked(self._boundary.declaration, self._boundary.client, place, body)
-        return self._released(None) | {
+    def _masked_entry(self, place: Mapping[str, str], body: bytes) -> dict[str, Any]:
+        found = masked_update(self._boundary.declaration, self._boundary.client, place, body)
+        return self._release_entry(None) | {
             "tensors": [
                 _tensor(name, value.shape, value.tobytes(), "U64") for name, value in sorted(found.vector.items())
             ],
@@ -200,12 +200,12 @@ class GateTransport(httpx.AsyncBaseTransport):
             raise PrivacyError("expected an update of the declared tensors and scalars, got another body") from None
         if body != encode(content):  # repeated names, spaces and digits could carry anything
             raise PrivacyError("expected the update as this client writes it, got another form of it")
-        return self._released(hashlib.sha256(body).hexdigest()) | {
+        return self._release_entry(hashlib.sha256(body).hexdigest()) | {
             "tensors": [_tensor(spec.name, spec.shape, content.arrays[spec.name].tobytes()) for spec in specification],
             "scalars": dict(content.scalars),
         }
 
-    def _released(self, digest: str | None) -> dict[str, Any]:
+    def _release_entry(self, digest: str | None) -> dict[str, Any]:
         permit = self._boundary.permit
         return {} if permit is None else {"privacy": permit(digest)}
 
@@ -215,12 +215,12 @@ class GateTransport(httpx.AsyncBaseTransport):
         target = request.url.raw_path.decode("ascii")
         return Said(request.method, target, self._host, media, None if length is None else int(length))
 
-    def _sent(self, head: Said) -> dict[str, Any]:
+    def _head_entry(self, head: Said) -> dict[str, Any]:
         """What the ledger says of a head: its query, and its bytes with the signature that follows from the entry."""
         query = head.target.partition("?")[2]
         return {"head": {"bytes": head.size(self._boundary.client)} | ({"query": query} if query else {})}
 
-    def _signed(self, request: httpx.Request, head: Said, body: bytes, nonce: str) -> httpx.Request:
+    def _sign(self, request: httpx.Request, head: Said, body: bytes, nonce: str) -> httpx.Request:
         target = RequestTarget.of(request.method, request.url.raw_path)
         made = sign(target, body, self._signatory, created=int(time.time()), nonce=nonce)
         headers = [*head.headers(), *made.items()]

@@ -23,7 +23,7 @@ MESSAGES: Mapping[str, type[FromClient]] = {
 RELAYED = ("roster", "delivery", "sharers", "request", "signatures")  # what a client asks for in a secure round
 
 
-def relayed(call: str, client: str, place: Mapping[str, str], body: bytes) -> dict[str, Any]:
+def relayed_entry(call: str, client: str, place: Mapping[str, str], body: bytes) -> dict[str, Any]:
     """What the ledger says of a message for the others: whom it concerns. The message itself is in its hash."""
     try:
         message = MESSAGES[call].model_validate_json(body)
@@ -32,10 +32,10 @@ def relayed(call: str, client: str, place: Mapping[str, str], body: bytes) -> di
     if body != message.model_dump_json().encode():  # repeated fields and spaces could carry anything
         raise PrivacyError(f"expected the {call} as this client writes them, got another form of them")
     _require_own(message, client, place)
-    return {"concerns": _concerned(message)}
+    return {"concerns": _concerned_clients(message)}
 
 
-def masked(declaration: Declaration, client: str, place: Mapping[str, str], body: bytes) -> MaskedUpdate:
+def masked_update(declaration: Declaration, client: str, place: Mapping[str, str], body: bytes) -> MaskedUpdate:
     """The masked vector in a body, which an unmasked one is not taken for."""
     try:
         found = decode_masked(declaration, body)
@@ -52,7 +52,7 @@ def _require_own(message: FromClient, client: str, place: Mapping[str, str]) -> 
         raise PrivacyError("expected this client's own name and the round of the path in a message, got others")
 
 
-def _concerned(message: FromClient) -> dict[str, list[str]]:
+def _concerned_clients(message: FromClient) -> dict[str, list[str]]:
     """Of whom it holds shares: for each client of the roster, or of its seed or its mask key."""
     match message:
         case SealedShares():

@@ -76,7 +76,7 @@ class Pace:
     def failed(self, asked: float | None = None) -> float:
         """A call has failed; the seconds until the next one. `asked`: what the aggregator itself asks for."""
         self._failures += 1
-        pause = max(self._draw(0.0, _bound(PAUSE_SECONDS, self._failures)), min(asked or 0.0, AWAY_SECONDS))
+        pause = max(self._draw(0.0, _longest_pause(PAUSE_SECONDS, self._failures)), min(asked or 0.0, AWAY_SECONDS))
         return self._hold(pause)
 
     def held_up(self, error: FederationError) -> None:
@@ -85,7 +85,7 @@ class Pace:
         passing = isinstance(error, UnavailableError | ConflictError)
         base = PAUSE_SECONDS if passing else LONG_PAUSE_SECONDS
         least = 0.0 if isinstance(error, UnavailableError) else base
-        self._hold(self._draw(least, _bound(base, self._setbacks)))
+        self._hold(self._draw(least, _longest_pause(base, self._setbacks)))
 
     def went_on(self) -> None:
         """It has not."""
@@ -115,6 +115,6 @@ def seconds_asked(answer: httpx.Response) -> float | None:
     return float(said) if said.isascii() and said.isdigit() and len(said) < 10 else None
 
 
-def _bound(base: float, times: int) -> float:
+def _longest_pause(base: float, times: int) -> float:
     """The longest pause after so many failures in a row; never below `base`."""
     return max(base, min(AWAY_SECONDS, base * 2.0 ** min(times - 1, MOST_DOUBLINGS)))

@@ -71,10 +71,10 @@ async def check_gate(gate: GateTransport) -> dict[str, str]:
     with TemporaryDirectory(prefix="lpsfed-gate-") as folder:
         beneath = Nowhere()
         twin = gate.twin(beneath, Ledger(Path(folder) / LEDGER))
-        return {name: await _put(twin, beneath, request) for name, request in _messages(gate.boundary)}
+        return {name: await _try_request(twin, beneath, request) for name, request in _messages(gate.boundary)}
 
 
-async def _put(twin: GateTransport, beneath: Nowhere, request: httpx.Request) -> str:
+async def _try_request(twin: GateTransport, beneath: Nowhere, request: httpx.Request) -> str:
     before = beneath.reached
     try:
         await twin.handle_async_request(request)
@@ -84,28 +84,28 @@ async def _put(twin: GateTransport, beneath: Nowhere, request: httpx.Request) ->
 
 
 def _messages(boundary: Boundary) -> Iterator[tuple[str, httpx.Request]]:
-    def asked(method: str, path: str, body: bytes | None = None, media: str = "", **more: str) -> httpx.Request:
+    def build_request(method: str, path: str, body: bytes | None = None, media: str = "", **more: str) -> httpx.Request:
         said = {**CONSTANT, **({"content-type": media} if media else {})}
         said |= {name.replace("_", "-"): value for name, value in more.items()}
         return httpx.Request(method, boundary.aggregator.join(path), headers=said, content=body)
 
     update = f"{OWN}/{boundary.client}/update"
     for name, body in zip(FORBIDDEN, _bodies(boundary.declaration), strict=False):
-        yield name, asked("PUT", update, body, MEDIA_TYPE)
+        yield name, build_request("PUT", update, body, MEDIA_TYPE)
     join = JoinIn(client=boundary.client, declaration=boundary.declaration).model_dump_json().encode()
     others = (
-        asked("POST", "/v1/clients", join[:-1] + b',"probe":"probe"}', "application/json"),
-        asked("GET", f"{OWN}/another-client/personalized?wait=1"),
-        asked("GET", "/v1/runs/current?wait=user-1"),
-        asked("GET", "/v1/runs/user-1/model"),
-        asked("GET", MODEL, x_note=WORD),
-        asked("GET", MODEL, user_agent=f"{USER_AGENT}/{WORD}"),
-        asked("GET", MODEL, signature=f"sig1={WORD}"),
-        asked("GET", f"http://elsewhere.invalid{MODEL}"),
-        asked("GET", "/v1/runs"),
+        build_request("POST", "/v1/clients", join[:-1] + b',"probe":"probe"}', "application/json"),
+        build_request("GET", f"{OWN}/another-client/personalized?wait=1"),
+        build_request("GET", "/v1/runs/current?wait=user-1"),
+        build_request("GET", "/v1/runs/user-1/model"),
+        build_request("GET", MODEL, x_note=WORD),
+        build_request("GET", MODEL, user_agent=f"{USER_AGENT}/{WORD}"),
+        build_request("GET", MODEL, signature=f"sig1={WORD}"),
+        build_request("GET", f"http://elsewhere.invalid{MODEL}"),
+        build_request("GET", "/v1/runs"),
     )
     yield from zip(FORBIDDEN[4:], others, strict=True)
-    yield CONTROL, asked("GET", MODEL)
+    yield CONTROL, build_request("GET", MODEL)
 
 
 def _bodies(declaration: Declaration) -> tuple[bytes, ...]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.learning.quality import Hits, K, Measures, measure_hits
-from client_service.models.ranker import Rows, filled
+from client_service.models.ranker import Rows, fill_lists
 from client_service.shard import Shard
 
 CHUNK = 256  # users ranked at a time: bounds memory at CHUNK x N scores
@@ -67,6 +67,6 @@ def ranked_by(scores: Callable[[Rows], NDArray[np.floating]]) -> TopItems:
         chosen = np.argpartition(-values, size - 1, axis=1)[:, :size]
         order = np.argsort(-np.take_along_axis(values, chosen, 1), axis=1, kind="stable")
         chosen = np.take_along_axis(chosen, order, 1)
-        return filled(np.where(np.isneginf(np.take_along_axis(values, chosen, 1)), -1, chosen), k, -1)
+        return fill_lists(np.where(np.isneginf(np.take_along_axis(values, chosen, 1)), -1, chosen), k, -1)
 
     return top

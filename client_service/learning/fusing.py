@@ -11,7 +11,7 @@ from client_service.learning.evaluate import CHUNK, TopItems, evaluate, ranked_b
 from client_service.learning.filters import filter_scores
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.models.full_spectrum import full_spectrum, quarter_spectrum
-from client_service.models.fusion import Recipe, Scorer, fuse, scored, standardised, taken
+from client_service.models.fusion import Recipe, Scorer, fuse, standard_scores, standardise, take_codes
 from client_service.models.least_squares import Weighting, least_squares
 from client_service.models.ranker import Rows
 from client_service.models.start import Filter
@@ -43,7 +43,7 @@ class Judge:
         """Standardised scores of the users' training items, (users, N)."""
         chunks = np.split(self.users, np.arange(CHUNK, len(self.users), CHUNK))
         baskets = (self._shard.train[chunk].astype(np.float32) for chunk in self._interrupt.each(chunks))
-        return np.concatenate([standardised(scored(part, one)) for one in baskets])
+        return np.concatenate([standardise(standard_scores(part, one)) for one in baskets])
 
     def quality(self, scores: Float32) -> float:
         """Of ranking by these scores (users, N)."""
@@ -54,7 +54,7 @@ class Judge:
 def best_recipe(shard: Shard, spectrum: Spectrum, chosen: Filter, interrupt: Interrupt = NEVER) -> Recipe:
     """First the full-spectrum filter's ridge, then its loudness beside the base, then the least squares on top."""
     judge = Judge(shard, interrupt)
-    base = standardised(filter_scores(chosen, spectrum, shard.train)(judge.users))
+    base = standardise(filter_scores(chosen, spectrum, shard.train)(judge.users))
     quarter = quarter_spectrum(shard.train)
     filters = {ridge: judge.scored(full_spectrum(shard.train, quarter, ridge)) for ridge in RIDGES}
     ridge = max(filters, key=lambda one: judge.quality(filters[one]))
@@ -68,7 +68,7 @@ def fused_top(shard: Shard, spectrum: Spectrum, chosen: Filter) -> TopItems:
     """Lists of the filter and what the best recipe fuses with it: what is served before any training."""
     fusion = fuse(best_recipe(shard, spectrum, chosen), shard.train, spectrum)
     base, codes = filter_scores(chosen, spectrum, shard.train), fusion.encoded(shard.train)
-    return ranked_by(lambda rows: fusion.added(base(rows), taken(codes, rows)))
+    return ranked_by(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
 
 
 def _squares(judge: Judge, shard: Shard, spectrum: Spectrum) -> dict[Weighting, Float32]:

@@ -18,7 +18,7 @@ from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.margins import Margins, fit_tables
 from client_service.learning.measures import MEASURES
 from client_service.learning.sampling import PairSampler
-from client_service.learning.state import MODEL, TABLES, TrainingState, captured, fill, fits, reminded
+from client_service.learning.state import MODEL, TABLES, TrainingState, capture, fill, fits, restore_optimiser
 from client_service.learning.train import build_optimiser, pair_loss
 from client_service.models.fusion import Recipe
 from client_service.models.popularity import PopularityTables
@@ -138,7 +138,7 @@ class LocalTraining:
 
     def state(self) -> TrainingState:
         """As it is now, on the CPU: to be kept before training goes on."""
-        return captured(self.model, self.tables, self._optimisers, self.received, self._fitted)
+        return capture(self.model, self.tables, self._optimisers, self.received, self._fitted)
 
     def fits(self, state: TrainingState) -> bool:
         """Is it a state of this very model?"""
@@ -150,7 +150,7 @@ class LocalTraining:
         fill(self.tables, state.part(TABLES))
         self.received, self._received_tensors, self._fitted = state.received, None, state.fitted
         self._optimisers = {
-            only: reminded(build_optimiser(self.model, self.method, only), self.model, memory)
+            only: restore_optimiser(build_optimiser(self.model, self.method, only), self.model, memory)
             for only, memory in state.memories().items()
         }
 

@@ -53,7 +53,7 @@ def fit_tables(
     # their own, because at the model's rate xi stays at pi / 2 everywhere and the margin means nothing.
     optimiser = torch.optim.Adam(tables.parameters(), lr=method.table_learning_rate)
     losses: list[float] = []
-    while len(losses) < TABLE_STEPS and not _settled(losses):
+    while len(losses) < TABLE_STEPS and not _is_settled(losses):
         for batch in interrupt.each(batches.epoch(generator)):
             loss = popularity_loss(tables, batch, method.temperature)
             optimiser.zero_grad()
@@ -63,7 +63,7 @@ def fit_tables(
     return len(losses)
 
 
-def _settled(losses: list[float]) -> bool:
+def _is_settled(losses: list[float]) -> bool:
     if len(losses) < 2 * TABLE_WINDOW:
         return False
     before = sum(losses[-2 * TABLE_WINDOW : -TABLE_WINDOW])

@@ -23,7 +23,7 @@ def cached_spectrum(shard: Shard, cutoff: int, folder: Path | None) -> Spectrum:
         return low_spectrum(shard.train, cutoff)
     path = folder / f"spectrum-{shard.digest[:16]}-{cutoff}.safetensors"
     kept = _read(path)
-    return kept if kept is not None else _computed(shard, cutoff, path)
+    return kept if kept is not None else _compute_spectrum(shard, cutoff, path)
 
 
 def _read(path: Path) -> Spectrum | None:
@@ -34,7 +34,7 @@ def _read(path: Path) -> Spectrum | None:
         return None
 
 
-def _computed(shard: Shard, cutoff: int, path: Path) -> Spectrum:
+def _compute_spectrum(shard: Shard, cutoff: int, path: Path) -> Spectrum:
     spectrum = low_spectrum(shard.train, cutoff)
     path.parent.mkdir(parents=True, exist_ok=True)
     _drop_others(path)

@@ -46,7 +46,7 @@ class TrainingState:
         return dict(found)
 
 
-def captured(
+def capture(
     model: nn.Module, tables: nn.Module, optimisers: Mapping[str, Optimizer], received: Parameters, fitted: bool
 ) -> TrainingState:
     """The state as it is now. On a CPU its arrays are no copies: it must be kept before training goes on."""
@@ -76,7 +76,7 @@ def fill(module: nn.Module, arrays: Arrays) -> None:
             parameter.copy_(torch.tensor(arrays[name]))
 
 
-def reminded(optimiser: Optimizer, model: nn.Module, memory: Arrays) -> Optimizer:
+def restore_optimiser(optimiser: Optimizer, model: nn.Module, memory: Arrays) -> Optimizer:
     """A new optimiser with the steps and moments that an earlier one had."""
     own = dict(model.named_parameters())
     places = {id(p): i for i, p in enumerate(p for group in optimiser.param_groups for p in group["params"])}

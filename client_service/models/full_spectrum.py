@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from shared.method.graph import degrees, normalised, power
+from shared.method.graph import degrees, normalise, power
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum, low_spectrum
 
@@ -63,7 +63,7 @@ def quarter_spectrum(interactions: sparse.csr_array) -> Spectrum:
 
 def full_spectrum(interactions: sparse.csr_array, spectrum: Spectrum, ridge: float) -> FullSpectrum:
     """The filter of a training graph (M, N) with its quarter spectrum, float32."""
-    graph = normalised(interactions, EXPONENT)
+    graph = normalise(interactions, EXPONENT)
     own = np.asarray(graph.power(2).sum(axis=0)).ravel()  # diag R^T R
     squares = spectrum.singular**2
     level = ridge * own.mean()

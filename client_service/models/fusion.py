@@ -62,21 +62,21 @@ class Fusion:
             return base
         spread, total = base.std(axis=1, keepdims=True), base
         for (loudness, part), code in zip(self.parts, codes, strict=True):
-            total = total + loudness * spread * standardised(part.decode(code))
+            total = total + loudness * spread * standardise(part.decode(code))
         return total
 
 
-def scored(part: Scorer, baskets: sparse.csr_array) -> Float32:
+def standard_scores(part: Scorer, baskets: sparse.csr_array) -> Float32:
     """Scores of 0/1 baskets (B, N), both steps at once."""
     return part.decode(part.encode(baskets))
 
 
-def taken(codes: Codes, rows: NDArray[np.int64]) -> Codes:
+def take_codes(codes: Codes, rows: NDArray[np.int64]) -> Codes:
     """The codes of these rows alone."""
     return tuple(code[rows] for code in codes)
 
 
-def standardised(scores: Float32) -> Float32:
+def standardise(scores: Float32) -> Float32:
     """Each row with mean 0 and standard deviation 1 over the items; a constant row becomes 0."""
     centred = scores - scores.mean(axis=1, keepdims=True)
     deviation = centred.std(axis=1, keepdims=True)

@@ -43,7 +43,7 @@ class LeastSquares:
 
     def encode(self, baskets: sparse.csr_array) -> Float32:
         """Vectors of each basket (B, N) over the number of ranks, side by side like the items' own."""
-        found = [_solved(part, baskets, self.weighting) for part in self._by_rank()]
+        found = [_solve(part, baskets, self.weighting) for part in self._by_rank()]
         return np.concatenate(found, axis=1) / np.float32(len(found))
 
     def decode(self, vectors: Float32) -> Float32:
@@ -61,8 +61,8 @@ def least_squares(interactions: sparse.csr_array, spectrum: Spectrum, weighting:
     turned = sparse.csr_array(graph.T)
     start = (spectrum.items * np.sqrt(len(spectrum.items)) * SIZE).astype(np.float32)
     ranks = tuple(sorted({min(rank, start.shape[1]) for rank in weighting.ranks}))
-    users = (_solved(start[:, :rank], graph, weighting) for rank in ranks)
-    items = [_solved(one, turned, weighting) for one in users]
+    users = (_solve(start[:, :rank], graph, weighting) for rank in ranks)
+    items = [_solve(one, turned, weighting) for one in users]
     return LeastSquares(np.concatenate(items, axis=1), ranks, weighting)
 
 
@@ -79,7 +79,7 @@ def _own_columns(block: sparse.csr_array) -> tuple[NDArray[np.int64], sparse.csr
     return present, columns
 
 
-def _solved(other: Float32, known: sparse.csr_array, weighting: Weighting) -> Float32:
+def _solve(other: Float32, known: sparse.csr_array, weighting: Weighting) -> Float32:
     """Each row's minimiser w of sum_known (1 - wv)^2 + alpha sum_all (wv)^2 + lambda (n + alpha N) |w|^2, (B, d)."""
     count, rank = known.shape[0], other.shape[1]
     everyone = weighting.absent * (other.T @ other)

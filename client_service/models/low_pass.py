@@ -89,7 +89,7 @@ class LowPass(Encoder):
         rows = np.concatenate([start.users, start.items]) * scale
         rows = np.pad(rows, ((0, 0), (0, max(0, width - rows.shape[1]))))
         self._keep(origin=rows, user_scale=start.user_scale, item_scale=start.item_scale)
-        return _calibrated(rows, start)
+        return _calibrate(rows, start)
 
     def _keep(self, **constants: np.ndarray) -> None:
         for name, values in constants.items():
@@ -184,7 +184,7 @@ class LowPass(Encoder):
         return Nodes(self.fold_in(baskets, self.coefficients()), baskets.sum(1) ** self.exponent)
 
 
-def _calibrated(rows: np.ndarray, start: Start) -> float:
+def _calibrate(rows: np.ndarray, start: Start) -> float:
     """alpha_0: the 99th percentile of the start's |f| over random pairs becomes SATURATION."""
     generator = np.random.default_rng(0)
     users = generator.integers(0, len(start.users), CALIBRATION_PAIRS)

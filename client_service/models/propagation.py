@@ -35,7 +35,7 @@ class Propagation(nn.Module):
 
     def __init__(self, weights: sparse.csr_array) -> None:
         super().__init__()
-        self.register_buffer("matrix", _compressed(sparse.csr_array(symmetric(weights))), persistent=False)
+        self.register_buffer("matrix", _compress(sparse.csr_array(symmetric(weights))), persistent=False)
 
     def forward(self, rows: Tensor) -> Tensor:
         found: Tensor = _Product.apply(self.matrix, rows)  # type: ignore[no-untyped-call]
@@ -59,7 +59,7 @@ def symmetric(weights: sparse.csr_array) -> sparse.csr_array:
     return sparse.csr_array((np.concatenate([half.data, half.data]), (rows, columns)), shape=(size, size))
 
 
-def _compressed(matrix: sparse.csr_array) -> Tensor:
+def _compress(matrix: sparse.csr_array) -> Tensor:
     matrix.sort_indices()
     values = torch.tensor(matrix.data, dtype=torch.get_default_dtype())
     rows, columns = (torch.from_numpy(part.astype(np.int32)) for part in (matrix.indptr, matrix.indices))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.models.fusion import Codes, Fusion, taken
+from client_service.models.fusion import Codes, Fusion, take_codes
 from shared.method.parameters import Float32
 
 Rows = NDArray[np.int64]
@@ -49,7 +49,7 @@ class Side:
     codes: Codes = ()
 
     def __getitem__(self, rows: Rows) -> Side:
-        return Side(self.embedding[rows], self.narrow[rows], self.hidden[rows], taken(self.codes, rows))
+        return Side(self.embedding[rows], self.narrow[rows], self.hidden[rows], take_codes(self.codes, rows))
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Ranker:
         scores = np.take_along_axis(base, chosen, 1) + self._correction(users, chosen)
         order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         ranked, scores = np.take_along_axis(chosen, order, 1), np.take_along_axis(scores, order, 1)
-        return filled(np.where(np.isneginf(scores), -1, ranked), k, -1), filled(scores, k, -np.inf)
+        return fill_lists(np.where(np.isneginf(scores), -1, ranked), k, -1), fill_lists(scores, k, -np.inf)
 
     def _base(self, users: Side) -> Float32:
         """alpha d_u^a d_i^b <u, v>, (B, N): one GEMM; and what a fusion adds to it."""
@@ -117,7 +117,7 @@ class Ranker:
         return part
 
 
-def filled(lists: NDArray[Number], k: int, value: float) -> NDArray[Number]:
+def fill_lists(lists: NDArray[Number], k: int, value: float) -> NDArray[Number]:
     """Lists (B, n) made k wide with `value`, where there are fewer than k items."""
     return np.pad(lists, ((0, 0), (0, max(0, k - lists.shape[1]))), constant_values=value)
 

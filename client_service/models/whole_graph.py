@@ -16,7 +16,7 @@ from client_service.models.heads import PooledMLPs
 from client_service.models.model import Ingredients, Model
 from client_service.models.propagation import Propagation
 from shared.errors import SettingsError
-from shared.method.graph import degrees, normalised, power
+from shared.method.graph import degrees, normalise, power
 
 DEVIATION = 0.1  # of Z(0), which starts at random, whatever `start` says
 
@@ -41,7 +41,7 @@ class WholeGraph(Encoder):
         item_power = power(degrees(given.interactions)[1], -0.5)
         for name, values in {"origin": noise, "item_power": item_power}.items():
             self.register_buffer(name, torch.tensor(values, dtype=torch.get_default_dtype()), persistent=False)
-        self.propagation = Propagation(normalised(given.interactions))
+        self.propagation = Propagation(normalise(given.interactions))
         self.embedding = nn.Parameter(self.origin.clone())
 
     @abstractmethod

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from client_service.boundary.crossings import Attempt
 from client_service.pages.record import CallTotal, Summary
-from client_service.pages.updates import SentUpdate, sent
+from client_service.pages.updates import SentUpdate, sent_update
 from shared.method.declaration import Declaration
-from shared.web.declared import Declared, declared
+from shared.web.declared import Declared, declared_out
 from shared.web.pages import NOTHING, Verdict
-from shared.words import counted
+from shared.words import count_noun
 
 SHOWN, EARLIER = 6, 24  # updates that are listed, and those folded away beneath them
 CALLS = {
@@ -73,11 +73,11 @@ class UpdatesReport:
 def report(summary: Summary, declaration: Declaration, *, counts: bool) -> UpdatesReport:
     """`counts`: does the silo's policy let the numbers of users, items and edges leave?"""
     newest = summary.latest[::-1]
-    updates = [sent(one, declaration) for one in newest if one.call == "update"][: SHOWN + EARLIER]
-    received = [_received(one) for one in newest if one.call in BRINGING and one.answer_bytes][:SHOWN]
+    updates = [sent_update(one, declaration) for one in newest if one.call == "update"][: SHOWN + EARLIER]
+    received = [_received_update(one) for one in newest if one.call in BRINGING and one.answer_bytes][:SHOWN]
     return UpdatesReport(
         verdicts=(_content(summary), _chain(summary), _answers(summary)),
-        declared=declared(declaration),
+        declared=declared_out(declaration),
         counts="are given when it joins: the silo’s policy allows it" if counts else "are never given",
         updates=tuple(updates[:SHOWN]),
         earlier=tuple(updates[SHOWN:]),
@@ -89,12 +89,12 @@ def report(summary: Summary, declaration: Declaration, *, counts: bool) -> Updat
 def _content(summary: Summary) -> Verdict:
     other, calls = sum(one.other for one in summary.totals), sum(one.count for one in summary.totals)
     if other:
-        text = f"{counted(other, 'call')} of {calls:,} held other fields than are declared today."
+        text = f"{count_noun(other, 'call')} of {calls:,} held other fields than are declared today."
         return Verdict("bad", "Other fields on record", text)
     updates = sum(one.count for one in summary.totals if one.call == "update")
     if not updates:
         return Verdict("idle", "Nothing sent", "No update has left this silo.")
-    text = f"{counted(updates, 'update')} on record, each of the declared fields and nothing else."
+    text = f"{count_noun(updates, 'update')} on record, each of the declared fields and nothing else."
     return Verdict("good", "As declared", text)
 
 
@@ -105,16 +105,16 @@ def _chain(summary: Summary) -> Verdict:
     if summary.read < summary.written:
         text = f"{summary.read:,} of {summary.written:,} entries are checked so far, and all of them hold."
         return Verdict("busy", "Record being read", text)
-    text = f"{counted(summary.written, 'entry', 'entries')}; the hash chain holds from the first to the last."
+    text = f"{count_noun(summary.written, 'entry', 'entries')}; the hash chain holds from the first to the last."
     return Verdict("good", "Record whole", text)
 
 
 def _answers(summary: Summary) -> Verdict:
     refused, lost = sum(one.refused for one in summary.totals), sum(one.unanswered for one in summary.totals)
-    text = f"{counted(refused, 'call')} refused by the aggregator, {lost:,} without an answer, or without one yet."
+    text = f"{count_noun(refused, 'call')} refused by the aggregator, {lost:,} without an answer, or without one yet."
     return Verdict("warn", "Refusals", text) if refused else Verdict("good", "No refusals", text)
 
 
-def _received(one: Attempt) -> Received:
+def _received_update(one: Attempt) -> Received:
     where = ", ".join(filter(None, (one.run, None if one.round is None else f"round {one.round}")))
     return Received(one.time, one.call, where, one.answer_bytes, one.answer_sha256)

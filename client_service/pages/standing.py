@@ -9,7 +9,7 @@ from client_service.learning.quality import MeasureLabel
 from client_service.pages.record import Summary
 from client_service.schemas import PrivacyOut, QualityOut, StatusOut
 from shared.web.pages import Fact, Verdict, figure, size
-from shared.words import counted
+from shared.words import count_noun
 
 BUSY = {
     "starting": "Starting",
@@ -53,8 +53,8 @@ def standing(status: StatusOut, quality: QualityOut, summary: Summary, labels: L
         problem=status.problem,
         warnings=status.warnings,
         facts=(
-            _left(summary),
-            *_spent(status.privacy),
+            _bytes_sent(summary),
+            *_budget_facts(status.privacy),
             _on_record(summary),
             *_learnt(quality, labels),
             _answering(status),
@@ -68,7 +68,7 @@ def sizes(quality: QualityOut, *, counts_given: bool) -> str:
         return "Figures appear with the first run."
     counts = ((quality.users, "user"), (quality.items, "item"), (quality.edges, "training interaction"))
     told = "They are given when the silo joins." if counts_given else "None of these figures leaves the silo."
-    return f"Of {', '.join(counted(count, word) for count, word in counts)}. {told}"
+    return f"Of {', '.join(count_noun(count, word) for count, word in counts)}. {told}"
 
 
 def _verdict(status: StatusOut, done: int) -> Verdict:
@@ -78,19 +78,19 @@ def _verdict(status: StatusOut, done: int) -> Verdict:
     if status.phase == "failed":
         return Verdict("bad", "Failed", f"The aggregator ended {status.run} as failed.")
     if status.phase == "finished":
-        return Verdict("good", "Finished", f"{status.run} is over after {counted(done, 'round')}.")
+        return Verdict("good", "Finished", f"{status.run} is over after {count_noun(done, 'round')}.")
     next_one = f"{status.run}: {done} of {status.rounds} rounds are done." if status.rounds else "For the next run."
     return Verdict("idle", "Waiting", next_one)
 
 
-def _left(summary: Summary) -> Fact:
+def _bytes_sent(summary: Summary) -> Fact:
     times = {total.call: total.count for total in summary.totals}
     sent = sum(total.bytes_out for total in summary.totals)
-    note = f"{counted(times.get('update', 0), 'update')} and {counted(times.get('join', 0), 'join')}"
+    note = f"{count_noun(times.get('update', 0), 'update')} and {count_noun(times.get('join', 0), 'join')}"
     return Fact("Left this silo", size(sent), note)
 
 
-def _spent(privacy: PrivacyOut | None) -> tuple[Fact, ...]:
+def _budget_facts(privacy: PrivacyOut | None) -> tuple[Fact, ...]:
     """Epsilon so far of the budget, where there is differential privacy."""
     if privacy is None:
         return ()
@@ -101,16 +101,16 @@ def _spent(privacy: PrivacyOut | None) -> tuple[Fact, ...]:
 
 def _on_record(summary: Summary) -> Fact:
     if summary.broken is not None:
-        return Fact("On record", counted(summary.written, "entry", "entries"), f"damaged at line {summary.broken}")
+        return Fact("On record", count_noun(summary.written, "entry", "entries"), f"damaged at line {summary.broken}")
     if summary.read < summary.written:
-        return Fact("On record", counted(summary.written, "entry", "entries"), f"{summary.read:,} checked so far")
-    return Fact("On record", counted(summary.written, "entry", "entries"), "the chain holds")
+        return Fact("On record", count_noun(summary.written, "entry", "entries"), f"{summary.read:,} checked so far")
+    return Fact("On record", count_noun(summary.written, "entry", "entries"), "the chain holds")
 
 
 def _learnt(quality: QualityOut, labels: Labels) -> tuple[Fact, ...]:
     """The figures of the best round on validation items, or at the end those on test items."""
     if quality.test is not None:
-        note = f"on test items, {counted(quality.test_users, 'user')}"
+        note = f"on test items, {count_noun(quality.test_users, 'user')}"
         return tuple(Fact(label.title, figure(quality.test.get(label.key)), note) for label in labels.values())
     best = next((entry for entry in quality.rounds if entry.round == quality.best_round), None)
     note = "no figures yet" if best is None else f"on validation items, round {best.round}"

@@ -41,7 +41,7 @@ class SentUpdate:
     fields: tuple[Field, ...]
 
 
-def sent(one: Attempt, declaration: Declaration) -> SentUpdate:
+def sent_update(one: Attempt, declaration: Declaration) -> SentUpdate:
     """An update as the page shows it."""
     agrees = as_declared(one, declaration)
     return SentUpdate(

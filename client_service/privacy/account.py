@@ -105,12 +105,12 @@ def find_shortfall(ledger: Path, account: Path) -> str | None:
         number = end["entries"]
         held = 0 < number <= len(charges) and ends_in(charges[number - 1], end["hash"])
         return None if held else f"{expected}, its entry {number}, got {len(charges)} entries without it"
-    most = max(_spent(charges, release.get("delta")), default=0.0)
+    most = max(_spent_epsilons(charges, release.get("delta")), default=0.0)
     short = not charges or most < release["epsilon"] * (1 - ROUNDING)
     return f"{expected}, epsilon {release['epsilon']:.6g}, got {most:.6g}" if short else None
 
 
-def _spent(charges: Iterable[Entry], delta: float | None) -> Iterator[float]:
+def _spent_epsilons(charges: Iterable[Entry], delta: float | None) -> Iterator[float]:
     """Epsilon of each shard in the file."""
     by_shard: defaultdict[str, list[Charge]] = defaultdict(list)
     for entry in charges:

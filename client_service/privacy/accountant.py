@@ -37,7 +37,7 @@ def _gaussian(multiplier: float, delta: float) -> float:
     return float(get_epsilon_gaussian(multiplier, delta))
 
 
-def planned(settings: PrivacySettings, scalars: Iterable[str], rounds: int, *, anchors: int = 1) -> float:
+def planned_epsilon(settings: PrivacySettings, scalars: Iterable[str], rounds: int, *, anchors: int = 1) -> float:
     """Epsilon of a whole run: in each round the tensors and the scalars, and a steady scalar once for each anchor."""
     times = {TENSORS: rounds} | {name: anchors if SCALARS[name].steady else rounds for name in set(scalars)}
     charges = [Charge(*settings.noise(part)) for part, count in times.items() for _ in range(count)]

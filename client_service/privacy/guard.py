@@ -14,7 +14,7 @@ from client_service.boundary.ledger_heads import LedgerHeads
 from client_service.privacy.account import FOLDER, Account, silo_secret
 from client_service.privacy.accountant import Charge
 from client_service.privacy.kept_release import keep_release, kept_release
-from client_service.privacy.mechanism import Release, privatised
+from client_service.privacy.mechanism import Release, privatise
 from client_service.privacy.noise import Noise
 from client_service.privacy.settings import SCALARS, TENSORS, PrivacySettings
 from client_service.schemas import PrivacyOut
@@ -23,7 +23,7 @@ from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
 from shared.method.parameters import digest
-from shared.method.ranges import clamped
+from shared.method.ranges import clamp_scalars
 from shared.method.settings import MethodSettings
 from shared.protocol.wire import encode
 from shared.strategies import build_strategy
@@ -47,11 +47,11 @@ class Occasion:
     def name(self, shard: str) -> str:
         received = [digest(self.received.arrays), sorted(self.received.scalars.items())]
         place = [self.run, self.seed, self.method.model_dump_json(), self.round, self.rounds]
-        return _named("round", shard, *place, *received, self._compared())
+        return _file_name("round", shard, *place, *received, self._compared())
 
     def name_steady(self, scalar: str, shard: str) -> str:
         """What a steady scalar follows from: the same in every round of every run with this anchor."""
-        return _named(scalar, shard, self._compared(), self.method.cutoff)
+        return _file_name(scalar, shard, self._compared(), self.method.cutoff)
 
     def _compared(self) -> str:
         return "" if self.anchor is None else hashlib.sha256(np.ascontiguousarray(self.anchor, "<f8").data).hexdigest()
@@ -86,8 +86,8 @@ class Guard:
         name = occasion.name(self._shard)
         release = kept_release(self._folder, self._heads, name)
         if release is None or name not in self._account.spent.occasions:
-            release = release or self._drawn(update, occasion, name)
-            if not self._charged(release, occasion, name):
+            release = release or self._draw_release(update, occasion, name)
+            if not self._charge(release, occasion, name):
                 return None
         self._leaving = hashlib.sha256(encode(release.parameters)).hexdigest()
         return release.parameters
@@ -101,18 +101,18 @@ class Guard:
             raise PrivacyError("expected the release of this round's update, clipped and noised, got another body")
         return {**self.standing.model_dump(exclude={"exhausted"}, exclude_none=True), "account": self._account.end}
 
-    def _drawn(self, update: Parameters, occasion: Occasion, name: str) -> Release:
+    def _draw_release(self, update: Parameters, occasion: Occasion, name: str) -> Release:
         known = self._account.spent.kept
         kept = {name: known[key] for name, key in self._steady(occasion).items() if key in known}
         again = self._account.spent.occasions[name]  # a release that is gone is drawn and charged anew
         noise = Noise(self._secret, f"{name}/{again}")
         received, declared = occasion.received.arrays, self._declaration.scalars
-        drawn = privatised(received, update, declared, self._settings, noise, kept)
+        drawn = privatise(received, update, declared, self._settings, noise, kept)
         ranges = build_strategy(self._declaration.strategy, occasion.method).ranges  # beyond it nobody takes a scalar
-        scalars = clamped(ranges, drawn.parameters.scalars)
+        scalars = clamp_scalars(ranges, drawn.parameters.scalars)
         return Release(Parameters(drawn.parameters.arrays, scalars), drawn.charges)
 
-    def _charged(self, release: Release, occasion: Occasion, name: str) -> bool:
+    def _charge(self, release: Release, occasion: Occasion, name: str) -> bool:
         """Put it on the account, if the budget allows it."""
         charges, steady = release.charges, self._steady(occasion)
         after = self._account.epsilon(self._settings.delta, charges.values())
@@ -157,5 +157,5 @@ def notices(standing: PrivacyOut | None) -> tuple[str, ...]:
     )
 
 
-def _named(*parts: object) -> str:
+def _file_name(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from client_service.privacy.accountant import Charge
-from client_service.privacy.noise import Noise, noised
+from client_service.privacy.noise import Noise, add_noise
 from client_service.privacy.settings import TENSORS, Mechanism, PrivacySettings
 from shared.errors import PrivacyError
 from shared.method.exchanged import Parameters
@@ -30,7 +30,7 @@ class Release:
     charges: Mapping[str, Charge] = field(default_factory=dict)
 
 
-def privatised(
+def privatise(
     received: Arrays,
     update: Parameters,
     declared: Sequence[str],
@@ -61,7 +61,7 @@ def released_tensors(
     _, norm = settings.ball(TENSORS)
     before = [np.asarray(received[name], dtype=np.float64) for name in names]
     change = np.concatenate([(arrays[name] - old).ravel() for name, old in zip(names, before, strict=True)])
-    moved = noised(clipped(change, norm, mechanism), norm, multiplier, TENSORS, mechanism, noise)
+    moved = add_noise(clip_change(change, norm, mechanism), norm, multiplier, TENSORS, mechanism, noise)
     parts = np.split(moved, np.cumsum([old.size for old in before])[:-1])
     found = {
         n: (old + part.reshape(old.shape)).astype(np.float32) for n, old, part in zip(names, before, parts, strict=True)
@@ -69,7 +69,7 @@ def released_tensors(
     return found, Charge(mechanism, multiplier)
 
 
-def clipped(change: Float64, norm: float, mechanism: Mechanism) -> Float64:
+def clip_change(change: Float64, norm: float, mechanism: Mechanism) -> Float64:
     """`change` times min(1, C / its norm): L2 for Gaussian noise, L1 for Laplace.
 
     One that is not finite counts as none: this must be bounded for every shard.
@@ -87,5 +87,5 @@ def _scalar(name: str, update: Parameters, settings: PrivacySettings, noise: Noi
     mechanism, multiplier = settings.noise(name)
     value = update.scalars.get(name, least)
     within = np.array([min(max(value, least), most) - centre if np.isfinite(value) else -radius])
-    found = noised(np.clip(within, -radius, radius), radius, multiplier, name, mechanism, noise)
+    found = add_noise(np.clip(within, -radius, radius), radius, multiplier, name, mechanism, noise)
     return min(max(float(found[0]) + centre, least), most)

@@ -24,7 +24,7 @@ from scipy.special import ndtri
 
 from client_service.privacy.settings import Mechanism
 from shared.method.graph import Float64
-from shared.protocol.secure.masks import MaskStream, added
+from shared.protocol.secure.masks import MaskStream, add_masks
 
 STEP_BITS = 20  # there are 2^20 to 2^21 steps of the grid in one scale of the noise
 MANTISSA = 53  # bits of a float64
@@ -44,10 +44,10 @@ class Noise:
 
         `content` is what they are to hide: with other content they are others, so that no two sums share their noise.
         """
-        words = added(
+        words = add_masks(
             np.zeros(2 * content.size, dtype=np.uint64), [MaskStream(self._key(purpose, content), 1)], piece=0
         )
-        return drawn(words.reshape(2, -1), mechanism)
+        return draw_noise(words.reshape(2, -1), mechanism)
 
     def _key(self, purpose: str, content: Float64) -> bytes:
         digest = hashlib.sha256(np.ascontiguousarray(content, dtype="<f8").data).hexdigest()
@@ -60,7 +60,7 @@ def grid(scale: float) -> float:
     return math.ldexp(1.0, math.frexp(scale)[1] - 1 - STEP_BITS)
 
 
-def drawn(words: Words, mechanism: Mechanism) -> Float64:
+def draw_noise(words: Words, mechanism: Mechanism) -> Float64:
     """Uniform words (2, n) -> n draws of deviation 1 (gaussian) or scale 1 (laplace)."""
     leading, rest = words
     zeros = MANTISSA - np.frexp((leading >> np.uint64(64 - MANTISSA)).astype(np.float64))[1]
@@ -71,7 +71,7 @@ def drawn(words: Words, mechanism: Mechanism) -> Float64:
     return signed
 
 
-def noised(
+def add_noise(
     content: Float64, radius: float, multiplier: float, purpose: str, mechanism: Mechanism, noise: Noise
 ) -> Float64:
     """`content`, of norm `radius` at most, plus noise of scale multiplier * 2 radius, in whole steps of the grid.

@@ -52,7 +52,7 @@ class SecureExchange:
     def _resume(self, terms: RoundTerms) -> State | None:
         """Where an earlier process was in this round. PrivacyError where the round is to be held on other terms now,
         or a second time: one exchange a round is all there is."""
-        state = self._vault.kept(terms.run, terms.round)
+        state = self._vault.stored_state(terms.run, terms.round)
         if state is None:
             if self._memory.has_begun(terms):
                 raise PrivacyError(f"expected one exchange in round {terms.round} of {terms.run}, got a second one")

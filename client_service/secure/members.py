@@ -59,12 +59,12 @@ class KnownMembers:
         PrivacyError where the file has another key of this silo itself: then it is another federation's.
         """
         if (registry := self._read()) is None:
-            return self._pinned(roster)
+            return self._pinned_keys(roster)
         if own in registry.clients and raw_hex(registry.clients[own]) != raw_hex(own_key):
             raise PrivacyError(f"members: expected this client's own public key under {own!r}, got another")
         return registry.clients
 
-    def _pinned(self, roster: Roster) -> Mapping[str, PublicKey]:
+    def _pinned_keys(self, roster: Roster) -> Mapping[str, PublicKey]:
         for one in roster.members:
             if one.client not in self._memory.pinned:
                 self._memory.pin(one.client, one.identity)

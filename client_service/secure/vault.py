@@ -9,7 +9,7 @@ from client_service.logs import LOGGER
 from client_service.shard.files import settle
 from shared.errors import DataError
 from shared.new_files import PRIVATE
-from shared.protocol.secure.state import State, read, terms_of, written
+from shared.protocol.secure.state import State, read, state_json, terms_of
 
 NAME = "secure_round.json"
 
@@ -26,10 +26,10 @@ class Vault:
         partial.unlink(missing_ok=True)  # one that a crash left may have other permissions
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(written(state))
+            file.write(state_json(state))
         settle(partial, self._path)
 
-    def kept(self, run: str, number: int) -> State | None:
+    def stored_state(self, run: str, number: int) -> State | None:
         """Where an earlier process was in this round; None where there is nothing fit of it."""
         try:
             state = read(self._path.read_text(encoding="utf-8"))

@@ -72,8 +72,8 @@ class Recommender:
             return self._popular("no model yet", row, limits, user=user)
         if row is None:
             return self._popular("unknown user", None, limits, user=user)
-        items, scores = self._ranked(
-            served, served.ranker.users[np.array([row])], self._excluded(row, limits), limits.k
+        items, scores = self._rank(
+            served, served.ranker.users[np.array([row])], self._excluded_items(row, limits), limits.k
         )
         return RecommendationsOut(user=user, model=served.version, items=self._items(items, scores))
 
@@ -84,12 +84,12 @@ class Recommender:
         if served is None or len(rows) == 0:
             reason: Fallback = "no model yet" if served is None else "no known item in the basket"
             return self._popular(reason, None, limits).model_copy(update={"unknown_items": unknown})
-        excluded = self._forbidden(limits)
+        excluded = self._forbidden_items(limits)
         if limits.exclude_seen:
             excluded[rows] = True
         codes = served.ranker.fusion.encoded(_basket(rows, len(self._popularity)))
         stranger = replace(served.model.fold_in(rows), codes=codes)
-        items, scores = self._ranked(served, stranger, excluded, limits.k)
+        items, scores = self._rank(served, stranger, excluded, limits.k)
         found = self._items(items, scores)
         return RecommendationsOut(model=served.version, unknown_items=unknown, items=found)
 
@@ -119,7 +119,7 @@ class Recommender:
         forbidden[self.rows(exclude)[0]] = True
         return Limits(k, exclude_seen, forbidden if forbidden.any() else None)
 
-    def _ranked(self, served: Served, user: Side, excluded: Mask, k: int) -> tuple[Rows, Float32]:
+    def _rank(self, served: Served, user: Side, excluded: Mask, k: int) -> tuple[Rows, Float32]:
         items, scores = served.ranker.top_scored(user, excluded[None], k)
         return items[0], scores[0]
 
@@ -127,15 +127,15 @@ class Recommender:
         self, reason: Fallback, row: int | None, limits: Limits, *, user: str | None = None
     ) -> RecommendationsOut:
         scores = self._popularity.copy()
-        scores[self._forbidden(limits) if row is None else self._excluded(row, limits)] = -np.inf
+        scores[self._forbidden_items(limits) if row is None else self._excluded_items(row, limits)] = -np.inf
         return RecommendationsOut(user=user, fallback=reason, items=self._items(*_best(scores, limits.k)))
 
-    def _forbidden(self, limits: Limits) -> Mask:
+    def _forbidden_items(self, limits: Limits) -> Mask:
         return np.zeros(len(self._popularity), dtype=bool) if limits.forbidden is None else limits.forbidden.copy()
 
-    def _excluded(self, row: int, limits: Limits) -> Mask:
+    def _excluded_items(self, row: int, limits: Limits) -> Mask:
         """Forbidden items, and those of the user's training and validation interactions."""
-        excluded = self._forbidden(limits)
+        excluded = self._forbidden_items(limits)
         if limits.exclude_seen:
             for matrix in (self._shard.train, self._shard.valid):
                 excluded[matrix.indices[matrix.indptr[row] : matrix.indptr[row + 1]]] = True

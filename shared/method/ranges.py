@@ -39,6 +39,6 @@ def require_within(ranges: Ranges, scalars: Mapping[str, float]) -> None:
             raise ProtocolError(f"{name}: expected a number from {expected}, got {value:g}")
 
 
-def clamped(ranges: Ranges, scalars: Mapping[str, float]) -> dict[str, float]:
+def clamp_scalars(ranges: Ranges, scalars: Mapping[str, float]) -> dict[str, float]:
     """Every scalar within its range: what noise has carried out of it is put back to its end."""
     return {name: ranges[name].clamped(value) for name, value in scalars.items()}

@@ -162,10 +162,10 @@ def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> MethodSet
             changed[group] = {**changed.get(group, {}), field: value}
         else:
             changed[name] = value
-    return validated(MethodSettings, changed)
+    return validate_settings(MethodSettings, changed)
 
 
-def validated(model: type[Model], values: dict[str, Any]) -> Model:
+def validate_settings(model: type[Model], values: dict[str, Any]) -> Model:
     """`values` as a settings model, or a SettingsError naming each bad field."""
     try:
         return model.model_validate(values)

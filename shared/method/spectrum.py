@@ -11,7 +11,7 @@ import numpy as np
 from scipy import linalg, sparse
 from scipy.sparse.linalg import svds
 
-from shared.method.graph import Float64, normalised
+from shared.method.graph import Float64, normalise
 
 DENSE_LIMIT = 256  # below this many rows or columns a dense decomposition is both faster and exact
 NULL = 1e-9  # a singular value below this is zero up to rounding
@@ -52,12 +52,12 @@ def low_spectrum(interactions: sparse.csr_array, cutoff: int, exponent: float = 
     With one user or one item a single component is returned, since nothing smaller exists. Directions of singular
     value zero carry no edge and are left out.
     """
-    matrix = normalised(interactions, exponent)
+    matrix = normalise(interactions, exponent)
     count = max(1, min(cutoff, min(matrix.shape) - 1))
     dense = min(matrix.shape) <= max(DENSE_LIMIT, 2 * count)
     left, singular, right = _dense(matrix, count) if dense else _iterative(matrix, count)
     rank = max(1, int((singular > NULL).sum()))
-    return _oriented(left[:, :rank], singular[:rank], right[:, :rank])
+    return _orient(left[:, :rank], singular[:rank], right[:, :rank])
 
 
 def _dense(matrix: sparse.csr_array, count: int) -> tuple[Float64, Float64, Float64]:
@@ -72,7 +72,7 @@ def _iterative(matrix: sparse.csr_array, count: int) -> tuple[Float64, Float64, 
     return left[:, order], np.asarray(singular, dtype=np.float64)[order], right[order].T
 
 
-def _oriented(left: Float64, singular: Float64, right: Float64) -> Spectrum:
+def _orient(left: Float64, singular: Float64, right: Float64) -> Spectrum:
     """A singular pair is defined up to its sign: make the item vector's largest entry positive."""
     peak = np.argmax(np.abs(right), axis=0)
     sign = np.where(np.take_along_axis(right, peak[None], axis=0)[0] < 0, -1.0, 1.0)

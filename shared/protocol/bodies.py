@@ -83,7 +83,7 @@ def places(path: str | Path) -> dict[str, tuple[int, Shape]]:
     return {name: (start + entry["data_offsets"][0], tuple(entry["shape"])) for name, entry in found.items()}
 
 
-def stored(path: str | Path, begin: int, shape: Shape) -> Float32:
+def read_array(path: str | Path, begin: int, shape: Shape) -> Float32:
     """One array of a stored body, read and not mapped: where the disk fails, this raises and does not end the process.
 
     ProtocolError where the file ends before.

@@ -81,7 +81,7 @@ def is_plain(path: str, query: str) -> bool:
     return RESPELLED.search(path) is None and all(NUMBERED.fullmatch(part) for part in query.split("&"))
 
 
-def dressed(headers: Iterable[Header]) -> list[Header]:
+def replace_library_headers(headers: Iterable[Header]) -> list[Header]:
     """These headers as a client would write them: a library's own words replaced by its constants, small letters."""
     said = [(name.lower(), value) for name, value in headers]
     return [(name, CONSTANT.get(name, value)) for name, value in said]

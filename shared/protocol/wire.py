@@ -16,7 +16,7 @@ from shared.errors import ProtocolError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.exchanged import Parameters, Scalars
 from shared.method.parameters import Arrays, Float32
-from shared.protocol.bodies import DTYPE, VALUE_BYTES, body_size, head, places, scalars_text, stored
+from shared.protocol.bodies import DTYPE, VALUE_BYTES, body_size, head, places, read_array, scalars_text
 
 MEDIA_TYPE = "application/vnd.safetensors"
 
@@ -34,13 +34,13 @@ class StoredArrays(Mapping[str, Float32]):
         self._path, self._names = path, tuple(places(path))
 
     def __getitem__(self, name: str) -> Float32:
-        return stored(self._path, *places(self._path)[name])
+        return read_array(self._path, *places(self._path)[name])
 
     def part(self, name: str, begin: int, end: int) -> Float32:
         """Some of its values, in row order, and nothing else of the file."""
         start, shape = places(self._path)[name]
         end = min(end, math.prod(shape))
-        return stored(self._path, start + VALUE_BYTES * begin, (max(0, end - begin),))
+        return read_array(self._path, start + VALUE_BYTES * begin, (max(0, end - begin),))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

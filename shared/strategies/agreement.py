@@ -10,7 +10,7 @@ from shared.strategies.strategy import Strategy
 SINGLE = ("clip_factor", "quarantine_factor")  # 0 turns each off
 
 
-def secured(declaration: Declaration, strategy: Strategy, method: MethodSettings) -> Declaration:
+def secure_declaration(declaration: Declaration, strategy: Strategy, method: MethodSettings) -> Declaration:
     """The declaration of a federation that sums in secret. SettingsError for what needs to see single updates."""
     if strategy.needs_single_updates or not declaration.tensors:
         raise SettingsError(f"secure: expected a strategy that needs the mean alone, got {strategy.name!r}")

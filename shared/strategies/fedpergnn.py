@@ -30,11 +30,13 @@ def fit_noisy(client: LocalClient, received: Parameters) -> Parameters:
     client.load(received)
     client.train(Objective(loss="bpr"))
     streams = (client.generator("pseudo items", once_a_run=True), client.generator("table"))
-    table = protected(received.arrays[ITEM_TABLE], client.arrays()[ITEM_TABLE], *streams)
+    table = protect_table(received.arrays[ITEM_TABLE], client.arrays()[ITEM_TABLE], *streams)
     return Parameters({ITEM_TABLE: table})
 
 
-def protected(before: Float32, after: Float32, chosen: np.random.Generator, generator: np.random.Generator) -> Float32:
+def protect_table(
+    before: Float32, after: Float32, chosen: np.random.Generator, generator: np.random.Generator
+) -> Float32:
     """What is sent instead of the trained table (C, d): rows that moved, clipped, and pseudo items, all with noise.
 
     Held against a change of 2 CLIP, an entry's privacy budget in one round is 2 CLIP / SCALE = 100: the noise blurs,

@@ -38,7 +38,7 @@ def penalised(own: Mapping[str, Any], received: Mapping[str, Any]) -> Any:
 def fit_masked(client: LocalClient, received: Parameters) -> Parameters:
     """Train weights and masks together and send the weights."""
     client.load(received)
-    client.train(Objective(penalty=penalised))
+    client.train(Objective(penalty=masks_and_distance))
     return Parameters(client.arrays())
 
 
@@ -48,7 +48,7 @@ def proxy_layers(width: int, layers: int) -> Float64:
     # Paper: the encoder's own convolutions run on the proxy; here: powers of A stand for them, because the kernels
     # belong to one client's spectrum and never leave it.
     generator = np.random.default_rng(PROXY_SEED)
-    adjacency = _normalised(proxy_graph(generator))
+    adjacency = _normalise(proxy_graph(generator))
     found = [generator.standard_normal((len(adjacency), width))]
     for _ in range(layers):
         found.append(adjacency @ found[-1])
@@ -66,7 +66,7 @@ def proxy_graph(generator: np.random.Generator) -> Float64:
     return adjacency
 
 
-def _normalised(adjacency: Float64) -> Float64:
+def _normalise(adjacency: Float64) -> Float64:
     root = np.sqrt(np.maximum(adjacency.sum(axis=1), 1.0))
     scaled: Float64 = adjacency / root[:, None] / root
     return scaled

@@ -46,7 +46,7 @@ class Observed:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        identity = request_ids.chosen(scope, callers_own=self.callers_ids)
+        identity = request_ids.choose_request_id(scope, callers_own=self.callers_ids)
         with request_ids.during(identity):
             await self._observed(scope, receive, send, identity)
 

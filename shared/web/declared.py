@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from shared.method.declaration import Declaration
 from shared.protocol.forms import beside, forms
 from shared.web.pages import shape, size
-from shared.words import counted
+from shared.words import count_noun
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class Declared:
     fields: tuple[DeclaredField, ...]
 
 
-def declared(declaration: Declaration) -> Declared:
+def declared_out(declaration: Declaration) -> Declared:
     """What may leave: tensors of 4-byte numbers, or masked in a secure federation of 8-byte ones with the hidden
     scalars among them; and scalars as decimal text in the body's header."""
     kind, sizes = "masked tensor" if declaration.secure else "float32 tensor", forms(declaration)
     tensors = [DeclaredField(name, kind, shape(one.shape), f"{one.bytes:,}") for name, one in sizes.items()]
     scalars = [DeclaredField(name, "scalar", "one number", "in the header") for name in beside(declaration)]
     total = size(sum(one.bytes for one in sizes.values()))
-    much = f"{counted(len(tensors), 'tensor')} of {total} and {counted(len(scalars), 'scalar')}"
+    much = f"{count_noun(len(tensors), 'tensor')} of {total} and {count_noun(len(scalars), 'scalar')}"
     much += ", masked so that only the sum of all clients’ can be read" if declaration.secure else ""
     none = "Nothing: this strategy exchanges no parameters."
     return Declared(

@@ -68,7 +68,7 @@ class Lines(logging.Formatter):
             return record.getMessage()
         at = datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z")
         line = {"event": _own_words(record), "logger": record.name, "level": record.levelname.lower(), "timestamp": at}
-        return json.dumps(line | ({"exception": told(record.exc_info)} if record.exc_info else {}))
+        return json.dumps(line | ({"exception": describe_errors(record.exc_info)} if record.exc_info else {}))
 
 
 def _own_words(record: logging.LogRecord) -> str:
@@ -81,11 +81,11 @@ def _own_words(record: logging.LogRecord) -> str:
 def _told_without_words(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     given = event.pop("exc_info", None)
     if given:
-        event["exception"] = told(given)
+        event["exception"] = describe_errors(given)
     return event
 
 
-def told(given: ExcInfo | BaseException | bool | tuple[None, None, None]) -> list[str]:
+def describe_errors(given: ExcInfo | BaseException | bool | tuple[None, None, None]) -> list[str]:
     """The chain of errors, the first one last: each with its kind, the words of our own, and where it was raised."""
     error, lines, seen = _error(given), [], set[int]()
     while error is not None and id(error) not in seen:

@@ -82,15 +82,15 @@ TITLES = {
 
 def install(app: FastAPI) -> None:
     """Answer every error of this app with a problem document, and describe it so."""
-    app.openapi = partial(_described, app.openapi)  # type: ignore[method-assign]
+    app.openapi = partial(_describe, app.openapi)  # type: ignore[method-assign]
     app.add_exception_handler(FederationError, _federation)
     app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(HTTPException, _refuse)
     app.add_exception_handler(ClientDisconnect, _cut_off)
-    app.add_exception_handler(Exception, _unexpected)
+    app.add_exception_handler(Exception, _answer_unexpected)
 
 
-def _described(describe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _describe(describe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The app's OpenAPI document. The framework writes problems down as plain JSON, which they are not answered as."""
     document = describe()
     operations = [said for path in document["paths"].values() for said in path.values()]
@@ -142,7 +142,7 @@ def _place(kind: str, where: Sequence[int | str]) -> list[str]:
     return [str(part) for part in known]
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _refuse(request: Request, error: Exception) -> Response:
     """What the framework itself refuses: no such route or method, an unreadable body."""
     assert isinstance(error, HTTPException)
     code = CODES.get(error.status_code, "http")
@@ -157,7 +157,7 @@ async def _cut_off(request: Request, error: Exception) -> Response:
     return problem(400, code=ProtocolError.code, detail="expected the whole body, the connection was cut")
 
 
-async def _unexpected(request: Request, error: Exception) -> Response:
+async def _answer_unexpected(request: Request, error: Exception) -> Response:
     """Our own mistake. The log has the reason; the caller learns nothing of the inside."""
     del request, error
     return mistake()

@@ -19,7 +19,7 @@ FIELD = "request_id"
 WELL_FORMED = re.compile("[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
-def chosen(scope: Scope, *, callers_own: bool) -> str:
+def choose_request_id(scope: Scope, *, callers_own: bool) -> str:
     """The caller's, where it gave one UUID and that counts; else a new one. 32 hexadecimal digits."""
     given = Headers(scope=scope).getlist(HEADER) if callers_own else []
     if len(given) == 1 and WELL_FORMED.fullmatch(given[0]):

@@ -16,7 +16,7 @@ async def read_whole(request: Request, most: int) -> bytes:
     """
     if "content-encoding" in request.headers:
         raise HTTPException(415, "expected a body without content encoding, got an encoded one", CLOSE)
-    if _announced(request) > most:
+    if _announced_length(request) > most:
         raise too_long(most)
     parts, came = [], 0
     async for piece in request.stream():
@@ -32,6 +32,6 @@ def too_long(most: int) -> HTTPException:
     return HTTPException(413, f"expected at most {most} bytes, got more", CLOSE)
 
 
-def _announced(request: Request) -> int:
+def _announced_length(request: Request) -> int:
     length = request.headers.get("content-length", "0")
     return int(length[:20]) if length.isascii() and length.isdigit() else 0

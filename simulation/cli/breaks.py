@@ -12,7 +12,7 @@ from rich.table import Table
 from audit.console import plain
 from audit.report import Report
 from shared.errors import SettingsError
-from shared.words import counted
+from shared.words import count_noun
 from simulation.breaks import plant
 from simulation.breaks.engine import Engine, require_engine
 from simulation.breaks.federation import Federation, find_federation
@@ -84,7 +84,7 @@ def _print_faults(report: Report, breaks: Mapping[str, Break]) -> bool:
         OUT.print(f"- {kind}: {shown}", highlight=False, soft_wrap=True)
     more = {fault for finding in report.findings for fault in finding.faults} - {line for _, _, line in matches}
     if more:
-        OUT.print(f"- and {counted(len(more), 'line')} more in the same report", highlight=False)
+        OUT.print(f"- and {count_noun(len(more), 'line')} more in the same report", highlight=False)
     return all(line is not None for _, _, line in matches)
 
 

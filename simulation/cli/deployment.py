@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from shared.words import counted
+from shared.words import count_noun
 from simulation.console import ERR
 from simulation.deployment import kubernetes as demo
 from simulation.deployment.compose import MAIN, MOST_SILOS, write_compose
@@ -40,4 +40,4 @@ def kubernetes(
 
 def _tell(paths: Sequence[Path], silos: int) -> None:
     for path in paths:
-        ERR.print(f"{path}: written for {counted(silos, 'silo')}", highlight=False, soft_wrap=True)
+        ERR.print(f"{path}: written for {count_noun(silos, 'silo')}", highlight=False, soft_wrap=True)

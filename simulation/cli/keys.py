@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from shared.protocol.signing.enrolment import make_pair, public_file, registered
+from shared.protocol.signing.enrolment import make_pair, public_file, registered_keys
 from shared.protocol.signing.enrolment import register as register_key
 from shared.protocol.signing.enrolment import remove as remove_key
 from shared.protocol.signing.keys import fingerprint, read_public
@@ -49,7 +49,7 @@ def register(public: Annotated[Path, typer.Argument(help="NAME.pub")], keys: Reg
 @app.command("list")
 def show(keys: Registry, as_json: AsJson = False) -> None:
     """Who may call."""
-    found = {name: None if key is None else fingerprint(key) for name, key in registered(keys).items()}
+    found = {name: None if key is None else fingerprint(key) for name, key in registered_keys(keys).items()}
     if as_json:
         return print_json([{"name": name, "fingerprint": mark} for name, mark in found.items()])
     table = Table("client", "fingerprint")

@@ -13,7 +13,7 @@ from aggregator_service.settings import aggregator_settings
 from client_service.__main__ import serve as serve_client
 from client_service.settings import client_settings
 from shared.errors import FederationError
-from shared.method.settings import PRESET_ROUNDS, method_settings, validated
+from shared.method.settings import PRESET_ROUNDS, method_settings, validate_settings
 from shared.new_files import create_secret
 from shared.protocol.schemas import RunIn
 from shared.web.address import require_port
@@ -168,7 +168,7 @@ def run(
         "method": method_settings(preset.value, **pairs(changes or [])),
         "changing_members": changing_members,
     }
-    request = validated(RunIn, asked)
+    request = validate_settings(RunIn, asked)
     calling, tell = Calling(ca, certificate, certificate_key), nobody_to_tell if as_json else tell_on_stderr
     with operating(aggregator_url, operator_token_file, calling, patience=wait_seconds, tell=tell) as operator:
         found = start_if_none(operator, request) if if_none else start(operator, request)

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from client_service.boundary.aggregator import Aggregator, connected
+from client_service.boundary.aggregator import Aggregator, connect
 from client_service.boundary.gate import Boundary
 from client_service.boundary.ledger import Ledger
 from shared.errors import FederationError, ProtocolError, TooLargeError
@@ -57,7 +57,7 @@ async def calling(folder: Path, method: MethodSettings, outside: Endless) -> Asy
     declaration = build_strategy("lpsfed", method).declaration(method).model_copy(update={"secure": True})
     boundary = Boundary("ada", httpx.URL(HOME), declaration, counts=False, max_upload_bytes=64 << 20)
     ledger = Ledger(folder / "ledger.jsonl")
-    async with connected(boundary, ledger, new_key(), limits=CallLimits(), inner=outside) as aggregator:
+    async with connect(boundary, ledger, new_key(), limits=CallLimits(), inner=outside) as aggregator:
         yield aggregator
 
 

@@ -21,7 +21,7 @@ from benchmarks.attacks.silo import Begun, Run, arrays_of, begun, federation, op
 from benchmarks.attacks.views import Replays, Transcripts
 from benchmarks.attacks.worlds import Target, compared, distance, pair_of, whole, without
 from benchmarks.harness.special import run_alone
-from client_service.privacy.accountant import planned
+from client_service.privacy.accountant import planned_epsilon
 from shared.errors import DataError
 from shared.method.declaration import TensorSpec
 from shared.method.exchange import ITEM_TABLE
@@ -230,7 +230,7 @@ def test_a_row_is_made_once_and_found_again_after_an_interruption(tmp_path: Path
 
 def test_a_run_with_noise_spends_what_was_asked_for() -> None:
     settings = settings_for(8.0, 1e-5, 0.001, rounds=3)
-    assert planned(settings, ("margin", "rho"), 3) == pytest.approx(8.0, rel=1e-3)
+    assert planned_epsilon(settings, ("margin", "rho"), 3) == pytest.approx(8.0, rel=1e-3)
     assert 0.5 < allowed(settings_for(0.1, 1e-5, 0.001, 3), 3) < allowed(settings, 3) < 1.0
     assert area_of(0.0) == 0.5 and settings.noise_multiplier is not None and settings.noise_multiplier > LEAST
 

@@ -11,9 +11,9 @@ from benchmarks.harness.cells import available, cells, settings_hash
 from benchmarks.harness.measure import Work, federation
 from benchmarks.harness.plan import Row, read_plan
 from benchmarks.harness.special import special
-from client_service.privacy.accountant import planned
+from client_service.privacy.accountant import planned_epsilon
 from client_service.privacy.settings import PrivacySettings
-from shared.method.settings import validated
+from shared.method.settings import validate_settings
 
 PLAN = read_plan("privacy")
 NOISED = [row for row in PLAN.methods if row.privacy]
@@ -21,7 +21,7 @@ NOISED = [row for row in PLAN.methods if row.privacy]
 
 @pytest.mark.parametrize("row", NOISED, ids=[row.label for row in NOISED])
 def test_a_run_of_a_row_spends_its_epsilon_and_not_more(row: Row) -> None:
-    spent = planned(validated(PrivacySettings, row.privacy), ("margin", "rho"), PLAN.rounds)
+    spent = planned_epsilon(validate_settings(PrivacySettings, row.privacy), ("margin", "rho"), PLAN.rounds)
     assert row.value is not None and 0.99 * row.value < spent <= row.value == row.privacy["budget"]
     assert row.label.endswith(f"epsilon {row.value:g}") and f"C {row.privacy['clip_norm']:g}" in row.label
 
@@ -41,7 +41,7 @@ def line(spent: float) -> dict[str, Any]:
 
 def test_what_was_spent_is_told_and_checked() -> None:
     offers = special("privacy")
-    wanted = planned(validated(PrivacySettings, NOISED[0].privacy), ("margin", "rho"), PLAN.rounds)
+    wanted = planned_epsilon(validate_settings(PrivacySettings, NOISED[0].privacy), ("margin", "rho"), PLAN.rounds)
     plain = {"label": "LPSFed", "strategy": "lpsfed", "rounds": 5, "settings": {"width": 64}}
     assert offers["check"]([plain, line(wanted)]) == []
     assert "expected epsilon" in offers["check"]([line(wanted + 0.1)])[0]
@@ -51,5 +51,5 @@ def test_what_was_spent_is_told_and_checked() -> None:
 
 def test_a_measured_cell_says_what_was_spent(small: Callable[..., Work]) -> None:
     work = small(table="privacy", privacy=NOISED[0].privacy)
-    spent = planned(validated(PrivacySettings, NOISED[0].privacy), ("margin", "rho"), 1)
+    spent = planned_epsilon(validate_settings(PrivacySettings, NOISED[0].privacy), ("margin", "rho"), 1)
     assert federation(work)["spent"] == {name: pytest.approx(spent) for name in ("client-1", "client-2")}

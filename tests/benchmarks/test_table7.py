@@ -12,7 +12,7 @@ from benchmarks.common import markdown, paper_figures, source
 from benchmarks.table7.run import PAPER_ROWS, SHOWN, check, render, run
 from benchmarks.table7.structure import entropy, figures, laplacian_eigenvalues
 from shared.errors import DataError, SettingsError
-from shared.method.graph import normalised
+from shared.method.graph import normalise
 from simulation.groups import METHODS
 from simulation.source import Cut, Shards, cut_shards
 
@@ -32,7 +32,7 @@ def test_users_and_items_without_an_edge_are_no_nodes() -> None:
 
 def test_the_spectrum_is_that_of_the_dense_laplacian() -> None:
     graph = sparse.csr_array((np.random.default_rng(1).random((9, 6)) < 0.5).astype(np.float64))
-    half = normalised(graph).toarray()
+    half = normalise(graph).toarray()
     laplacian = np.eye(15) - np.block([[np.zeros((9, 9)), half], [half.T, np.zeros((6, 6))]])
     dense = np.linalg.eigvalsh(laplacian)
     singular = np.linalg.svd(half, compute_uv=False)

@@ -21,7 +21,7 @@ from benchmarks.theorems.run import check, render, run
 from benchmarks.theorems.smoothness import both_sides
 from shared.errors import SettingsError
 from shared.method.divergence import divergence, kernel
-from shared.method.graph import normalised
+from shared.method.graph import normalise
 
 EQUAL = Model(communities=4, within=(0.6, 0.6), between=0.1)
 
@@ -52,7 +52,7 @@ def test_dividing_by_the_sum_forgets_the_gap() -> None:
 
 def test_the_left_sides_are_those_of_dense_matrices() -> None:
     graph, communities = drawn(EQUAL, 20, np.random.default_rng(3)), 4
-    half = normalised(graph).toarray()
+    half = normalise(graph).toarray()
     zero = np.zeros_like(half)
     laplacian = np.eye(40) - np.block([[zero, half], [half.T, zero]])
     values, vectors = np.linalg.eigh(laplacian)

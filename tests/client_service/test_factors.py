@@ -13,7 +13,7 @@ from scipy import sparse
 from client_service.learning.local import LocalTraining, Moment
 from client_service.learning.losses import bce, bpr, bpr_of_rows
 from client_service.models.encoders.attention import GraphAttention
-from client_service.models.encoders.metapath import MetaPaths, SemanticAttention, perturbed
+from client_service.models.encoders.metapath import MetaPaths, SemanticAttention, perturb
 from client_service.models.factors import Factors, folded_vector
 from client_service.serving.recommender import freeze
 from client_service.shard import Shard
@@ -166,11 +166,11 @@ def test_meta_paths_are_weighed_by_the_mean_over_all_nodes(client: Builder) -> N
 
 def test_randomised_response_keeps_degrees_and_at_a_large_budget_the_graph(planted: Shard) -> None:
     wide = sparse.csr_array(np.kron(planted.train.toarray(), np.ones((20, 5))))  # 800 x 200, 30 items each
-    noisy = perturbed(wide, 4.0, np.random.default_rng(1))
+    noisy = perturb(wide, 4.0, np.random.default_rng(1))
     assert noisy.sum(1).mean() == pytest.approx(30, rel=0.03)
     # p = .982: of 29.5 honest ones and 3.1 false ones 30 / 32.5 are kept: 27.2 true edges.
     assert noisy.multiply(wide).sum() / 800 == pytest.approx(27.6, rel=0.03)
-    assert abs(perturbed(wide, 40.0, np.random.default_rng(1)) - wide).sum() == 0
+    assert abs(perturb(wide, 40.0, np.random.default_rng(1)) - wide).sum() == 0
 
 
 def test_noise_is_the_same_again_and_another_for_another_round_purpose_or_shard(client: Builder) -> None:

@@ -11,7 +11,7 @@ from client_service.learning.evaluate import on_validation
 from client_service.learning.filters import best_filter
 from client_service.learning.fusing import best_recipe
 from client_service.learning.local import LocalTraining
-from client_service.models.fusion import Fusion, Recipe, fuse, standardised
+from client_service.models.fusion import Fusion, Recipe, fuse, standardise
 from client_service.models.least_squares import Weighting
 from client_service.serving.recommender import Limits, Recommender, freeze
 from client_service.shard import Shard
@@ -49,7 +49,7 @@ def test_a_part_without_an_opinion_adds_nothing() -> None:
     base = np.array([[0.0, 2.0, 4.0]], dtype=np.float32)
     fusion = Fusion(((1.0, Says([3.0, 3.0, 3.0])),))
     assert np.array_equal(fusion.added(base, fusion.encoded(sparse.csr_array((1, 3)))), base)
-    assert np.array_equal(standardised(np.full((2, 3), 7.0, dtype=np.float32)), np.zeros((2, 3)))
+    assert np.array_equal(standardise(np.full((2, 3), 7.0, dtype=np.float32)), np.zeros((2, 3)))
 
 
 def test_a_silent_recipe_is_no_fusion(planted: Shard) -> None:

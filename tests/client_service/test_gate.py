@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from client_service.boundary.aggregator import connected
+from client_service.boundary.aggregator import connect
 from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.ledger import Ledger
 from shared.errors import PrivacyError, ProtocolError, TooLargeError
@@ -434,7 +434,7 @@ async def test_the_client_s_own_connection_heeds_no_redirect_and_no_proxy_of_the
         wire = Wire(302, {"Location": "http://elsewhere/"})
         boundary = Boundary("east", httpx.URL(HOME), DECLARATION, counts=False, max_upload_bytes=1000)
         ledger, inner = Ledger(tmp_path / "ledger.jsonl"), httpx.MockTransport(wire)
-        async with connected(boundary, ledger, KEY, limits=CallLimits(timeout=5.0), inner=inner) as aggregator:
+        async with connect(boundary, ledger, KEY, limits=CallLimits(timeout=5.0), inner=inner) as aggregator:
             with pytest.raises(ProtocolError):
                 await aggregator.model("run-1")
         assert [request.url.host for request in wire.reached] == ["aggregator"]
@@ -490,7 +490,7 @@ async def test_parameters_that_are_not_the_declared_ones_are_not_taken_in_either
 ) -> None:
     boundary = Boundary("east", httpx.URL(HOME), DECLARATION, counts=False, max_upload_bytes=1000)
     ledger, inner = Ledger(tmp_path / "ledger.jsonl"), httpx.MockTransport(Wire(content=content))
-    async with connected(boundary, ledger, KEY, limits=CallLimits(timeout=5.0), inner=inner) as aggregator:
+    async with connect(boundary, ledger, KEY, limits=CallLimits(timeout=5.0), inner=inner) as aggregator:
         with pytest.raises(ProtocolError):
             await aggregator.model("run-1")
         with pytest.raises(ProtocolError):

@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
-from client_service.boundary.aggregator import connected
+from client_service.boundary.aggregator import connect
 from client_service.boundary.gate import Boundary
 from client_service.boundary.ledger import GENESIS, Ledger
 from shared.errors import DataError
@@ -219,7 +219,7 @@ async def test_an_update_is_on_record_by_name_shape_and_hash_before_it_leaves(tm
     body = encode(Parameters(arrays, {"rho": 0.5}))
     boundary = Boundary("east", httpx.URL("http://aggregator"), DECLARED, counts=False, max_upload_bytes=10_000)
     ledger, inner, key = Ledger(path), httpx.MockTransport(answer), new_key()
-    async with connected(boundary, ledger, key, limits=CallLimits(timeout=5.0), inner=inner) as aggregator:
+    async with connect(boundary, ledger, key, limits=CallLimits(timeout=5.0), inner=inner) as aggregator:
         await aggregator.upload("run-1", 7, body)
     [[intent]] = seen  # at the moment when the request arrived
     assert (intent["kind"], intent["call"], intent["run"], intent["round"]) == ("intent", "update", "run-1", "7")
@@ -248,7 +248,7 @@ async def test_a_question_is_on_record_as_well(tmp_path: Path) -> None:
     inner = httpx.MockTransport(lambda _: httpx.Response(200, stream=httpx.ByteStream(content)))
     boundary = Boundary("east", httpx.URL("http://aggregator"), DECLARED, counts=False, max_upload_bytes=10_000)
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    async with connected(boundary, ledger, new_key(), limits=CallLimits(timeout=5.0), inner=inner) as aggregator:
+    async with connect(boundary, ledger, new_key(), limits=CallLimits(timeout=5.0), inner=inner) as aggregator:
         await aggregator.personalised("run-1", 7, wait=0.5)
     intent, outcome = ledger.entries()
     assert (intent["call"], intent["round"], intent["bytes"]) == ("personalized", "7", 0)

@@ -15,7 +15,7 @@ from client_service.shard import Shard
 from shared.errors import SettingsError
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
-from shared.method.graph import normalised
+from shared.method.graph import normalise
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
 from shared.strategies import STRATEGIES
@@ -47,7 +47,7 @@ def encoder(client: LocalTraining) -> NGCF:
 
 def test_a_layer_is_the_published_convolution(client: LocalTraining) -> None:
     model = encoder(client)
-    a = symmetric(normalised(client.shard.train)).toarray()
+    a = symmetric(normalise(client.shard.train)).toarray()
     z = model.embedding.detach().double().numpy()
     for layer, w1, w2 in zip(model.layers()[1:], model.on_sum, model.on_product, strict=True):
         one, two = w1.detach().double().numpy(), w2.detach().double().numpy()
@@ -57,7 +57,7 @@ def test_a_layer_is_the_published_convolution(client: LocalTraining) -> None:
 
 
 def test_the_gradient_of_a_product_is_that_of_the_dense_product(planted: Shard) -> None:
-    weights = normalised(planted.train)
+    weights = normalise(planted.train)
     rows = torch.randn(80, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
     dense = torch.tensor(symmetric(weights).toarray(), dtype=torch.float32)
     torch.tanh(dense @ rows).sum().backward()  # type: ignore[no-untyped-call]

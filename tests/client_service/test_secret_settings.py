@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from client_service.settings import Policy, allowed, client_settings
+from client_service.settings import Policy, allowed_declaration, client_settings
 from shared.errors import PrivacyError, SettingsError
 from shared.method.exchange import ITEM_TABLE
 from shared.method.settings import MethodSettings
@@ -133,9 +133,12 @@ def test_a_strategy_that_shares_items_is_taken_part_in_only_where_the_policy_nam
     assert strategy.shares_items(method) == (name in SHARES_ITEMS)
     if strategy.shares_items(method):
         with pytest.raises(PrivacyError, match=f"policy.*{name}"):
-            allowed(strategy, method, Policy(scalars=tuple(strategy.scalars)), secure=False)
+            allowed_declaration(strategy, method, Policy(scalars=tuple(strategy.scalars)), secure=False)
     else:
-        assert allowed(strategy, method, Policy(scalars=tuple(strategy.scalars)), secure=False).strategy == name
+        assert (
+            allowed_declaration(strategy, method, Policy(scalars=tuple(strategy.scalars)), secure=False).strategy
+            == name
+        )
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedper"])
@@ -143,8 +146,8 @@ def test_a_model_with_an_item_table_needs_more_than_the_strategy_s_name(name: st
     method = MethodSettings(width=4, layers=1, catalogue=9, model="mf")
     strategy = build_strategy(name, method)
     with pytest.raises(PrivacyError, match="item_tables"):
-        allowed(strategy, method, Policy(strategies=(name,)), secure=False)
-    declared = allowed(strategy, method, Policy(item_tables=True), secure=False)
+        allowed_declaration(strategy, method, Policy(strategies=(name,)), secure=False)
+    declared = allowed_declaration(strategy, method, Policy(item_tables=True), secure=False)
     assert [spec.name for spec in declared.tensors] == [ITEM_TABLE]
 
 
@@ -161,4 +164,6 @@ def test_a_policy_that_would_allow_more_adds_nothing_to_what_leaves() -> None:
         strategy = build_strategy(name, method)
         enough = Policy(strategies=(name,), scalars=tuple(strategy.scalars))
         wide = Policy(strategies=(*STRATEGIES, "another"), scalars=(*strategy.scalars, "recall"), counts=True)
-        assert allowed(strategy, method, wide, secure=False) == allowed(strategy, method, enough, secure=False)
+        assert allowed_declaration(strategy, method, wide, secure=False) == allowed_declaration(
+            strategy, method, enough, secure=False
+        )

@@ -12,7 +12,7 @@ import pytest
 from scipy import sparse
 
 import shared.method.spectrum
-from shared.method.graph import degrees, interaction_matrix, normalised, power
+from shared.method.graph import degrees, interaction_matrix, normalise, power
 from shared.method.spectrum import Spectrum, low_spectrum
 
 Graph = sparse.csr_array
@@ -59,9 +59,9 @@ def test_the_normalised_matrix_divides_each_edge_by_the_roots_of_its_two_degrees
     graph = sparse.csr_array(np.array([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]]))
     # Degrees: users 2 and 1, items 2, 1 and 0: edges become 1/sqrt(2 2), 1/sqrt(2 1) and 1/sqrt(1 2).
     expected = [[1 / 2, 1 / np.sqrt(2), 0.0], [1 / np.sqrt(2), 0.0, 0.0]]
-    np.testing.assert_allclose(normalised(graph).toarray(), expected, atol=1e-15)
+    np.testing.assert_allclose(normalise(graph).toarray(), expected, atol=1e-15)
     # Exponent 1 divides by the degrees themselves.
-    np.testing.assert_allclose(normalised(graph, 1.0).toarray(), [[1 / 4, 1 / 2, 0.0], [1 / 2, 0.0, 0.0]], atol=1e-15)
+    np.testing.assert_allclose(normalise(graph, 1.0).toarray(), [[1 / 4, 1 / 2, 0.0], [1 / 2, 0.0, 0.0]], atol=1e-15)
 
 
 def test_two_users_who_share_both_items_have_the_even_vector_at_frequency_zero() -> None:
@@ -119,7 +119,7 @@ def test_the_iterative_solver_gives_what_the_dense_one_gives(
     monkeypatch.setattr(shared.method.spectrum, "_iterative", lambda *a: called.append(1) or iterative(*a))
     found = low_spectrum(graph, 12)
     assert called == [1]
-    left, singular, right = np.linalg.svd(normalised(graph).toarray())
+    left, singular, right = np.linalg.svd(normalise(graph).toarray())
     np.testing.assert_allclose(found.singular, singular[:12], atol=1e-10)
     np.testing.assert_allclose(np.abs(np.sum(found.users * left[:, :12], axis=0)), np.ones(12), atol=1e-8)
     np.testing.assert_allclose(np.abs(np.sum(found.items * right[:12].T, axis=0)), np.ones(12), atol=1e-8)
@@ -150,7 +150,7 @@ def test_signs_are_fixed_and_the_same_graph_gives_the_same_bits(
 
 def test_a_negated_solution_is_turned_back() -> None:
     left, right = np.array([[-0.6, 0.8], [-0.8, -0.6]]), np.array([[-1.0, 0.0], [0.0, 1.0]])
-    turned = shared.method.spectrum._oriented(left, np.array([1.0, 0.5]), right)
+    turned = shared.method.spectrum._orient(left, np.array([1.0, 0.5]), right)
     assert turned.items.tolist() == [[1.0, 0.0], [0.0, 1.0]]
     assert turned.users.tolist() == [[0.6, 0.8], [0.8, -0.6]]  # user and item vector turn together
 

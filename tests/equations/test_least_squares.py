@@ -7,7 +7,7 @@ import pytest
 from scipy import optimize, sparse
 
 import client_service.models.least_squares
-from client_service.models.fusion import scored
+from client_service.models.fusion import standard_scores
 from client_service.models.least_squares import Weighting, least_squares
 from shared.method.spectrum import low_spectrum
 
@@ -26,7 +26,7 @@ def objective(w: np.ndarray, items: np.ndarray, row: np.ndarray) -> float:
 def test_a_basket_s_scores_are_those_of_the_vector_that_explains_it_best() -> None:
     found = least_squares(GRAPH, low_spectrum(GRAPH, 8), WEIGHTING)
     items = found.items.astype(np.float64)
-    scores = scored(found, GRAPH.astype(np.float32))
+    scores = standard_scores(found, GRAPH.astype(np.float32))
     for user in (0, 7, 24):
         row = GRAPH.toarray()[user]
         best = optimize.minimize(objective, np.zeros(4), args=(items, row), tol=1e-12).x
@@ -47,11 +47,11 @@ def test_a_short_spectrum_shortens_the_vectors() -> None:
 
 def test_ranks_are_averaged() -> None:
     spectrum, baskets = low_spectrum(GRAPH, 8), GRAPH.astype(np.float32)
-    both = scored(least_squares(GRAPH, spectrum, Weighting((2, 5), 0.2, 0.05)), baskets)
-    alone = [scored(least_squares(GRAPH, spectrum, Weighting((rank,), 0.2, 0.05)), baskets) for rank in (2, 5)]
+    both = standard_scores(least_squares(GRAPH, spectrum, Weighting((2, 5), 0.2, 0.05)), baskets)
+    alone = [standard_scores(least_squares(GRAPH, spectrum, Weighting((rank,), 0.2, 0.05)), baskets) for rank in (2, 5)]
     assert np.allclose(both, np.mean(alone, axis=0), atol=1e-6)
 
 
 def test_an_empty_basket_scores_nothing() -> None:
     found = least_squares(GRAPH, low_spectrum(GRAPH, 8), WEIGHTING)
-    assert scored(found, sparse.csr_array((1, 18), dtype=np.float32))[0] == pytest.approx(0.0, abs=1e-7)
+    assert standard_scores(found, sparse.csr_array((1, 18), dtype=np.float32))[0] == pytest.approx(0.0, abs=1e-7)

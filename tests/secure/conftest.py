@@ -16,7 +16,7 @@ from shared.protocol.secure import client, recovery, server
 from shared.protocol.secure.group import ORDER
 from shared.protocol.secure.messages import CommonTerms, Delivery, Roster, RoundTerms, UnmaskAnswer, least_threshold
 from shared.protocol.secure.server import SecureRound
-from shared.protocol.secure.state import BegunRound, Checked, Ready, Sharing, read, written
+from shared.protocol.secure.state import BegunRound, Checked, Ready, Sharing, read, state_json
 from shared.protocol.secure.vector import MaskedUpdate, Vector
 from shared.protocol.secure.verification import verify
 from shared.protocol.signing.keys import new_key
@@ -46,7 +46,7 @@ def terms_for(content: Parameters, clients: int, *, threshold: int | None = None
 
 def kept(state: S) -> S:
     """A state after a restart."""
-    again = read(written(state))
+    again = read(state_json(state))
     assert isinstance(again, type(state)) and again == state
     return again
 

@@ -13,7 +13,7 @@ from shared.method.exchanged import Parameters
 from shared.protocol.secure import client, group, server, shamir
 from shared.protocol.secure.identities import sign_message, sign_share
 from shared.protocol.secure.messages import Consents, Delivery, Roster, SealedShare, Sharers, UnmaskRequest
-from shared.protocol.secure.state import Ready, read, written
+from shared.protocol.secure.state import Ready, read, state_json
 from shared.protocol.secure.verification import verify
 from shared.protocol.signing.keys import new_key
 
@@ -367,7 +367,7 @@ def test_a_second_pair_of_lists_is_refused_after_a_restart_too_and_the_same_one_
     first = asked(ALL[:4], ("eve",))
     agree(masked, first, "ada")
     refused(masked, asked(ALL), PrivacyError, "lists that this client has signed")
-    before, restarted = masked.ready["ada"], read(written(masked.ready["ada"]))
+    before, restarted = masked.ready["ada"], read(state_json(masked.ready["ada"]))
     assert isinstance(restarted, Ready)
     masked.ready["ada"] = restarted
     refused(masked, asked(ALL), PrivacyError, "lists that this client has signed")

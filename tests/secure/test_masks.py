@@ -24,27 +24,29 @@ def test_the_stream_of_piece_0_is_chacha20_s_first_block() -> None:
         "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
         "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"
     )
-    assert masks.added(ZEROS, [MaskStream(SEED, 1)], piece=0).astype("<u8").tobytes().hex() == block
+    assert masks.add_masks(ZEROS, [MaskStream(SEED, 1)], piece=0).astype("<u8").tobytes().hex() == block
 
 
 def test_another_piece_and_another_seed_give_other_streams() -> None:
-    streams = [masks.added(ZEROS, [MaskStream(seed, 1)], piece=piece) for seed in (SEED, OTHER) for piece in (0, 1, 2)]
+    streams = [
+        masks.add_masks(ZEROS, [MaskStream(seed, 1)], piece=piece) for seed in (SEED, OTHER) for piece in (0, 1, 2)
+    ]
     assert len({number for stream in streams for number in stream.tolist()}) == 6 * 8
 
 
 def test_a_stream_goes_on_over_chunks_and_does_not_begin_anew() -> None:
-    long = masks.added(np.zeros(2 * CHUNK + 5, dtype=np.uint64), [MaskStream(SEED, 1)], piece=3)
+    long = masks.add_masks(np.zeros(2 * CHUNK + 5, dtype=np.uint64), [MaskStream(SEED, 1)], piece=3)
     assert np.unique(long).size == long.size
-    short = masks.added(np.zeros(CHUNK + 1, dtype=np.uint64), [MaskStream(SEED, 1)], piece=3)
+    short = masks.add_masks(np.zeros(CHUNK + 1, dtype=np.uint64), [MaskStream(SEED, 1)], piece=3)
     np.testing.assert_array_equal(long[: CHUNK + 1], short)
 
 
 def test_of_two_clients_the_first_by_name_adds_and_the_other_subtracts() -> None:
     assert (masks.sign_of("ada", "bob"), masks.sign_of("bob", "ada")) == (1, -1)
     values = fixed_point.encode(np.linspace(-3, 3, 8), "x")
-    once = masks.added(values, [MaskStream(OTHER, 1)], piece=1)
+    once = masks.add_masks(values, [MaskStream(OTHER, 1)], piece=1)
     assert not np.any(once == values)
-    np.testing.assert_array_equal(masks.added(once, [MaskStream(OTHER, -1)], piece=1), values)
+    np.testing.assert_array_equal(masks.add_masks(once, [MaskStream(OTHER, -1)], piece=1), values)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -53,8 +55,8 @@ def test_a_tensor_of_any_shape_and_memory_order_is_masked_alike_and_itself_left_
     shape: tuple[int, ...], order: Any
 ) -> None:
     values = np.asarray(np.arange(np.prod(shape, dtype=int), dtype=np.uint64).reshape(shape), order=order)
-    before, masked = values.copy(), masks.added(values, [MaskStream(OTHER, 1)], piece=0)
-    flat = masks.added(np.ravel(values), [MaskStream(OTHER, 1)], piece=0)
+    before, masked = values.copy(), masks.add_masks(values, [MaskStream(OTHER, 1)], piece=0)
+    flat = masks.add_masks(np.ravel(values), [MaskStream(OTHER, 1)], piece=0)
     np.testing.assert_array_equal(masked, flat.reshape(shape))
     np.testing.assert_array_equal(values, before)
     assert masked.shape == shape and not np.any(masked == values)
@@ -106,7 +108,7 @@ def test_a_survivor_s_vector_stays_noise_when_all_that_the_aggregator_has_recove
     own = client.own_masks(played.ready["ada"])
     undone = [mask for mask in known if (mask.seed, -mask.sign) in own]
     assert len(undone) == 2
-    assert uniform(masks.added(played.vectors["ada"]["predictive.w"], undone, piece=1))
+    assert uniform(masks.add_masks(played.vectors["ada"]["predictive.w"], undone, piece=1))
 
 
 def test_a_vector_that_comes_late_stays_noise_though_its_sender_s_mask_key_is_known(played: Any) -> None:
@@ -114,9 +116,11 @@ def test_a_vector_that_comes_late_stays_noise_though_its_sender_s_mask_key_is_kn
     self_mask, *pairwise = client.own_masks(played.ready["dan"])
     known = {mask.seed for mask in recovery.restore_masks(played.round)}
     assert {mask.seed for mask in pairwise} <= known and self_mask.seed not in known
-    stripped = masks.added(played.late.vector["predictive.w"], [MaskStream(m.seed, -m.sign) for m in pairwise], piece=1)
+    stripped = masks.add_masks(
+        played.late.vector["predictive.w"], [MaskStream(m.seed, -m.sign) for m in pairwise], piece=1
+    )
     assert uniform(stripped)
-    bare = masks.added(stripped, [MaskStream(self_mask.seed, -1)], piece=1)
+    bare = masks.add_masks(stripped, [MaskStream(self_mask.seed, -1)], piece=1)
     np.testing.assert_array_equal(bare, fixed_point.encode(played.contents["dan"].arrays["predictive.w"], "w"))
     assert not uniform(bare)
 

@@ -10,7 +10,7 @@ import pytest
 
 from shared.errors import DataError
 from shared.method.exchanged import Parameters
-from shared.protocol.secure.state import BegunRound, Sharing, read, written
+from shared.protocol.secure.state import BegunRound, Sharing, read, state_json
 
 ALL = ("ada", "bob", "cyd", "dan", "eve")
 
@@ -21,14 +21,14 @@ def made(rehearsal: type, contents: Callable[..., dict[str, Parameters]]) -> Any
 
 
 def test_a_restarted_client_can_send_its_keys_and_its_shares_again(made: Any) -> None:
-    begun, sharing = read(written(made.begun["ada"])), read(written(made.sharing["ada"]))
+    begun, sharing = read(state_json(made.begun["ada"])), read(state_json(made.sharing["ada"]))
     assert isinstance(begun, BegunRound) and begun.message == made.round.keys["ada"]
     assert isinstance(sharing, Sharing) and sharing.message == made.round.shares["ada"]
 
 
 def test_a_state_does_not_show_its_secrets(made: Any) -> None:
     for state in (made.begun["ada"], made.sharing["ada"], made.checked["ada"], made.ready["ada"]):
-        secrets = list(json.loads(written(made.begun["ada"]))["secrets"].values())
+        secrets = list(json.loads(state_json(made.begun["ada"]))["secrets"].values())
         secrets += [share for pair in made.ready["ada"].shares.values() for share in (pair.seed, pair.key)]
         assert len(secrets) == 4 + 2 * 5 and not any(secret in repr(state) for secret in secrets)
 

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from shared.errors import ConflictError, NotFoundError, SettingsError
-from shared.protocol.signing.enrolment import enrol, kept_pair, make_pair, register, registered, remove
+from shared.protocol.signing.enrolment import enrol, kept_pair, make_pair, register, registered_keys, remove
 from shared.protocol.signing.keys import fingerprint, read_private, read_public
 
 
@@ -71,16 +71,16 @@ def test_a_name_that_no_client_can_have_is_refused(tmp_path: Path, name: str) ->
 
 def test_whoever_is_registered_is_listed_until_removed(tmp_path: Path) -> None:
     keys, east = tmp_path / "keys", make_pair("east", tmp_path)
-    assert registered(keys) == {}
+    assert registered_keys(keys) == {}
     for name in ("west", "north"):
         enrol(name, tmp_path / name, keys)
     assert register(east.public, keys) == "east"
-    found = registered(keys)
+    found = registered_keys(keys)
     assert list(found) == ["east", "north", "west"] and found["east"] is not None
     assert fingerprint(found["east"]) == fingerprint(read_public(east.public))
     assert all(b"PRIVATE" not in one for one in content(keys).values())
     remove("east", keys)
-    assert list(registered(keys)) == ["north", "west"]
+    assert list(registered_keys(keys)) == ["north", "west"]
     with pytest.raises(NotFoundError, match="expected a registered name, got 'east'"):
         remove("east", keys)
 
@@ -103,7 +103,7 @@ def test_two_names_cannot_have_one_key(tmp_path: Path) -> None:
     copy.write_bytes(pair.public.read_bytes())
     with pytest.raises(ConflictError, match="expected a key of its own for 'west', 'east' has this one"):
         register(copy, keys)
-    assert list(registered(keys)) == ["east"]
+    assert list(registered_keys(keys)) == ["east"]
 
 
 def test_a_file_in_the_folder_that_is_no_key_is_shown_and_stays_until_removed(tmp_path: Path) -> None:
@@ -111,11 +111,11 @@ def test_a_file_in_the_folder_that_is_no_key_is_shown_and_stays_until_removed(tm
     keys.mkdir()
     (keys / "east.pub").write_text("not a key")
     (keys / "Not A Name.pub").write_text("not a key")
-    assert registered(keys) == {"east": None}
+    assert registered_keys(keys) == {"east": None}
     with pytest.raises(ConflictError, match="remove it first"):
         register(make_pair("east", tmp_path).public, keys)
     remove("east", keys)
-    assert enrol("east", tmp_path, keys).name in registered(keys)
+    assert enrol("east", tmp_path, keys).name in registered_keys(keys)
 
 
 def private(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey, *, passphrase: bytes = b"") -> bytes:

@@ -12,8 +12,8 @@ from jinja2 import UndefinedError
 
 from shared.method.declaration import Declaration, TensorSpec
 from shared.web import pages, problems
-from shared.web.declared import declared
-from shared.words import counted
+from shared.web.declared import declared_out
+from shared.words import count_noun
 
 ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "shared" / "web" / "static"
@@ -133,20 +133,20 @@ def test_other_figures_in_words() -> None:
     assert pages.clock("2026-03-04T05:06:07.891+00:00") == "2026-03-04 05:06:07" and pages.clock(None) == "–"
     assert pages.short("0123456789abcdef") == "0123456789ab" and pages.short(None) == "–"
     assert (pages.figure(0.12345), pages.figure(float("nan")), pages.figure(None)) == ("0.1235", "–", "–")
-    assert (counted(1, "entry", "entries"), counted(2000, "user")) == ("1 entry", "2,000 users")
+    assert (count_noun(1, "entry", "entries"), count_noun(2000, "user")) == ("1 entry", "2,000 users")
     assert (pages.shape((64, 192)), pages.shape(())) == ("64 × 192", "one number")
 
 
 def test_a_declaration_is_said_field_by_field_with_its_bytes() -> None:
     tensors = (TensorSpec(name="pooling.weight", shape=(4, 8)), TensorSpec(name="pooling.bias", shape=(4,)))
-    found = declared(Declaration(strategy="lpsfed", tensors=tensors, scalars=("rho",)))
+    found = declared_out(Declaration(strategy="lpsfed", tensors=tensors, scalars=("rho",)))
     assert [(field.name, field.shape, field.bytes) for field in found.fields] == [
         ("pooling.weight", "4 × 8", "128"),
         ("pooling.bias", "4", "16"),
         ("rho", "one number", "in the header"),
     ]
     assert found.sentence == f"2 tensors of 144{SPACE}B and 1 scalar, and nothing else."
-    nothing = declared(Declaration(strategy="local", tensors=(), scalars=()))
+    nothing = declared_out(Declaration(strategy="local", tensors=(), scalars=()))
     assert nothing.fields == () and "no parameters" in nothing.sentence
 
 

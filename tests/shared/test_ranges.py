@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shared.errors import ProtocolError
 from shared.method.divergence import ZERO, divergence, greatest_divergence, kernel
-from shared.method.ranges import ROUNDING, Range, clamped, require_within
+from shared.method.ranges import ROUNDING, Range, clamp_scalars, require_within
 from shared.method.settings import MethodSettings
 from shared.strategies import STRATEGIES, build_strategy
 
@@ -36,8 +36,8 @@ def test_a_scalar_out_of_its_range_is_named_with_what_was_expected_and_what_came
 
 
 def test_what_is_clamped_is_within_and_what_was_within_stays() -> None:
-    assert clamped(RANGES, {"margin": -3.0, "rho": 4.0}) == {"margin": 0.0, "rho": 4.0}
-    require_within(RANGES, clamped(RANGES, {"margin": 1e9, "rho": -1e9}))
+    assert clamp_scalars(RANGES, {"margin": -3.0, "rho": 4.0}) == {"margin": 0.0, "rho": 4.0}
+    require_within(RANGES, clamp_scalars(RANGES, {"margin": 1e9, "rho": -1e9}))
 
 
 @given(

@@ -16,7 +16,7 @@ from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.mean import mean_of_updates
 from shared.strategies.robust import stacks
 from shared.strategies.robust.choice import least_updates, robust
-from shared.strategies.robust.clipping import clipped, distances, far
+from shared.strategies.robust.clipping import clip_updates, distances, far
 from shared.strategies.robust.coordinates import median, trimmed_mean
 from shared.strategies.robust.krum import krum, scores, squared_distances
 
@@ -63,7 +63,7 @@ def test_at_twice_the_median_and_above_there_are_always_some_left(count: int) ->
 
 def test_a_change_is_cut_to_so_many_times_the_median_along_its_own_direction() -> None:
     updates = [update("ada", [1.0, 0.0], 1.0), update("bob", [0.0, 1.0], 1.0), update("eve", [30.0, 40.0], 1.0)]
-    cut = clipped(START, updates, 2.0)
+    cut = clip_updates(START, updates, 2.0)
     assert cut[0] is updates[0] and cut[1] is updates[1]
     np.testing.assert_allclose(cut[2].arrays["b"], [1.2, 1.6], rtol=1e-6)  # 2 long, as (3, 4) points
     np.testing.assert_array_equal(cut[2].arrays["w"], START.arrays["w"])  # what did not move does not
@@ -73,13 +73,13 @@ def test_a_change_is_cut_to_so_many_times_the_median_along_its_own_direction() -
 
 def test_where_most_have_changed_nothing_the_others_are_cut_to_nothing() -> None:
     updates = [update("ada", [0.0, 0.0], 1.0), update("bob", [0.0, 0.0], 1.0), update("eve", [5.0, 0.0], 1.0)]
-    assert digest(clipped(START, updates, 3.0)[2].arrays) == digest(START.arrays)
+    assert digest(clip_updates(START, updates, 3.0)[2].arrays) == digest(START.arrays)
 
 
 def test_cutting_is_pure_and_of_float32() -> None:
     updates = [*drawn()[:4], update("eve", [1e30, 0.0], 1.0)]
     before = [digest(one.arrays) for one in updates]
-    cut = clipped(START, updates, 1.0)
+    cut = clip_updates(START, updates, 1.0)
     assert [digest(one.arrays) for one in updates] == before
     assert all(value.dtype == np.float32 for one in cut for value in one.arrays.values())
     longest = max(distances(START, cut).values())

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from client_service.privacy.accountant import planned
+from client_service.privacy.accountant import planned_epsilon
 from client_service.privacy.settings import PrivacySettings
 from shared.errors import SettingsError
-from shared.method.settings import MethodSettings, validated
+from shared.method.settings import MethodSettings, validate_settings
 from simulation.cli import app
 from simulation.experiment import Experiment
 from simulation.privacy import privacy_of, require_affordable
@@ -26,7 +26,7 @@ WORDS = {"mechanism": "laplace", "clip_norm": "0.5", "round_epsilon": "2", "scal
 
 
 def test_words_become_settings() -> None:
-    found = validated(PrivacySettings, privacy_of(WORDS | {"rho_range": "0,0.01"}))
+    found = validate_settings(PrivacySettings, privacy_of(WORDS | {"rho_range": "0,0.01"}))
     assert (found.mechanism, found.clip_norm, found.limits("rho")) == ("laplace", 0.5, (0.0, 0.01))
 
 
@@ -36,8 +36,8 @@ def test_a_run_of_noised_clients_tells_what_each_has_spent(silos: Silos, small: 
     )
     outcome = simulate(experiment, lambda _: None)
     report: dict[str, Any] = build_report(experiment, outcome, {}, None)
-    settings = validated(PrivacySettings, privacy_of(WORDS))
-    assert planned(settings, ("margin", "rho"), 2) == pytest.approx(5.5)
+    settings = validate_settings(PrivacySettings, privacy_of(WORDS))
+    assert planned_epsilon(settings, ("margin", "rho"), 2) == pytest.approx(5.5)
     assert {name: one["epsilon"] for name, one in report["privacy"].items()} == {
         "client-1": pytest.approx(5.5),
         "client-2": pytest.approx(5.5),

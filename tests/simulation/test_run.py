@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shared.errors import FederationError, UnavailableError
-from shared.protocol.signing.enrolment import registered
+from shared.protocol.signing.enrolment import registered_keys
 from simulation.experiment import Experiment
 from simulation.federation import Federation, Outcome, Progress, conduct
 from simulation.run import in_process, simulate
@@ -59,7 +59,7 @@ def test_the_clients_keys_are_their_own_and_registered_and_the_operator_s_token_
     keys = [one.state_of(shard) / f"{shard.name}.key" for shard in one.shards]
     assert len({path.read_bytes() for path in keys}) == 2
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
-    assert list(registered(one.registry)) == ["client-1", "client-2"]
+    assert list(registered_keys(one.registry)) == ["client-1", "client-2"]
     assert one.token != two.token and one.token not in repr(one)
 
 

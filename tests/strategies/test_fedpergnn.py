@@ -10,7 +10,7 @@ import pytest
 from shared.method.exchange import ITEM_TABLE
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
-from shared.strategies.fedpergnn import CLIP, PSEUDO_ITEMS, SCALE, fedpergnn, protected
+from shared.strategies.fedpergnn import CLIP, PSEUDO_ITEMS, SCALE, fedpergnn, protect_table
 from shared.strategies.local_client import LocalClient, Objective
 
 METHOD = MethodSettings(width=8, catalogue=4000)
@@ -30,14 +30,14 @@ def streams(seed: int) -> tuple[np.random.Generator, np.random.Generator]:
 
 
 def test_changes_are_clipped_and_the_noise_is_laplace() -> None:
-    sent = protected(BEFORE, trained(3.0), *streams(1))
+    sent = protect_table(BEFORE, trained(3.0), *streams(1))
     error = (sent - BEFORE)[:500] - CLIP
     assert abs(error.mean()) < SCALE / 10  # 4,000 draws of deviation sqrt 2 scale: the mean's is scale / 45
     assert np.abs(error).mean() == pytest.approx(SCALE, rel=0.1)  # the mean absolute value of Laplace noise
 
 
 def test_rows_of_other_items_move_as_well_so_that_a_silo_s_items_are_hidden() -> None:
-    sent = protected(BEFORE, trained(0.05), *streams(1))
+    sent = protect_table(BEFORE, trained(0.05), *streams(1))
     moved = (sent != BEFORE).any(1)
     assert moved[:500].all() and moved[500:].sum() == PSEUDO_ITEMS
     invented = (sent - BEFORE)[500:][moved[500:]]
@@ -45,12 +45,12 @@ def test_rows_of_other_items_move_as_well_so_that_a_silo_s_items_are_hidden() ->
 
 
 def test_what_several_rounds_have_in_common_does_not_tell_the_silo_s_items_from_invented_ones() -> None:
-    moved = [(protected(BEFORE, trained(0.05), *streams(number)) != BEFORE).any(1) for number in (1, 2, 3)]
+    moved = [(protect_table(BEFORE, trained(0.05), *streams(number)) != BEFORE).any(1) for number in (1, 2, 3)]
     assert np.logical_and.reduce(moved).sum() == 500 + PSEUDO_ITEMS
 
 
 def test_a_table_that_nobody_moved_leaves_as_it_came() -> None:
-    np.testing.assert_array_equal(protected(BEFORE, BEFORE, *streams(1)), BEFORE)
+    np.testing.assert_array_equal(protect_table(BEFORE, BEFORE, *streams(1)), BEFORE)
 
 
 def test_a_client_trains_with_bpr_and_sends_the_protected_table() -> None:
@@ -61,6 +61,6 @@ def test_a_client_trains_with_bpr_and_sends_the_protected_table() -> None:
     )
     sent = fedpergnn(METHOD).fit(client, Parameters({ITEM_TABLE: BEFORE}))
     client.train.assert_called_once_with(Objective(loss="bpr"))
-    expected = protected(BEFORE, trained(0.05), *streams(len("table")))
+    expected = protect_table(BEFORE, trained(0.05), *streams(len("table")))
     np.testing.assert_array_equal(sent.arrays[ITEM_TABLE], expected)
     assert sent.arrays[ITEM_TABLE].dtype == np.float32

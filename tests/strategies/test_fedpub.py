@@ -17,7 +17,7 @@ from shared.strategies.fedpub import (
     PROXY_SEED,
     fedpub,
     functional_embedding,
-    penalised,
+    masks_and_distance,
     proxy_graph,
     proxy_layers,
     weights,
@@ -49,7 +49,7 @@ def test_both_mlps_and_no_mask_nor_scalar_are_declared() -> None:
 def test_the_penalty_is_the_masks_size_and_the_squared_distance_of_the_weights_to_those_received() -> None:
     own = {BIAS: np.array([3.0, 1.0]), "mask.pooling.hidden.weight": np.array([-2.0, 0.5]), "embedding": np.ones(9)}
     # 1e-3 (2 + .5) + 1e-3 ((3 - 1)^2 + 0)
-    assert penalised(own, {BIAS: np.array([1.0, 1.0])}) == pytest.approx(0.0025 + 0.004)
+    assert masks_and_distance(own, {BIAS: np.array([1.0, 1.0])}) == pytest.approx(0.0025 + 0.004)
 
 
 def test_the_distance_counts_in_every_round_unlike_in_the_paper_where_the_first_is_free() -> None:
@@ -57,7 +57,7 @@ def test_the_distance_counts_in_every_round_unlike_in_the_paper_where_the_first_
     client.arrays.return_value = {}
     for _ in range(2):
         FEDPUB.fit(client, Parameters({}))
-    assert [call.args for call in client.train.call_args_list] == [(Objective(penalty=penalised),)] * 2
+    assert [call.args for call in client.train.call_args_list] == [(Objective(penalty=masks_and_distance),)] * 2
 
 
 def test_the_proxy_has_five_blocks_of_a_hundred_nodes_and_no_edge_between_them() -> None:

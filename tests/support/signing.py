@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from shared.protocol.heads import CONSTANT, dressed
+from shared.protocol.heads import CONSTANT, replace_library_headers
 from shared.protocol.signing.keys import PrivateKey
 from shared.protocol.signing.messages import NONCE_BYTES, RequestTarget, Signatory, sign
 
@@ -30,7 +30,7 @@ class Signing(httpx.Auth):
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         signed = self._sign(request.method, request.url.raw_path, content_of(request))
         unsigned = [(name, value) for name, value in request.headers.multi_items() if name not in signed]
-        request.headers = httpx.Headers([*dressed(unsigned), *signed.items()])
+        request.headers = httpx.Headers([*replace_library_headers(unsigned), *signed.items()])
         yield request
 
     def headers(self, method: str, raw: bytes, body: bytes = b"") -> dict[str, str]:

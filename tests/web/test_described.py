@@ -31,7 +31,7 @@ from schemathesis.specs.openapi.checks import (
 
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
-from shared.protocol.heads import CONSTANT, WORDS, dressed
+from shared.protocol.heads import CONSTANT, WORDS, replace_library_headers
 from shared.protocol.schemas import JoinIn
 from shared.protocol.signing.enrolment import enrol
 from shared.protocol.signing.keys import read_private
@@ -83,7 +83,7 @@ class Signing(AuthBase):
         content = body.encode() if isinstance(body, str) else body
         nonce = secrets.token_hex(NONCE_BYTES)
         signed = sign(target, content, self._signatory, created=int(time.time()), nonce=nonce)
-        said = dict(dressed([(name, str(value)) for name, value in request.headers.items()]))
+        said = dict(replace_library_headers([(name, str(value)) for name, value in request.headers.items()]))
         kept = {name: value for name, value in said.items() if name in WORDS}
         request.headers = CaseInsensitiveDict(CONSTANT | kept | signed)
         return request

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shared.errors import DataError
-from shared.web.logs import Lines, logger, told
+from shared.web.logs import Lines, describe_errors, logger
 
 PACKAGE = "a_service"
 CANARY = "item-0815"
@@ -50,8 +50,8 @@ def test_a_library_s_failure_is_told_by_its_kind_and_place() -> None:
 def test_errors_that_lead_to_each_other_end() -> None:
     first, second = ValueError(CANARY), KeyError(CANARY)
     first.__cause__, second.__cause__ = second, first
-    assert told(first) == ["ValueError", "KeyError"]
-    assert told(None) == []
+    assert describe_errors(first) == ["ValueError", "KeyError"]
+    assert describe_errors(None) == []
 
 
 def test_a_warning_of_python_is_a_line_too(caplog: pytest.LogCaptureFixture) -> None:

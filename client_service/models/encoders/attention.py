@@ -31,12 +31,12 @@ class GraphAttention(Factors):
         self.attention = nn.Parameter(torch.zeros(2, self.width))
 
     def vectors(self) -> tuple[Tensor, Tensor]:
-        found = _attended(*self.summed())
+        found = _attend(*self.summed())
         return found[: self.users], found[self.users :]
 
     def rows(self, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
         nodes = torch.cat([users, items + self.users])
-        found = _attended(*(every[nodes] for every in self.summed()))
+        found = _attend(*(every[nodes] for every in self.summed()))
         return found[: len(users)], found[len(users) :]
 
     def summed(self) -> tuple[Tensor, Tensor]:
@@ -49,7 +49,7 @@ class GraphAttention(Factors):
         return rows, self.neighbours(torch.cat([mass * rows, mass], dim=1))
 
 
-def _attended(rows: Tensor, sums: Tensor) -> Tensor:
+def _attend(rows: Tensor, sums: Tensor) -> Tensor:
     """h of these nodes, (R, d), from the two parts of `GraphAttention.summed`, (R, d) and (R, d + 1)."""
     return rows + sums[:, :-1] / sums[:, -1:].clamp(min=torch.finfo(sums.dtype).tiny)
 

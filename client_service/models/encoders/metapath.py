@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 from client_service.models.factors import Factors, by_dot_product
 from client_service.models.model import Ingredients, Model
 from client_service.models.propagation import Propagation
-from shared.method.graph import degrees, interaction_matrix, normalised
+from shared.method.graph import degrees, interaction_matrix, normalise
 
 BUDGET = 4.0  # epsilon of randomised response, for each possible pair
 
@@ -45,8 +45,8 @@ class MetaPaths(Factors):
 
     def __init__(self, given: Ingredients) -> None:
         super().__init__(given)
-        noisy = perturbed(given.interactions, BUDGET, np.random.default_rng(0))
-        self.propagation = Propagation(normalised(noisy))
+        noisy = perturb(given.interactions, BUDGET, np.random.default_rng(0))
+        self.propagation = Propagation(normalise(noisy))
         self.attention = nn.ModuleDict({"user": SemanticAttention(self.width), "item": SemanticAttention(self.width)})
 
     def vectors(self) -> tuple[Tensor, Tensor]:
@@ -71,7 +71,7 @@ class MetaPaths(Factors):
         return (shares[:, None] * chosen).sum(1)
 
 
-def perturbed(interactions: sparse.csr_array, budget: float, generator: np.random.Generator) -> sparse.csr_array:
+def perturb(interactions: sparse.csr_array, budget: float, generator: np.random.Generator) -> sparse.csr_array:
     """Randomised response on 0/1 interactions (M, N), thinned so that each user keeps its expected degree.
 
     A pair is told as it is with p = e^b / (1 + e^b); of the ones then told a share d / (d p + (N - d)(1 - p)) is kept.

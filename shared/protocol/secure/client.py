@@ -141,7 +141,7 @@ def mask(state: Checked | Ready, sharers: Sharers, content: Parameters) -> tuple
     encoded = vector.encode(terms.declaration, content)
     ready = _fix(state, sharers, vector.digest(encoded))
     chosen = own_masks(ready)
-    masked = {name: masks.added(value, chosen, piece=piece) for piece, (name, value) in enumerate(encoded.items())}
+    masked = {name: masks.add_masks(value, chosen, piece=piece) for piece, (name, value) in enumerate(encoded.items())}
     visible = visible_scalars(terms.declaration)
     scalars = {name: value for name, value in content.scalars.items() if name in visible}
     sent = vector.digest(masked)

@@ -32,7 +32,7 @@ def sign_of(own: str, other: str) -> Sign:
     return 1 if own < other else -1
 
 
-def added(values: Ring, masks: Iterable[MaskStream], *, piece: int) -> Ring:
+def add_masks(values: Ring, masks: Iterable[MaskStream], *, piece: int) -> Ring:
     """The tensor plus the masks' streams for the `piece`-th tensor, modulo 2^64.
 
     A new array: in place, a tensor in another order of memory would be flattened as a copy and stay without a mask.

@@ -27,15 +27,15 @@ def mean(state: SecureRound, vectors: Mapping[str, Vector]) -> Parameters:
     if set(vectors) != set(state.survivors):
         raise ProtocolError(f"expected the vectors of {len(state.survivors)} survivors, got {len(vectors)} or others'")
     left = restore_masks(state)
-    return vector.mean(state.terms.declaration, _unmasked(state, vectors, left), len(vectors))
+    return vector.mean(state.terms.declaration, _unmask(state, vectors, left), len(vectors))
 
 
-def _unmasked(
+def _unmask(
     state: SecureRound, vectors: Mapping[str, Vector], left: tuple[MaskStream, ...]
 ) -> Iterator[tuple[str, Ring]]:
     for piece, name in enumerate(vector.layout(state.terms.declaration)):
         total = _sum(name, [vectors[client] for client in state.survivors])
-        yield name, masks.added(total, left, piece=piece)
+        yield name, masks.add_masks(total, left, piece=piece)
 
 
 def _sum(name: str, vectors: list[Vector]) -> Ring:

@@ -134,14 +134,14 @@ def _accept(state: SecureRound, phase: Phase, message: FromClient) -> SecureRoun
     require_round(state.terms, message)
     collected = state.collected(phase)
     if (held := collected.get(message.client)) is not None:
-        return _unchanged(state, held, message)
+        return _check_unchanged(state, held, message)
     if phase != state.phase:
         raise RoundClosedError(f"round {message.round}: expected a message of phase {state.phase}, got one of {phase}")
     require_expected(state, phase, message)
     return state.model_copy(update={phase: {**collected, message.client: message}})
 
 
-def _unchanged(state: SecureRound, held: FromClient, message: FromClient) -> SecureRound:
+def _check_unchanged(state: SecureRound, held: FromClient, message: FromClient) -> SecureRound:
     if held != message:
         raise ConflictError(f"round {message.round}: another message of {message.client!r} came before in this phase")
     return state

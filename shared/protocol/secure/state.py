@@ -112,7 +112,7 @@ State = BegunRound | Sharing | Checked | Ready
 _STATE: TypeAdapter[State] = TypeAdapter(Annotated[State, Field(discriminator="phase")])
 
 
-def written(state: State) -> str:
+def state_json(state: State) -> str:
     """The state as JSON. It holds secrets."""
     return state.model_dump_json()
 

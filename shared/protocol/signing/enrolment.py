@@ -46,7 +46,7 @@ def public_file(name: str, folder: Path) -> Path:
 
 def make_pair(name: str, folder: Path) -> KeyFiles:
     """A new pair. ConflictError where there is a private key already: whoever replaced it would lock the client out."""
-    pair, key = KeyFiles.of(_named(name), folder), new_key()
+    pair, key = KeyFiles.of(_check_name(name), folder), new_key()
     if not write_new(pair.private, private_pem(key), PRIVATE):
         raise ConflictError(f"{pair.private}: expected no file there, got one; nothing was changed")
     pair.public.unlink(missing_ok=True)  # of a private key that is gone
@@ -56,7 +56,7 @@ def make_pair(name: str, folder: Path) -> KeyFiles:
 
 def kept_pair(name: str, folder: Path) -> KeyFiles:
     """The pair that is there, or a new one. A public half that is missing is made anew from the private one."""
-    pair = KeyFiles.of(_named(name), folder)
+    pair = KeyFiles.of(_check_name(name), folder)
     if not pair.private.exists():
         return make_pair(name, folder)
     write_new(pair.public, public_pem(read_private(pair.private).public_key()), PUBLIC)
@@ -68,8 +68,8 @@ def register(public: Path, folder: Path) -> str:
 
     ConflictError where the name has another key, or the key another name.
     """
-    name, key = _named(public.name.removesuffix(".pub")), read_public(public)
-    held = {one: fingerprint(other) for one, other in registered(folder).items() if other is not None}
+    name, key = _check_name(public.name.removesuffix(".pub")), read_public(public)
+    held = {one: fingerprint(other) for one, other in registered_keys(folder).items() if other is not None}
     if public_file(name, folder).exists() and held.get(name) != fingerprint(key):
         raise ConflictError(f"expected a name without a key, {name!r} has another one: remove it first")
     if others := [one for one, other in held.items() if other == fingerprint(key) and one != name]:
@@ -78,7 +78,7 @@ def register(public: Path, folder: Path) -> str:
     return name
 
 
-def registered(folder: Path) -> dict[str, PublicKey | None]:
+def registered_keys(folder: Path) -> dict[str, PublicKey | None]:
     """The folder's keys by name, sorted; None for a file that holds none."""
     files = sorted(folder.glob("*.pub"))
     return {file.stem: _key_in(file) for file in files if _is_name(file.stem)}
@@ -86,7 +86,7 @@ def registered(folder: Path) -> dict[str, PublicKey | None]:
 
 def registered_files(folder: Path) -> list[Path]:
     """The files of the folder's keys, sorted by name. NotFoundError where there are none."""
-    files = [public_file(name, folder) for name in registered(folder)]
+    files = [public_file(name, folder) for name in registered_keys(folder)]
     if not files:
         raise NotFoundError(f"{folder}: expected public keys, <name>.pub each, got none")
     return files
@@ -95,7 +95,7 @@ def registered_files(folder: Path) -> list[Path]:
 def remove(name: str, folder: Path) -> None:
     """From now on the client of this name is nobody. NotFoundError where it was nobody before."""
     try:
-        public_file(_named(name), folder).unlink()
+        public_file(_check_name(name), folder).unlink()
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(f"expected a registered name, got {name!r}") from None
 
@@ -107,7 +107,7 @@ def enrol(name: str, own: Path, registry: Path) -> KeyFiles:
     return pair
 
 
-def _named(name: str) -> str:
+def _check_name(name: str) -> str:
     if not _is_name(name):
         raise SettingsError(f"expected a client's name (a-z, 0-9, _ and -, at most 63 of them), got {name!r}")
     return name

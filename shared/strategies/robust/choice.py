@@ -10,7 +10,7 @@ from shared.errors import SettingsError
 from shared.method.exchanged import State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies.mean import mean_of_updates
-from shared.strategies.robust.clipping import clipped
+from shared.strategies.robust.clipping import clip_updates
 from shared.strategies.robust.coordinates import median, trimmed_mean
 from shared.strategies.robust.krum import krum
 from shared.strategies.strategy import Combine, Strategy
@@ -57,4 +57,4 @@ def _centre(method: MethodSettings) -> Combine:
 
 
 def _combine_clipped(state: State, updates: Sequence[Update], *, combine: Combine, factor: float) -> State:
-    return combine(state, clipped(state, updates, factor))
+    return combine(state, clip_updates(state, updates, factor))

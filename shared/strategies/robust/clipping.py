@@ -39,7 +39,7 @@ def far(found: Mapping[str, float], factor: float) -> dict[str, float]:
     return {client: length / median for client, length in found.items() if length > factor * median}
 
 
-def clipped(state: State, updates: Sequence[Update], factor: float) -> list[Update]:
+def clip_updates(state: State, updates: Sequence[Update], factor: float) -> list[Update]:
     """The updates, each whose distance is above `factor` times the median drawn back to it along its own direction.
 
     Half of the updates and more stay as they are, to the bit, and so do all scalars. Where the median is 0, nothing

@@ -15,7 +15,7 @@ from shared.method.exchanged import State, Update
 from shared.method.graph import Float64
 from shared.method.parameters import Float32
 from shared.strategies.mean import centre_of, tensor_names
-from shared.strategies.robust.stacks import pieces, stacked
+from shared.strategies.robust.stacks import pieces, stack_tensor
 
 Columns = Callable[[Float64], Float64]
 """(C, P) -> (P,)."""
@@ -24,7 +24,7 @@ Numbers = Callable[[Sequence[float]], float]
 
 def median(state: State, updates: Sequence[Update]) -> State:
     """Each coordinate's median, and each scalar's; of an even number the mean of the middle two."""
-    return _centred(state, updates, lambda values: np.median(values, axis=0), statistics.median)
+    return _centre_state(state, updates, lambda values: np.median(values, axis=0), statistics.median)
 
 
 def trimmed_mean(state: State, updates: Sequence[Update], *, trim: int) -> State:
@@ -34,7 +34,7 @@ def trimmed_mean(state: State, updates: Sequence[Update], *, trim: int) -> State
     """
     if len(updates) <= 2 * trim:
         raise SettingsError(f"tolerated: expected more than {2 * trim} updates to trim {trim}, got {len(updates)}")
-    return _centred(state, updates, lambda values: _middle(values, trim), lambda values: _middle_of(values, trim))
+    return _centre_state(state, updates, lambda values: _middle(values, trim), lambda values: _middle_of(values, trim))
 
 
 def _middle(values: Float64, trim: int) -> Float64:
@@ -47,10 +47,10 @@ def _middle_of(values: Sequence[float], trim: int) -> float:
     return statistics.mean(inner) if inner else statistics.median(values)
 
 
-def _centred(state: State, updates: Sequence[Update], columns: Columns, numbers: Numbers) -> State:
+def _centre_state(state: State, updates: Sequence[Update], columns: Columns, numbers: Numbers) -> State:
     """A state of these centres. They do not depend on the order of the updates."""
     arrays = {
-        name: _centre(stacked(name, updates), columns).reshape(np.shape(updates[0].arrays[name]))
+        name: _centre(stack_tensor(name, updates), columns).reshape(np.shape(updates[0].arrays[name]))
         for name in tensor_names(state, updates)
     }
     names = sorted({name for update in updates for name in update.scalars})

@@ -15,7 +15,7 @@ from shared.errors import SettingsError
 from shared.method.exchanged import State, Update
 from shared.method.graph import Float64
 from shared.strategies.mean import mean_of_updates
-from shared.strategies.robust.stacks import pieces, stacked
+from shared.strategies.robust.stacks import pieces, stack_tensor
 
 
 def krum(state: State, updates: Sequence[Update], *, tolerated: int, kept: int) -> State:
@@ -42,7 +42,7 @@ def squared_distances(names: Sequence[str], updates: Sequence[Update]) -> Float6
     """
     total = np.zeros((len(updates), len(updates)))
     for name in names:
-        for piece in pieces(stacked(name, updates)):
+        for piece in pieces(stack_tensor(name, updates)):
             centred = piece - np.median(piece, axis=0)
             total += centred @ centred.T
     lengths = np.diag(total)

@@ -13,7 +13,7 @@ from shared.method.parameters import Float32
 PIECE = 1 << 22  # numbers of all clients together; 32 MiB in float64
 
 
-def stacked(name: str, updates: Sequence[Update]) -> Float32:
+def stack_tensor(name: str, updates: Sequence[Update]) -> Float32:
     """That tensor of all updates, in their order, flat: (C, P_name)."""
     return np.stack([np.asarray(update.arrays[name], dtype=np.float32).ravel() for update in updates])
 

@@ -10,7 +10,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from scipy import optimize, stats
 
-from client_service.privacy.accountant import Charge, epsilon, planned
+from client_service.privacy.accountant import Charge, epsilon, planned_epsilon
 from client_service.privacy.settings import PrivacySettings
 
 DELTA = 1e-5
@@ -73,8 +73,8 @@ def test_a_run_is_planned_as_it_will_be_charged() -> None:
         mechanism="gaussian", clip_norm=1.0, noise_multiplier=4.0, scalar_noise_multiplier=9.0, delta=DELTA, budget=9.0
     )
     charges = [Charge("gaussian", 4.0)] * 5 + [Charge("gaussian", 9.0)] * 6
-    assert planned(gaussian, ("margin", "rho"), 5) == pytest.approx(epsilon(charges, DELTA))
+    assert planned_epsilon(gaussian, ("margin", "rho"), 5) == pytest.approx(epsilon(charges, DELTA))
     laplace = PrivacySettings(mechanism="laplace", clip_norm=1.0, round_epsilon=1.0, scalar_epsilon=0.1, budget=9.0)
-    assert planned(laplace, ("margin", "rho"), 5) == pytest.approx(5.6)
-    assert planned(laplace, ("margin", "rho"), 5, anchors=5) == pytest.approx(6.0)
-    assert planned(laplace, (), 5) == pytest.approx(5.0)
+    assert planned_epsilon(laplace, ("margin", "rho"), 5) == pytest.approx(5.6)
+    assert planned_epsilon(laplace, ("margin", "rho"), 5, anchors=5) == pytest.approx(6.0)
+    assert planned_epsilon(laplace, (), 5) == pytest.approx(5.0)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_service.privacy.accountant import Charge
-from client_service.privacy.mechanism import Release, clipped, privatised
+from client_service.privacy.mechanism import Release, clip_change, privatise
 from client_service.privacy.noise import Noise
 from client_service.privacy.settings import PrivacySettings
 from shared.errors import PrivacyError
@@ -47,7 +47,7 @@ def released(
     update = Parameters(
         RECEIVED if arrays is None else arrays, {"margin": 0.1, "rho": 0.01} if scalars is None else scalars
     )
-    return privatised(RECEIVED, update, BOTH, settings, NOISE, **more)
+    return privatise(RECEIVED, update, BOTH, settings, NOISE, **more)
 
 
 def test_a_small_change_leaves_as_it_is_where_the_noise_is_nearly_nothing() -> None:
@@ -69,7 +69,7 @@ def test_a_large_change_of_all_tensors_together_is_cut_to_the_norm(settings: Pri
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=40), st.sampled_from(["gaussian", "laplace"]))
 def test_nothing_that_is_clipped_is_longer_than_the_norm(values: list[float], mechanism: Any) -> None:
-    found = clipped(np.array(values), 0.7, mechanism)
+    found = clip_change(np.array(values), 0.7, mechanism)
     assert np.linalg.norm(found, 2 if mechanism == "gaussian" else 1) <= 0.7
 
 
@@ -96,7 +96,7 @@ def test_noise_never_carries_a_scalar_out_of_its_range() -> None:
     settings = gaussian(scalar_noise_multiplier=10.0)
     for number in range(50):
         noise = Noise(bytes(32), str(number))
-        scalars = privatised(RECEIVED, Parameters(RECEIVED, {"margin": 0.1}), BOTH, settings, noise).parameters.scalars
+        scalars = privatise(RECEIVED, Parameters(RECEIVED, {"margin": 0.1}), BOTH, settings, noise).parameters.scalars
         assert 0.0 <= scalars["margin"] <= 0.32 and 0.0 <= scalars["rho"] <= 0.02
 
 
@@ -116,7 +116,7 @@ def test_a_scalar_that_was_drawn_before_leaves_as_it_is_and_costs_nothing() -> N
 
 def test_only_what_is_declared_leaves() -> None:
     update = Parameters(RECEIVED, {"margin": 0.1, "rho": 0.01, "ndcg": 0.9})
-    assert set(privatised(RECEIVED, update, ("margin",), gaussian(), NOISE).parameters.scalars) == {"margin"}
+    assert set(privatise(RECEIVED, update, ("margin",), gaussian(), NOISE).parameters.scalars) == {"margin"}
 
 
 def test_a_tensor_that_never_came_is_no_change_of_anything() -> None:
@@ -127,5 +127,5 @@ def test_a_tensor_that_never_came_is_no_change_of_anything() -> None:
 def test_tensors_are_noised_by_the_scale_that_is_charged() -> None:
     received = {"w": np.zeros((100, 1000), np.float32)}
     settings = gaussian(noise_multiplier=0.5, clip_norm=0.2)
-    found = privatised(received, Parameters(received, {}), (), settings, NOISE).parameters.arrays["w"]
+    found = privatise(received, Parameters(received, {}), (), settings, NOISE).parameters.arrays["w"]
     assert np.std(found) == pytest.approx(0.5 * 2 * 0.2, rel=0.01)

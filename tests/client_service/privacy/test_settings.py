@@ -10,7 +10,7 @@ import pytest
 from client_service.privacy.settings import PrivacySettings
 from client_service.settings import ClientSettings, Policy, client_settings
 from shared.errors import SettingsError
-from shared.method.settings import MethodSettings, validated
+from shared.method.settings import MethodSettings, validate_settings
 
 GAUSSIAN: dict[str, Any] = {
     "mechanism": "gaussian",
@@ -24,7 +24,7 @@ LAPLACE: dict[str, Any] = {"mechanism": "laplace", "clip_norm": 0.1, "round_epsi
 
 def refusal(values: dict[str, Any]) -> str:
     with pytest.raises(SettingsError) as raised:
-        validated(PrivacySettings, values)
+        validate_settings(PrivacySettings, values)
     return str(raised.value)
 
 
@@ -54,7 +54,7 @@ def test_nothing_can_be_said_while_it_is_off(name: str) -> None:
 
 @pytest.mark.parametrize("chosen", [GAUSSIAN, LAPLACE])
 def test_each_mechanism_needs_all_that_it_is_told_by(chosen: dict[str, Any]) -> None:
-    assert validated(PrivacySettings, chosen).on
+    assert validate_settings(PrivacySettings, chosen).on
     for name in set(chosen) - {"mechanism"}:
         without = {key: value for key, value in chosen.items() if key != name}
         assert f"{name}: expected one with mechanism = {chosen['mechanism']}, got none" in refusal(without)
@@ -119,12 +119,12 @@ def test_the_environment_can_choose_it(tmp_path: Path, monkeypatch: pytest.Monke
     for name, value in LAPLACE.items():
         monkeypatch.setenv(f"LPSFED_CLIENT_PRIVACY__{name.upper()}", str(value))
     found = client_settings(name="east", shard=tmp_path, state_directory=tmp_path)
-    assert found.privacy == validated(PrivacySettings, LAPLACE)
+    assert found.privacy == validate_settings(PrivacySettings, LAPLACE)
 
 
 def test_noise_is_told_over_the_sensitivity_of_each_part() -> None:
-    gaussian = validated(PrivacySettings, GAUSSIAN | {"scalar_noise_multiplier": 9.0})
+    gaussian = validate_settings(PrivacySettings, GAUSSIAN | {"scalar_noise_multiplier": 9.0})
     assert [gaussian.noise(part) for part in ("tensors", "margin", "rho")] == [("gaussian", z) for z in (1.5, 9.0, 9.0)]
-    laplace = validated(PrivacySettings, LAPLACE | {"scalar_epsilon": 0.25})
+    laplace = validate_settings(PrivacySettings, LAPLACE | {"scalar_epsilon": 0.25})
     assert [laplace.noise(part) for part in ("tensors", "margin", "rho")] == [("laplace", z) for z in (0.5, 4.0, 4.0)]
-    assert validated(PrivacySettings, GAUSSIAN).noise("rho") == ("gaussian", 1.5)
+    assert validate_settings(PrivacySettings, GAUSSIAN).noise("rho") == ("gaussian", 1.5)

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from client_service.boundary.aggregator import connected
+from client_service.boundary.aggregator import connect
 from client_service.boundary.gate import Boundary, declared_calls
 from client_service.boundary.ledger import Ledger
 from shared.errors import PrivacyError
@@ -144,7 +144,7 @@ async def gated(tmp_path: Path) -> AsyncIterator[Gated]:
 
     boundary = Boundary("east", httpx.URL(HOME), DECLARATION, False, 100_000)
     ledger, inner = Ledger(tmp_path / "ledger.jsonl"), httpx.MockTransport(answered)
-    async with connected(boundary, ledger, new_key(), limits=CallLimits(1, 1, 5), inner=inner) as link:
+    async with connect(boundary, ledger, new_key(), limits=CallLimits(1, 1, 5), inner=inner) as link:
         yield Gated(link._http, ledger, reached)
 
 

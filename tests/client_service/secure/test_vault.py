@@ -16,7 +16,7 @@ from shared.protocol.secure import client
 from shared.protocol.secure.messages import CommonTerms, RoundTerms
 from shared.protocol.signing.keys import new_key
 from shared.strategies import build_strategy
-from shared.strategies.agreement import secured
+from shared.strategies.agreement import secure_declaration
 from shared.strategies.lpsfed import mixing
 
 DECLARATION = Declaration(
@@ -54,7 +54,7 @@ def test_a_damaged_file_is_none(tmp_path: Path, content: bytes) -> None:
 def test_another_round_s_secrets_are_of_no_use_and_go_with_the_round(tmp_path: Path) -> None:
     vault = Vault(tmp_path)
     vault.keep(client.begin(TERMS, "east", KEY))
-    assert vault.kept("run-1", 2) is None and vault.kept("run-2", 1) is None
+    assert vault.stored_state("run-1", 2) is None and vault.stored_state("run-2", 1) is None
     vault.forget()
     vault.forget()
     assert list(tmp_path.iterdir()) == []
@@ -71,4 +71,4 @@ def test_only_what_needs_no_single_update_can_be_declared_secure() -> None:
     for name, method in (("fedpub", MethodSettings()), ("local", MethodSettings())):
         strategy = build_strategy(name, method)
         with pytest.raises(SettingsError, match="the mean alone"):
-            secured(strategy.declaration(method), strategy, method)
+            secure_declaration(strategy.declaration(method), strategy, method)
