@@ -147,7 +147,9 @@ class Coordinator:
         request = computation.request_with_start(here.archive, request)
         async with here.conductor.lock:
             name = transitions.next_name(here.conductor.run)
-            known = await off_loop(registered, self.settings.registry)  # nobody waits for one whose key was removed
+            known = await off_loop(
+                registered_keys, self.settings.registry
+            )  # nobody waits for one whose key was removed
             clients, pledge = here.members.names & known.keys(), await self._new_pledge(here, name, request)
             shut_out = await here.quarantines.quarantine_causes()
             run = transitions.start_run(

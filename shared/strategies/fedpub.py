@@ -27,7 +27,7 @@ SCALE = 10.0  # how sharply similar clients are preferred to others
 SPARSE, NEAR = 1e-3, 1e-3  # weights of the two penalties
 
 
-def penalised(own: Mapping[str, Any], received: Mapping[str, Any]) -> Any:
+def masks_and_distance(own: Mapping[str, Any], received: Mapping[str, Any]) -> Any:
     """L1 of the masks, which are private, plus the squared distance of the weights to those received."""
     # Paper: the distance counts from the second round; here: from the first, where what was received is the start that
     # all share, because a strategy is the same in every round.

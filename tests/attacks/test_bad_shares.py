@@ -60,7 +60,7 @@ def answer_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def let_the_bad_one_speak_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others' answers would end the round, and nobody would look at an answer that comes after it."""
-    refused, relay, blamed = Quarantines.refused, Aggregator.relay, threading.Event()
+    refused, relay, blamed = Quarantines.count_refused, Aggregator.relay, threading.Event()
 
     async def note_refusal(quarantines: Quarantines, place: Any) -> None:
         await refused(quarantines, place)
@@ -72,7 +72,7 @@ def let_the_bad_one_speak_first(monkeypatch: pytest.MonkeyPatch) -> None:
                 await anyio.sleep(0.01)
         await relay(link, call, message)
 
-    monkeypatch.setattr(Quarantines, "refused", note_refusal)
+    monkeypatch.setattr(Quarantines, "count_refused", note_refusal)
     monkeypatch.setattr(Aggregator, "relay", relay_in_turn)
 
 

@@ -20,7 +20,7 @@ from shared.protocol.privacy import pass_gate
 from shared.protocol.secure.vector import layout
 from shared.protocol.wire import check, encode, open_parameters
 from shared.strategies import build_strategy
-from shared.strategies.agreement import secured
+from shared.strategies.agreement import secure_declaration
 from shared.strategies.robust.choice import robust
 from shared.strategies.strategy import Strategy
 
@@ -85,7 +85,7 @@ def test_a_step_sees_the_reports_of_every_centre_and_the_state_keeps_none(aggreg
 
 def test_a_step_needs_the_mean_alone() -> None:
     assert not REPORTING.needs_single_updates
-    assert secured(REPORTING.declaration(METHOD), REPORTING, METHOD).secure
+    assert secure_declaration(REPORTING.declaration(METHOD), REPORTING, METHOD).secure
 
 
 def declared() -> Declaration:

@@ -211,7 +211,7 @@ async def test_a_kill_between_the_charge_and_the_upload_is_charged_once_and_send
                 drawn.append(leaving)
                 await anyio.sleep_forever()
 
-            patched.setattr(UpdateSender, "_sent", never)
+            patched.setattr(UpdateSender, "_send", never)
             async with opened(running.clients[0], running.line()):
                 await running.start(rounds=1)
 
