@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter, ValidationError
 
-from audit.evidence import Evidence, Sent
-from client_service.boundary.crossings import Attempt, attempts
+from audit.evidence import PartEvidence, ProbeSending
+from client_service.boundary.crossings import Attempt
+from client_service.boundary.crossings import attempts as ledger_attempts
 from shared.errors import DataError
 from shared.method.declaration import Declaration
 from shared.protocol.schemas import ParticipantOut
@@ -17,36 +18,36 @@ _ATTEMPTS = TypeAdapter(tuple[Attempt, ...])
 
 
 @dataclass(frozen=True)
-class Client:
+class AuditedClient:
     """One client's evidence, read: what its ledger says was tried, in order."""
 
-    evidence: Evidence
+    evidence: PartEvidence
     declaration: Declaration
     attempts: tuple[Attempt, ...]
 
-    def of(self, *calls: str) -> list[Attempt]:
+    def attempts_of(self, *calls: str) -> list[Attempt]:
         return [one for one in self.attempts if one.call in calls]
 
 
 @dataclass(frozen=True)
-class Case:
+class AuditCase:
     """All the evidence at hand. `aggregator` is None where it has given none."""
 
-    clients: Mapping[str, Client]
-    aggregator: Evidence | None
-    parts: tuple[Evidence, ...]
+    clients: Mapping[str, AuditedClient]
+    aggregator: PartEvidence | None
+    parts: tuple[PartEvidence, ...]
 
     @property
-    def known(self) -> tuple[str, ...]:
+    def known_clients(self) -> tuple[str, ...]:
         """Every client that the aggregator's record names."""
         if self.aggregator is None:
             return ()
         arrived = {one.client for one in self.aggregator.arrivals}
         enrolled = {client for run in self.aggregator.runs for client in (*run.enrolled, *run.missing)}
-        return tuple(sorted(arrived | enrolled | {client for _, _, client in self.held}))
+        return tuple(sorted(arrived | enrolled | {client for _, _, client in self.held_updates}))
 
     @property
-    def held(self) -> dict[tuple[str, int, str], ParticipantOut]:
+    def held_updates(self) -> dict[tuple[str, int, str], ParticipantOut]:
         """What the aggregator holds of each run, round and client."""
         runs = () if self.aggregator is None else self.aggregator.runs
         return {
@@ -58,18 +59,18 @@ class Case:
         }
 
     @property
-    def active(self) -> tuple[str, ...]:
+    def active_runs(self) -> tuple[str, ...]:
         """Runs that were going on when the evidence was taken: the parts' records then need not agree yet."""
         runs = () if self.aggregator is None else self.aggregator.runs
         return tuple(run.run for run in runs if run.phase not in ("finished", "failed"))
 
     @property
-    def sent(self) -> dict[str, tuple[Sent, ...]]:
+    def probe_sendings(self) -> dict[str, tuple[ProbeSending, ...]]:
         """What the probes of each client have sent past its gate."""
         return {name: client.evidence.sent for name, client in self.clients.items()}
 
 
-def open_case(parts: Sequence[Evidence]) -> Case:
+def open_case(parts: Sequence[PartEvidence]) -> AuditCase:
     """DataError where a part has given evidence twice, or a ledger that no client could have written."""
     names = [part.name for part in parts]
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -77,15 +78,17 @@ def open_case(parts: Sequence[Evidence]) -> Case:
     aggregators = [part for part in parts if part.role == "aggregator"]
     if len(aggregators) > 1:
         raise DataError(f"expected the evidence of one aggregator, got {len(aggregators)}")
-    clients = {part.name: _client(part) for part in sorted(parts, key=lambda one: one.name) if part.role == "client"}
-    return Case(clients, aggregators[0] if aggregators else None, tuple(parts))
+    clients = {
+        part.name: _read_client(part) for part in sorted(parts, key=lambda one: one.name) if part.role == "client"
+    }
+    return AuditCase(clients, aggregators[0] if aggregators else None, tuple(parts))
 
 
-def _client(part: Evidence) -> Client:
+def _read_client(part: PartEvidence) -> AuditedClient:
     if part.declaration is None:
         raise DataError(f"{part.name}: expected a client's declaration in its evidence, got none")
     try:
-        found = _ATTEMPTS.validate_python(tuple(attempts(part.entries)))
+        attempts = _ATTEMPTS.validate_python(tuple(ledger_attempts(part.entries)))
     except (TypeError, ValueError, ValidationError):
         raise DataError(f"{part.name}: expected ledger entries as a client writes them, got others") from None
-    return Client(part, part.declaration, found)
+    return AuditedClient(part, part.declaration, attempts)

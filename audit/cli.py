@@ -14,14 +14,14 @@ from audit import console, evidence, flags
 from audit.case import open_case
 from audit.demonstration import plant_break
 from audit.entry import enter
-from audit.evidence import Evidence
+from audit.evidence import PartEvidence
 from audit.flags import RoleName
-from audit.inquiry import Inquiry, Services, inquire, nobody_to_tell, nothing_to_wait_for
-from audit.live import Places, read_services
+from audit.inquiry import Inquiry, Services, ignore_announcement, run_inquiry, skip_waiting
+from audit.live import ServicePlaces, read_services
 from audit.presence import WITHIN_SECONDS as WITHIN
-from audit.presence import Asked
-from audit.probes.meeting import Part, leave, meet, others_left, peer
-from audit.report import report
+from audit.presence import ReportRequirements
+from audit.probes.meeting import SystemPart, leave_meeting, meet_parts, parse_peer, wait_for_others
+from audit.report import make_report
 from shared.errors import SettingsError
 from shared.web.calling import Calling
 
@@ -73,16 +73,16 @@ def probe(
     as_json: AsJson = False,
 ) -> None:
     """Try what a part of the system must not be able to do, from where that part is."""
-    part = flags.part(name, role, port, behind)
-    parts = {one.name: one for one in map(peer, peers or ())}
+    part = flags.own_part(name, role, port, behind)
+    parts = {one.name: one for one in map(parse_peer, peers or ())}
     if meeting is not None:
-        parts |= asyncio.run(meet(meeting, part, flags.names(expect), meet_seconds))
+        parts |= asyncio.run(meet_parts(meeting, part, flags.split_names(expect), meet_seconds))
     inquiry = Inquiry(
         own=part,
         parts=parts,
-        outside=flags.outside(outside, outside_udp, outside_name),
-        published=flags.ports(published or ()) or flags.likely_ports((part, *parts.values())),
-        standing=flags.standing(part, root, own or (), expected, process, (meeting, record and record.parent)),
+        outside=flags.parse_outside(outside, outside_udp, outside_name),
+        published=flags.loopback_ports(published or ()) or flags.likely_ports((part, *parts.values())),
+        standing=flags.part_location(part, root, own or (), expected, process, (meeting, record and record.parent)),
         services=Services(
             aggregator_url,
             client_url,
@@ -92,30 +92,32 @@ def probe(
             Calling(ca, certificate, certificate_key),
         ),
         recorded=record is not None,
-        announce=nobody_to_tell if record is None else partial(evidence.keep, path=record),
-        settled=nothing_to_wait_for if meeting is None else partial(others_left, meeting, parts.values(), meet_seconds),
+        announce=ignore_announcement if record is None else partial(evidence.merge_evidence, path=record),
+        settled=skip_waiting if meeting is None else partial(wait_for_others, meeting, parts.values(), meet_seconds),
     )
-    found = asyncio.run(inquire(inquiry))
-    _tell(found, as_json=as_json)
-    _conclude(found, part, record, meeting)
+    gathered = asyncio.run(run_inquiry(inquiry))
+    _print_probes(gathered, as_json=as_json)
+    _record_verdict(gathered, part, record, meeting)
 
 
-def _conclude(found: Evidence, part: Part, record: Path | None, meeting: Path | None) -> None:
+def _record_verdict(gathered: PartEvidence, part: SystemPart, record: Path | None, meeting: Path | None) -> None:
     """Written down, where the report is to judge; else an exit code of its own."""
     if record is not None:
-        evidence.keep(found, record)
+        evidence.merge_evidence(gathered, record)
     if meeting is not None:
-        leave(meeting, part)
-    if record is None and not all(one.held for one in found.probes):
+        leave_meeting(meeting, part)
+    if record is None and not all(one.held for one in gathered.probes):
         raise typer.Exit(1)
 
 
-def _tell(found: Evidence, *, as_json: bool) -> None:
+def _print_probes(gathered: PartEvidence, *, as_json: bool) -> None:
     if as_json:
-        shown = found.model_dump_json(indent=1, include={"name", "role", "taken_at", "probes", "sent"})
+        shown = gathered.model_dump_json(indent=1, include={"name", "role", "taken_at", "probes", "sent"})
         sys.stdout.write(shown + "\n")
     else:
-        console.OUT.print(console.probe_table(f"Probes of {found.name}", ((found.name, one) for one in found.probes)))
+        console.OUT.print(
+            console.probe_table(f"Probes of {gathered.name}", ((gathered.name, one) for one in gathered.probes))
+        )
 
 
 def privacy_report(
@@ -150,23 +152,25 @@ def privacy_report(
     """
     if not files and operator_token_file is None:
         raise SettingsError("expected evidence, or --operator-token-file and every --client, or both, got neither")
-    parts = evidence.gather(files or ())
+    parts = evidence.gather_evidence(files or ())
     if operator_token_file is not None:
-        urls, keys = flags.urls(clients or ()), flags.files("--operator-key", operator_keys or ())
-        places = Places(aggregator_url, operator_token_file, urls, keys, Calling(ca, certificate, certificate_key))
+        urls, keys = flags.parse_urls(clients or ()), flags.parse_files("--operator-key", operator_keys or ())
+        places = ServicePlaces(
+            aggregator_url, operator_token_file, urls, keys, Calling(ca, certificate, certificate_key)
+        )
         parts = asyncio.run(read_services(places, probed=parts))
-    asked = Asked(flags.names(expect) if expect else (), not records_only, within)
-    made = report(open_case(parts), asked)
-    if demonstrate and made.held and not as_json:
+    asked = ReportRequirements(flags.split_names(expect) if expect else (), not records_only, within)
+    finished = make_report(open_case(parts), asked)
+    if demonstrate and finished.held and not as_json:
         console.show_break(plant_break(parts, asked))
     if as_json:
-        sys.stdout.write(made.model_dump_json(indent=1) + "\n")
-    elif brief and made.held:
-        console.show_brief(made)
+        sys.stdout.write(finished.model_dump_json(indent=1) + "\n")
+    elif brief and finished.held:
+        console.show_brief(finished)
     else:
         one_by_one = [(part.name, one) for part in parts for one in part.probes] if every_probe else ()
-        console.show(made, every_field=every_field, every_probe=one_by_one)
-    if not made.held:
+        console.show_report(finished, every_field=every_field, every_probe=one_by_one)
+    if not finished.held:
         raise typer.Exit(1)
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from audit.evidence import Evidence, now
+from audit.evidence import PartEvidence, utc_now
 from shared.errors import FederationError, ProtocolError, TooLargeError, UnavailableError
 from shared.method.declaration import Declaration
 from shared.protocol.schemas import ArrivalOut, ArrivalsOut, RunHistoryOut
@@ -35,62 +35,62 @@ class _LedgerPage(BaseModel):
 _HEADS = TypeAdapter(list[RunHistoryOut])
 
 
-async def of_client(http: httpx.AsyncClient, name: str) -> Evidence:
+async def read_client_evidence(http: httpx.AsyncClient, name: str) -> PartEvidence:
     """A client's declaration and its whole ledger. ProtocolError where another client answers at that address."""
-    who = await asked(http, "/v1/status", TypeAdapter(_Status))
+    who = await fetch_answer(http, "/v1/status", TypeAdapter(_Status))
     if who.client != name:
         raise ProtocolError(f"{http.base_url}: expected client {name!r}, got {who.client!r}")
-    declaration = await asked(http, "/v1/declaration", TypeAdapter(Declaration))
-    entries = await ledger(http)
-    return Evidence(name=name, role="client", taken_at=now(), declaration=declaration, entries=entries)
+    declaration = await fetch_answer(http, "/v1/declaration", TypeAdapter(Declaration))
+    entries = await read_ledger(http)
+    return PartEvidence(name=name, role="client", taken_at=utc_now(), declaration=declaration, entries=entries)
 
 
-async def of_aggregator(http: httpx.AsyncClient, name: str) -> Evidence:
+async def read_aggregator_evidence(http: httpx.AsyncClient, name: str) -> PartEvidence:
     """The aggregator's declaration, all that has arrived there, and its runs with their rounds."""
-    declaration = await asked(http, "/v1/declaration", TypeAdapter(Declaration))
-    arrivals = await _arrivals(http)
-    heads = await asked(http, "/v1/runs", _HEADS)
-    runs = [await asked(http, f"/v1/runs/{head.run}", TypeAdapter(RunHistoryOut)) for head in heads]
-    return Evidence(
+    declaration = await fetch_answer(http, "/v1/declaration", TypeAdapter(Declaration))
+    arrivals = await _read_arrivals(http)
+    heads = await fetch_answer(http, "/v1/runs", _HEADS)
+    runs = [await fetch_answer(http, f"/v1/runs/{head.run}", TypeAdapter(RunHistoryOut)) for head in heads]
+    return PartEvidence(
         name=name,
         role="aggregator",
-        taken_at=now(),
+        taken_at=utc_now(),
         declaration=declaration,
         arrivals=arrivals,
         runs=tuple(runs),
     )
 
 
-async def ledger(http: httpx.AsyncClient) -> tuple[dict[str, Any], ...]:
+async def read_ledger(http: httpx.AsyncClient) -> tuple[dict[str, Any], ...]:
     """Every entry, from the first."""
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     kind = TypeAdapter(_LedgerPage)
-    while page := (await asked(http, "/v1/ledger", kind, after=len(found), limit=PAGE)).entries:
-        found += page
-        _bounded(http, len(found))
-    return tuple(found)
+    while page := (await fetch_answer(http, "/v1/ledger", kind, after=len(entries), limit=PAGE)).entries:
+        entries += page
+        _require_bounded(http, len(entries))
+    return tuple(entries)
 
 
-async def _arrivals(http: httpx.AsyncClient) -> tuple[ArrivalOut, ...]:
-    found: list[ArrivalOut] = []
+async def _read_arrivals(http: httpx.AsyncClient) -> tuple[ArrivalOut, ...]:
+    arrivals: list[ArrivalOut] = []
     kind, after = TypeAdapter(ArrivalsOut), 0
-    while page := (await asked(http, "/v1/arrivals", kind, after=after, limit=PAGE)).entries:
-        found += page
+    while page := (await fetch_answer(http, "/v1/arrivals", kind, after=after, limit=PAGE)).entries:
+        arrivals += page
         after = page[-1].sequence
-        _bounded(http, len(found))
-    return tuple(found)
+        _require_bounded(http, len(arrivals))
+    return tuple(arrivals)
 
 
-def _bounded(http: httpx.AsyncClient, count: int) -> None:
+def _require_bounded(http: httpx.AsyncClient, count: int) -> None:
     if count > MOST_ENTRIES:
         raise TooLargeError(f"{http.base_url}: expected at most {MOST_ENTRIES:,} entries, got more")
 
 
-async def asked(http: httpx.AsyncClient, path: str, kind: TypeAdapter[T], **query: int) -> T:
+async def fetch_answer(http: httpx.AsyncClient, path: str, kind: TypeAdapter[T], **query: int) -> T:
     """One question and its answer. UnavailableError where nobody answers, ProtocolError where it is another message."""
     try:
         async with asyncio.timeout(CALL_SECONDS):
-            content = await _read(http, path, query)
+            content = await _read_body(http, path, query)
     except (httpx.HTTPError, TimeoutError) as error:
         raise UnavailableError(f"{http.base_url}: expected a running service, got {reason(error)}") from None
     try:
@@ -99,7 +99,7 @@ async def asked(http: httpx.AsyncClient, path: str, kind: TypeAdapter[T], **quer
         raise ProtocolError(f"{http.base_url}: expected the answer to GET {path}, got another message") from None
 
 
-async def _read(http: httpx.AsyncClient, path: str, query: dict[str, int]) -> bytes:
+async def _read_body(http: httpx.AsyncClient, path: str, query: dict[str, int]) -> bytes:
     async with http.stream("GET", path, params=query, timeout=CALL_SECONDS) as answer:
         content = bytearray()
         async for piece in answer.aiter_bytes():

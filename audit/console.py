@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from audit.demonstration import BREAK, Demonstration
-from audit.evidence import Probe
-from audit.findings import SHOWN, Finding
-from audit.probing import Tried
-from audit.report import Report, Round
+from audit.evidence import ProbeResult
+from audit.findings import SHOWN, AuditFinding
+from audit.probing import ProbeGroup
+from audit.report import ClientRound, PrivacyReport
 
 OUT = Console()
 ERR = Console(stderr=True)
@@ -23,16 +23,18 @@ MOST_FAULTS = 40  # that are told one by one
 GOOD, BAD = Text("held", "green"), Text("NOT HELD", "bold red")
 
 
-def show(report: Report, *, every_field: bool = False, every_probe: Iterable[tuple[str, Probe]] = ()) -> None:
+def show_report(
+    report: PrivacyReport, *, every_field: bool = False, every_probe: Iterable[tuple[str, ProbeResult]] = ()
+) -> None:
     """The whole report. The fields are those of one update, or of all; probes are told by kind, or one by one."""
-    OUT.print(*_crossed(report, every_field=every_field), sep="\n")
+    OUT.print(*_crossing_parts(report, every_field=every_field), sep="\n")
     if report.probes:
-        OUT.print(probe_table("Every probe", every_probe) if every_probe else _kinds(report.probes))
-    OUT.print(_findings(report.findings))
-    for fault in _untold(report.findings):
-        OUT.print(Text(f"- {plain(fault)}", "red"))
+        OUT.print(probe_table("Every probe", every_probe) if every_probe else _kinds_table(report.probes))
+    OUT.print(_findings_table(report.findings))
+    for fault in _listed_faults(report.findings):
+        OUT.print(Text(f"- {plain_text(fault)}", "red"))
     for note in report.notes:
-        OUT.print(Text(f"Note: {plain(note)}", "yellow"))
+        OUT.print(Text(f"Note: {plain_text(note)}", "yellow"))
     OUT.print(Text(report.verdict, "bold green" if report.held else "bold red"))
     OUT.print(Text("\nNot covered:"), *(Text(f"- {line}") for line in report.not_covered), sep="\n")
 
@@ -40,47 +42,49 @@ def show(report: Report, *, every_field: bool = False, every_probe: Iterable[tup
 def show_break(found: Demonstration) -> None:
     """The deliberate break and the red report, in a few lines."""
     OUT.print(Text("1. A deliberate break", "bold"))
-    OUT.print(plain(f"{found.client} tries to send {BREAK} than it has declared, as a dishonest client would."))
-    OUT.print(plain(f"- Its own gate: {found.gate}."))
-    OUT.print(plain(f"- Past its gate, signed with its key, at the aggregator: {found.aggregator}. That is on record."))
-    OUT.print(plain("- The report, as long as nobody owns up to it:"))
+    OUT.print(plain_text(f"{found.client} tries to send {BREAK} than it has declared, as a dishonest client would."))
+    OUT.print(plain_text(f"- Its own gate: {found.gate}."))
+    OUT.print(
+        plain_text(f"- Past its gate, signed with its key, at the aggregator: {found.aggregator}. That is on record.")
+    )
+    OUT.print(plain_text("- The report, as long as nobody owns up to it:"))
     OUT.print(Text(found.red.verdict, "bold red"))
     for fault in (fault for one in found.red.findings for fault in one.faults[:SHOWN]):
-        OUT.print(Text.assemble("  ", Text(plain(fault).plain, "red")))
-    OUT.print(plain(f"It was the probe of {found.client}, and its evidence says so. With all the evidence:"))
+        OUT.print(Text.assemble("  ", Text(plain_text(fault).plain, "red")))
+    OUT.print(plain_text(f"It was the probe of {found.client}, and its evidence says so. With all the evidence:"))
     OUT.print()
 
 
-def show_brief(report: Report) -> None:
+def show_brief(report: PrivacyReport) -> None:
     """A screen: how much crossed, what is in an update, what was checked, and the verdict."""
-    OUT.print(Text("2. What crossed", "bold"), _sums(report), sep="\n")
-    OUT.print(*(_fields(report, one) for one in _first_latest(report.rounds)), sep="\n")
+    OUT.print(Text("2. What crossed", "bold"), _summary_table(report), sep="\n")
+    OUT.print(*(_fields_table(report, one) for one in _first_latest_round(report.rounds)), sep="\n")
     OUT.print(*(Text.assemble(GOOD if one.held else BAD, f": {one.expected}") for one in report.findings), sep="\n")
     for note in report.notes:
-        OUT.print(Text(f"Note: {plain(note)}", "yellow"))
+        OUT.print(Text(f"Note: {plain_text(note)}", "yellow"))
     OUT.print(Text(report.verdict, "bold green" if report.held else "bold red"))
     OUT.print(f"{len(report.not_covered)} things are not covered: the whole report, without --brief, names them.")
 
 
-def _sums(report: Report) -> Table:
-    table = _table("Every call of each client", ("client",), ("calls", "bytes up", "bytes down"))
+def _summary_table(report: PrivacyReport) -> Table:
+    table = _new_table("Every call of each client", ("client",), ("calls", "bytes up", "bytes down"))
     for name in dict.fromkeys(one.client for one in report.totals):
         own = [one for one in report.totals if one.client == name]
         sums = (sum(one.calls for one in own), sum(one.bytes_up for one in own), sum(one.bytes_down for one in own))
-        table.add_row(plain(name), *(f"{number:,}" for number in sums))
+        table.add_row(plain_text(name), *(f"{number:,}" for number in sums))
     return table
 
 
-def _crossed(report: Report, *, every_field: bool) -> Iterator[RenderableType]:
-    yield _totals(report)
-    rounds = report.rounds if every_field else _first_latest(report.rounds)
-    yield from (_fields(report, one) for one in rounds)
-    yield _rounds(report.rounds)
+def _crossing_parts(report: PrivacyReport, *, every_field: bool) -> Iterator[RenderableType]:
+    yield _totals_table(report)
+    rounds = report.rounds if every_field else _first_latest_round(report.rounds)
+    yield from (_fields_table(report, one) for one in rounds)
+    yield _rounds_table(report.rounds)
     if report.refused:
-        yield _refused(report)
+        yield _refused_table(report)
 
 
-def _table(title: str | Text, left: Sequence[str], right: Sequence[str] = (), caption: str | None = None) -> Table:
+def _new_table(title: str | Text, left: Sequence[str], right: Sequence[str] = (), caption: str | None = None) -> Table:
     """Words to the left, folded where they are long; numbers to the right, whole."""
     table = Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=box.SIMPLE)
     table.pad_edge, table.padding = False, (0, 1, 0, 0)
@@ -91,8 +95,8 @@ def _table(title: str | Text, left: Sequence[str], right: Sequence[str] = (), ca
     return table
 
 
-def _totals(report: Report) -> Table:
-    table = _table(
+def _totals_table(report: PrivacyReport) -> Table:
+    table = _new_table(
         "Every call: what left, and what came in",
         ("client", "call"),
         ("calls", "bytes up", "bytes down"),
@@ -102,36 +106,36 @@ def _totals(report: Report) -> Table:
         if before and one.client != before:
             table.add_section()
         numbers = (f"{one.calls:,}", f"{one.bytes_up:,}", f"{one.bytes_down:,}")
-        table.add_row(plain(one.client if one.client != before else ""), plain(one.call), *numbers)
+        table.add_row(plain_text(one.client if one.client != before else ""), plain_text(one.call), *numbers)
         before = one.client
     return table
 
 
-def _first_latest(rounds: Sequence[Round]) -> Sequence[Round]:
+def _first_latest_round(rounds: Sequence[ClientRound]) -> Sequence[ClientRound]:
     """The latest update of the first client that has one."""
     updates = [one for one in rounds if one.sha256]
     return [one for one in updates if one.client == updates[0].client][-1:] if updates else []
 
 
-def _fields(report: Report, of: Round) -> Table:
+def _fields_table(report: PrivacyReport, of: ClientRound) -> Table:
     title = f"All fields of the update of {of.client}, {of.run} round {of.round}"
-    table = _table(plain(title), ("field", "type", "shape"), ("bytes", "sha256 or value"))
+    table = _new_table(plain_text(title), ("field", "type", "shape"), ("bytes", "sha256 or value"))
     made = report.crossings[of.client]
     update = next(one for one in made if one["call"] == "update" and one["sha256"] == of.sha256)
     for tensor in update["tensors"]:
-        table.add_row(*(plain(str(cell)) for cell in _tensor(tensor)))
+        table.add_row(*(plain_text(str(cell)) for cell in _tensor_row(tensor)))
     for name, value in update["scalars"].items():
-        table.add_row(plain(name), "scalar", "one number", "", f"{value:.6g}")
+        table.add_row(plain_text(name), "scalar", "one number", "", f"{value:.6g}")
     return table
 
 
-def _tensor(tensor: dict[str, Any]) -> tuple[Any, ...]:
+def _tensor_row(tensor: dict[str, Any]) -> tuple[Any, ...]:
     shape = " x ".join(map(str, tensor.get("shape") or ()))
     return tensor.get("name"), tensor.get("dtype"), shape, tensor.get("bytes"), str(tensor.get("sha256"))[:SHORT]
 
 
-def _rounds(rounds: Iterable[Round]) -> Table:
-    table = _table(
+def _rounds_table(rounds: Iterable[ClientRound]) -> Table:
+    table = _new_table(
         "What left in each round, and what came in",
         ("client", "run"),
         ("round", "fields", "bytes up", "sha256", "receipt", "bytes down"),
@@ -140,51 +144,57 @@ def _rounds(rounds: Iterable[Round]) -> Table:
         fields = f"{one.tensors} + {one.scalars}" if one.sha256 else "none"
         receipt = "the same" if one.receipt else "none"
         numbers = (f"{one.bytes_up:,}", one.sha256[:SHORT], receipt, f"{one.bytes_down:,}")
-        table.add_row(plain(one.client), plain(one.run), str(one.round), fields, *(plain(cell) for cell in numbers))
+        table.add_row(
+            plain_text(one.client), plain_text(one.run), str(one.round), fields, *(plain_text(cell) for cell in numbers)
+        )
     return table
 
 
-def _refused(report: Report) -> Table:
-    table = _table("Refused by the aggregator, and on the ledger", ("client", "call", "run"), ("round", "status"))
+def _refused_table(report: PrivacyReport) -> Table:
+    table = _new_table("Refused by the aggregator, and on the ledger", ("client", "call", "run"), ("round", "status"))
     for one in report.refused:
         came = one.arrival
         table.add_row(one.client, came.call, came.run or "", str(came.round or ""), str(came.status))
     return table
 
 
-def probe_table(title: str, probes: Iterable[tuple[str, Probe]]) -> Table:
+def probe_table(title: str, probes: Iterable[tuple[str, ProbeResult]]) -> Table:
     """Each probe of a part: what was tried, what was expected, what came of it."""
-    table = _table(title, ("part", "try", "expected", "observed", ""))
+    table = _new_table(title, ("part", "try", "expected", "observed", ""))
     for part, one in probes:
         mark = GOOD if one.held else BAD
-        table.add_row(part, plain(f"{one.kind}: {one.name}"), plain(one.expected), plain(one.observed), mark)
+        table.add_row(
+            part, plain_text(f"{one.kind}: {one.name}"), plain_text(one.expected), plain_text(one.observed), mark
+        )
     return table
 
 
-def _kinds(tried: Iterable[Tried]) -> Table:
-    table = _table("What the probes tried", ("from", "try", "expected", "observed"), ("held",))
+def _kinds_table(tried: Iterable[ProbeGroup]) -> Table:
+    table = _new_table("What the probes tried", ("from", "try", "expected", "observed"), ("held",))
     for one in tried:
         style = "green" if one.held == one.probes else "bold red"
         count = Text(f"{one.held} of {one.probes}", style)
-        table.add_row(one.role, plain(one.kind), plain(one.expected), plain("; ".join(one.observed)), count)
+        table.add_row(
+            one.role, plain_text(one.kind), plain_text(one.expected), plain_text("; ".join(one.observed)), count
+        )
     return table
 
 
-def _findings(findings: Iterable[Finding]) -> Table:
-    table = _table("What was checked", ("", "expected", "found", ""))
+def _findings_table(findings: Iterable[AuditFinding]) -> Table:
+    table = _new_table("What was checked", ("", "expected", "found", ""))
     for one in findings:
-        found = Text(plain(one.found).plain, "" if one.held else "red")
+        found = Text(plain_text(one.found).plain, "" if one.held else "red")
         table.add_row(one.name, one.expected, found, GOOD if one.held else BAD)
     return table
 
 
-def _untold(findings: Iterable[Finding]) -> Sequence[str]:
+def _listed_faults(findings: Iterable[AuditFinding]) -> Sequence[str]:
     """Of findings with many faults each one by itself, up to so many."""
     faults = [f"{one.name}: {fault}" for one in findings if len(one.faults) > SHOWN for fault in one.faults]
     more = [f"and {len(faults) - MOST_FAULTS} more, all of them in the JSON"] if len(faults) > MOST_FAULTS else []
     return faults[:MOST_FAULTS] + more
 
 
-def plain(text: str) -> Text:
+def plain_text(text: str) -> Text:
     """Text as it is: no markup, and nothing that a terminal would obey. What is shown may have been made up."""
     return Text("".join(sign if sign.isprintable() else "?" for sign in text))

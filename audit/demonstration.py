@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from audit.case import open_case
-from audit.evidence import Evidence, Sent
-from audit.presence import RECORDS_ONLY, Asked
+from audit.evidence import PartEvidence, ProbeSending
+from audit.presence import RECORDS_ONLY, ReportRequirements
 from audit.probes import gate, uploads
-from audit.probes.masked import probing
-from audit.report import Report, report
+from audit.probes.masked import probe_bodies
+from audit.report import PrivacyReport, make_report
 from shared.errors import DataError
 from shared.method.declaration import Declaration
 
@@ -29,33 +29,33 @@ class Demonstration:
     client: str
     gate: str
     aggregator: str
-    red: Report
+    red: PrivacyReport
 
 
-def plant_break(parts: Sequence[Evidence], asked: Asked = RECORDS_ONLY) -> Demonstration:
+def plant_break(parts: Sequence[PartEvidence], asked: ReportRequirements = RECORDS_ONLY) -> Demonstration:
     """The first client whose probes sent such an update. DataError where none did, or where the report holds all the
     same: then it would not have named a dishonest client either."""
     for part in parts:
         if part.declaration is not None and (silent := _without_break(part, part.declaration)) != part:
-            red = report(open_case([silent if one is part else one for one in parts]), asked)
+            red = make_report(open_case([silent if one is part else one for one in parts]), asked)
             if red.held:
                 raise DataError(f"{part.name}: expected a report that names a deliberate break, got one that holds")
-            return Demonstration(part.name, _observed(part, gate.KIND), _observed(part, uploads.KIND), red)
+            return Demonstration(part.name, _observed_break(part, gate.KIND), _observed_break(part, uploads.KIND), red)
     raise DataError(f"expected evidence of probes that have sent an update with {BREAK}, got none")
 
 
-def _without_break(part: Evidence, declaration: Declaration) -> Evidence:
+def _without_break(part: PartEvidence, declaration: Declaration) -> PartEvidence:
     """The evidence of a client whose probes keep silent about these updates."""
-    kept = tuple(one for one in part.sent if not _is_break(one, part.name, declaration))
-    return part.model_copy(update={"sent": kept})
+    honest = tuple(one for one in part.sent if not _is_break(one, part.name, declaration))
+    return part.model_copy(update={"sent": honest})
 
 
-def _is_break(sent: Sent, client: str, declaration: Declaration) -> bool:
+def _is_break(sent: ProbeSending, client: str, declaration: Declaration) -> bool:
     if sent.run is None or sent.round is None:
         return False
-    _, malformed = probing(declaration, client, sent.run, sent.round)
+    _, malformed = probe_bodies(declaration, client, sent.run, sent.round)
     return hashlib.sha256(malformed[BREAK]).hexdigest() == sent.sha256
 
 
-def _observed(part: Evidence, kind: str) -> str:
+def _observed_break(part: PartEvidence, kind: str) -> str:
     return next((one.observed for one in part.probes if (one.kind, one.name) == (kind, BREAK)), "not tried")

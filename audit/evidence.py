@@ -19,7 +19,7 @@ Role = Literal["client", "aggregator", "gateway"]
 MOST_BYTES = 1 << 30  # of one evidence file
 
 
-class Probe(Message):
+class ProbeResult(Message):
     """One thing that was tried, and what came of it. `kind` is the same for all that try the same of several parts."""
 
     kind: str
@@ -29,7 +29,7 @@ class Probe(Message):
     held: bool
 
 
-class Sent(Message):
+class ProbeSending(Message):
     """What the probes have sent past the gate, on purpose, and the status that it met with."""
 
     call: Literal["join", "update", "other"]
@@ -40,26 +40,28 @@ class Sent(Message):
     status: int | None = Field(None, description="None: no answer came")
 
 
-class Evidence(Message):
+class PartEvidence(Message):
     """One part of the system. A client shows its declaration and its ledger; the aggregator what came, and its runs."""
 
     name: ClientName
     role: Role
     taken_at: str = Field(description="UTC, ISO 8601")
-    probes: tuple[Probe, ...] = ()
+    probes: tuple[ProbeResult, ...] = ()
     probed_at: str | None = Field(None, description="UTC, ISO 8601; none: when the evidence was taken")
-    sent: tuple[Sent, ...] = Field((), description="bodies of these probes, and of earlier ones kept in the same file")
+    sent: tuple[ProbeSending, ...] = Field(
+        (), description="bodies of these probes, and of earlier ones kept in the same file"
+    )
     declaration: Declaration | None = None
     entries: tuple[dict[str, Any], ...] = ()
     arrivals: tuple[ArrivalOut, ...] = ()
     runs: tuple[RunHistoryOut, ...] = ()
 
 
-def now() -> str:
+def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def write(evidence: Evidence, path: Path) -> None:
+def write_evidence(evidence: PartEvidence, path: Path) -> None:
     """The file is there whole, or as it was before. SettingsError where it cannot be written."""
     partial = path.with_name(f"{path.name}.partial")
     try:
@@ -73,39 +75,39 @@ def write(evidence: Evidence, path: Path) -> None:
         raise SettingsError(f"{path}: expected a place that can be written ({error.strerror})") from None
 
 
-def keep(evidence: Evidence, path: Path) -> None:
+def merge_evidence(evidence: PartEvidence, path: Path) -> None:
     """Write it. What earlier probes of this part have sent stays told: the aggregator's record has it for good.
 
     What was only planned then, and is told again now, is told once.
     """
-    again = {_body(one) for one in evidence.sent}
-    earlier = read(path).sent if path.exists() else ()
-    kept = [one for one in earlier if one.status is not None or _body(one) not in again]
-    write(evidence.model_copy(update={"sent": (*kept, *evidence.sent)}), path)
+    again = {_body_key(one) for one in evidence.sent}
+    earlier = read_evidence(path).sent if path.exists() else ()
+    kept = [one for one in earlier if one.status is not None or _body_key(one) not in again]
+    write_evidence(evidence.model_copy(update={"sent": (*kept, *evidence.sent)}), path)
 
 
-def _body(one: Sent) -> tuple[object, ...]:
+def _body_key(one: ProbeSending) -> tuple[object, ...]:
     return one.call, one.run, one.round, one.sha256
 
 
-def read(path: Path) -> Evidence:
+def read_evidence(path: Path) -> PartEvidence:
     """DataError naming the file where it is missing or is no evidence."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise DataError(f"{path}: expected at most {MOST_BYTES:,} bytes of evidence, got more")
-        return Evidence.model_validate_json(path.read_bytes())
+        return PartEvidence.model_validate_json(path.read_bytes())
     except OSError as error:
         raise DataError(f"{path}: expected evidence ({error.strerror})") from None
     except ValidationError as error:
         raise DataError(f"{path}: expected evidence, got another content in {error.error_count()} places") from None
 
 
-def gather(paths: Sequence[Path]) -> tuple[Evidence, ...]:
+def gather_evidence(paths: Sequence[Path]) -> tuple[PartEvidence, ...]:
     """The evidence of files and of folders of them."""
-    return tuple(read(file) for path in paths for file in _files(path))
+    return tuple(read_evidence(file) for path in paths for file in _evidence_files(path))
 
 
-def _files(path: Path) -> Iterator[Path]:
+def _evidence_files(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         yield path
         return

@@ -9,7 +9,7 @@ from shared.message import Message
 SHOWN = 3  # faults that are told in the sentence
 
 
-class Finding(Message):
+class AuditFinding(Message):
     name: str
     expected: str
     found: str
@@ -17,9 +17,9 @@ class Finding(Message):
     faults: tuple[str, ...] = ()
 
 
-def finding(name: str, expected: str, good: str, faults: Iterable[str]) -> Finding:
+def make_finding(name: str, expected: str, good: str, faults: Iterable[str]) -> AuditFinding:
     """`good` is what was found where there is no fault."""
-    told = tuple(dict.fromkeys(faults))
-    more = f"; and {len(told) - SHOWN} more" if len(told) > SHOWN else ""
-    found = "; ".join(told[:SHOWN]) + more if told else good
-    return Finding(name=name, expected=expected, found=found, held=not told, faults=told)
+    distinct = tuple(dict.fromkeys(faults))
+    more = f"; and {len(distinct) - SHOWN} more" if len(distinct) > SHOWN else ""
+    summary = "; ".join(distinct[:SHOWN]) + more if distinct else good
+    return AuditFinding(name=name, expected=expected, found=summary, held=not distinct, faults=distinct)

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from audit.probes import addresses
 from audit.probes.expected import read_expected
-from audit.probes.meeting import PORTS, Part, part_behind
-from audit.probes.network import Outside
-from audit.probes.standing import Standing
+from audit.probes.meeting import PORTS, SystemPart, part_behind
+from audit.probes.network import OutsideHost
+from audit.probes.standing import PartLocation
 from shared.errors import SettingsError
 from shared.web.address import require_port
 
@@ -29,19 +29,19 @@ class RoleName(StrEnum):
     gateway = "gateway"
 
 
-def part(name: str, role: RoleName, port: int | None, behind: str | None) -> Part:
+def own_part(name: str, role: RoleName, port: int | None, behind: str | None) -> SystemPart:
     """This part, at its own addresses."""
-    here = tuple(str(one.ip) for one in addresses.own())
+    here = tuple(str(one.ip) for one in addresses.own_interfaces())
     gate = (behind or part_behind(name)) if role is RoleName.gateway else None
     number = PORTS[role.value] if port is None else port
     try:
-        return Part(name=name, role=role.value, port=number, addresses=here, behind=gate)
+        return SystemPart(name=name, role=role.value, port=number, addresses=here, behind=gate)
     except ValidationError as error:
         wrong = sorted({str(one["loc"][0]) for one in error.errors()})
         raise SettingsError(f"--{', --'.join(wrong)}: expected a part's name and a port, got others") from None
 
 
-def names(text: str) -> tuple[str, ...]:
+def split_names(text: str) -> tuple[str, ...]:
     """a,b,c"""
     found = tuple(name.strip() for name in text.split(",") if name.strip())
     if not found:
@@ -49,26 +49,26 @@ def names(text: str) -> tuple[str, ...]:
     return found
 
 
-def outside(place: str, udp: int, name: str) -> Outside:
+def parse_outside(place: str, udp: int, name: str) -> OutsideHost:
     """HOST:PORT, and what is asked there by DNS."""
     found = PLACE.fullmatch(place)
     if found is None or not 0 < int(found["port"]) < 65536:
         raise SettingsError(f"--outside: expected HOST:PORT, got {place!r}")
-    return Outside(found["host"].strip("[]"), int(found["port"]), udp, name)
+    return OutsideHost(found["host"].strip("[]"), int(found["port"]), udp, name)
 
 
-def standing(
-    part: Part, root: Path, own: Iterable[Path], deployment: str, process: str, brought: Iterable[Path | None]
-) -> Standing:
+def part_location(
+    part: SystemPart, root: Path, own: Iterable[Path], deployment: str, process: str, brought: Iterable[Path | None]
+) -> PartLocation:
     """Where to look. `deployment`: none where it is not known what the part's container may have."""
     if not PROCESS.fullmatch(process):
         raise SettingsError(f"--process: expected self or a process's number, got {process!r}")
     may = read_expected(part.role, deployment, part.name) if deployment else None
     places = tuple(str(place) for place in brought if place is not None)
-    return Standing(root, tuple(own), may, Path("/proc") / process, places)
+    return PartLocation(root, tuple(own), may, Path("/proc") / process, places)
 
 
-def urls(clients: Iterable[str]) -> dict[str, str]:
+def parse_urls(clients: Iterable[str]) -> dict[str, str]:
     """NAME=URL, each name once."""
     found: dict[str, str] = {}
     for text in clients:
@@ -81,7 +81,7 @@ def urls(clients: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def files(option: str, texts: Iterable[str]) -> dict[str, Path]:
+def parse_files(option: str, texts: Iterable[str]) -> dict[str, Path]:
     """NAME=FILE, each name once."""
     found: dict[str, Path] = {}
     for text in texts:
@@ -92,12 +92,12 @@ def files(option: str, texts: Iterable[str]) -> dict[str, Path]:
     return found
 
 
-def ports(published: Iterable[int]) -> tuple[int, ...]:
+def loopback_ports(published: Iterable[int]) -> tuple[int, ...]:
     """On the machine's loopback."""
     return tuple(require_port("--published", port) for port in published)
 
 
-def likely_ports(parts: Iterable[Part]) -> tuple[int, ...]:
+def likely_ports(parts: Iterable[SystemPart]) -> tuple[int, ...]:
     """Those of a machine that publishes each gateway at one port after the other."""
     gateways = sum(part.role == "gateway" for part in parts)
     return tuple(range(FIRST_PUBLISHED, FIRST_PUBLISHED + gateways))

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 import httpx
 
-from audit.case import Case
-from audit.findings import Finding, finding
-from audit.matching import Matched, Sending
+from audit.case import AuditCase
+from audit.findings import AuditFinding, make_finding
+from audit.matching import MatchedBodies, ReportedBody
 from audit.probes import bodies
 from client_service.boundary.crossings import Attempt
 from shared.errors import HeadError
@@ -21,7 +21,7 @@ JSON = "application/json"
 PROBED = ((bodies.HEADER, len(bodies.HEADER) + len(bodies.WORD)),)  # what the probes themselves add to a head
 
 
-def said(client: str, attempt: Attempt) -> Said:
+def expected_head(client: str, attempt: Attempt) -> Said:
     """The head of a request with a body, as the one form of it makes it."""
     host = httpx.URL(attempt.to).netloc.decode("ascii")
     if attempt.call == "join":
@@ -30,22 +30,22 @@ def said(client: str, attempt: Attempt) -> Said:
     return Said("PUT", target, host, MEDIA_TYPE if attempt.call == "update" else JSON, attempt.bytes)
 
 
-def heads(case: Case, matches: Mapping[str, Matched]) -> Finding:
+def check_heads(case: AuditCase, matches: Mapping[str, MatchedBodies]) -> AuditFinding:
     """Nobody adds a header, a space or a word: the aggregator counts what comes, and refuses what no client sends."""
     pairs = {
         name: [(arrival, sending) for arrival, sending in found.pairs if sending.source == "ledger"]
         for name, found in matches.items()
     }
     held = sum(arrival.head is not None for found in pairs.values() for arrival, _ in found)
-    return finding(
+    return make_finding(
         "request heads",
         "every head that came is as long as its ledger tells, and says what the call makes it say",
-        f"{count_noun(held, 'head')}, the very same",
-        [*_refused(case), *(fault for name, found in pairs.items() for fault in _different(name, found))],
+        f"{counted(held, 'head')}, the very same",
+        [*_refused_heads(case), *(fault for name, found in pairs.items() for fault in _head_differences(name, found))],
     )
 
 
-def _refused(case: Case) -> Iterator[str]:
+def _refused_heads(case: AuditCase) -> Iterator[str]:
     for one in () if case.aggregator is None else case.aggregator.arrivals:
         if one.code != HeadError.code:
             continue
@@ -56,7 +56,7 @@ def _refused(case: Case) -> Iterator[str]:
         yield f"{one.client}: {told}, refused with {one.status}"
 
 
-def _different(name: str, pairs: list[tuple[ArrivalOut, Sending]]) -> Iterator[str]:
+def _head_differences(name: str, pairs: list[tuple[ArrivalOut, ReportedBody]]) -> Iterator[str]:
     for arrival, sending in pairs:
         came, left = arrival.head, sending.attempt
         if came is None or left is None or left.head_bytes is None:  # recorded before heads were
@@ -64,9 +64,9 @@ def _different(name: str, pairs: list[tuple[ArrivalOut, Sending]]) -> Iterator[s
         where = f"{name}, {sending.call}" + (f" of {sending.run} round {sending.round}" if sending.run else "")
         if came.bytes is not None and came.bytes != left.head_bytes:
             yield f"{where}: a head of {came.bytes:,} bytes came, the ledger tells of {left.head_bytes:,}"
-        elif left.head_bytes != said(name, left).size(name):
+        elif left.head_bytes != expected_head(name, left).size(name):
             yield f"{where}: a head of {left.head_bytes:,} bytes on the ledger, other than its call makes"
-        elif came.sha256 != said(name, left).digest():
+        elif came.sha256 != expected_head(name, left).digest():
             yield f"{where}: a head with other words than its call makes"
         for other in came.others:
             if came.bytes is not None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import httpx
 
 from audit import collect
-from audit.evidence import Evidence, Probe, Role, now
+from audit.evidence import PartEvidence, ProbeResult, Role, utc_now
 from audit.probes import addresses, bodies, gate, network, own_gate, standing, uploads
-from audit.probes.meeting import Part
-from audit.probes.network import Outside, Surroundings
-from audit.probes.standing import Standing
+from audit.probes.meeting import SystemPart
+from audit.probes.network import OutsideHost, Surroundings
+from audit.probes.standing import PartLocation
 from client_service.boundary.signing_key import own_key
 from shared.errors import SettingsError
 from shared.protocol.signing.messages import Signatory
@@ -38,12 +38,12 @@ class Services:
     calling: Calling = field(default_factory=Calling)
 
 
-def nobody_to_tell(evidence: Evidence) -> None:
+def ignore_announcement(evidence: PartEvidence) -> None:
     """Where nothing is recorded."""
     del evidence
 
 
-async def nothing_to_wait_for() -> None:
+async def skip_waiting() -> None:
     """Where parts are probed one by one."""
 
 
@@ -55,86 +55,88 @@ class Inquiry:
     have to send, so that the aggregator's record has it.
     """
 
-    own: Part
-    parts: Mapping[str, Part]
-    outside: Outside
+    own: SystemPart
+    parts: Mapping[str, SystemPart]
+    outside: OutsideHost
     published: tuple[int, ...]
-    standing: Standing
+    standing: PartLocation
     services: Services
     recorded: bool
-    announce: Callable[[Evidence], None] = nobody_to_tell
-    settled: Callable[[], Awaitable[None]] = nothing_to_wait_for
+    announce: Callable[[PartEvidence], None] = ignore_announcement
+    settled: Callable[[], Awaitable[None]] = skip_waiting
 
 
-async def inquire(inquiry: Inquiry) -> Evidence:
+async def run_inquiry(inquiry: Inquiry) -> PartEvidence:
     """Every probe of the part's role, and then its evidence."""
-    probes = await network.probe(_surroundings(inquiry))
+    probes = await network.probe_network(_surroundings(inquiry))
     if inquiry.own.role != "gateway" or inquiry.standing.expected is not None:
-        probes += standing.probe(inquiry.standing)
+        probes += standing.probe_location(inquiry.standing)
     if inquiry.own.role == "gateway":
-        return Evidence(name=inquiry.own.name, role="gateway", taken_at=now(), probes=tuple(probes))
-    found = await (_client(inquiry) if inquiry.own.role == "client" else _aggregator(inquiry))
-    return found.model_copy(update={"probes": (*probes, *found.probes)})
+        return PartEvidence(name=inquiry.own.name, role="gateway", taken_at=utc_now(), probes=tuple(probes))
+    evidence = await (_client_evidence(inquiry) if inquiry.own.role == "client" else _aggregator_evidence(inquiry))
+    return evidence.model_copy(update={"probes": (*probes, *evidence.probes)})
 
 
 def _surroundings(inquiry: Inquiry) -> Surroundings:
-    hosts = addresses.hosts(addresses.own())
+    hosts = addresses.machine_addresses(addresses.own_interfaces())
     services = inquiry.services
     urls: dict[Role, str] = {"aggregator": services.aggregator, "client": services.client}
     by_tls = {role: services.calling.context for role, url in urls.items() if url.startswith("https:")}
     return Surroundings(inquiry.own, inquiry.parts, hosts, inquiry.published, inquiry.outside, by_tls)
 
 
-async def _aggregator(inquiry: Inquiry) -> Evidence:
+async def _aggregator_evidence(inquiry: Inquiry) -> PartEvidence:
     if not inquiry.recorded:
-        return Evidence(name=inquiry.own.name, role="aggregator", taken_at=now())
+        return PartEvidence(name=inquiry.own.name, role="aggregator", taken_at=utc_now())
     if inquiry.services.token is None:
         raise SettingsError("expected --operator-token-file, to read the aggregator's record")
     await inquiry.settled()
-    services, bearer = inquiry.services, token(inquiry.services.token)
-    async with opened(services.aggregator, bearer, calling=services.calling) as http:
-        return await collect.of_aggregator(http, inquiry.own.name)
+    services, bearer = inquiry.services, read_token(inquiry.services.token)
+    async with open_http(services.aggregator, bearer, calling=services.calling) as http:
+        return await collect.read_aggregator_evidence(http, inquiry.own.name)
 
 
-async def _client(inquiry: Inquiry) -> Evidence:
+async def _client_evidence(inquiry: Inquiry) -> PartEvidence:
     """A client's ledger is needed for its uploads too: it tells which round has its update."""
     name, services = inquiry.own.name, inquiry.services
-    async with opened(services.aggregator, calling=services.calling) as aggregator:
-        control = await _answers(aggregator)
+    async with open_http(services.aggregator, calling=services.calling) as aggregator:
+        control = await _probe_aggregator(aggregator)
         if services.signing_key is None and not inquiry.recorded:
-            return Evidence(name=name, role="client", taken_at=now(), probes=(control,))
-        key = None if services.key is None else token(services.key)
-        async with opened(services.client, key, calling=services.calling) as client:
-            found = await collect.of_client(client, name)
-            gated = await own_gate.probe(client, inquiry.standing)
+            return PartEvidence(name=name, role="client", taken_at=utc_now(), probes=(control,))
+        key = None if services.key is None else read_token(services.key)
+        async with open_http(services.client, key, calling=services.calling) as client:
+            evidence = await collect.read_client_evidence(client, name)
+            gated = await own_gate.probe_own_gate(client, inquiry.standing)
         if services.signing_key is None:
-            return found.model_copy(update={"probes": (control, *gated)})
-        who = _intruder(inquiry, found, services.signing_key)
-        place = uploads.latest_place(found)
-        inquiry.announce(found.model_copy(update={"sent": uploads.planned(who, place)}))
-        tried, sent = await uploads.probe(aggregator, who, place)
-    probes = (control, *tried, *await gate.probe(who), *gated)
-    return found.model_copy(update={"probes": probes, "sent": tuple(sent)})
+            return evidence.model_copy(update={"probes": (control, *gated)})
+        who = _make_intruder(inquiry, evidence, services.signing_key)
+        place = uploads.latest_place(evidence)
+        inquiry.announce(evidence.model_copy(update={"sent": uploads.planned_sendings(who, place)}))
+        tried, sent = await uploads.probe_uploads(aggregator, who, place)
+    probes = (control, *tried, *await gate.probe_gate(who), *gated)
+    return evidence.model_copy(update={"probes": probes, "sent": tuple(sent)})
 
 
-def _intruder(inquiry: Inquiry, found: Evidence, key: Path) -> uploads.Intruder:
+def _make_intruder(inquiry: Inquiry, evidence: PartEvidence, key: Path) -> uploads.Intruder:
     names = sorted(part.name for part in inquiry.parts.values() if part.role == "client")
-    assert found.declaration is not None
-    who = Signatory(found.name, own_key(found.name, Path(), key))
-    return uploads.Intruder(who, names[0] if names else bodies.ANOTHER, found.declaration)
+    assert evidence.declaration is not None
+    who = Signatory(evidence.name, own_key(evidence.name, Path(), key))
+    return uploads.Intruder(who, names[0] if names else bodies.ANOTHER, evidence.declaration)
 
 
-async def _answers(http: httpx.AsyncClient) -> Probe:
+async def _probe_aggregator(http: httpx.AsyncClient) -> ProbeResult:
     """The control: whom a client must reach, it reaches."""
     try:
         observed = str((await http.get("/health/live")).status_code)
     except httpx.TransportError as error:
         observed = type(error).__name__
     name = http.base_url.host
-    return Probe(kind="control: the aggregator", name=name, expected="200", observed=observed, held=observed == "200")
+    return ProbeResult(
+        kind="control: the aggregator", name=name, expected="200", observed=observed, held=observed == "200"
+    )
 
 
-def opened(url: str, bearer: str | None = None, *, calling: Calling) -> httpx.AsyncClient:
+def open_http(url: str, bearer: str | None = None, *, calling: Calling) -> httpx.AsyncClient:
     """A way to ask a service, past the gate and past every proxy of the environment."""
     headers = {} if bearer is None else {"Authorization": f"Bearer {bearer}"}
     return httpx.AsyncClient(
@@ -142,7 +144,7 @@ def opened(url: str, bearer: str | None = None, *, calling: Calling) -> httpx.As
     )
 
 
-def token(path: Path) -> str:
+def read_token(path: Path) -> str:
     """An operator's secret."""
     try:
         return path.read_text(encoding="utf-8").strip()

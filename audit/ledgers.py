@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from audit.case import Case, Client
-from audit.findings import Finding, finding
+from audit.case import AuditCase, AuditedClient
+from audit.findings import AuditFinding, make_finding
 from client_service.boundary.calls import declared_calls
 from client_service.boundary.crossings import Attempt
 from client_service.boundary.headed_ledger import ADOPTED
@@ -30,19 +30,19 @@ from shared.words import count_noun
 SAID = ("update", *MESSAGES)  # the calls of a round that have a body
 
 
-def chain(case: Case) -> Finding:
+def check_chain(case: AuditCase) -> AuditFinding:
     entries = [entry for client in case.clients.values() for entry in client.evidence.entries]
     adopted = sum(entry.get("kind") == ADOPTED for entry in entries)
-    told = f"; the silos adopted their records as they were {count_noun(adopted, 'time')}" if adopted else ""
-    return finding(
+    told = f"; the silos adopted their records as they were {counted(adopted, 'time')}" if adopted else ""
+    return make_finding(
         "chain",
         "every ledger an unbroken chain of hashes from its first entry",
-        f"{count_noun(len(case.clients), 'ledger')}, {count_noun(len(entries), 'entry', 'entries')}, unbroken{told}",
-        (f"{name}: {fault}" for name, client in case.clients.items() for fault in _chain(client)),
+        f"{counted(len(case.clients), 'ledger')}, {counted(len(entries), 'entry', 'entries')}, unbroken{told}",
+        (f"{name}: {fault}" for name, client in case.clients.items() for fault in _chain_faults(client)),
     )
 
 
-def _chain(client: Client) -> Iterator[str]:
+def _chain_faults(client: AuditedClient) -> Iterator[str]:
     entries = client.evidence.entries
     _, broken = follow_chain(entries)
     if broken is not None:
@@ -51,92 +51,92 @@ def _chain(client: Client) -> Iterator[str]:
         yield "the entries are not numbered from 1 on"
 
 
-def calls(case: Case) -> Finding:
+def check_calls(case: AuditCase) -> AuditFinding:
     kinds = sorted({attempt.call for client in case.clients.values() for attempt in client.attempts})
     total = sum(one.times for client in case.clients.values() for one in client.attempts)
-    places = sorted({place for client in case.clients.values() for place in _places(client)})
-    return finding(
+    places = sorted({place for client in case.clients.values() for place in _call_places(client)})
+    return make_finding(
         "calls",
         "only declared calls, and to the aggregator only",
-        f"{count_noun(total, 'call')} to {', '.join(places) or 'nobody'}: {', '.join(kinds) or 'none'}",
-        (f"{name}: {fault}" for name, client in case.clients.items() for fault in _calls(name, client)),
+        f"{counted(total, 'call')} to {', '.join(places) or 'nobody'}: {', '.join(kinds) or 'none'}",
+        (f"{name}: {fault}" for name, client in case.clients.items() for fault in _call_faults(name, client)),
     )
 
 
-def _calls(name: str, client: Client) -> Iterator[str]:
+def _call_faults(name: str, client: AuditedClient) -> Iterator[str]:
     declared = {call.name for call in declared_calls(name, secure=client.declaration.secure)}
     for attempt in client.attempts:
         if attempt.call not in declared:
             yield f"undeclared call {attempt.call!r}"
         elif attempt.bytes and attempt.call not in ("join", *SAID):
             yield f"a body of {attempt.bytes:,} bytes with {attempt.call!r}"
-    if len(places := _places(client)) > 1:
+    if len(places := _call_places(client)) > 1:
         yield f"calls to {len(places)} places: {', '.join(map(repr, sorted(places)))}"
-    yield from _strays(client)
+    yield from _stray_entries(client)
 
 
-def _places(client: Client) -> set[str]:
+def _call_places(client: AuditedClient) -> set[str]:
     return {str(entry.get("to")) for entry in client.evidence.entries if entry.get("kind") == "intent"}
 
 
-def _strays(client: Client) -> Iterator[str]:
+def _stray_entries(client: AuditedClient) -> Iterator[str]:
     """Entries that are neither an intent, nor the one outcome of an earlier intent, nor count calls that are like an
-    earlier one. `chain` tells of adoptions."""
+    earlier one. `check_chain` tells of adoptions."""
     waiting: dict[Any, Mapping[str, Any]] = {}
     ended: dict[Any, Mapping[str, Any]] = {}
     for number, entry in enumerate(client.evidence.entries, start=1):
         if entry.get("kind") == "intent":
             waiting[entry.get("sequence")] = entry
         elif entry.get("kind") == "outcome" and entry.get("of") in waiting:
-            ended[entry.get("of")] = {**_place(waiting.pop(entry.get("of"))), **_answer(entry)}
+            ended[entry.get("of")] = {**_call_place(waiting.pop(entry.get("of"))), **_call_answer(entry)}
         elif entry.get("kind") == POLLS:
-            if not _repeats(entry, ended.get(entry.get("of"))):
+            if not _repeats_call(entry, ended.get(entry.get("of"))):
                 yield f"entry {number} counts calls that are not like an earlier one without a body"
         elif entry.get("kind") != ADOPTED:
             yield f"entry {number} is neither an intent nor the outcome of one"
 
 
-def _repeats(line: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> bool:
+def _repeats_call(line: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> bool:
     """Does a line count calls like that one: the same question without a body, and the same status or error?"""
     if earlier is None or earlier["body"] != 0:
         return False
-    same = {**_place(line), **_answer(line)} == {**earlier, "body": None}
+    same = {**_call_place(line), **_call_answer(line)} == {**earlier, "body": None}
     return same and type(line.get("n")) is int and line["n"] > 0
 
 
-def _place(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _call_place(entry: Mapping[str, Any]) -> dict[str, Any]:
     body = entry.get("bytes") if entry.get("kind") == "intent" else None
     return {"body": body, "call": entry.get("call"), "run": entry.get("run"), "round": entry.get("round")}
 
 
-def _answer(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _call_answer(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {"status": entry.get("status"), "error": entry.get("error")}
 
 
-def fields(case: Case) -> Finding:
-    updates = sum(len(client.of("update")) for client in case.clients.values())
-    joins = sum(len(client.of("join")) for client in case.clients.values())
-    return finding(
+def check_fields(case: AuditCase) -> AuditFinding:
+    updates = sum(len(client.attempts_of("update")) for client in case.clients.values())
+    joins = sum(len(client.attempts_of("join")) for client in case.clients.values())
+    return make_finding(
         "fields",
         "in every update the declared tensors and at most the declared scalars, in every join the declaration",
-        f"{count_noun(updates, 'update')} and {count_noun(joins, 'join')} hold these, and not a byte more",
-        (f"{name}, {fault}" for name, client in case.clients.items() for fault in _fields(client)),
+        f"{counted(updates, 'update')} and {counted(joins, 'join')} hold these, and not a byte more",
+        (f"{name}, {fault}" for name, client in case.clients.items() for fault in _field_faults(client)),
     )
 
 
-def _fields(client: Client) -> Iterator[str]:
-    for attempt in client.of("update"):
+def _field_faults(client: AuditedClient) -> Iterator[str]:
+    for attempt in client.attempts_of("update"):
         where = f"{attempt.run} round {attempt.round}"
-        faults = [*_tensors(client.declaration, attempt), *_scalars(client.declaration, attempt)]
-        if not faults and attempt.bytes != _length(client, attempt):
+        faults = [*_tensor_faults(client.declaration, attempt), *_scalar_faults(client.declaration, attempt)]
+        if not faults and attempt.bytes != _body_length(client, attempt):
             faults.append(f"a body of {attempt.bytes:,} bytes, other than its fields make")
         yield from (f"{where}: {fault}" for fault in faults)
     for entry in client.evidence.entries:
-        if entry.get("kind") == "intent" and entry.get("call") == "join" and not _declared_join(client, entry):
+        if entry.get("kind") == "intent" and entry.get("call") == "join" and not _is_declared_join(client, entry):
             yield "join: another body than the declaration makes"
 
 
-def _tensors(declaration: Declaration, attempt: Attempt) -> Iterator[str]:
+def _tensor_faults(declaration: Declaration, attempt: Attempt) -> Iterator[str]:
     declared = forms(declaration)
     came = [str(tensor.get("name")) for tensor in attempt.tensors]
     yield from (f"undeclared tensor {name!r}" for name in came if name not in declared)
@@ -145,15 +145,15 @@ def _tensors(declaration: Declaration, attempt: Attempt) -> Iterator[str]:
     for tensor in attempt.tensors:
         name = str(tensor.get("name"))
         form = declared.get(name)
-        if form is not None and not _of(tensor, form):
+        if form is not None and not _has_form(tensor, form):
             yield f"tensor {name!r} in another form than {form.dtype} {list(form.shape)}"
 
 
-def _of(tensor: Mapping[str, Any], form: Form) -> bool:
+def _has_form(tensor: Mapping[str, Any], form: Form) -> bool:
     return (tensor.get("dtype"), tensor.get("shape"), tensor.get("bytes")) == (form.dtype, [*form.shape], form.bytes)
 
 
-def _scalars(declaration: Declaration, attempt: Attempt) -> Iterator[str]:
+def _scalar_faults(declaration: Declaration, attempt: Attempt) -> Iterator[str]:
     for name, value in attempt.scalars.items():
         if name not in beside(declaration):
             yield f"undeclared scalar {name!r}"
@@ -161,7 +161,7 @@ def _scalars(declaration: Declaration, attempt: Attempt) -> Iterator[str]:
             yield f"scalar {name!r} that is no finite number"
 
 
-def _length(client: Client, attempt: Attempt) -> int:
+def _body_length(client: AuditedClient, attempt: Attempt) -> int:
     """Bytes of a body that holds the declared tensors and these scalars, and nothing else."""
     declaration, scalars = client.declaration, attempt.scalars
     if declaration.secure:
@@ -172,7 +172,7 @@ def _length(client: Client, attempt: Attempt) -> int:
     return len(encode(Parameters(arrays, scalars)))
 
 
-def _declared_join(client: Client, entry: Mapping[str, Any]) -> bool:
+def _is_declared_join(client: AuditedClient, entry: Mapping[str, Any]) -> bool:
     """A join says nothing but who, what is declared and, where the silo's policy allows it, three counts."""
     try:
         counts = Counts.model_validate(entry["join"]["counts"]) if entry["join"]["counts"] is not None else None

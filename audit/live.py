@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from audit.collect import of_aggregator, of_client
-from audit.evidence import Evidence
-from audit.inquiry import opened, token
+from audit.collect import read_aggregator_evidence, read_client_evidence
+from audit.evidence import PartEvidence
+from audit.inquiry import open_http, read_token
 from shared.web.calling import Calling
 
 
 @dataclass(frozen=True)
-class Places:
+class ServicePlaces:
     """Where the services answer, and the files with the secrets of their operators."""
 
     aggregator: str
@@ -23,25 +23,27 @@ class Places:
     calling: Calling
 
 
-async def read_services(places: Places, probed: Sequence[Evidence] = ()) -> tuple[Evidence, ...]:
+async def read_services(places: ServicePlaces, probed: Sequence[PartEvidence] = ()) -> tuple[PartEvidence, ...]:
     """The clients' ledgers first: what they call accepted by then, the aggregator has on record."""
-    found = []
+    parts = []
     for name, place in places.clients.items():
-        key = token(places.keys[name]) if name in places.keys else None
-        async with opened(place, key, calling=places.calling) as http:
-            found.append(await of_client(http, name))
-    async with opened(places.aggregator, token(places.token), calling=places.calling) as http:
-        found.append(await of_aggregator(http, "aggregator"))
-    return _with_probes(found, probed)
+        key = read_token(places.keys[name]) if name in places.keys else None
+        async with open_http(place, key, calling=places.calling) as http:
+            parts.append(await read_client_evidence(http, name))
+    async with open_http(places.aggregator, read_token(places.token), calling=places.calling) as http:
+        parts.append(await read_aggregator_evidence(http, "aggregator"))
+    return _with_probes(parts, probed)
 
 
-def _with_probes(parts: Sequence[Evidence], probed: Sequence[Evidence]) -> tuple[Evidence, ...]:
+def _with_probes(parts: Sequence[PartEvidence], probed: Sequence[PartEvidence]) -> tuple[PartEvidence, ...]:
     """Each part with the probes of the evidence of its name; parts that serve nothing themselves as they are."""
     earlier, names = {one.name: one for one in probed}, {part.name for part in parts}
-    told = (part.model_copy(update=_probed(earlier[part.name])) if part.name in earlier else part for part in parts)
+    told = (
+        part.model_copy(update=_probe_fields(earlier[part.name])) if part.name in earlier else part for part in parts
+    )
     return (*told, *(one for one in probed if one.name not in names))
 
 
-def _probed(part: Evidence) -> dict[str, object]:
+def _probe_fields(part: PartEvidence) -> dict[str, object]:
     """What its probes have found, and when that was."""
     return {"probes": part.probes, "sent": part.sent, "probed_at": part.probed_at or part.taken_at}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from audit.evidence import Sent
+from audit.evidence import ProbeSending
 from client_service.boundary.crossings import Attempt
 from client_service.boundary.masked import MESSAGES
 from shared.protocol.schemas import ArrivalOut
@@ -21,7 +21,7 @@ FROM_BETWEEN = (502, 504)  # a proxy says so, of an answer that it did not get
 
 
 @dataclass(frozen=True)
-class Sending:
+class ReportedBody:
     """One body that left, as its sender tells it. `status` is None where it heard of no answer, `nonce` where the
     ledger does not tell it; `attempt`: what else the ledger says."""
 
@@ -36,121 +36,121 @@ class Sending:
     attempt: Attempt | None = None
 
     @property
-    def accepted(self) -> bool:
+    def is_accepted(self) -> bool:
         return self.status is not None and self.status < SUCCESS
 
 
 @dataclass(frozen=True)
-class Matched:
+class MatchedBodies:
     """`outside`: arrived, and sent by nobody; `unseen`: said to be accepted, and never arrived."""
 
-    pairs: tuple[tuple[ArrivalOut, Sending], ...]
+    pairs: tuple[tuple[ArrivalOut, ReportedBody], ...]
     outside: tuple[ArrivalOut, ...]
-    unseen: tuple[Sending, ...]
-    lost: tuple[Sending, ...]
+    unseen: tuple[ReportedBody, ...]
+    lost: tuple[ReportedBody, ...]
 
-    def refused(self, source: Source) -> list[ArrivalOut]:
-        return [arrival for arrival, sending in self.pairs if sending.source == source and refused(arrival)]
+    def refused_from(self, source: Source) -> list[ArrivalOut]:
+        return [arrival for arrival, sending in self.pairs if sending.source == source and is_refused(arrival)]
 
 
-def refused(arrival: ArrivalOut) -> bool:
+def is_refused(arrival: ArrivalOut) -> bool:
     return arrival.status >= LEAST_REFUSED
 
 
-def from_ledger(attempts: Iterable[Attempt]) -> list[Sending]:
+def bodies_from_ledger(attempts: Iterable[Attempt]) -> list[ReportedBody]:
     return [
-        Sending("ledger", one.call, one.run, one.round, one.bytes, one.sha256, one.status, one.nonce, one)
+        ReportedBody("ledger", one.call, one.run, one.round, one.bytes, one.sha256, one.status, one.nonce, one)
         for one in attempts
         if one.call in ("join", "update", *MESSAGES)
     ]
 
 
-def from_probes(sent: Iterable[Sent]) -> list[Sending]:
+def bodies_from_probes(sent: Iterable[ProbeSending]) -> list[ReportedBody]:
     """All of them are meant to be refused: one that was accepted accounts for nothing."""
-    told = [Sending("probes", one.call, one.run, one.round, one.bytes, one.sha256, one.status) for one in sent]
-    return [one for one in told if not one.accepted]
+    told = [ReportedBody("probes", one.call, one.run, one.round, one.bytes, one.sha256, one.status) for one in sent]
+    return [one for one in told if not one.is_accepted]
 
 
 ArrivalKey = Callable[[ArrivalOut], Hashable]
-SendingKey = Callable[[Sending], Hashable | None]
+SendingKey = Callable[[ReportedBody], Hashable | None]
 
 
-def match(arrivals: Sequence[ArrivalOut], sendings: Sequence[Sending]) -> Matched:
+def match_bodies(arrivals: Sequence[ArrivalOut], sendings: Sequence[ReportedBody]) -> MatchedBodies:
     """Pair each arrival of one client with one of its sendings, those that agree most first.
 
     A body that was refused unread, or was cut off, arrives with fewer bytes than were sent. One that was read to its
     end must be the very one that somebody says to have sent.
     """
     left, unsaid = list(arrivals), list(sendings)
-    pairs: list[tuple[ArrivalOut, Sending]] = []
+    pairs: list[tuple[ArrivalOut, ReportedBody]] = []
     for of_arrival, of_sending in (
-        (_request_answered, _request_and_answer),
-        (_request, _request_not_accepted),
-        (_whole_answered, _whole_and_answer),
-        (_whole, _whole_not_accepted),
-        (_place_answered, _place_and_answer),
-        (_place, _place_unheard),
+        (_answered_request_key, _request_and_answer_key),
+        (_request_key, _unaccepted_request_key),
+        (_answered_whole_key, _whole_and_answer_key),
+        (_whole_key, _unaccepted_whole_key),
+        (_answered_place_key, _place_and_answer_key),
+        (_place_key, _unheard_place_key),
     ):
-        found, left, unsaid = _pair(left, unsaid, of_arrival, of_sending)
+        found, left, unsaid = _pair_by_key(left, unsaid, of_arrival, of_sending)
         pairs += found
     ours = [one for one in unsaid if one.source == "ledger"]
-    unseen, lost = [one for one in ours if one.accepted], [one for one in ours if not one.accepted]
-    return Matched(tuple(pairs), tuple(left), tuple(unseen), tuple(lost))
+    unseen, lost = [one for one in ours if one.is_accepted], [one for one in ours if not one.is_accepted]
+    return MatchedBodies(tuple(pairs), tuple(left), tuple(unseen), tuple(lost))
 
 
-def _place(one: ArrivalOut | Sending) -> Hashable:
+def _place_key(one: ArrivalOut | ReportedBody) -> Hashable:
     return one.call, one.run, one.round
 
 
-def _whole(one: ArrivalOut) -> Hashable:
-    return _place(one), one.size, one.digest
+def _whole_key(one: ArrivalOut) -> Hashable:
+    return _place_key(one), one.size, one.digest
 
 
-def _request(one: ArrivalOut) -> Hashable:
-    return _whole(one), one.nonce
+def _request_key(one: ArrivalOut) -> Hashable:
+    return _whole_key(one), one.nonce
 
 
-def _request_answered(one: ArrivalOut) -> Hashable:
-    return _request(one), one.status
+def _answered_request_key(one: ArrivalOut) -> Hashable:
+    return _request_key(one), one.status
 
 
-def _request_and_answer(one: Sending) -> Hashable | None:
+def _request_and_answer_key(one: ReportedBody) -> Hashable | None:
     """The very request, where its ledger tells the nonce."""
-    return None if one.nonce is None else (((_place(one), one.bytes, one.sha256), one.nonce), one.status)
+    return None if one.nonce is None else (((_place_key(one), one.bytes, one.sha256), one.nonce), one.status)
 
 
-def _request_not_accepted(one: Sending) -> Hashable | None:
-    return None if one.nonce is None or one.accepted else ((_place(one), one.bytes, one.sha256), one.nonce)
+def _unaccepted_request_key(one: ReportedBody) -> Hashable | None:
+    return None if one.nonce is None or one.is_accepted else ((_place_key(one), one.bytes, one.sha256), one.nonce)
 
 
-def _whole_answered(one: ArrivalOut) -> Hashable:
-    return _whole(one), one.status
+def _answered_whole_key(one: ArrivalOut) -> Hashable:
+    return _whole_key(one), one.status
 
 
-def _place_answered(one: ArrivalOut) -> Hashable:
-    return _place(one), one.status
+def _answered_place_key(one: ArrivalOut) -> Hashable:
+    return _place_key(one), one.status
 
 
-def _whole_and_answer(one: Sending) -> Hashable:
-    return (_place(one), one.bytes, one.sha256), one.status
+def _whole_and_answer_key(one: ReportedBody) -> Hashable:
+    return (_place_key(one), one.bytes, one.sha256), one.status
 
 
-def _whole_not_accepted(one: Sending) -> Hashable | None:
+def _unaccepted_whole_key(one: ReportedBody) -> Hashable | None:
     """The answer was lost, or somebody on the way gave another."""
-    return None if one.accepted else (_place(one), one.bytes, one.sha256)
+    return None if one.is_accepted else (_place_key(one), one.bytes, one.sha256)
 
 
-def _place_and_answer(one: Sending) -> Hashable:
-    return _place(one), one.status
+def _place_and_answer_key(one: ReportedBody) -> Hashable:
+    return _place_key(one), one.status
 
 
-def _place_unheard(one: Sending) -> Hashable | None:
-    return _place(one) if one.status in (None, *FROM_BETWEEN) else None
+def _unheard_place_key(one: ReportedBody) -> Hashable | None:
+    return _place_key(one) if one.status in (None, *FROM_BETWEEN) else None
 
 
-def _pair(
-    arrivals: list[ArrivalOut], sendings: list[Sending], of_arrival: ArrivalKey, of_sending: SendingKey
-) -> tuple[list[tuple[ArrivalOut, Sending]], list[ArrivalOut], list[Sending]]:
+def _pair_by_key(
+    arrivals: list[ArrivalOut], sendings: list[ReportedBody], of_arrival: ArrivalKey, of_sending: SendingKey
+) -> tuple[list[tuple[ArrivalOut, ReportedBody]], list[ArrivalOut], list[ReportedBody]]:
     """The pairs with equal keys, and the rest of both. None is no key."""
     waiting: defaultdict[Hashable, deque[int]] = defaultdict(deque)
     for place, sending in enumerate(sendings):
@@ -159,7 +159,7 @@ def _pair(
     pairs, left, taken = [], [], set()
     for arrival in arrivals:
         places = waiting.get(of_arrival(arrival), deque())
-        if places and _could_be(arrival, sendings[places[0]]):
+        if places and _could_match(arrival, sendings[places[0]]):
             taken.add(places[0])
             pairs.append((arrival, sendings[places.popleft()]))
         else:
@@ -167,13 +167,13 @@ def _pair(
     return pairs, left, [one for place, one in enumerate(sendings) if place not in taken]
 
 
-def _could_be(arrival: ArrivalOut, sending: Sending) -> bool:
+def _could_match(arrival: ArrivalOut, sending: ReportedBody) -> bool:
     """The very body; or, where that is what the answer says, none of it or a piece of it.
 
     What the probes send is meant to be refused. Of a question without a body its answer alone is known.
     """
     whole = (arrival.digest, arrival.size) == (sending.sha256, sending.bytes)
-    if not refused(arrival):
+    if not is_refused(arrival):
         return whole and sending.source == "ledger"
     if whole:
         return arrival.size > 0 or sending.status in (None, arrival.status)

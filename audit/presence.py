@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from audit.case import Case
-from audit.evidence import Evidence
-from audit.findings import Finding, finding
+from audit.case import AuditCase
+from audit.evidence import PartEvidence
+from audit.findings import AuditFinding, make_finding
 from audit.probes import kinds
 from shared.words import count_noun
 
@@ -17,7 +17,7 @@ CLOCKS_SECONDS = 120.0  # by which the clocks of two parts may differ
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReportRequirements:
     """What the report is held to. `parts`: who must have given evidence, beside the aggregator and every client that it
     knows; `probed`: must all have been probed? `within`: seconds between the oldest and the newest evidence."""
 
@@ -26,17 +26,17 @@ class Asked:
     within: float = WITHIN_SECONDS
 
 
-RECORDS_ONLY = Asked(probed=False)
+RECORDS_ONLY = ReportRequirements(probed=False)
 
 
-def present(case: Case, asked: Asked) -> Finding:
+def check_presence(case: AuditCase, asked: ReportRequirements) -> AuditFinding:
     """Who has given no evidence at all."""
     there = {part.name for part in case.parts}
-    faults = [f"{name}: no evidence" for name in case.known if name not in case.clients]
-    faults += [f"{name}: no evidence" for name in asked.parts if name not in there and name not in case.known]
+    faults = [f"{name}: no evidence" for name in case.known_clients if name not in case.clients]
+    faults += [f"{name}: no evidence" for name in asked.parts if name not in there and name not in case.known_clients]
     faults += [] if case.aggregator else ["aggregator: no evidence"]
     others = len(case.parts) - len(case.clients) - (case.aggregator is not None)
-    return finding(
+    return make_finding(
         "evidence",
         "evidence of the aggregator, of every client that it knows, and of every part that is named",
         f"the aggregator and {count_noun(len(case.clients), 'client')}" + (f", {others} more" if others else ""),
@@ -44,23 +44,23 @@ def present(case: Case, asked: Asked) -> Finding:
     )
 
 
-def fresh(case: Case, asked: Asked) -> Finding:
+def check_freshness(case: AuditCase, asked: ReportRequirements) -> AuditFinding:
     """Old evidence shows what once was: a part may have been changed since, and a run may have gone on."""
-    return finding(
+    return make_finding(
         "freshness",
         f"evidence of all parts within {asked.within:g} seconds, and after the last round had closed",
-        f"{count_noun(len(case.parts), 'part')}, all of one time",
-        _stale(case, asked),
+        f"{counted(len(case.parts), 'part')}, all of one time",
+        _stale_faults(case, asked),
     )
 
 
-def _stale(case: Case, asked: Asked) -> Iterator[str]:
-    times = {(part.name, what): at for part in case.parts for what, at in _times(part, asked)}
+def _stale_faults(case: AuditCase, asked: ReportRequirements) -> Iterator[str]:
+    times = {(part.name, what): at for part in case.parts for what, at in _evidence_times(part, asked)}
     for (name, what), at in times.items():
         if at is None:
             yield f"{name}: {what} of an unknown time"
     known = {place: at for place, at in times.items() if at is not None}
-    newest, closed = max(known.values(), default=0.0), _last_closed(case)
+    newest, closed = max(known.values(), default=0.0), _last_close_seconds(case)
     for (name, what), at in known.items():
         if newest - at > asked.within:
             yield f"{name}: {what} {newest - at:,.0f} seconds older than the newest"
@@ -68,19 +68,19 @@ def _stale(case: Case, asked: Asked) -> Iterator[str]:
             yield f"{name}: {what} from before the last round had closed"
 
 
-def _times(part: Evidence, asked: Asked) -> Iterator[tuple[str, float | None]]:
-    yield "evidence", _seconds(part.taken_at)
+def _evidence_times(part: PartEvidence, asked: ReportRequirements) -> Iterator[tuple[str, float | None]]:
+    yield "evidence", _epoch_seconds(part.taken_at)
     if asked.probed and part.probed_at is not None:
-        yield "probes", _seconds(part.probed_at)
+        yield "probes", _epoch_seconds(part.probed_at)
 
 
-def _last_closed(case: Case) -> float:
+def _last_close_seconds(case: AuditCase) -> float:
     runs = () if case.aggregator is None else case.aggregator.runs
-    closed = (_seconds(one.closed_at) for run in runs for one in run.rounds if one.closed_at is not None)
+    closed = (_epoch_seconds(one.closed_at) for run in runs for one in run.rounds if one.closed_at is not None)
     return max((at for at in closed if at is not None), default=0.0)
 
 
-def _seconds(text: str) -> float | None:
+def _epoch_seconds(text: str) -> float | None:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -88,16 +88,16 @@ def _seconds(text: str) -> float | None:
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
-def tried(case: Case) -> Finding:
+def check_coverage(case: AuditCase) -> AuditFinding:
     """A probe that is missing cannot fail."""
     anybody_s = {probe.kind for part in case.parts for probe in part.probes}
     missing = (
         f"{part.name}: no probe of {kind!r}"
         for part in case.parts
-        for kind in kinds.expected(part.role, anybody_s)
+        for kind in kinds.expected_kinds(part.role, anybody_s)
         if kind not in {probe.kind for probe in part.probes}
     )
-    return finding(
+    return make_finding(
         "every probe",
         "every part has tried each kind of thing that parts of its role must try",
         f"{count_noun(len(anybody_s), 'kind')} of probes",

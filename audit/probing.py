@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from audit.case import Case
-from audit.evidence import Probe
-from audit.findings import Finding, finding
+from audit.case import AuditCase
+from audit.evidence import ProbeResult
+from audit.findings import AuditFinding, make_finding
 from audit.probes import masked
-from audit.probes.bodies import digests
+from audit.probes.bodies import body_digests
 from shared.message import Message
 from shared.words import count_noun
 
 
-class Tried(Message):
+class ProbeGroup(Message):
     """All probes of one kind by parts of one role, told together."""
 
     role: str
@@ -24,9 +24,9 @@ class Tried(Message):
     observed: tuple[str, ...]
 
 
-def verdicts(case: Case) -> Finding:
+def check_verdicts(case: AuditCase) -> AuditFinding:
     total = sum(len(part.probes) for part in case.parts)
-    return finding(
+    return make_finding(
         "probes",
         "whatever the probes tried was refused or out of reach, and their control tries were not",
         f"{count_noun(total, 'probe')} by {count_noun(sum(bool(part.probes) for part in case.parts), 'part')}"
@@ -40,43 +40,43 @@ def verdicts(case: Case) -> Finding:
     )
 
 
-def bodies(case: Case) -> Finding:
+def check_bodies(case: AuditCase) -> AuditFinding:
     """A body that somebody calls a probe's could be anything, if the report could not make it again."""
-    total = sum(len(sent) for sent in case.sent.values())
-    return finding(
+    total = sum(len(sent) for sent in case.probe_sendings.values())
+    return make_finding(
         "probes' bodies",
         "bodies that this report can make from the declarations alone",
-        f"{count_noun(total, 'body', 'bodies')}, the very same",
-        _strange(case),
+        f"{counted(total, 'body', 'bodies')}, the very same",
+        _strange_bodies(case),
     )
 
 
-def _strange(case: Case) -> Iterator[str]:
-    names = {*case.clients, *case.known}
+def _strange_bodies(case: AuditCase) -> Iterator[str]:
+    names = {*case.clients, *case.known_clients}
     for name, client in case.clients.items():
         places = {(one.run, one.round) for one in client.evidence.sent if one.run and one.round}
-        known = digests(client.declaration, name, sorted(names - {name})) if client.evidence.sent else frozenset()
-        known |= masked.digests(client.declaration, name, sorted(places))
+        known = body_digests(client.declaration, name, sorted(names - {name})) if client.evidence.sent else frozenset()
+        known |= masked.masked_digests(client.declaration, name, sorted(places))
         for one in client.evidence.sent:
             if (one.sha256, one.bytes) not in known:
                 yield f"{name}, {one.call}, {one.sha256[:12]}: another body than any of the probes'"
 
 
-def unprobed(case: Case) -> tuple[str, ...]:
+def unprobed_parts(case: AuditCase) -> tuple[str, ...]:
     """Known clients, and the aggregator, of whose probes there is no evidence."""
     probed = {part.name for part in case.parts if part.probes}
     aggregator = () if case.aggregator is None or case.aggregator.name in probed else (case.aggregator.name,)
-    return (*aggregator, *(name for name in sorted({*case.known, *case.clients}) if name not in probed))
+    return (*aggregator, *(name for name in sorted({*case.known_clients, *case.clients}) if name not in probed))
 
 
-def grouped(case: Case) -> tuple[Tried, ...]:
+def group_probes(case: AuditCase) -> tuple[ProbeGroup, ...]:
     """The probes by role and kind, in the order in which they were made."""
-    groups: dict[tuple[str, str, str], list[Probe]] = {}
+    groups: dict[tuple[str, str, str], list[ProbeResult]] = {}
     for part in case.parts:
         for probe in part.probes:
             groups.setdefault((part.role, probe.kind, probe.expected), []).append(probe)
     return tuple(
-        Tried(
+        ProbeGroup(
             role=role,
             kind=kind,
             probes=len(probes),

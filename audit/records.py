@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from audit.case import Case, Client
-from audit.findings import Finding, finding
-from audit.matching import Matched, Sending, from_ledger, from_probes, match, refused
+from audit.case import AuditCase, AuditedClient
+from audit.findings import AuditFinding, make_finding
+from audit.matching import MatchedBodies, ReportedBody, bodies_from_ledger, bodies_from_probes, is_refused, match_bodies
 from client_service.boundary.crossings import Attempt
 from client_service.boundary.masked import MESSAGES
 from shared.protocol.schemas import ArrivalOut, ParticipantOut
@@ -17,23 +17,23 @@ MOST_REFUSED = 1000  # refusals of one client that an aggregator records; beyond
 NOT_AS_DECLARED = (413, 415, 422)  # too large, of another media type, of another form
 UNTOLD = "the ledger knows nothing of it"
 NO_RECORD = "no record of the aggregator to hold them against"
-Matches = Mapping[str, Matched]
+Matches = Mapping[str, MatchedBodies]
 
 
-def matched(case: Case) -> Matches:
+def match_arrivals(case: AuditCase) -> Matches:
     """For each client: what arrived, paired with what its ledger and its probes say was sent."""
     arrivals = () if case.aggregator is None else case.aggregator.arrivals
-    found = {}
+    matches = {}
     for name, client in case.clients.items():
-        sendings = from_ledger(client.attempts) + from_probes(case.sent[name])
-        found[name] = match([one for one in arrivals if one.client == name], sendings)
-    return found
+        sendings = bodies_from_ledger(client.attempts) + bodies_from_probes(case.probe_sendings[name])
+        matches[name] = match_bodies([one for one in arrivals if one.client == name], sendings)
+    return matches
 
 
-def declaration(case: Case) -> Finding:
+def check_declarations(case: AuditCase) -> AuditFinding:
     ours = None if case.aggregator is None else case.aggregator.declaration
     faults = [f"{name}: another declaration" for name, one in case.clients.items() if one.declaration != ours]
-    return finding(
+    return make_finding(
         "declaration",
         "every client declares exactly what the aggregator takes",
         "nothing" if ours is None else f"{len(ours.tensors)} tensors and {len(ours.scalars)} scalars at each of them",
@@ -41,11 +41,13 @@ def declaration(case: Case) -> Finding:
     )
 
 
-def receipts(case: Case) -> Finding:
-    held = case.held
+def check_receipts(case: AuditCase) -> AuditFinding:
+    held = case.held_updates
     total = sum(attempt.receipt is not None for client in case.clients.values() for attempt in client.attempts)
-    faults = (f"{name}, {fault}" for name, client in case.clients.items() for fault in _receipts(name, client, held))
-    return finding(
+    faults = (
+        f"{name}, {fault}" for name, client in case.clients.items() for fault in _receipt_faults(name, client, held)
+    )
+    return make_finding(
         "receipts",
         "every accepted update has a receipt for the body that left, and the aggregator holds the same",
         f"{count_noun(total, 'receipt')}, each the same on both sides",
@@ -53,14 +55,16 @@ def receipts(case: Case) -> Finding:
     )
 
 
-def _receipts(name: str, client: Client, held: Mapping[tuple[str, int, str], ParticipantOut]) -> Iterator[str]:
-    for attempt in client.of("update"):
+def _receipt_faults(
+    name: str, client: AuditedClient, held: Mapping[tuple[str, int, str], ParticipantOut]
+) -> Iterator[str]:
+    for attempt in client.attempts_of("update"):
         where = f"{attempt.run} round {attempt.round}"
         if attempt.receipt is None:
             if attempt.status is not None and attempt.status < 300:
                 yield f"{where}: accepted without a receipt"
             continue
-        if not _same_receipt(name, attempt):
+        if not _receipt_matches(name, attempt):
             yield f"{where}: a receipt for something else than what left"
         there = held.get((str(attempt.run), attempt.round or 0, name))
         if there is None:
@@ -69,67 +73,67 @@ def _receipts(name: str, client: Client, held: Mapping[tuple[str, int, str], Par
             yield f"{where}: the aggregator holds another body"
 
 
-def _same_receipt(name: str, attempt: Attempt) -> bool:
-    said = attempt.receipt or {}
+def _receipt_matches(name: str, attempt: Attempt) -> bool:
+    receipt = attempt.receipt or {}
     left = {"client": name, "run": attempt.run, "round": attempt.round, "digest": attempt.sha256, "size": attempt.bytes}
-    return {field: said.get(field) for field in left} == left
+    return {field: receipt.get(field) for field in left} == left
 
 
-def on_ledger(case: Case, matches: Matches) -> Finding:
+def check_arrivals(case: AuditCase, matches: Matches) -> AuditFinding:
     """Whatever has reached the aggregator has passed the gate, or the probes say that they sent it."""
-    refusals = sum(len(one.refused("probes")) for one in matches.values())
+    refusals = sum(len(one.refused_from("probes")) for one in matches.values())
     arrived = sum(len(one.pairs) for one in matches.values()) - refusals
-    return finding(
+    return make_finding(
         "arrivals",
         "a ledger or a probe tells of every body that arrived",
-        f"{count_noun(arrived, 'body', 'bodies')} on the ledgers, {refusals:,} sent by the probes and refused",
-        [NO_RECORD] if case.aggregator is None else _untold(case, matches),
+        f"{counted(arrived, 'body', 'bodies')} on the ledgers, {refusals:,} sent by the probes and refused",
+        [NO_RECORD] if case.aggregator is None else _unrecorded_bodies(case, matches),
     )
 
 
-def _untold(case: Case, matches: Matches) -> list[str]:
+def _unrecorded_bodies(case: AuditCase, matches: Matches) -> list[str]:
     """What arrived, and what is held, that no ledger tells of; the same body is not told twice for both."""
-    outside = Counter(f"{name}, {_told(one)}" for name, found in matches.items() for one in found.outside)
-    unheard = Counter(f"{one.client}, {_told(one)}" for one in _unheard(case))
-    times = outside | Counter(set(_unknown(case))) | unheard
+    outside = Counter(f"{name}, {_describe_arrival(one)}" for name, found in matches.items() for one in found.outside)
+    unheard = Counter(f"{one.client}, {_describe_arrival(one)}" for one in _arrivals_without_evidence(case))
+    times = outside | Counter(set(_updates_without_entry(case))) | unheard
     return [f"{what}{f', {count} times' if count > 1 else ''}: {UNTOLD}" for what, count in times.items()]
 
 
-def _unheard(case: Case) -> Iterator[ArrivalOut]:
+def _arrivals_without_evidence(case: AuditCase) -> Iterator[ArrivalOut]:
     """What came from clients that have given no evidence."""
     arrivals = () if case.aggregator is None else case.aggregator.arrivals
     return (one for one in arrivals if one.client not in case.clients)
 
 
-def _unknown(case: Case) -> Iterator[str]:
+def _updates_without_entry(case: AuditCase) -> Iterator[str]:
     """Updates that the aggregator holds. Whoever cuts off a ledger's end does not reach these."""
     left = {
-        name: {(one.run, one.round, one.sha256, one.bytes) for one in client.of("update")}
+        name: {(one.run, one.round, one.sha256, one.bytes) for one in client.attempts_of("update")}
         for name, client in case.clients.items()
     }
-    for (run, number, name), held in case.held.items():
+    for (run, number, name), held in case.held_updates.items():
         if name in left and (run, number, held.digest, held.size) not in left[name]:
             yield f"{name}, update of {run} round {number}, accepted"
 
 
-def _told(arrival: ArrivalOut) -> str:
-    met = f"refused with {arrival.status}" if refused(arrival) else "accepted"
-    return f"{_place(arrival)}, {met}"
+def _describe_arrival(arrival: ArrivalOut) -> str:
+    met = f"refused with {arrival.status}" if is_refused(arrival) else "accepted"
+    return f"{_describe_place(arrival)}, {met}"
 
 
-def _place(one: ArrivalOut | Sending) -> str:
+def _describe_place(one: ArrivalOut | ReportedBody) -> str:
     return one.call if one.run is None else f"{one.call} of {one.run} round {one.round}"
 
 
-def nonces(matches: Matches) -> Finding:
+def check_nonces(matches: Matches) -> AuditFinding:
     """A ledger that was written anew, however well, has other entries than those by which its requests were signed."""
-    pairs = {name: [pair for pair in found.pairs if _tells_nonces(*pair)] for name, found in matches.items()}
-    return finding(
+    pairs = {name: [pair for pair in found.pairs if _both_tell_nonce(*pair)] for name, found in matches.items()}
+    return make_finding(
         "entries",
         "every body that arrived was signed by the nonce that its entry in the ledger makes",
         f"{count_noun(sum(map(len, pairs.values())), 'body', 'bodies')} signed by their entries",
         (
-            f"{name}, {_told(arrival)}: signed by another entry than the ledger has"
+            f"{name}, {_describe_arrival(arrival)}: signed by another entry than the ledger has"
             for name, found in pairs.items()
             for arrival, sending in found
             if arrival.nonce != sending.nonce
@@ -137,18 +141,18 @@ def nonces(matches: Matches) -> Finding:
     )
 
 
-def _tells_nonces(arrival: ArrivalOut, sending: Sending) -> bool:
+def _both_tell_nonce(arrival: ArrivalOut, sending: ReportedBody) -> bool:
     return sending.source == "ledger" and arrival.nonce is not None and sending.nonce is not None
 
 
-def arrived(case: Case, matches: Matches) -> Finding:
+def check_acceptances(case: AuditCase, matches: Matches) -> AuditFinding:
     lost = sum(len(found.lost) for found in matches.values())
     faults = [
-        f"{name}, {_place(one)}: accepted by the ledger's account, and the aggregator has no record of it"
+        f"{name}, {_describe_place(one)}: accepted by the ledger's account, and the aggregator has no record of it"
         for name, found in matches.items()
         for one in found.unseen
     ]
-    return finding(
+    return make_finding(
         "record",
         "the aggregator's record has every body that a ledger calls accepted",
         "all of them" + (f"; {count_noun(lost, 'other')} did not arrive" if lost else ""),
@@ -156,26 +160,26 @@ def arrived(case: Case, matches: Matches) -> Finding:
     )
 
 
-def undeclared(matches: Matches) -> Finding:
+def check_undeclared(matches: Matches) -> AuditFinding:
     """A gate lets no such body out: whatever the ledger says was in it, the aggregator found something else."""
-    found = {name: [one for one in of.refused("ledger") if _not_as_declared(one)] for name, of in matches.items()}
-    return finding(
+    found = {name: [one for one in of.refused_from("ledger") if _is_undeclared(one)] for name, of in matches.items()}
+    return make_finding(
         "as declared",
         "no update that a ledger tells of was refused for not being as declared",
         "none was",
-        (f"{name}, {_told(one)}" for name, arrivals in found.items() for one in arrivals),
+        (f"{name}, {_describe_arrival(one)}" for name, arrivals in found.items() for one in arrivals),
     )
 
 
-def _not_as_declared(one: ArrivalOut) -> bool:
+def _is_undeclared(one: ArrivalOut) -> bool:
     return one.call in ("update", *MESSAGES) and one.status in NOT_AS_DECLARED
 
 
-def refusals(case: Case) -> Finding:
+def check_refusals(case: AuditCase) -> AuditFinding:
     arrivals = () if case.aggregator is None else case.aggregator.arrivals
-    counts = Counter(one.client for one in arrivals if refused(one))
+    counts = Counter(one.client for one in arrivals if is_refused(one))
     most = max(counts.values(), default=0)
-    return finding(
+    return make_finding(
         "refusals",
         f"fewer than {MOST_REFUSED:,} refusals of each client, so that all are on record",
         f"at most {most:,} of one client",

@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from audit import ledgers, presence, probing, records
-from audit.case import Case, Client
-from audit.findings import Finding
-from audit.heads import heads
-from audit.presence import RECORDS_ONLY, Asked
-from audit.probing import Tried
+from audit.case import AuditCase, AuditedClient
+from audit.findings import AuditFinding
+from audit.heads import check_heads
+from audit.presence import RECORDS_ONLY, ReportRequirements
+from audit.probing import ProbeGroup
 from client_service.boundary.crossings import Attempt
 from shared.message import Message
 from shared.protocol.privacy import few_clients
@@ -31,7 +31,7 @@ ALWAYS_OPEN = (
 )
 
 
-class Total(Message):
+class CallTotal(Message):
     """All calls of one kind that one client has made."""
 
     client: str
@@ -41,7 +41,7 @@ class Total(Message):
     bytes_down: int
 
 
-class Round(Message):
+class ClientRound(Message):
     """One client in one round. `receipt`: did the aggregator say that it holds the body that left?"""
 
     client: str
@@ -55,81 +55,83 @@ class Round(Message):
     bytes_down: int
 
 
-class Refused(Message):
+class RefusedBody(Message):
     """A body that reached the aggregator, was refused, and is on the client's ledger."""
 
     client: str
     arrival: ArrivalOut
 
 
-class Report(Message):
+class PrivacyReport(Message):
     """`crossings`: every call of every client, whole, as its ledger has it; repeated questions as one with `times`."""
 
-    totals: tuple[Total, ...]
-    rounds: tuple[Round, ...]
+    totals: tuple[CallTotal, ...]
+    rounds: tuple[ClientRound, ...]
     crossings: dict[str, list[dict[str, Any]]]
-    refused: tuple[Refused, ...]
-    probes: tuple[Tried, ...]
-    findings: tuple[Finding, ...]
+    refused: tuple[RefusedBody, ...]
+    probes: tuple[ProbeGroup, ...]
+    findings: tuple[AuditFinding, ...]
     notes: tuple[str, ...]
     held: bool
     verdict: str
     not_covered: tuple[str, ...]
 
 
-def report(case: Case, asked: Asked = RECORDS_ONLY) -> Report:
+def make_report(case: AuditCase, asked: ReportRequirements = RECORDS_ONLY) -> PrivacyReport:
     """Everything in one pass; it decides nothing by any clock. `asked`: which evidence there must be."""
-    matches = records.matched(case)
+    matches = records.match_arrivals(case)
     probed = any(part.probes or part.sent for part in case.parts)
     findings = (
-        presence.present(case, asked),
-        presence.fresh(case, asked),
-        ledgers.chain(case),
-        records.declaration(case),
-        ledgers.calls(case),
-        ledgers.fields(case),
-        records.receipts(case),
-        records.on_ledger(case, matches),
-        records.nonces(matches),
-        records.arrived(case, matches),
-        records.refusals(case),
-        records.undeclared(matches),
-        heads(case, matches),
-        *((presence.tried(case),) if asked.probed else ()),
-        *((probing.bodies(case), probing.verdicts(case)) if probed else ()),
+        presence.check_presence(case, asked),
+        presence.check_freshness(case, asked),
+        ledgers.check_chain(case),
+        records.check_declarations(case),
+        ledgers.check_calls(case),
+        ledgers.check_fields(case),
+        records.check_receipts(case),
+        records.check_arrivals(case, matches),
+        records.check_nonces(matches),
+        records.check_acceptances(case, matches),
+        records.check_refusals(case),
+        records.check_undeclared(matches),
+        check_heads(case, matches),
+        *((presence.check_coverage(case),) if asked.probed else ()),
+        *((probing.check_bodies(case), probing.check_verdicts(case)) if probed else ()),
     )
     held = all(one.held for one in findings)
-    return Report(
-        totals=tuple(total for name, client in case.clients.items() for total in _totals(name, client)),
-        rounds=tuple(one for name, client in case.clients.items() for one in _rounds(name, client)),
+    return PrivacyReport(
+        totals=tuple(total for name, client in case.clients.items() for total in _call_totals(name, client)),
+        rounds=tuple(one for name, client in case.clients.items() for one in _client_rounds(name, client)),
         crossings={name: _ATTEMPTS.dump_python(one.attempts, mode="json") for name, one in case.clients.items()},
         refused=tuple(
-            Refused(client=name, arrival=one) for name, found in matches.items() for one in found.refused("ledger")
+            RefusedBody(client=name, arrival=one)
+            for name, found in matches.items()
+            for one in found.refused_from("ledger")
         ),
-        probes=probing.grouped(case),
+        probes=probing.group_probes(case),
         findings=findings,
-        notes=tuple(_notes(case)),
+        notes=tuple(_report_notes(case)),
         held=held,
-        verdict=_passed(case) if held else _failed(findings),
-        not_covered=(*ALWAYS_OPEN, *_unprobed(case)),
+        verdict=_passing_claim(case) if held else _failing_claim(findings),
+        not_covered=(*ALWAYS_OPEN, *_unprobed_parts(case)),
     )
 
 
-def _unprobed(case: Case) -> Iterable[str]:
-    if names := probing.unprobed(case):
+def _unprobed_parts(case: AuditCase) -> Iterable[str]:
+    if names := probing.unprobed_parts(case):
         yield f"Ways out that nobody has tried: no probe of {', '.join(names)} is part of this evidence."
 
 
-def _totals(name: str, client: Client) -> Iterable[Total]:
+def _call_totals(name: str, client: AuditedClient) -> Iterable[CallTotal]:
     calls: defaultdict[str, list[Attempt]] = defaultdict(list)
     for attempt in client.attempts:
         calls[attempt.call].append(attempt)
     for call, made in calls.items():
         up, down = sum(one.bytes for one in made), sum(one.answer_bytes for one in made)
-        yield Total(client=name, call=call, calls=sum(one.times for one in made), bytes_up=up, bytes_down=down)
+        yield CallTotal(client=name, call=call, calls=sum(one.times for one in made), bytes_up=up, bytes_down=down)
 
 
-def _rounds(name: str, client: Client) -> Iterable[Round]:
+def _client_rounds(name: str, client: AuditedClient) -> Iterable[ClientRound]:
     rounds: defaultdict[tuple[str, int], list[Attempt]] = defaultdict(list)
     for attempt in client.attempts:
         if attempt.run is not None and attempt.round is not None:
@@ -137,7 +139,7 @@ def _rounds(name: str, client: Client) -> Iterable[Round]:
     for (run, number), made in rounds.items():
         updates = [one for one in made if one.call == "update"]
         last = updates[-1] if updates else None
-        yield Round(
+        yield ClientRound(
             client=name,
             run=run,
             round=number,
@@ -150,17 +152,17 @@ def _rounds(name: str, client: Client) -> Iterable[Round]:
         )
 
 
-def _notes(case: Case) -> Iterable[str]:
-    for run in case.active:
+def _report_notes(case: AuditCase) -> Iterable[str]:
+    for run in case.active_runs:
         yield f"{run} was going on while the evidence was taken: both sides may differ until it has ended."
-    yield from few_clients(len({*case.known, *case.clients}))
+    yield from few_clients(len({*case.known_clients, *case.clients}))
     for name, client in case.clients.items():
         joins = [entry.get("join") for entry in client.evidence.entries if entry.get("call") == "join"]
         if any(isinstance(join, dict) and join.get("counts") for join in joins):
             yield f"{name} has told how many users, items and interactions it has, as only its own policy may allow."
 
 
-def _passed(case: Case) -> str:
+def _passing_claim(case: AuditCase) -> str:
     sent = [one for client in case.clients.values() for one in client.attempts if one.bytes]
     rounds = {(one.run, one.round) for one in sent if one.call == "update"}
     crossed = f"{count_noun(len(sent), 'body', 'bodies')}, {sum(one.bytes for one in sent):,} bytes"
@@ -168,6 +170,6 @@ def _passed(case: Case) -> str:
     return f"Nothing undeclared crossed, and all that crossed is on record: {crossed}, from {whose}."
 
 
-def _failed(findings: Iterable[Finding]) -> str:
+def _failing_claim(findings: Iterable[AuditFinding]) -> str:
     broken = [one.name for one in findings if not one.held]
     return f"This evidence does not show that nothing undeclared crossed. What did not hold: {', '.join(broken)}."

@@ -11,7 +11,7 @@ import ctypes
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4  # of Linux's prctl
 
 
-def hide() -> None:
+def hide_process() -> None:
     """From now on /proc/N of this process is root's alone."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 

@@ -11,29 +11,29 @@ GET_ADDRESS, GET_NETMASK = 0x8915, 0x891B  # SIOCGIFADDR, SIOCGIFNETMASK of Linu
 LONGEST_NAME = 15  # bytes of an interface's name
 
 
-def own() -> tuple[IPv4Interface, ...]:
+def own_interfaces() -> tuple[IPv4Interface, ...]:
     """One address for each interface that has one, without loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        found = [_of(asking, name) for _, name in socket.if_nameindex()]
+        found = [_interface_address(asking, name) for _, name in socket.if_nameindex()]
     return tuple(one for one in found if one is not None and not one.is_loopback)
 
 
-def hosts(interfaces: tuple[IPv4Interface, ...]) -> tuple[str, ...]:
+def machine_addresses(interfaces: tuple[IPv4Interface, ...]) -> tuple[str, ...]:
     """The first address of each network: there a bridge has the machine that the containers run on."""
     wide = [one for one in interfaces if one.network.num_addresses > 2]
     firsts = [(one.ip, one.network.network_address + 1) for one in wide]
     return tuple(dict.fromkeys(str(first) for ip, first in firsts if first != ip))
 
 
-def _of(asking: socket.socket, name: str) -> IPv4Interface | None:
+def _interface_address(asking: socket.socket, name: str) -> IPv4Interface | None:
     """None for an interface without an IPv4 address."""
     try:
-        address, mask = (_asked(asking, what, name) for what in (GET_ADDRESS, GET_NETMASK))
+        address, mask = (_query_interface(asking, what, name) for what in (GET_ADDRESS, GET_NETMASK))
     except OSError:
         return None
     return IPv4Interface(f"{address}/{mask}")
 
 
-def _asked(asking: socket.socket, what: int, name: str) -> str:
+def _query_interface(asking: socket.socket, what: int, name: str) -> str:
     request = struct.pack("256s", name.encode()[:LONGEST_NAME])
     return socket.inet_ntoa(fcntl.ioctl(asking.fileno(), what, request)[20:24])

@@ -22,27 +22,27 @@ WORD = "probe"  # the name of whatever is undeclared
 HEADER = "x-note"  # that no client sends
 
 
-def well_formed(declaration: Declaration) -> bytes:
+def well_formed_update(declaration: Declaration) -> bytes:
     """An update as declared, of values that nobody has trained."""
     return encode(Parameters(_arrays(declaration), _scalars(declaration)))
 
 
-def malformed(declaration: Declaration) -> dict[str, bytes]:
+def malformed_updates(declaration: Declaration) -> dict[str, bytes]:
     """Updates that each differ from the declaration in one respect."""
     arrays, scalars, more = _arrays(declaration), _scalars(declaration), np.full(3, VALUE, dtype=np.float32)
     whole = {"scalars": json.dumps(scalars)}
     bodies = {
         "one tensor more": encode(Parameters({**arrays, WORD: more}, scalars)),
         "one scalar more": encode(Parameters(arrays, {**scalars, WORD: VALUE})),
-        "one metadata field more": _with_metadata(well_formed(declaration)),
-        "bytes after the end": well_formed(declaration) + WORD.encode(),
-        "spaces in the header": with_header(well_formed(declaration), "", " " * 64),
+        "one metadata field more": _with_metadata(well_formed_update(declaration)),
+        "bytes after the end": well_formed_update(declaration) + WORD.encode(),
+        "spaces in the header": with_header(well_formed_update(declaration), "", " " * 64),
     }
     if scalars:
-        bodies["a scalar spelt anew"] = with_header(well_formed(declaration), f"{VALUE}", f"{VALUE}0")
+        bodies["a scalar spelt anew"] = with_header(well_formed_update(declaration), f"{VALUE}", f"{VALUE}0")
     if arrays:
         more_said = f'"{WORD}":"{WORD}","dtype":'
-        bodies["a field more in the header"] = with_header(well_formed(declaration), '"dtype":', more_said)
+        bodies["a field more in the header"] = with_header(well_formed_update(declaration), '"dtype":', more_said)
         name, value = next(iter(sorted(arrays.items())))
         changed: dict[str, Any] = {
             "another shape": np.concatenate([value.ravel(), value.ravel()]),
@@ -53,28 +53,28 @@ def malformed(declaration: Declaration) -> dict[str, bytes]:
     return bodies
 
 
-def join(declaration: Declaration, client: str) -> bytes:
+def join_body(declaration: Declaration, client: str) -> bytes:
     """A join message as that client would write it."""
     return JoinIn(client=client, declaration=declaration).model_dump_json().encode()
 
 
-def join_with_more(declaration: Declaration, client: str) -> bytes:
+def join_body_with_more(declaration: Declaration, client: str) -> bytes:
     """A join message with a field that nobody has declared."""
-    return json.dumps(json.loads(join(declaration, client)) | {WORD: WORD}).encode()
+    return json.dumps(json.loads(join_body(declaration, client)) | {WORD: WORD}).encode()
 
 
-def digests(declaration: Declaration, client: str, others: Iterable[str]) -> frozenset[tuple[str, int]]:
+def body_digests(declaration: Declaration, client: str, others: Iterable[str]) -> frozenset[tuple[str, int]]:
     """sha256 and length of every body that the probes of this client may send."""
-    return frozenset((hashlib.sha256(body).hexdigest(), len(body)) for body in _all(declaration, client, others))
+    return frozenset((hashlib.sha256(body).hexdigest(), len(body)) for body in _all_bodies(declaration, client, others))
 
 
-def _all(declaration: Declaration, client: str, others: Iterable[str]) -> Iterator[bytes]:
+def _all_bodies(declaration: Declaration, client: str, others: Iterable[str]) -> Iterator[bytes]:
     yield b""
     yield NOTHING
-    yield well_formed(declaration)
-    yield from malformed(declaration).values()
-    yield join_with_more(declaration, client)
-    yield from (join(declaration, other) for other in (*others, ANOTHER))
+    yield well_formed_update(declaration)
+    yield from malformed_updates(declaration).values()
+    yield join_body_with_more(declaration, client)
+    yield from (join_body(declaration, other) for other in (*others, ANOTHER))
 
 
 def _with_metadata(body: bytes) -> bytes:

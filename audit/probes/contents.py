@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from audit.evidence import Probe
+from audit.evidence import ProbeResult
 from audit.probes.expected import Expected
-from audit.probes.mounts import ENGINE_S, named
-from audit.probes.recognised import HEAD_BYTES, ROWS, recognise
-from audit.probes.walk import Seen, Walk
-from shared.words import count_noun
+from audit.probes.mounts import ENGINE_S, list_places
+from audit.probes.recognised import HEAD_BYTES, ROWS, recognise_content
+from audit.probes.walk import SeenEntry, WalkResult
+from shared.words import counted
 
 KIND = "contents"
 SOUGHT = ("private key", "token", "Parquet", "Arrow", "SQLite", "arrays", "archive", "rows")
@@ -23,7 +23,7 @@ IMAGE_S = "/"  # the mount of the image's own files, which are not read
 
 
 @dataclass
-class Contents:
+class ContentObserver:
     """Every file beneath a mount is opened and its head read; what is told is the mount in which one lies, no name."""
 
     expected: Expected
@@ -31,12 +31,12 @@ class Contents:
     read: int = 0
     closed: int = 0
 
-    def see(self, entry: Seen) -> None:
+    def see(self, entry: SeenEntry) -> None:
         if not entry.is_file or entry.mount == IMAGE_S or self.read > MOST_FILES:
             return
         self.read += 1
         try:
-            kind = recognise(*_head(entry.path))
+            kind = recognise_content(*_read_head(entry.path))
         except OSError:
             self.closed += 1
             return
@@ -44,17 +44,17 @@ class Contents:
         if kind is not None and not hosts and not self.expected.may_lie(kind, entry.place):
             self.found[kind].append(entry.mount)
 
-    def probes(self, seen: Walk) -> Iterator[Probe]:
-        closed = f", {count_noun(self.closed, 'file')} closed to it" if self.closed else ""
-        rest = f"{count_noun(self.read, 'file')} read{closed}" if self.read <= MOST_FILES else "more than could be read"
+    def probes(self, seen: WalkResult) -> Iterator[ProbeResult]:
+        closed = f", {counted(self.closed, 'file')} closed to it" if self.closed else ""
+        rest = f"{counted(self.read, 'file')} read{closed}" if self.read <= MOST_FILES else "more than could be read"
         for kind in SOUGHT:
             there = self.found[kind]
-            observed = f"{len(there)} at {named(there)}" if there else f"none; {rest}"
+            observed = f"{len(there)} at {list_places(there)}" if there else f"none; {rest}"
             held = seen.counts and not there and self.read <= MOST_FILES
-            yield Probe(kind=KIND, name=kind, expected="none but in its place", observed=observed, held=held)
+            yield ProbeResult(kind=KIND, name=kind, expected="none but in its place", observed=observed, held=held)
 
 
-def _head(path: Path) -> tuple[bytes, int]:
+def _read_head(path: Path) -> tuple[bytes, int]:
     """The first bytes and the size; a file that has become something else meanwhile is not waited for."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:

@@ -45,25 +45,27 @@ def is_among(place: str, patterns: Iterable[str]) -> bool:
 def read_expected(role: Role, deployments: str, name: str) -> Expected:
     """All of `compose`, or of `compose,gpu`. SettingsError where nobody has written down what such a part may have."""
     path = FOLDER / f"{role}.toml"
-    found = tomllib.loads(path.read_text(encoding="utf-8"))
+    sections = tomllib.loads(path.read_text(encoding="utf-8"))
     wanted = deployments.split(",")
-    if unknown := [one for one in wanted if one not in found]:
-        raise SettingsError(f"{path.name}: expected of {', '.join(found)}, got {unknown[0]!r}")
+    if unknown := [one for one in wanted if one not in sections]:
+        raise SettingsError(f"{path.name}: expected of {', '.join(sections)}, got {unknown[0]!r}")
     try:
-        return _named(reduce(_both, (Expected.model_validate(found[one]) for one in wanted)), name)
+        return _fill_in_name(reduce(_merge_expected, (Expected.model_validate(sections[one]) for one in wanted)), name)
     except ValidationError as error:
         raise SettingsError(f"{path.name}: expected lists of places, got others ({error.error_count()})") from None
 
 
-def _both(one: Expected, more: Expected) -> Expected:
-    lists = {key: (*getattr(one, key), *getattr(more, key)) for key in ("read", "write", "own", "devices", "sockets")}
-    return one.model_copy(update={**lists, "contents": {**one.contents, **more.contents}})
+def _merge_expected(first: Expected, second: Expected) -> Expected:
+    lists = {
+        key: (*getattr(first, key), *getattr(second, key)) for key in ("read", "write", "own", "devices", "sockets")
+    }
+    return first.model_copy(update={**lists, "contents": {**first.contents, **second.contents}})
 
 
-def _named(expected: Expected, name: str) -> Expected:
-    contents = {kind: _with_name(places, name) for kind, places in expected.contents.items()}
-    return expected.model_copy(update={"own": _with_name(expected.own, name), "contents": contents})
+def _fill_in_name(expected: Expected, name: str) -> Expected:
+    contents = {kind: _fill_in_places(places, name) for kind, places in expected.contents.items()}
+    return expected.model_copy(update={"own": _fill_in_places(expected.own, name), "contents": contents})
 
 
-def _with_name(places: Iterable[str], name: str) -> tuple[str, ...]:
+def _fill_in_places(places: Iterable[str], name: str) -> tuple[str, ...]:
     return tuple(place.replace("{name}", name) for place in places)

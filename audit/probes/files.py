@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from audit.evidence import Probe
-from audit.probes.walk import Seen, Walk
+from audit.evidence import ProbeResult
+from audit.probes.walk import SeenEntry, WalkResult
 
 KIND = "files"
 PRIVATE = ("interactions.parquet", "ledger.jsonl")
 
 
 @dataclass
-class Names:
+class NameObserver:
     """What was found, in numbers alone. A client may have what lies beneath its `own` folders; whoever names none may
     have nothing of the kind."""
 
@@ -23,23 +23,27 @@ class Names:
     mine: Counter[str] = field(default_factory=Counter)
     others: Counter[str] = field(default_factory=Counter)
 
-    def see(self, entry: Seen) -> None:
+    def see(self, entry: SeenEntry) -> None:
         if entry.name in PRIVATE:
             side = self.mine if any(entry.path.is_relative_to(one) for one in self.own) else self.others
             side[entry.name] += 1
 
-    def probes(self, seen: Walk) -> Iterator[Probe]:
+    def probes(self, seen: WalkResult) -> Iterator[ProbeResult]:
         yield from (_none_of_others(self.others[name], name, seen) for name in PRIVATE)
         if self.own:
             yield _finds_its_own(self.mine[PRIVATE[0]])
 
 
-def _none_of_others(count: int, name: str, seen: Walk) -> Probe:
+def _none_of_others(count: int, name: str, seen: WalkResult) -> ProbeResult:
     observed = f"{count or 'none'}; {seen.words}"
-    return Probe(kind=KIND, name=name, expected="none but its own", observed=observed, held=seen.counts and not count)
+    return ProbeResult(
+        kind=KIND, name=name, expected="none but its own", observed=observed, held=seen.counts and not count
+    )
 
 
-def _finds_its_own(count: int) -> Probe:
+def _finds_its_own(count: int) -> ProbeResult:
     """The control: a search that does not find what is there says nothing about what is not."""
     name, observed = PRIVATE[0], str(count or "none")
-    return Probe(kind="control: its own files", name=name, expected="1 or more", observed=observed, held=count > 0)
+    return ProbeResult(
+        kind="control: its own files", name=name, expected="1 or more", observed=observed, held=count > 0
+    )

@@ -35,7 +35,7 @@ GROUPS = (
 """By every part as soon as one part has tried any of a group: then all of them run so."""
 
 
-def expected(role: Role, anybody_s: Collection[str]) -> tuple[str, ...]:
+def expected_kinds(role: Role, anybody_s: Collection[str]) -> tuple[str, ...]:
     """All kinds that a part of this role must have tried. `anybody_s`: those that any part has tried."""
     more = [kind for group in GROUPS if not set(group).isdisjoint(anybody_s) for kind in (*group, *FILES)]
     code = [own_gate.CODE] if role == "client" and SEEN in anybody_s else []

@@ -19,41 +19,43 @@ from shared.protocol.secure.vector import MaskedUpdate
 VALUE = bodies.VALUE
 
 
-def probing(declaration: Declaration, client: str, run: str, number: int) -> tuple[bytes, dict[str, bytes]]:
+def probe_bodies(declaration: Declaration, client: str, run: str, number: int) -> tuple[bytes, dict[str, bytes]]:
     """An update as this federation takes them, of values that nobody has trained; and bodies that each differ from it
     in one respect, by what that is."""
     if not declaration.secure:
-        return bodies.well_formed(declaration), bodies.malformed(declaration)
-    drawn = {name: _drawn(shape) for name, shape in vector.layout(declaration).items()}
+        return bodies.well_formed_update(declaration), bodies.malformed_updates(declaration)
+    drawn = {name: _draw_ring(shape) for name, shape in vector.layout(declaration).items()}
     opened_scalars = dict.fromkeys(sorted(visible_scalars(declaration)), VALUE)
     said: dict[str, Any] = {"run": run, "round": number, "client": client, "scalars": opened_scalars}
-    whole = _body(drawn, said)
+    whole = _masked_body(drawn, said)
     hidden = dict.fromkeys(hidden_scalars(declaration) or (bodies.WORD,), VALUE)
     opened = {name: np.zeros(shape, dtype=np.uint64) for name, shape in vector.layout(declaration).items()}
     return whole, {
-        "an update that is not masked": bodies.well_formed(declaration),
-        "fixed point that is not masked": _body(opened, said),
-        "one tensor more": _body({**drawn, bodies.WORD: _drawn((3,))}, said),
-        "one scalar more": _body(drawn, said | {"scalars": {**said["scalars"], **hidden}}),
-        "another round's": _body(drawn, said | {"round": number + 1}),
-        "another digest": _body(drawn, said | {"digest": "0" * 64}),
+        "an update that is not masked": bodies.well_formed_update(declaration),
+        "fixed point that is not masked": _masked_body(opened, said),
+        "one tensor more": _masked_body({**drawn, bodies.WORD: _draw_ring((3,))}, said),
+        "one scalar more": _masked_body(drawn, said | {"scalars": {**said["scalars"], **hidden}}),
+        "another round's": _masked_body(drawn, said | {"round": number + 1}),
+        "another digest": _masked_body(drawn, said | {"digest": "0" * 64}),
         "bytes after the end": whole + bodies.WORD.encode(),
         "spaces in the header": bodies.with_header(whole, "", " " * 64),
     }
 
 
-def digests(declaration: Declaration, client: str, places: Iterable[tuple[str, int]]) -> frozenset[tuple[str, int]]:
+def masked_digests(
+    declaration: Declaration, client: str, places: Iterable[tuple[str, int]]
+) -> frozenset[tuple[str, int]]:
     """sha256 and length of every body that the probes of this client may send to these runs and rounds."""
-    made = (probing(declaration, client, run, number) for run, number in places)
+    made = (probe_bodies(declaration, client, run, number) for run, number in places)
     sent = (body for whole, malformed in made for body in (whole, *malformed.values()))
     return frozenset((hashlib.sha256(body).hexdigest(), len(body)) for body in sent)
 
 
-def _drawn(shape: tuple[int, ...]) -> Ring:
+def _draw_ring(shape: tuple[int, ...]) -> Ring:
     """The same each time: what the probes have sent is known again."""
     return np.random.default_rng(0).integers(0, 2**64, size=shape, dtype=np.uint64)
 
 
-def _body(pieces: dict[str, Ring], said: dict[str, Any]) -> bytes:
+def _masked_body(pieces: dict[str, Ring], said: dict[str, Any]) -> bytes:
     header = MaskedHeader.model_validate({"digest": vector.digest(pieces)} | said)
     return encode_masked(MaskedUpdate(header, pieces))

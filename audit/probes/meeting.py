@@ -20,7 +20,7 @@ PEER = re.compile(r"(?P<name>[^=@]+)=(?P<role>client|aggregator|gateway)@(?P<hos
 PAUSE_SECONDS = 0.1
 
 
-class Part(Message):
+class SystemPart(Message):
     """One part of the system and where it is. `behind`: of a gateway, the part that it passes calls on to."""
 
     name: ClientName
@@ -36,40 +36,40 @@ def part_behind(gateway: str) -> str:
     return f"client-{rest}" if rest else "aggregator"
 
 
-def peer(text: str) -> Part:
+def parse_peer(text: str) -> SystemPart:
     """NAME=ROLE@HOST:PORT."""
     found = PEER.fullmatch(text)
     try:
         said = {} if found is None else found.groupdict()
         addresses = (said.pop("host").strip("[]"),)
         behind = part_behind(said["name"]) if said["role"] == "gateway" else None
-        return Part.model_validate({**said, "addresses": addresses, "behind": behind})
+        return SystemPart.model_validate({**said, "addresses": addresses, "behind": behind})
     except (KeyError, ValidationError):
         raise SettingsError(f"--peer: expected NAME=ROLE@HOST:PORT, got {text!r}") from None
 
 
-async def meet(folder: Path, own: Part, expected: Iterable[str], seconds: float) -> dict[str, Part]:
+async def meet_parts(folder: Path, own: SystemPart, expected: Iterable[str], seconds: float) -> dict[str, SystemPart]:
     """The other expected parts. UnavailableError naming those that are missing once nobody has come for so long: on a
     busy machine one after the other comes late."""
-    _write_down(folder, own)
+    _write_part(folder, own)
     awaited = set(expected) - {own.name}
-    if missing := await _until_there([folder / f"{name}.json" for name in sorted(awaited)], seconds):
+    if missing := await _wait_for_files([folder / f"{name}.json" for name in sorted(awaited)], seconds):
         names = ", ".join(path.stem for path in missing)
         raise UnavailableError(f"{folder}: expected all parts, {seconds:g} s after the last one came without {names}")
-    return {name: _read(folder / f"{name}.json") for name in sorted(awaited)}
+    return {name: _read_part(folder / f"{name}.json") for name in sorted(awaited)}
 
 
-def leave(folder: Path, own: Part) -> None:
+def leave_meeting(folder: Path, own: SystemPart) -> None:
     """This part has tried all that it had to try."""
     (folder / f"{own.name}.left").touch()
 
 
-async def others_left(folder: Path, parts: Iterable[Part], seconds: float) -> None:
+async def wait_for_others(folder: Path, parts: Iterable[SystemPart], seconds: float) -> None:
     """Until the clients among them have left, or none has for so long: what is missing then, the report names."""
-    await _until_there([folder / f"{part.name}.left" for part in parts if part.role == "client"], seconds)
+    await _wait_for_files([folder / f"{part.name}.left" for part in parts if part.role == "client"], seconds)
 
 
-async def _until_there(files: Sequence[Path], seconds: float) -> list[Path]:
+async def _wait_for_files(files: Sequence[Path], seconds: float) -> list[Path]:
     """Those that are missing when none has come for so many seconds; empty once all are there."""
     there, since = -1, time.monotonic()
     while missing := [path for path in files if not path.exists()]:
@@ -81,7 +81,7 @@ async def _until_there(files: Sequence[Path], seconds: float) -> list[Path]:
     return missing
 
 
-def _write_down(folder: Path, own: Part) -> None:
+def _write_part(folder: Path, own: SystemPart) -> None:
     """Nobody reads half of it."""
     partial = folder / f"{own.name}.partial"
     try:
@@ -92,8 +92,8 @@ def _write_down(folder: Path, own: Part) -> None:
         raise SettingsError(f"{folder}: expected a folder that can be written ({error.strerror})") from None
 
 
-def _read(path: Path) -> Part:
+def _read_part(path: Path) -> SystemPart:
     try:
-        return Part.model_validate_json(path.read_bytes())
+        return SystemPart.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
         raise DataError(f"{path}: expected the name, role, port and addresses of a part") from None

@@ -28,13 +28,13 @@ def read_mounts(process: Path) -> tuple[Mount, ...]:
             lines = file.read(MOST_BYTES).splitlines()
     except OSError:
         return ()
-    return tuple(_mount(line.split(" ")) for line in lines if f" {SEPARATOR} " in line)
+    return tuple(_parse_mount(line.split(" ")) for line in lines if f" {SEPARATOR} " in line)
 
 
-def _mount(fields: Sequence[str]) -> Mount:
+def _parse_mount(fields: Sequence[str]) -> Mount:
     system = fields[fields.index(SEPARATOR, 6) + 1]
-    return Mount(ESCAPED.sub(_sign, fields[4]), system, "rw" in fields[5].split(","))
+    return Mount(ESCAPED.sub(_unescape_sign, fields[4]), system, "rw" in fields[5].split(","))
 
 
-def _sign(found: re.Match[str]) -> str:
+def _unescape_sign(found: re.Match[str]) -> str:
     return chr(int(found[1], 8))

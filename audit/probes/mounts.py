@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from audit.evidence import Probe
+from audit.evidence import ProbeResult
 from audit.probes.expected import Expected, is_among
 from audit.probes.mountinfo import Mount
 from shared.words import count_noun
@@ -22,42 +22,44 @@ KERNEL_S = {
 MOST_NAMES = 5
 
 
-def probe(mounts: Sequence[Mount], expected: Expected) -> list[Probe]:
+def probe_mounts(mounts: Sequence[Mount], expected: Expected) -> list[ProbeResult]:
     """A private key, a shard or a socket comes into a container by a mount: each one more than expected is named."""
     known = (*expected.read, *expected.write)
-    more = [one.place for one in mounts if not is_engine_s(one) and not is_among(one.place, known)]
+    more = [one.place for one in mounts if not is_from_engine(one) and not is_among(one.place, known)]
     own = sum(is_among(one.place, known) for one in mounts)
     seen = f"{count_noun(len(mounts), 'mount')}, {own} of its own"
     return [
-        Probe(
+        ProbeResult(
             kind=KIND,
             name="places",
             expected="none but its own and the engine's",
-            observed=f"also {named(more)}" if more else f"none; {seen}",
+            observed=f"also {list_places(more)}" if more else f"none; {seen}",
             held=not more,
         ),
-        control(mounts),
+        control_probe(mounts),
     ]
 
 
-def is_engine_s(mount: Mount) -> bool:
+def is_from_engine(mount: Mount) -> bool:
     """Does every container have it?"""
-    return mount.place in ENGINE_S or is_kernel_s(mount)
+    return mount.place in ENGINE_S or is_from_kernel(mount)
 
 
-def is_kernel_s(mount: Mount) -> bool:
+def is_from_kernel(mount: Mount) -> bool:
     """Beneath /proc or /sys, and no disk."""
     return any(mount.place.startswith(place) and mount.system in systems for place, systems in KERNEL_S.items())
 
 
-def control(mounts: Sequence[Mount]) -> Probe:
+def control_probe(mounts: Sequence[Mount]) -> ProbeResult:
     """A list without a root is none."""
     held = any(one.place == "/" for one in mounts)
-    observed = count_noun(len(mounts), "mount") if mounts else "none could be read"
-    return Probe(kind="control: mounts", name="the list", expected="one with the root", observed=observed, held=held)
+    observed = counted(len(mounts), "mount") if mounts else "none could be read"
+    return ProbeResult(
+        kind="control: mounts", name="the list", expected="one with the root", observed=observed, held=held
+    )
 
 
-def named(places: Iterable[str]) -> str:
+def list_places(places: Iterable[str]) -> str:
     """Places by their names, or the first of many."""
     told = sorted(dict.fromkeys(places))
     more = f" and {len(told) - MOST_NAMES} more" if len(told) > MOST_NAMES else ""

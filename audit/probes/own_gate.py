@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 from pydantic import ValidationError
 
-from audit.evidence import Probe
-from audit.probes.standing import Standing
+from audit.evidence import ProbeResult
+from audit.probes.standing import PartLocation
 from client_service.boundary.code import STARTED, WAY_OUT, code_digests, digest_folder, folder_of
 from client_service.boundary.self_check import CONTROL, FORBIDDEN, GateOut
 
@@ -26,61 +26,63 @@ STEERING = ("PYTHON", "LD_")  # variables that begin so change which code runs
 MOST_BYTES = 1 << 20
 
 
-async def probe(client: httpx.AsyncClient, here: Standing) -> list[Probe]:
+async def probe_own_gate(client: httpx.AsyncClient, here: PartLocation) -> list[ProbeResult]:
     """All of it; what cannot be asked has not held."""
     expected = code_digests()
-    said = await _asked(client)
-    files = list(_files(here, expected)) if here.is_another_s else []
-    return [*_gate(said), *_word(said, expected), *files]
+    report = await _fetch_gate(client)
+    files = list(_file_probes(here, expected)) if here.is_another_s else []
+    return [*_gate_probes(report), *_word_probes(report, expected), *files]
 
 
-async def _asked(client: httpx.AsyncClient) -> GateOut | None:
+async def _fetch_gate(client: httpx.AsyncClient) -> GateOut | None:
     try:
         return GateOut.model_validate_json((await client.post(ASKED)).content)
     except (httpx.HTTPError, ValidationError):
         return None
 
 
-def _gate(said: GateOut | None) -> Iterator[Probe]:
-    verdicts: Mapping[str, str] = {} if said is None else said.verdicts
+def _gate_probes(report: GateOut | None) -> Iterator[ProbeResult]:
+    verdicts: Mapping[str, str] = {} if report is None else report.verdicts
     for name in (CONTROL, *FORBIDDEN):
         expected, observed = "passed" if name == CONTROL else "refused", verdicts.get(name, "no answer")
-        yield Probe(kind=GATE, name=name, expected=expected, observed=observed[:60], held=expected == observed)
+        yield ProbeResult(kind=GATE, name=name, expected=expected, observed=observed[:60], held=expected == observed)
 
 
-def _word(said: GateOut | None, expected: Mapping[str, str]) -> Iterator[Probe]:
-    code: Mapping[str, str] = {} if said is None else said.code
+def _word_probes(report: GateOut | None, expected: Mapping[str, str]) -> Iterator[ProbeResult]:
+    code: Mapping[str, str] = {} if report is None else report.code
     for package in WAY_OUT:
-        yield _same(WORD, package, expected[package], code.get(package, "no answer"))
+        yield _digest_probe(WORD, package, expected[package], code.get(package, "no answer"))
 
 
-def _files(here: Standing, expected: Mapping[str, str]) -> Iterator[Probe]:
+def _file_probes(here: PartLocation, expected: Mapping[str, str]) -> Iterator[ProbeResult]:
     """What lies where the part's process has its code from, and what could put other code before it."""
     root = here.process / "root"
     for package in WAY_OUT:
         folder = root / folder_of(package).relative_to("/")
-        yield _same(CODE, package, expected[package], _digested(folder))
-    more = sorted(_steered(here.process))
+        yield _digest_probe(CODE, package, expected[package], _folder_digest(folder))
+    more = sorted(_steering_variables(here.process))
     observed = f"other than here: {', '.join(more)}" if more else "as here"
-    yield Probe(kind=CODE, name="its environment", expected="as here", observed=observed, held=not more)
-    strange = sorted({str(path) for place in sys.path if place for path in _started(root, Path(place))})
+    yield ProbeResult(kind=CODE, name="its environment", expected="as here", observed=observed, held=not more)
+    strange = sorted({str(path) for place in sys.path if place for path in _startup_files(root, Path(place))})
     observed = f"also {', '.join(strange)}" if strange else "none"
-    yield Probe(kind=CODE, name="what runs before it", expected="none", observed=observed, held=not strange)
+    yield ProbeResult(kind=CODE, name="what runs before it", expected="none", observed=observed, held=not strange)
 
 
-def _digested(folder: Path) -> str:
+def _folder_digest(folder: Path) -> str:
     try:
         return digest_folder(folder)
     except OSError as error:
         return error.strerror or "closed to it"
 
 
-def _same(kind: str, name: str, expected: str, observed: str) -> Probe:
-    told = observed if len(observed) != len(expected) else observed[:SHORT]
-    return Probe(kind=kind, name=name, expected=expected[:SHORT], observed=told[:60], held=expected == observed)
+def _digest_probe(kind: str, name: str, expected: str, observed: str) -> ProbeResult:
+    shortened = observed if len(observed) != len(expected) else observed[:SHORT]
+    return ProbeResult(
+        kind=kind, name=name, expected=expected[:SHORT], observed=shortened[:60], held=expected == observed
+    )
 
 
-def _steered(process: Path) -> Iterator[str]:
+def _steering_variables(process: Path) -> Iterator[str]:
     """Names of variables that say something else to the part than to this process, or could not be read."""
     try:
         lines = (process / "environ").read_bytes()[:MOST_BYTES].split(b"\0")
@@ -93,7 +95,7 @@ def _steered(process: Path) -> Iterator[str]:
             yield name
 
 
-def _started(root: Path, place: Path) -> Iterator[Path]:
+def _startup_files(root: Path, place: Path) -> Iterator[Path]:
     """Files that Python runs at its start, where the part has another one than this process."""
     there = root / place.relative_to(place.anchor)
     for path in (*there.glob("*.pth"), *(there / name for name in STARTED)):

@@ -8,25 +8,25 @@ import socket
 import ssl
 from collections.abc import Sequence
 
-from audit.evidence import Probe
-from audit.probes.reach import BYTES, SECONDS, address_of, exchange
+from audit.evidence import ProbeResult
+from audit.probes.reach import BYTES, SECONDS, address_of, exchange_bytes
 
 HANDSHAKE_SECONDS = 20.0  # of a control: a busy machine answers late
 SUCCESS = range(200, 300)
 
 
-async def status(host: str, port: int, request: bytes) -> int | None:
+async def http_status(host: str, port: int, request: bytes) -> int | None:
     """The HTTP status of one request as written; None where nobody answers, or with something else."""
     if (address := await address_of(host)) is None:
         return None
     try:
         async with asyncio.timeout(SECONDS):
-            return _status(await exchange(address, port, request, socket.SOCK_STREAM))
+            return _parse_status(await exchange_bytes(address, port, request, socket.SOCK_STREAM))
     except (OSError, TimeoutError):
         return None
 
 
-async def status_by_tls(address: str, port: int, request: bytes, name: str, tls: ssl.SSLContext) -> int | None:
+async def http_status_by_tls(address: str, port: int, request: bytes, name: str, tls: ssl.SSLContext) -> int | None:
     """The same by TLS of whoever shows a certificate made out to `name`."""
     try:
         async with asyncio.timeout(HANDSHAKE_SECONDS):
@@ -34,29 +34,31 @@ async def status_by_tls(address: str, port: int, request: bytes, name: str, tls:
             writer.write(request)
             answer = await reader.read(BYTES)
             writer.close()
-            return _status(answer)
+            return _parse_status(answer)
     except (OSError, TimeoutError):
         return None
 
 
-def _status(answer: bytes) -> int | None:
+def _parse_status(answer: bytes) -> int | None:
     protocol, _, rest = answer.partition(b" ")
     return int(rest[:3]) if protocol.startswith(b"HTTP/") and rest[:3].isdigit() else None
 
 
-async def as_way_out(addresses: Sequence[str], port: int, outside: tuple[str, int]) -> tuple[Probe, Probe]:
+async def probe_way_out(
+    addresses: Sequence[str], port: int, outside: tuple[str, int]
+) -> tuple[ProbeResult, ProbeResult]:
     """Ask the own gateway for a tunnel, and for somebody else's page."""
     host, far = outside
     tunnel = f"CONNECT {host}:{far} HTTP/1.1\r\nHost: {host}:{far}\r\n\r\n"
     path = f"/probe-{secrets.token_hex(8)}"  # at a name that nobody has: the gateway's own part has no such page
     page = f"GET http://{host}:{far}{path} HTTP/1.1\r\nHost: {host}:{far}\r\nConnection: close\r\n\r\n"
-    return await _refused("CONNECT", addresses, port, tunnel), await _refused("GET", addresses, port, page)
+    return await _refusal_probe("CONNECT", addresses, port, tunnel), await _refusal_probe("GET", addresses, port, page)
 
 
-async def _refused(what: str, addresses: Sequence[str], port: int, request: str) -> Probe:
-    found = [await status(address, port, request.encode()) for address in addresses]
+async def _refusal_probe(what: str, addresses: Sequence[str], port: int, request: str) -> ProbeResult:
+    found = [await http_status(address, port, request.encode()) for address in addresses]
     answers = [one for one in found if one is not None]
-    return Probe(
+    return ProbeResult(
         kind="out through its own gateway",
         name=what,
         expected="no success",
@@ -65,18 +67,20 @@ async def _refused(what: str, addresses: Sequence[str], port: int, request: str)
     )
 
 
-async def answering(name: str, addresses: Sequence[str], port: int, tls: ssl.SSLContext | None = None) -> Probe:
+async def probe_gateway(
+    name: str, addresses: Sequence[str], port: int, tls: ssl.SSLContext | None = None
+) -> ProbeResult:
     """The control: what a gateway must reach, it reaches; with `tls` where it answers by TLS.
 
     All addresses at once: those on other networks do not answer, and each is waited for.
     """
     request = b"GET /health/live HTTP/1.1\r\nHost: health\r\nConnection: close\r\n\r\n"
     if tls is None:
-        found = await asyncio.gather(*(status(address, port, request) for address in addresses))
+        found = await asyncio.gather(*(http_status(address, port, request) for address in addresses))
     else:
-        found = await asyncio.gather(*(status_by_tls(address, port, request, name, tls) for address in addresses))
+        found = await asyncio.gather(*(http_status_by_tls(address, port, request, name, tls) for address in addresses))
     answers = [one for one in found if one is not None]
-    return Probe(
+    return ProbeResult(
         kind="control: its own part",
         name=name,
         expected="200",

@@ -41,63 +41,63 @@ class Reach:
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ResolvedName:
     addresses: tuple[str, ...]
     words: str
 
 
-async def at(host: str, port: int) -> Reach:
+async def reach_host(host: str, port: int) -> Reach:
     """By TCP, at an address or at a name."""
     if _is_address(host):
-        return await tcp(host, port)
-    found = await resolve(host)
+        return await reach_tcp(host, port)
+    found = await resolve_name(host)
     if not found.addresses:
         return Reach("nothing", found.words)
-    reached = _furthest([await tcp(address, port) for address in found.addresses[:MOST_ADDRESSES]])
+    reached = _furthest_reach([await reach_tcp(address, port) for address in found.addresses[:MOST_ADDRESSES]])
     return Reach(reached.outcome, f"the name is known, {reached.words}")
 
 
-async def tcp(address: str, port: int) -> Reach:
+async def reach_tcp(address: str, port: int) -> Reach:
     try:
         async with asyncio.timeout(SECONDS):
-            await connect(address, port)
+            await open_and_close(address, port)
     except TimeoutError:
         return Reach("nothing", f"no answer within {SECONDS:g} s")
     except OSError as error:
-        return _failed(error)
+        return _failed_reach(error)
     return Reach("answered", "connected")
 
 
-async def connect(address: str, port: int) -> None:
+async def open_and_close(address: str, port: int) -> None:
     """Open a connection, and close it. OSError where that fails."""
-    with _socket(address, socket.SOCK_STREAM) as one:
+    with _open_socket(address, socket.SOCK_STREAM) as one:
         await asyncio.get_running_loop().sock_connect(one, (address, port))
 
 
-async def udp(host: str, port: int, name: str) -> Reach:
+async def reach_udp(host: str, port: int, name: str) -> Reach:
     """Ask for a name by DNS. Whatever comes back has been there."""
     if (address := await address_of(host)) is None:
         return Reach("nothing", "the name is unknown")
     try:
         async with asyncio.timeout(SECONDS):
-            await exchange(address, port, query(name), socket.SOCK_DGRAM)
+            await exchange_bytes(address, port, dns_query(name), socket.SOCK_DGRAM)
     except TimeoutError:
         return Reach("nothing", f"no answer within {SECONDS:g} s")
     except OSError as error:
-        return _failed(error)
+        return _failed_reach(error)
     return Reach("answered", "an answer came")
 
 
-async def exchange(address: str, port: int, content: bytes, kind: socket.SocketKind) -> bytes:
+async def exchange_bytes(address: str, port: int, content: bytes, kind: socket.SocketKind) -> bytes:
     """Send something and take in the first of what comes back."""
     loop = asyncio.get_running_loop()
-    with _socket(address, kind) as one:
+    with _open_socket(address, kind) as one:
         await loop.sock_connect(one, (address, port))
         await loop.sock_sendall(one, content)
         return await loop.sock_recv(one, BYTES)
 
 
-def query(name: str) -> bytes:
+def dns_query(name: str) -> bytes:
     """A DNS question for the IPv4 addresses of a name."""
     labels = b"".join(bytes([len(label)]) + label for label in name.encode("idna").split(b".") if label)
     return struct.pack(">HHHHHH", secrets.randbits(16), 0x0100, 1, 0, 0, 0) + labels + b"\0" + struct.pack(">HH", 1, 1)
@@ -105,42 +105,42 @@ def query(name: str) -> bytes:
 
 async def address_of(host: str) -> str | None:
     """The host itself where it is an address, else the first of its addresses."""
-    return host if _is_address(host) else next(iter((await resolve(host)).addresses), None)
+    return host if _is_address(host) else next(iter((await resolve_name(host)).addresses), None)
 
 
-async def resolve(name: str) -> Resolved:
+async def resolve_name(name: str) -> ResolvedName:
     """Through the system's resolver, in a thread that is left behind where it takes too long."""
     answer: Future[tuple[str, ...]] = Future()
-    threading.Thread(target=_look_up, args=(name, answer), daemon=True).start()
+    threading.Thread(target=_answer_look_up, args=(name, answer), daemon=True).start()
     try:
         async with asyncio.timeout(RESOLVE_SECONDS):
-            return Resolved(await asyncio.wrap_future(answer), "the name is known")
+            return ResolvedName(await asyncio.wrap_future(answer), "the name is known")
     except TimeoutError:
-        return Resolved((), f"no answer about the name within {RESOLVE_SECONDS:g} s")
+        return ResolvedName((), f"no answer about the name within {RESOLVE_SECONDS:g} s")
     except OSError:
-        return Resolved((), "the name is unknown")
+        return ResolvedName((), "the name is unknown")
 
 
-def _look_up(name: str, answer: Future[tuple[str, ...]]) -> None:
+def _answer_look_up(name: str, answer: Future[tuple[str, ...]]) -> None:
     answer.set_running_or_notify_cancel()
     try:
-        answer.set_result(look_up(name))
+        answer.set_result(look_up_addresses(name))
     except OSError as error:
         answer.set_exception(error)
 
 
-def look_up(name: str) -> tuple[str, ...]:
+def look_up_addresses(name: str) -> tuple[str, ...]:
     """The addresses of a name, or OSError."""
     found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     return tuple(dict.fromkeys(str(place[0]) for *_, place in found))
 
 
-def _furthest(reaches: Iterable[Reach]) -> Reach:
+def _furthest_reach(reaches: Iterable[Reach]) -> Reach:
     order: tuple[Outcome, ...] = ("answered", "refused", "nothing")
     return min(reaches, key=lambda one: order.index(one.outcome))
 
 
-def _failed(error: OSError) -> Reach:
+def _failed_reach(error: OSError) -> Reach:
     if error.errno == errno.ECONNREFUSED:
         return Reach("refused", "refused, so the host was reached")
     if error.errno in FAILURES:
@@ -148,7 +148,7 @@ def _failed(error: OSError) -> Reach:
     return Reach("answered", f"an answer: {error.strerror}")
 
 
-def _socket(address: str, kind: socket.SocketKind) -> socket.socket:
+def _open_socket(address: str, kind: socket.SocketKind) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     one = socket.socket(family, kind)
     one.setblocking(False)

@@ -31,7 +31,7 @@ SEPARATORS = ("::", "\t", ",", ";", "|")
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
-def recognise(head: bytes, size: int) -> str | None:
+def recognise_content(head: bytes, size: int) -> str | None:
     """By its first `HEAD_BYTES`, and by its size."""
     if found := next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None):
         return found
@@ -71,9 +71,9 @@ def _is_table(lines: list[str], separator: str) -> bool:
     if not same or any(len(field) > LONGEST_FIELD for row in rows for field in row):
         return False
     columns = zip(*rows[1:], strict=True)
-    return any(all(NUMBER.fullmatch(field) for field in column) or _ids(column) for column in columns)
+    return any(all(NUMBER.fullmatch(field) for field in column) or _has_ids(column) for column in columns)
 
 
-def _ids(column: tuple[str, ...]) -> bool:
+def _has_ids(column: tuple[str, ...]) -> bool:
     """Words without a space, with digits in each: `user-00006`."""
     return all(" " not in field and any(sign.isdigit() for sign in field) for field in column)

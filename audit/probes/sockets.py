@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from audit.evidence import Probe
+from audit.evidence import ProbeResult
 from audit.probes.expected import is_among
-from audit.probes.mounts import named
-from audit.probes.walk import Seen, Walk
+from audit.probes.mounts import list_places
+from audit.probes.walk import SeenEntry, WalkResult
 
 KIND = "sockets"
 SECONDS = 2.0
@@ -26,7 +26,7 @@ SETTINGS = slice(3, 4), b"\4"
 
 
 @dataclass
-class Sockets:
+class SocketObserver:
     """Where sockets lie, under whatever name."""
 
     expected: tuple[str, ...] = ()
@@ -34,38 +34,38 @@ class Sockets:
     places: list[str] = field(default_factory=list)
     count: int = 0
 
-    def see(self, entry: Seen) -> None:
+    def see(self, entry: SeenEntry) -> None:
         if stat.S_ISSOCK(entry.mode) and not is_among(entry.place, self.expected):
             self.count += 1
             if len(self.paths) < MOST_KEPT:
                 self.paths.append(entry.path)
                 self.places.append(entry.place)
 
-    def probes(self, seen: Walk) -> Iterator[Probe]:
+    def probes(self, seen: WalkResult) -> Iterator[ProbeResult]:
         """Where it is known what should be there: a container of this system has no socket at all."""
-        observed = f"{self.count}: {named(self.places)}" if self.places else f"none; {seen.words}"
+        observed = f"{self.count}: {list_places(self.places)}" if self.places else f"none; {seen.words}"
         held = seen.counts and not self.places
-        yield Probe(kind=KIND, name="of UNIX", expected="none", observed=observed, held=held)
-        yield self.engine()
+        yield ProbeResult(kind=KIND, name="of UNIX", expected="none", observed=observed, held=held)
+        yield self.engine_probe()
 
-    def engine(self, kind: str = KIND) -> Probe:
+    def engine_probe(self, kind: str = KIND) -> ProbeResult:
         """An engine under another name is found by its answer."""
         asked = zip(self.paths[:MOST_ASKED], self.places, strict=False)
-        there = [place for path, place in asked if path.name in USUAL_NAMES or is_engine(path)]
-        observed = f"at {named(there)}" if there else "none"
-        return Probe(kind=kind, name="a container engine's", expected="none", observed=observed, held=not there)
+        there = [place for path, place in asked if path.name in USUAL_NAMES or is_engine_socket(path)]
+        observed = f"at {list_places(there)}" if there else "none"
+        return ProbeResult(kind=kind, name="a container engine's", expected="none", observed=observed, held=not there)
 
 
-def is_engine(path: Path) -> bool:
+def is_engine_socket(path: Path) -> bool:
     """Does an engine's API answer there, by HTTP or by gRPC?"""
-    by_http = _answer(path, ASKING_BY_HTTP).lower()
+    by_http = _socket_answer(path, ASKING_BY_HTTP).lower()
     if by_http.startswith(b"http/") and any(word in by_http for word in ENGINES):
         return True
     part, sign = SETTINGS
-    return _answer(path, ASKING_BY_GRPC)[part] == sign
+    return _socket_answer(path, ASKING_BY_GRPC)[part] == sign
 
 
-def _answer(path: Path, asking: bytes) -> bytes:
+def _socket_answer(path: Path, asking: bytes) -> bytes:
     """The first of what comes back; nothing where nobody answers, or where this part may not ask."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

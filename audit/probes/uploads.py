@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 import httpx
 
-from audit.evidence import Evidence, Probe, Sent
+from audit.evidence import PartEvidence, ProbeResult, ProbeSending
 from audit.probes import bodies
-from audit.probes.masked import probing
+from audit.probes.masked import probe_bodies
 from client_service.boundary.crossings import attempts
 from shared.errors import (
     AuthenticationError,
@@ -55,16 +55,16 @@ class Intruder:
 
 
 @dataclass(frozen=True)
-class Place:
+class RoundPlace:
     run: str
     round: int
 
-    def of(self, client: str) -> str:
+    def update_path(self, client: str) -> str:
         return f"/v1/runs/{self.run}/rounds/{self.round}/clients/{client}/update"
 
 
 @dataclass(frozen=True)
-class Try:
+class UploadTry:
     """One call and the refusal that it must meet with.
 
     `key`: another one than the client's; `signed`: of another body than is sent; `nonce`: one that has come before;
@@ -78,93 +78,104 @@ class Try:
     code: str
     body: bytes = b""
     media: str | None = None
-    place: Place | None = None
+    place: RoundPlace | None = None
     key: PrivateKey | None = None
     signed: bytes | None = None
     nonce: str | None = None
     header: str | None = None
 
 
-def latest_place(evidence: Evidence) -> Place | None:
+def latest_place(evidence: PartEvidence) -> RoundPlace | None:
     """The last round for which the aggregator has given this client a receipt."""
     received = [one for one in attempts(evidence.entries) if one.receipt and one.run and one.round]
-    return Place(str(received[-1].run), int(received[-1].round or 0)) if received else None
+    return RoundPlace(str(received[-1].run), int(received[-1].round or 0)) if received else None
 
 
-def tries(who: Intruder, place: Place) -> Iterator[Try]:
+def upload_tries(who: Intruder, place: RoundPlace) -> Iterator[UploadTry]:
     """All of them, each refused for what its name says."""
-    own, nonce = place.of(who.client), secrets.token_hex(NONCE_BYTES)
-    whole, malformed = probing(who.declaration, who.client, place.run, place.round)
+    own, nonce = place.update_path(who.client), secrets.token_hex(NONCE_BYTES)
+    whole, malformed = probe_bodies(who.declaration, who.client, place.run, place.round)
     for name, body in malformed.items():
-        yield Try(name, "PUT", own, 422, ProtocolError.code, body, MEDIA_TYPE, place=place)
+        yield UploadTry(name, "PUT", own, 422, ProtocolError.code, body, MEDIA_TYPE, place=place)
     # The control: what is well-formed is refused for another reason.
-    put = Try("control: as declared", "PUT", own, 409, ConflictError.code, whole, MEDIA_TYPE, place, nonce=nonce)
+    put = UploadTry("control: as declared", "PUT", own, 409, ConflictError.code, whole, MEDIA_TYPE, place, nonce=nonce)
     yield put
     yield replace(put, name="the same once more", status=401, code=ReplayError.code)
     put = replace(put, status=401, nonce=None)
     yield replace(put, name="a wrong key", code=AuthenticationError.code, key=new_key())
     yield replace(put, name="another body than was signed", code=DigestError.code, signed=bodies.NOTHING)
-    yield Try("JSON", "PUT", own, 415, MediaTypeError.code, bodies.NOTHING, JSON, place=place)
-    theirs = place.of(who.another)
-    yield Try("another client's name", "PUT", theirs, 403, ForbiddenError.code, whole, MEDIA_TYPE, place=place)
-    foreign, more = bodies.join(who.declaration, who.another), bodies.join_with_more(who.declaration, who.client)
-    yield Try("join as another client", "POST", "/v1/clients", 403, ForbiddenError.code, foreign, JSON)
-    yield Try("join with a field more", "POST", "/v1/clients", 422, ProtocolError.code, more, JSON)
-    yield Try("question with a parameter more", "GET", f"/v1/runs/current?{bodies.WORD}=1", 422, ProtocolError.code)
-    yield Try("a header more", "GET", "/v1/runs/current", 400, HeadError.code, header=bodies.WORD)
-    yield Try("the operator's question", "GET", "/v1/runs", 403, ForbiddenError.code)
+    yield UploadTry("JSON", "PUT", own, 415, MediaTypeError.code, bodies.NOTHING, JSON, place=place)
+    theirs = place.update_path(who.another)
+    yield UploadTry("another client's name", "PUT", theirs, 403, ForbiddenError.code, whole, MEDIA_TYPE, place=place)
+    foreign, more = (
+        bodies.join_body(who.declaration, who.another),
+        bodies.join_body_with_more(who.declaration, who.client),
+    )
+    yield UploadTry("join as another client", "POST", "/v1/clients", 403, ForbiddenError.code, foreign, JSON)
+    yield UploadTry("join with a field more", "POST", "/v1/clients", 422, ProtocolError.code, more, JSON)
+    yield UploadTry(
+        "question with a parameter more", "GET", f"/v1/runs/current?{bodies.WORD}=1", 422, ProtocolError.code
+    )
+    yield UploadTry("a header more", "GET", "/v1/runs/current", 400, HeadError.code, header=bodies.WORD)
+    yield UploadTry("the operator's question", "GET", "/v1/runs", 403, ForbiddenError.code)
 
 
-async def probe(http: httpx.AsyncClient, who: Intruder, place: Place | None) -> tuple[list[Probe], list[Sent]]:
+async def probe_uploads(
+    http: httpx.AsyncClient, who: Intruder, place: RoundPlace | None
+) -> tuple[list[ProbeResult], list[ProbeSending]]:
     """Each try in its turn, and every body that may be on the aggregator's record from now on."""
     if place is None:
         expected, observed = "a round that holds this client's update", "none yet"
-        return [Probe(kind=KIND, name="uploads", expected=expected, observed=observed, held=False)], []
+        return [ProbeResult(kind=KIND, name="uploads", expected=expected, observed=observed, held=False)], []
     probes, sent = [], []
-    for one in tries(who, place):
-        status, code = await _made(http, one, who.signatory)
+    for one in upload_tries(who, place):
+        status, code = await _send_try(http, one, who.signatory)
         expected, observed = f"{one.status} {one.code}", f"{status or 'no answer'} {code}".strip()
-        probes.append(Probe(kind=KIND, name=one.name, expected=expected, observed=observed, held=expected == observed))
-        if _recorded(one):
-            sent.append(_sent(one, status))
+        probes.append(
+            ProbeResult(kind=KIND, name=one.name, expected=expected, observed=observed, held=expected == observed)
+        )
+        if _is_recorded(one):
+            sent.append(_sending_of(one, status))
     return probes, sent
 
 
-def planned(who: Intruder, place: Place | None) -> tuple[Sent, ...]:
+def planned_sendings(who: Intruder, place: RoundPlace | None) -> tuple[ProbeSending, ...]:
     """What is about to be sent: written down first, so that a probe that is cut short leaves nothing unexplained."""
-    return () if place is None else tuple(_sent(one, None) for one in tries(who, place) if _recorded(one))
+    return (
+        () if place is None else tuple(_sending_of(one, None) for one in upload_tries(who, place) if _is_recorded(one))
+    )
 
 
-def _recorded(one: Try) -> bool:
+def _is_recorded(one: UploadTry) -> bool:
     """Is it on the aggregator's record from then on? Not if it counts as nobody's; a mere question, if something in it
     is undeclared."""
     return one.code not in NOBODY_S and (bool(one.body) or one.code in (ProtocolError.code, HeadError.code))
 
 
-def _sent(one: Try, status: int | None) -> Sent:
+def _sending_of(one: UploadTry, status: int | None) -> ProbeSending:
     digest = hashlib.sha256(one.body).hexdigest()
     run, number = (None, None) if one.place is None else (one.place.run, one.place.round)
     call = {"POST": "join", "PUT": "update"}.get(one.method, "other")
-    return Sent.model_validate(
+    return ProbeSending.model_validate(
         {"call": call, "run": run, "round": number, "bytes": len(one.body), "sha256": digest, "status": status}
     )
 
 
-async def _made(http: httpx.AsyncClient, one: Try, who: Signatory) -> tuple[int | None, str]:
+async def _send_try(http: httpx.AsyncClient, one: UploadTry, who: Signatory) -> tuple[int | None, str]:
     """Status and code of the answer."""
     media = {"Content-Type": one.media} if one.media else {}
     media |= {bodies.HEADER: one.header} if one.header else {}
     request = http.build_request(one.method, one.path, content=one.body or None, headers=media)
-    signed = _signature(one, request, who)
-    request.headers = httpx.Headers([*replace_library_headers(request.headers.multi_items()), *signed.items()])
+    signed = _signature_headers(one, request, who)
+    request.headers = httpx.Headers([*dressed(request.headers.multi_items()), *signed.items()])
     try:
         answer = await http.send(request)
     except httpx.TransportError as error:
         return None, type(error).__name__
-    return answer.status_code, _code(answer.content[:MOST_DETAIL])
+    return answer.status_code, _problem_code(answer.content[:MOST_DETAIL])
 
 
-def _signature(one: Try, request: httpx.Request, who: Signatory) -> dict[str, str]:
+def _signature_headers(one: UploadTry, request: httpx.Request, who: Signatory) -> dict[str, str]:
     target, body = (
         RequestTarget.of(request.method, request.url.raw_path),
         one.body if one.signed is None else one.signed,
@@ -173,7 +184,7 @@ def _signature(one: Try, request: httpx.Request, who: Signatory) -> dict[str, st
     return sign(target, body, Signatory(who.name, one.key or who.key), created=int(time.time()), nonce=nonce)
 
 
-def _code(content: bytes) -> str:
+def _problem_code(content: bytes) -> str:
     """Of a problem document; nothing where the answer is none."""
     try:
         found = json.loads(content)

@@ -16,7 +16,7 @@ MOST_ENTRIES = 5_000_000
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenEntry:
     """`place`: as the part itself calls it; `mount`: the mount in which it lies; `path`: as this process reaches it."""
 
     path: Path
@@ -30,14 +30,14 @@ class Seen:
         return stat.S_ISREG(self.mode)
 
 
-class Looker(Protocol):
+class EntryObserver(Protocol):
     """Who is shown every entry."""
 
-    def see(self, entry: Seen) -> None: ...
+    def see(self, entry: SeenEntry) -> None: ...
 
 
 @dataclass
-class Walk:
+class WalkResult:
     """How much was seen. `complete` is False where there was more than could be looked at."""
 
     looked_at: int = 0
@@ -56,17 +56,17 @@ class Walk:
         return self.complete and self.looked_at > 0
 
 
-def walk(root: Path, lookers: Sequence[Looker], mounts: Iterable[str] = ()) -> Walk:
+def walk_entries(root: Path, lookers: Sequence[EntryObserver], mounts: Iterable[str] = ()) -> WalkResult:
     """Show every entry beneath `root` to each of the lookers. `mounts`: places at which something else is mounted."""
-    found, top, known = Walk(), Path(os.path.abspath(root)), {*mounts}
+    found, top, known = WalkResult(), Path(os.path.abspath(root)), {*mounts}
     waiting: list[tuple[Path, str, str]] = [(top, "/", "/")]
     while waiting and found.complete:
         folder, place, mount = waiting.pop()
-        for entry in _entries(folder, found):
+        for entry in _list_entries(folder, found):
             found.looked_at += 1
             inner = f"{place.rstrip('/')}/{entry.name}"
             within = inner if inner in known else mount
-            seen = Seen(folder / entry.name, inner, within, entry.name, _mode(entry))
+            seen = SeenEntry(folder / entry.name, inner, within, entry.name, _entry_mode(entry))
             for looker in lookers:
                 looker.see(seen)
             if stat.S_ISDIR(seen.mode) and not (folder == top and entry.name in SKIPPED):
@@ -75,7 +75,7 @@ def walk(root: Path, lookers: Sequence[Looker], mounts: Iterable[str] = ()) -> W
     return found
 
 
-def _entries(folder: Path, found: Walk) -> Iterator[os.DirEntry[str]]:
+def _list_entries(folder: Path, found: WalkResult) -> Iterator[os.DirEntry[str]]:
     """None of a folder that may not be read: what is in it may not be read either."""
     try:
         with os.scandir(folder) as entries:
@@ -84,7 +84,7 @@ def _entries(folder: Path, found: Walk) -> Iterator[os.DirEntry[str]]:
         found.closed += 1
 
 
-def _mode(entry: os.DirEntry[str]) -> int:
+def _entry_mode(entry: os.DirEntry[str]) -> int:
     """A folder tells what each entry is, but not what is mounted over a file: that has to be asked for."""
     if entry.is_symlink():
         return stat.S_IFLNK

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from audit.report import Report
+from audit.report import PrivacyReport
 from shared.errors import SettingsError, UnavailableError
 from simulation.breaks.federation import Federation
 from simulation.breaks.kinds import Break, Errand, known_breaks
@@ -53,13 +53,13 @@ def probe_again(federation: Federation, kinds: Sequence[str] = ()) -> None:
         _run_errand(federation, errand)
 
 
-def ask_report(federation: Federation) -> Report:
+def ask_report(federation: Federation) -> PrivacyReport:
     """Make the report from the evidence that is there."""
     words = [word for word in federation.command("report") if word not in FOR_PEOPLE]
     command = (*federation.compose, "run", "--rm", "-T", "--no-deps", "report", "--json", *words)
     _, output = federation.engine.run(*command, environment=federation.choices, may_end_with=(0, 1))
     content, _ = json.JSONDecoder().raw_decode(output[output.find("{") :])
-    return Report.model_validate(content)
+    return PrivacyReport.model_validate(content)
 
 
 def mend(federation: Federation) -> None:
@@ -75,7 +75,7 @@ def mend(federation: Federation) -> None:
     federation.engine.run("docker", "volume", "rm", federation.volume(COPY))
 
 
-def match_faults(planted: Break, report: Report) -> Iterator[tuple[str, str | None]]:
+def match_faults(planted: Break, report: PrivacyReport) -> Iterator[tuple[str, str | None]]:
     """What the report must say of a break -> the line in which it does; None where it does not."""
     faults = [f"{fault}" for finding in report.findings for fault in finding.faults]
     for wanted in planted.faults:

@@ -9,8 +9,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from audit.console import plain
-from audit.report import Report
+from audit.console import plain_text
+from audit.report import PrivacyReport
 from shared.errors import SettingsError
 from shared.words import count_noun
 from simulation.breaks import plant
@@ -75,12 +75,12 @@ def _plant(federation: Federation, kinds: Sequence[str], *, keep: bool) -> bool:
     return _print_faults(report, {kind: breaks[kind] for kind in kinds})
 
 
-def _print_faults(report: Report, breaks: Mapping[str, Break]) -> bool:
+def _print_faults(report: PrivacyReport, breaks: Mapping[str, Break]) -> bool:
     """Print the verdict, and of each kind the lines that name it. True where none lacks one."""
     _print_verdict(report)
     matches = [(kind, *match) for kind, planted in breaks.items() for match in plant.match_faults(planted, report)]
     for kind, wanted, line in matches:
-        shown = f"[bold red]not named: {escape(wanted)}[/]" if line is None else escape(plain(line).plain)
+        shown = f"[bold red]not named: {escape(wanted)}[/]" if line is None else escape(plain_text(line).plain)
         OUT.print(f"- {kind}: {shown}", highlight=False, soft_wrap=True)
     more = {fault for finding in report.findings for fault in finding.faults} - {line for _, _, line in matches}
     if more:
@@ -88,7 +88,7 @@ def _print_faults(report: Report, breaks: Mapping[str, Break]) -> bool:
     return all(line is not None for _, _, line in matches)
 
 
-def _print_verdict(report: Report) -> None:
+def _print_verdict(report: PrivacyReport) -> None:
     OUT.print(f"[bold {'green' if report.held else 'red'}]{escape(report.verdict)}[/]", highlight=False)
 
 

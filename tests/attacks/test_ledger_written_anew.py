@@ -15,7 +15,7 @@ import pytest
 
 from audit import collect
 from audit.case import open_case
-from audit.report import report
+from audit.report import make_report
 from tests.attacks.damaging import chain
 from tests.support.questions import finished
 
@@ -37,12 +37,14 @@ async def test_a_ledger_that_was_written_anew_is_not_the_one_that_was_signed(
         one, two = await running.enter()
         await running.start()
         await until(finished(one, two))
-        parts = [await collect.of_aggregator(running.operator, "aggregator")]
-        parts += [await collect.of_client(http, name) for http, name in ((one, "client-1"), (two, "client-2"))]
-    broken = {found.name: found.faults for found in report(open_case(parts)).findings if not found.held}
+        parts = [await collect.read_aggregator_evidence(running.operator, "aggregator")]
+        parts += [
+            await collect.read_client_evidence(http, name) for http, name in ((one, "client-1"), (two, "client-2"))
+        ]
+    broken = {found.name: found.faults for found in make_report(open_case(parts)).findings if not found.held}
     assert broken == {}
     other = chain(map(moved, parts[1].entries))
     parts[1] = parts[1].model_copy(update={"entries": tuple(map(json.loads, other.splitlines()))})
-    broken = {found.name: found.faults for found in report(open_case(parts)).findings if not found.held}
+    broken = {found.name: found.faults for found in make_report(open_case(parts)).findings if not found.held}
     assert list(broken) == ["entries"] and len(broken["entries"]) == 3
     assert "client-1, update of run-1 round 1, accepted: signed by another entry" in broken["entries"][1]

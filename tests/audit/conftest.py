@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from audit.case import open_case
-from audit.collect import of_aggregator, of_client
-from audit.evidence import Evidence
-from audit.report import Report, report
+from audit.collect import read_aggregator_evidence, read_client_evidence
+from audit.evidence import PartEvidence
+from audit.report import PrivacyReport, make_report
 from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.ledger import Ledger
 from client_service.boundary.signing_key import own_key
@@ -50,7 +50,7 @@ DECLARATION = Declaration(
     scalars=("margin", "rho"),
 )
 CLIENTS, ROUNDS = ("client-1", "client-2"), (1, 2)
-Parts = dict[str, Evidence]
+Parts = dict[str, PartEvidence]
 
 
 @dataclass
@@ -84,13 +84,13 @@ class Recorder:
         self.arrivals.append(ArrivalOut.model_validate({"client": client, "call": call, **said}))
         return digest
 
-    def evidence(self) -> Evidence:
+    def evidence(self) -> PartEvidence:
         rounds = tuple(
             RoundOut(number=number, phase="aggregated", opened_at=TIME, participants=tuple(held))
             for number, held in sorted(self.held.items())
         )
         run = RunHistoryOut(run="run-1", phase="finished", request=RunIn(), started_at=TIME, rounds=rounds)
-        return Evidence(
+        return PartEvidence(
             name="aggregator",
             role="aggregator",
             taken_at=TIME,
@@ -104,7 +104,7 @@ def _answer(status: int, content: bytes) -> httpx.Response:
     return httpx.Response(status, stream=httpx.ByteStream(content))
 
 
-async def _taken_part(client: str, recorder: Recorder, path: Path) -> Evidence:
+async def _taken_part(client: str, recorder: Recorder, path: Path) -> PartEvidence:
     """What a client's ledger says after it has joined and taken part in both rounds."""
     ledger = Ledger(path)
     boundary = Boundary(client, httpx.URL(HOME), DECLARATION, counts=False, max_upload_bytes=10_000)
@@ -122,7 +122,7 @@ async def _taken_part(client: str, recorder: Recorder, path: Path) -> Evidence:
             await http.put(f"{place}/clients/{client}/update", content=body, headers=kind)
             await http.get(f"{place}/clients/{client}/personalized?wait=5")
     entries = tuple(ledger.entries())
-    return Evidence(name=client, role="client", taken_at=TIME, declaration=DECLARATION, entries=entries)
+    return PartEvidence(name=client, role="client", taken_at=TIME, declaration=DECLARATION, entries=entries)
 
 
 def _update(value: float) -> bytes:
@@ -149,8 +149,8 @@ class Tampered:
     parts: Parts
     folder: Path
 
-    def report(self) -> Report:
-        return report(open_case(tuple(self.parts.values())))
+    def report(self) -> PrivacyReport:
+        return make_report(open_case(tuple(self.parts.values())))
 
     def broken(self) -> dict[str, str]:
         """What does not hold, and what was found instead."""
@@ -180,9 +180,9 @@ def mine(parts: Parts, tmp_path: Path) -> Tampered:
 class Federation(support.Federation):
     """Silos and their aggregator, and what both say to the audit."""
 
-    async def evidence(self) -> tuple[Evidence, ...]:
-        parts = [await of_client(http, name) for name, http in self.silos.items()]
-        return (*parts, await of_aggregator(self.operator, "aggregator"))
+    async def evidence(self) -> tuple[PartEvidence, ...]:
+        parts = [await read_client_evidence(http, name) for name, http in self.silos.items()]
+        return (*parts, await read_aggregator_evidence(self.operator, "aggregator"))
 
     def signatory(self, client: str) -> Signatory:
         [settings] = [one for one in self.clients if one.name == client]

@@ -17,8 +17,8 @@ import pytest
 from aggregator_service.app import create_app
 from aggregator_service.http.heads import Heads
 from audit.case import open_case
-from audit.collect import of_aggregator, of_client
-from audit.report import Report, report
+from audit.collect import read_aggregator_evidence, read_client_evidence
+from audit.report import PrivacyReport, make_report
 from shared.method.settings import MethodSettings
 from tests.support.serving import serve
 from tests.support.small import BEARER, small_aggregator, small_client
@@ -73,9 +73,12 @@ class Running:
         found = (await self.operator.get("/v1/arrivals?limit=1000")).json()["entries"]
         return any((one["code"], one["call"]) == (code, call) for one in found)
 
-    async def report(self) -> Report:
-        parts = await of_client(self.silo, "client-1"), await of_aggregator(self.operator, "aggregator")
-        return report(open_case(parts))
+    async def report(self) -> PrivacyReport:
+        parts = (
+            await read_client_evidence(self.silo, "client-1"),
+            await read_aggregator_evidence(self.operator, "aggregator"),
+        )
+        return make_report(open_case(parts))
 
 
 @pytest.fixture
@@ -93,7 +96,7 @@ def running(tmp_path: Path, silos: Silos, opened: Opened, keys: Path) -> Callabl
     return run
 
 
-def broken(made: Report) -> dict[str, str]:
+def broken(made: PrivacyReport) -> dict[str, str]:
     return {one.name: one.found for one in made.findings if not one.held}
 
 

@@ -7,48 +7,48 @@ from typing import TYPE_CHECKING
 import pytest
 
 from audit.case import open_case
-from audit.evidence import Evidence, Probe
+from audit.evidence import PartEvidence, ProbeResult
 from audit.live import _with_probes
-from audit.presence import Asked
+from audit.presence import ReportRequirements
 from audit.probes import kinds
-from audit.report import report
+from audit.report import make_report
 
 if TYPE_CHECKING:
     from conftest import Parts
 
 CONTAINED = tuple(kind for group in kinds.GROUPS for kind in group)
-PROBED, LATER, YESTERDAY = Asked(), "2026-01-01T00:20:00+00:00", "2025-12-31T00:00:00+00:00"
+PROBED, LATER, YESTERDAY = ReportRequirements(), "2026-01-01T00:20:00+00:00", "2025-12-31T00:00:00+00:00"
 
 
-def of_kind(kind: str) -> Probe:
-    return Probe(kind=kind, name="a try", expected="refused", observed="refused", held=True)
+def of_kind(kind: str) -> ProbeResult:
+    return ProbeResult(kind=kind, name="a try", expected="refused", observed="refused", held=True)
 
 
-def probed(part: Evidence, *, contained: bool = True) -> Evidence:
-    tried = tuple(of_kind(kind) for kind in kinds.expected(part.role, CONTAINED if contained else ()))
+def probed(part: PartEvidence, *, contained: bool = True) -> PartEvidence:
+    tried = tuple(of_kind(kind) for kind in kinds.expected_kinds(part.role, CONTAINED if contained else ()))
     return part.model_copy(update={"probes": tried})
 
 
 @pytest.fixture
 def whole(parts: Parts) -> Parts:
     """Every part's evidence, with every kind of probe."""
-    gateway = Evidence(name="gateway-1", role="gateway", taken_at=LATER)
+    gateway = PartEvidence(name="gateway-1", role="gateway", taken_at=LATER)
     return {name: probed(part) for name, part in {**parts, "gateway-1": gateway}.items()}
 
 
-def broken(parts: Parts, asked: Asked = PROBED) -> dict[str, str]:
-    made = report(open_case(tuple(parts.values())), asked)
+def broken(parts: Parts, asked: ReportRequirements = PROBED) -> dict[str, str]:
+    made = make_report(open_case(tuple(parts.values())), asked)
     assert made.held == (not [one for one in made.findings if not one.held])
     return {one.name: "; ".join(one.faults) for one in made.findings if not one.held}
 
 
 def test_whole_evidence_holds(whole: Parts) -> None:
-    assert broken(whole) == {} and broken(whole, Asked(parts=tuple(whole))) == {}
+    assert broken(whole) == {} and broken(whole, ReportRequirements(parts=tuple(whole))) == {}
 
 
 @pytest.mark.parametrize("gone", ["client-2", "aggregator", "gateway-1"])
 def test_a_part_that_is_named_and_gives_nothing_fails(whole: Parts, gone: str) -> None:
-    asked = Asked(parts=tuple(whole))
+    asked = ReportRequirements(parts=tuple(whole))
     del whole[gone]
     assert f"{gone}: no evidence" in broken(whole, asked)["evidence"]
 
@@ -65,7 +65,7 @@ def test_a_part_without_any_probe_fails_by_name(whole: Parts, name: str) -> None
     whole[name] = whole[name].model_copy(update={"probes": ()})
     found = broken(whole)
     assert list(found) == ["every probe"] and f"{name}: no probe of 'outside by TCP'" in found["every probe"]
-    assert broken(whole, Asked(probed=False)) == {}
+    assert broken(whole, ReportRequirements(probed=False)) == {}
 
 
 def test_no_kind_of_probe_is_silently_missing(whole: Parts) -> None:
@@ -86,7 +86,7 @@ def test_probes_of_containers_are_asked_of_all_once_one_part_has_tried_them(part
 def test_old_evidence_and_old_probes_fail_by_name(whole: Parts) -> None:
     stale = {**whole, "client-1": whole["client-1"].model_copy(update={"taken_at": YESTERDAY})}
     assert broken(stale) == {"freshness": "client-1: evidence 87,600 seconds older than the newest"}
-    assert broken(stale, Asked(within=100_000.0)) == {}
+    assert broken(stale, ReportRequirements(within=100_000.0)) == {}
     before = whole["client-1"].model_copy(update={"taken_at": YESTERDAY})
     live = _with_probes(tuple(whole.values()), [before])
     told = broken({part.name: part for part in live})

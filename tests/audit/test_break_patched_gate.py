@@ -12,7 +12,7 @@ import pytest
 
 from audit.probes import own_gate
 from audit.probes.own_gate import CODE, GATE, WORD
-from audit.probes.standing import Standing
+from audit.probes.standing import PartLocation
 from client_service.boundary import self_check
 from client_service.boundary.code import WAY_OUT, folder_of
 from client_service.boundary.gate import GateTransport
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     import httpx
     from conftest import Opened, Silos
 
-    from audit.evidence import Probe
+    from audit.evidence import ProbeResult
 
 pytestmark = pytest.mark.anyio
 
-HERE = Standing(Path("/"), ())
-Asking = Callable[[Standing], "object"]
+HERE = PartLocation(Path("/"), ())
+Asking = Callable[[PartLocation], "object"]
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ async def client(silos: Silos, small: MethodSettings, opened: Opened, tmp_path: 
         yield http
 
 
-def container(folder: Path) -> Standing:
+def container(folder: Path) -> PartLocation:
     """A process whose root holds the very code that this one runs."""
     process = folder / "proc" / "7"
     for package in WAY_OUT:
@@ -49,17 +49,17 @@ def container(folder: Path) -> Standing:
         shutil.copytree(place, process / "root" / place.relative_to("/"), ignore=shutil.ignore_patterns("*.pyc"))
     steering = [f"{name}={value}" for name, value in os.environ.items() if name.startswith(own_gate.STEERING)]
     (process / "environ").write_bytes("\0".join(["HOME=/tmp", *steering, ""]).encode())
-    return Standing(Path("/"), (), process=process)
+    return PartLocation(Path("/"), (), process=process)
 
 
-def failed(probes: list[Probe]) -> dict[tuple[str, str], str]:
+def failed(probes: list[ProbeResult]) -> dict[tuple[str, str], str]:
     return {(one.kind, one.name): one.observed for one in probes if not one.held}
 
 
 async def test_a_genuine_client_refuses_everything_and_runs_the_very_code(
     client: httpx.AsyncClient, tmp_path: Path
 ) -> None:
-    probes = await own_gate.probe(client, container(tmp_path))
+    probes = await own_gate.probe_own_gate(client, container(tmp_path))
     assert failed(probes) == {} and {one.kind for one in probes} == {GATE, WORD, CODE}
     assert {one.name for one in probes if one.kind == GATE} == {self_check.CONTROL, *self_check.FORBIDDEN}
     entries = (await client.get("/v1/ledger")).json()["entries"]
@@ -70,7 +70,7 @@ async def test_a_gate_that_lets_a_header_pass_is_named_by_the_running_client(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(GateTransport, "_check_headers", lambda *_: None)
-    found = failed(await own_gate.probe(client, HERE))
+    found = failed(await own_gate.probe_own_gate(client, HERE))
     assert found[GATE, "a header more"] == found[GATE, "ids in the user agent"] == "passed"
 
 
@@ -78,7 +78,7 @@ async def test_a_gate_that_lets_bodies_pass_is_named_by_the_running_client(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(GateTransport, "_update", lambda *_: {})
-    found = failed(await own_gate.probe(client, HERE))
+    found = failed(await own_gate.probe_own_gate(client, HERE))
     assert set(found.values()) == {"passed"}
     assert {name for _, name in found} == {
         "an undeclared tensor",
@@ -95,7 +95,7 @@ async def test_files_of_code_that_were_changed_are_named_whatever_the_client_say
     here = container(tmp_path)
     changed = here.process / "root" / folder_of(package).relative_to("/") / "__init__.py"
     changed.write_text(changed.read_text(encoding="utf-8") + "\n# sends more\n", encoding="utf-8")
-    assert set(failed(await own_gate.probe(client, here))) == {(CODE, package)}
+    assert set(failed(await own_gate.probe_own_gate(client, here))) == {(CODE, package)}
 
 
 async def test_code_that_is_put_before_it_is_named(client: httpx.AsyncClient, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ async def test_code_that_is_put_before_it_is_named(client: httpx.AsyncClient, tm
     (here.process / "environ").write_bytes(b"PYTHONPATH=/state/changed:/opt/code\0LD_PRELOAD=/state/x.so\0")
     place = folder_of("httpx").parent
     (here.process / "root" / place.relative_to("/") / "sitecustomize.py").write_text("import httpx")
-    found = failed(await own_gate.probe(client, here))
+    found = failed(await own_gate.probe_own_gate(client, here))
     told = found[CODE, "its environment"]
     assert "LD_PRELOAD" in told and "PYTHONPATH" in told and "/state" not in told
     assert str(place / "sitecustomize.py") in found[CODE, "what runs before it"]
@@ -111,5 +111,5 @@ async def test_code_that_is_put_before_it_is_named(client: httpx.AsyncClient, tm
 
 async def test_a_client_that_does_not_answer_has_shown_nothing(client: httpx.AsyncClient) -> None:
     client.base_url = "http://silo/elsewhere"
-    found = failed(await own_gate.probe(client, HERE))
+    found = failed(await own_gate.probe_own_gate(client, HERE))
     assert set(found.values()) == {"no answer"} and {kind for kind, _ in found} == {GATE, WORD}

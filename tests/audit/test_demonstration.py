@@ -12,7 +12,7 @@ import pytest
 from audit import console, evidence
 from audit.cli import privacy_report
 from audit.demonstration import BREAK, plant_break
-from audit.evidence import Evidence, Probe, Sent
+from audit.evidence import PartEvidence, ProbeResult, ProbeSending
 from audit.probes import bodies, gate, uploads
 from shared.errors import DataError
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from conftest import Tampered
 
 
-def tried(mine: Tampered) -> Sequence[Evidence]:
+def tried(mine: Tampered) -> Sequence[PartEvidence]:
     """client-1's probes have sent the update, once at two rounds each, and the aggregator has refused it."""
     declaration = mine.parts["client-1"].declaration
     assert declaration is not None
-    body = bodies.malformed(declaration)[BREAK]
+    body = bodies.malformed_updates(declaration)[BREAK]
     digest, arrivals = hashlib.sha256(body).hexdigest(), mine.parts["aggregator"].arrivals
     place = [{"call": "update", "run": "run-1", "round": number} for number in (1, 2)]
     said = {"client": "client-1", "size": len(body), "digest": digest, "status": 422}
     came = [arrivals[0].model_copy(update=said | at | {"sequence": 90 + at["round"]}) for at in place]
-    sent = [Sent.model_validate(at | {"bytes": len(body), "sha256": digest, "status": 422}) for at in place]
+    sent = [ProbeSending.model_validate(at | {"bytes": len(body), "sha256": digest, "status": 422}) for at in place]
     probes = [
-        Probe(kind=gate.KIND, name=BREAK, expected="refused", observed="refused, nothing sent", held=True),
-        Probe(kind=uploads.KIND, name=BREAK, expected="422 protocol", observed="422 protocol", held=True),
+        ProbeResult(kind=gate.KIND, name=BREAK, expected="refused", observed="refused, nothing sent", held=True),
+        ProbeResult(kind=uploads.KIND, name=BREAK, expected="422 protocol", observed="422 protocol", held=True),
     ]
     mine.change("aggregator", arrivals=(*arrivals, *came))
     mine.change("client-1", sent=tuple(sent), probes=tuple(probes))
@@ -72,7 +72,7 @@ def test_what_is_shown_is_first_red_then_green_and_each_fits_a_screen(
 ) -> None:
     monkeypatch.setattr(console.OUT, "_width", 110)
     for part in tried(mine):
-        evidence.write(part, tmp_path / f"{part.name}.json")
+        evidence.write_evidence(part, tmp_path / f"{part.name}.json")
     privacy_report([tmp_path], brief=True, demonstrate=True, records_only=True)
     red, _, green = capsys.readouterr().out.partition("With all the evidence:")
     assert "1. A deliberate break" in red and "This evidence does not show that nothing undeclared crossed" in red

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from audit.evidence import Probe
+from audit.evidence import ProbeResult
 from audit.probes import standing, walk
-from audit.probes.standing import Standing
+from audit.probes.standing import PartLocation
 
 
 def made(root: Path, *paths: str) -> Path:
@@ -19,11 +19,11 @@ def made(root: Path, *paths: str) -> Path:
     return root
 
 
-def probed(root: Path, *own: Path) -> list[Probe]:
-    return standing.probe(Standing(root, own))
+def probed(root: Path, *own: Path) -> list[ProbeResult]:
+    return standing.probe_location(PartLocation(root, own))
 
 
-def told(probes: list[Probe]) -> dict[str, bool]:
+def told(probes: list[ProbeResult]) -> dict[str, bool]:
     return {f"{one.kind}: {one.name}": one.held for one in probes}
 
 
@@ -88,4 +88,4 @@ def test_links_are_not_followed_and_a_search_without_end_claims_nothing(
 
 
 def test_a_folder_that_may_not_be_read_is_counted(tmp_path: Path) -> None:
-    assert walk.walk(tmp_path / "nowhere", []).closed == 1
+    assert walk.walk_entries(tmp_path / "nowhere", []).closed == 1

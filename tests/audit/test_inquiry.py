@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 from audit import cli, collect, console
 from audit import inquiry as subject
 from audit.case import open_case
-from audit.evidence import Evidence, Sent, gather, keep
-from audit.inquiry import Inquiry, Services, inquire
-from audit.probes.meeting import Part
-from audit.probes.network import Outside
-from audit.probes.standing import Standing
-from audit.report import report
+from audit.evidence import PartEvidence, ProbeSending, gather_evidence, merge_evidence
+from audit.inquiry import Inquiry, Services, run_inquiry
+from audit.probes.meeting import SystemPart
+from audit.probes.network import OutsideHost
+from audit.probes.standing import PartLocation
+from audit.report import make_report
 from shared.errors import DataError, FederationError, ProtocolError, SettingsError, TooLargeError, UnavailableError
 from shared.protocol.signing.enrolment import KeyFiles
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 PARTS = {
-    "aggregator": Part(name="aggregator", role="aggregator", port=8800, addresses=("192.0.2.1",)),
-    "client-1": Part(name="client-1", role="client", port=8801, addresses=("192.0.2.2",)),
-    "client-2": Part(name="client-2", role="client", port=8801, addresses=("192.0.2.3",)),
-    "gateway-2": Part(name="gateway-2", role="gateway", port=8800, addresses=("192.0.2.4",), behind="client-2"),
+    "aggregator": SystemPart(name="aggregator", role="aggregator", port=8800, addresses=("192.0.2.1",)),
+    "client-1": SystemPart(name="client-1", role="client", port=8801, addresses=("192.0.2.2",)),
+    "client-2": SystemPart(name="client-2", role="client", port=8801, addresses=("192.0.2.3",)),
+    "gateway-2": SystemPart(name="gateway-2", role="gateway", port=8800, addresses=("192.0.2.4",), behind="client-2"),
 }
 Reached = Callable[["Federation"], None]
 
@@ -48,10 +48,10 @@ def out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(name: str) -> tuple[str, ...]:
         raise OSError(f"{name} is not known")
 
-    monkeypatch.setattr("audit.probes.reach.connect", no_route)
-    monkeypatch.setattr("audit.probes.reach.exchange", no_route)
+    monkeypatch.setattr("audit.probes.reach.open_and_close", no_route)
+    monkeypatch.setattr("audit.probes.reach.exchange_bytes", no_route)
     monkeypatch.setattr("audit.probes.proxy.exchange", no_route)
-    monkeypatch.setattr("audit.probes.reach.look_up", unknown)
+    monkeypatch.setattr("audit.probes.reach.look_up_addresses", unknown)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> Reached:
             transport = httpx.ASGITransport(running.app) if silo is None else silo._transport
             return httpx.AsyncClient(transport=transport, base_url=url, headers=headers)
 
-        monkeypatch.setattr(subject, "opened", opened)
+        monkeypatch.setattr(subject, "open_http", opened)
 
     return use
 
@@ -78,9 +78,11 @@ def wanted(running: Federation, name: str, folder: Path) -> Inquiry:
     token.write_text(running.operator.headers["Authorization"].removeprefix("Bearer "))
     services = Services("http://aggregator", f"http://{name}", key, token)
     (folder / "elsewhere" / "empty").mkdir(parents=True, exist_ok=True)
-    here = Standing(folder / "elsewhere", ()) if settings is None else Standing(settings.shard, (settings.shard,))
+    here = (
+        PartLocation(folder / "elsewhere", ()) if settings is None else PartLocation(settings.shard, (settings.shard,))
+    )
     others = {key: part for key, part in PARTS.items() if key != name}
-    return Inquiry(own, others, Outside(), (8801,), here, services, recorded=True)
+    return Inquiry(own, others, OutsideHost(), (8801,), here, services, recorded=True)
 
 
 async def test_all_parts_probed_twice_give_evidence_for_a_report_that_holds(
@@ -93,10 +95,10 @@ async def test_all_parts_probed_twice_give_evidence_for_a_report_that_holds(
         reached(running)
         for _ in range(2):  # the second time the aggregator has the first one's refusals on record
             for name in ("client-1", "client-2", "aggregator", "gateway-2"):
-                found = await inquire(wanted(running, name, tmp_path))
+                found = await run_inquiry(wanted(running, name, tmp_path))
                 assert [one for one in found.probes if not one.held and one.kind != "control: its own part"] == []
-                keep(found, folder / f"{name}.json")
-    made = report(open_case(gather([folder])))
+                merge_evidence(found, folder / f"{name}.json")
+    made = make_report(open_case(gather_evidence([folder])))
     assert [one.name for one in made.findings if not one.held] == ["probes"]  # no gateway answers in this network
     assert any("72 sent by the probes and refused" in one.found for one in made.findings)
     kinds = {one.kind: {other.role for other in made.probes if other.kind == one.kind} for one in made.probes}
@@ -111,15 +113,15 @@ async def test_without_a_key_nothing_is_uploaded_and_without_a_token_there_is_no
         reached(running)
         client, aggregator = (wanted(running, name, tmp_path) for name in ("client-1", "aggregator"))
         bare = Services("http://aggregator", "http://client-1", None, None)
-        found = await inquire(replace(client, services=bare, recorded=False))
+        found = await run_inquiry(replace(client, services=bare, recorded=False))
         assert {"files", "control: the aggregator"} <= {one.kind for one in found.probes}
         assert found.declaration is None and not {"past the gate", "at the gate"} & {one.kind for one in found.probes}
-        assert (await inquire(replace(client, services=bare))).declaration == client_declaration(running)
-        assert (await inquire(replace(aggregator, services=bare, recorded=False))).arrivals == ()
+        assert (await run_inquiry(replace(client, services=bare))).declaration == client_declaration(running)
+        assert (await run_inquiry(replace(aggregator, services=bare, recorded=False))).arrivals == ()
         with pytest.raises(SettingsError, match="--operator-token-file"):
-            await inquire(replace(aggregator, services=bare))
+            await run_inquiry(replace(aggregator, services=bare))
         with pytest.raises(SettingsError, match="operator token: expected a readable text file"):
-            await inquire(replace(aggregator, services=replace(bare, token=tmp_path)))
+            await run_inquiry(replace(aggregator, services=replace(bare, token=tmp_path)))
 
 
 def client_declaration(running: Federation) -> Any:
@@ -129,15 +131,15 @@ def client_declaration(running: Federation) -> Any:
 async def test_whoever_is_no_such_service_is_named(federation: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     async with federation() as running:
         with pytest.raises(ProtocolError, match="expected client 'client-1', got 'client-2'"):
-            await collect.of_client(running.silos["client-2"], "client-1")
+            await collect.read_client_evidence(running.silos["client-2"], "client-1")
         with pytest.raises(FederationError, match="GET /v1/declaration, got 401"):
-            await collect.of_aggregator(running.stranger(), "aggregator")
+            await collect.read_aggregator_evidence(running.stranger(), "aggregator")
         monkeypatch.setattr(collect, "MOST_ENTRIES", 0)
         with pytest.raises(TooLargeError, match="expected at most 0 entries"):
-            await collect.ledger(running.silos["client-1"])
+            await collect.read_ledger(running.silos["client-1"])
         monkeypatch.setattr(collect, "MOST_BYTES", 10)
         with pytest.raises(TooLargeError, match="expected at most 10 bytes"):
-            await collect.of_client(running.silos["client-1"], "client-1")
+            await collect.read_client_evidence(running.silos["client-1"], "client-1")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,7 @@ async def test_an_answer_that_is_none_is_an_error(answer: Any, error: type[Excep
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(say), base_url="http://silo") as http:
         with pytest.raises(error, match=f"http://silo: .*{words}"):
-            await collect.of_client(http, "client-1")
+            await collect.read_client_evidence(http, "client-1")
 
 
 OLD = ("--records-only", "--within", "1e9")  # the evidence of these tests is of different years
@@ -170,7 +172,7 @@ def run(*arguments: str) -> tuple[int, str]:
 
 def test_a_report_of_a_folder_is_printed_within_100_columns(parts: Parts, tmp_path: Path) -> None:
     for name, part in parts.items():
-        keep(part, tmp_path / f"{name}.json")
+        merge_evidence(part, tmp_path / f"{name}.json")
     code, said = run("privacy-report", "--records-only", str(tmp_path))
     assert code == 0 and "Nothing undeclared crossed" in said and "…" not in said
     assert max(map(len, said.splitlines())) <= 100
@@ -190,8 +192,8 @@ def test_what_a_ledger_tells_cannot_command_a_terminal(parts: Parts, tmp_path: P
     entries = [dict(entry) for entry in parts["client-1"].entries]
     update = next(entry for entry in reversed(entries) if entry.get("call") == "update")
     update["tensors"] = [{**update["tensors"][0], "name": "[red]\x1b[2J"}]
-    keep(parts["client-1"].model_copy(update={"entries": tuple(entries)}), tmp_path / "client-1.json")
-    keep(parts["aggregator"], tmp_path / "aggregator.json")
+    merge_evidence(parts["client-1"].model_copy(update={"entries": tuple(entries)}), tmp_path / "client-1.json")
+    merge_evidence(parts["aggregator"], tmp_path / "aggregator.json")
     code, said = run("privacy-report", "--records-only", str(tmp_path))
     assert code == 1 and "\x1b" not in said and "[red]?[2J" in said
 
@@ -203,22 +205,22 @@ def test_evidence_that_is_none_is_named(tmp_path: Path) -> None:
         (tmp_path / "client-2.json", r"client-2\.json: expected evidence \(No such file"),
     ):
         with pytest.raises(DataError, match=words):
-            gather([path])
+            gather_evidence([path])
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(DataError, match="expected a folder with evidence"):
-        gather([empty])
+        gather_evidence([empty])
 
 
 def test_what_earlier_probes_sent_stays_told(tmp_path: Path) -> None:
-    sent = Sent(call="join", bytes=2, sha256="a" * 64, status=403)
-    part = Evidence(name="client-1", role="client", taken_at="2026-01-01", sent=(sent,))
+    sent = ProbeSending(call="join", bytes=2, sha256="a" * 64, status=403)
+    part = PartEvidence(name="client-1", role="client", taken_at="2026-01-01", sent=(sent,))
     for count in (1, 2, 3):
-        keep(part, tmp_path / "client-1.json")
-        assert gather([tmp_path])[0].sent == (sent,) * count
+        merge_evidence(part, tmp_path / "client-1.json")
+        assert gather_evidence([tmp_path])[0].sent == (sent,) * count
     assert [path.name for path in tmp_path.iterdir()] == ["client-1.json"]
     with pytest.raises(SettingsError, match=r"nobody\.json: expected a place that can be written"):
-        keep(part, tmp_path / "client-1.json" / "nobody.json")
+        merge_evidence(part, tmp_path / "client-1.json" / "nobody.json")
 
 
 def test_a_probe_without_a_record_ends_with_its_verdict(
@@ -233,7 +235,7 @@ def test_a_probe_without_a_record_ends_with_its_verdict(
     record = tmp_path / "evidence" / "gateway-7.json"
     assert run("probe", "gateway", "--name", "gateway-7", *peer, "--record", str(record))[0] == 0
     for name, part in parts.items():
-        keep(part, tmp_path / "evidence" / f"{name}.json")
+        merge_evidence(part, tmp_path / "evidence" / f"{name}.json")
     code, said = run("privacy-report", *OLD, str(tmp_path / "evidence"), "--json")
     faults = [fault for one in json.loads(said)["findings"] for fault in one["faults"]]
     assert code == 1 and faults == ["gateway-7, control: its own part, client-7: no answer"]

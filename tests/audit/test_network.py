@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from audit.probes import network, proxy, reach
-from audit.probes.meeting import Part
-from audit.probes.network import Outside, Surroundings
+from audit.probes.meeting import SystemPart
+from audit.probes.network import OutsideHost, Surroundings
 
 pytestmark = pytest.mark.anyio
 
@@ -23,14 +23,14 @@ def failing(number: int) -> Callable[..., Coroutine[Any, Any, bytes]]:
     return fail
 
 
-def part(name: str, role: Any, port: int, *places: str, behind: str | None = None) -> Part:
-    return Part(name=name, role=role, port=port, addresses=places, behind=behind)
+def part(name: str, role: Any, port: int, *places: str, behind: str | None = None) -> SystemPart:
+    return SystemPart(name=name, role=role, port=port, addresses=places, behind=behind)
 
 
-def around(own: str, *parts: Part, hosts: tuple[str, ...] = (), published: tuple[int, ...] = ()) -> Surroundings:
+def around(own: str, *parts: SystemPart, hosts: tuple[str, ...] = (), published: tuple[int, ...] = ()) -> Surroundings:
     everybody = {one.name: one for one in parts}
     mine = everybody.pop(own)
-    return Surroundings(mine, everybody, hosts, published, Outside("192.0.2.9", 443, 53, "example.com"))
+    return Surroundings(mine, everybody, hosts, published, OutsideHost("192.0.2.9", 443, 53, "example.com"))
 
 
 PARTS = (
@@ -60,10 +60,10 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, int]]:
         made.add((name, 0))
         raise OSError("unknown")
 
-    monkeypatch.setattr(reach, "connect", connect)
-    monkeypatch.setattr(reach, "exchange", failing(errno.ENETUNREACH))
-    monkeypatch.setattr(reach, "look_up", unknown)
-    monkeypatch.setattr(proxy, "status", status)
+    monkeypatch.setattr(reach, "open_and_close", connect)
+    monkeypatch.setattr(reach, "exchange_bytes", failing(errno.ENETUNREACH))
+    monkeypatch.setattr(reach, "look_up_addresses", unknown)
+    monkeypatch.setattr(proxy, "http_status", status)
     return made
 
 
@@ -97,7 +97,7 @@ OUTSIDE = {("192.0.2.9", 443), ("example.com", 0)}
 async def test_each_part_tries_all_that_it_has_no_business_with(
     tried: set[tuple[str, int]], own: str, others: dict[str, tuple[str, int]]
 ) -> None:
-    found = await network.probe(around(own, *PARTS))
+    found = await network.probe_network(around(own, *PARTS))
     second = {("10.0.2.2", 8800)} if "aggregator" in others else set()
     assert tried == OUTSIDE | set(others.values()) | {(name, 0) for name in others} | second
     assert all(one.held for one in found)
@@ -112,10 +112,12 @@ async def test_whoever_is_reached_is_told_with_place_and_words(monkeypatch: pyte
         if (address, port) != ("10.0.2.3", 8801):
             raise OSError(errno.ECONNREFUSED, "refused")
 
-    monkeypatch.setattr(reach, "connect", connect)
-    monkeypatch.setattr(reach, "look_up", lambda name: ("10.0.2.3",) if name == "client-2" else ("192.0.2.8",))
-    monkeypatch.setattr(reach, "exchange", failing(errno.ENETUNREACH))
-    found = await network.probe(around("client-1", *PARTS[2:4]))
+    monkeypatch.setattr(reach, "open_and_close", connect)
+    monkeypatch.setattr(
+        reach, "look_up_addresses", lambda name: ("10.0.2.3",) if name == "client-2" else ("192.0.2.8",)
+    )
+    monkeypatch.setattr(reach, "exchange_bytes", failing(errno.ENETUNREACH))
+    found = await network.probe_network(around("client-1", *PARTS[2:4]))
     told = {(one.kind, one.name): (one.held, one.observed) for one in found}
     assert told["to another client", "10.0.2.3:8801"] == (False, "connected")
     assert told["to another client", "client-2:8801"] == (False, "the name is known, connected")
@@ -138,8 +140,8 @@ async def test_whoever_is_reached_is_told_with_place_and_words(monkeypatch: pyte
 async def test_a_refusal_is_enough_only_where_two_must_share_a_network(
     monkeypatch: pytest.MonkeyPatch, own: str, number: int, held: bool
 ) -> None:
-    monkeypatch.setattr(reach, "connect", failing(number))
-    found = {one.name: one.held for one in await network.probe(around(own, *PARTS))}
+    monkeypatch.setattr(reach, "open_and_close", failing(number))
+    found = {one.name: one.held for one in await network.probe_network(around(own, *PARTS))}
     assert found["10.0.2.3:8801"] == held
     assert not found["10.0.4.2:8800"]  # a gateway shares nothing but with its own part
 
@@ -150,8 +152,8 @@ async def test_on_the_machine_s_own_side_nobody_may_listen_but_it_may_refuse(mon
         if (address, port) != ("10.0.1.1", 8801):
             raise OSError(errno.ECONNREFUSED, "refused")
 
-    monkeypatch.setattr(reach, "connect", connect)
+    monkeypatch.setattr(reach, "open_and_close", connect)
     hosts = ("10.0.1.1", "10.0.1.2")  # the second one is a part's own, and tried as such
     surroundings = around("client-1", *PARTS[:3], hosts=hosts, published=(8801, 8802))
-    found = [one for one in await network.probe(surroundings) if one.kind == "to the machine's published ports"]
+    found = [one for one in await network.probe_network(surroundings) if one.kind == "to the machine's published ports"]
     assert [(one.name, one.held) for one in found] == [("10.0.1.1:8801", False), ("10.0.1.1:8802", True)]

@@ -18,8 +18,8 @@ import pytest
 from safetensors.numpy import load
 
 from audit.case import open_case
-from audit.evidence import Evidence
-from audit.report import Report, report
+from audit.evidence import PartEvidence
+from audit.report import PrivacyReport, make_report
 from client_service.boundary.aggregator import Aggregator
 from client_service.training_run import TrainingRun
 from shared.method.declaration import Declaration
@@ -91,15 +91,15 @@ def without_aggregator_s_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aggregator_service.rounds.uploads.require_canonical", checks_nothing)
 
 
-def updates(evidence: Evidence) -> list[dict[str, Any]]:
+def updates(evidence: PartEvidence) -> list[dict[str, Any]]:
     return [entry for entry in evidence.entries if entry.get("call") == "update"]
 
 
-def of(parts: tuple[Evidence, ...]) -> Report:
-    return report(open_case(parts))
+def of(parts: tuple[PartEvidence, ...]) -> PrivacyReport:
+    return make_report(open_case(parts))
 
 
-def found(made: Report, name: str) -> str:
+def found(made: PrivacyReport, name: str) -> str:
     return next(one.found for one in made.findings if one.name == name and not one.held)
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from aggregator_service.storage.arrivals import MOST_REFUSED as RECORDED
 from audit.case import open_case
-from audit.evidence import Evidence, Probe, Sent
+from audit.evidence import PartEvidence, ProbeResult, ProbeSending
 from audit.probes import bodies
 from audit.records import MOST_REFUSED
-from audit.report import Report
+from audit.report import PrivacyReport
 from shared.errors import DataError
 from shared.method.declaration import Declaration
 from shared.protocol.schemas import ArrivalOut
@@ -39,7 +39,7 @@ def declaration(mine: Tampered) -> Declaration:
     return found
 
 
-def found(made: Report, name: str) -> str:
+def found(made: PrivacyReport, name: str) -> str:
     return next(one.found for one in made.findings if one.name == name)
 
 
@@ -65,7 +65,7 @@ def test_it_shows_what_left_and_what_came_in(mine: Tampered) -> None:
     assert (last.tensors, last.scalars, last.sha256, last.receipt) == (2, 2, update["sha256"], True)
     assert [tensor["shape"] for tensor in update["tensors"]] == [[2, 3], [1]] and update["scalars"]["margin"] == 2.2
     assert len(update["tensors"][0]["sha256"]) == len(update["answer_sha256"]) == 64
-    assert Report.model_validate_json(made.model_dump_json()) == made
+    assert PrivacyReport.model_validate_json(made.model_dump_json()) == made
 
 
 def altered(mine: Tampered) -> None:
@@ -121,15 +121,15 @@ def many_refused(mine: Tampered) -> None:
     """As many as an aggregator records, all of them on the probes' account."""
     unread = {"size": 0, "digest": digest_of(b""), "status": 403}
     rows = [arrivals(mine)[0].model_copy(update=unread | {"sequence": 100 + more}) for more in range(MOST_REFUSED)]
-    body = bodies.join(declaration(mine), "client-2")
-    sent = Sent(call="join", bytes=len(body), sha256=digest_of(body), status=403)
+    body = bodies.join_body(declaration(mine), "client-2")
+    sent = ProbeSending(call="join", bytes=len(body), sha256=digest_of(body), status=403)
     mine.change("aggregator", arrivals=(*arrivals(mine), *rows))
     mine.change("client-1", sent=(sent,) * MOST_REFUSED)
 
 
 def reaching_another(mine: Tampered) -> None:
     said = {"kind": "to another client", "name": "10.0.0.3:8801", "expected": "out of reach", "observed": "connected"}
-    mine.change("client-2", probes=(Probe.model_validate(said | {"held": False}),))
+    mine.change("client-2", probes=(ProbeResult.model_validate(said | {"held": False}),))
 
 
 @pytest.mark.parametrize(
@@ -179,16 +179,16 @@ def test_a_run_that_is_going_on_is_told(mine: Tampered) -> None:
     assert any("run-1 was going on" in note for note in mine.report().notes)
 
 
-def probed(mine: Tampered) -> tuple[ArrivalOut, Sent]:
+def probed(mine: Tampered) -> tuple[ArrivalOut, ProbeSending]:
     """A body of the probes, as it arrived and as it was sent."""
-    body = bodies.malformed(declaration(mine))["a NaN"]
+    body = bodies.malformed_updates(declaration(mine))["a NaN"]
     place: dict[str, Any] = {"call": UPDATE, "run": "run-1", "round": 2}
-    sent = Sent.model_validate({**place, "bytes": len(body), "sha256": digest_of(body), "status": 422})
+    sent = ProbeSending.model_validate({**place, "bytes": len(body), "sha256": digest_of(body), "status": 422})
     came = {**place, "client": "client-1", "sequence": 99, "size": len(body), "digest": digest_of(body), "status": 422}
     return arrivals(mine)[1].model_copy(update=came), sent
 
 
-HELD = Probe(kind="past the gate", name="a NaN", expected="422 protocol", observed="422 protocol", held=True)
+HELD = ProbeResult(kind="past the gate", name="a NaN", expected="422 protocol", observed="422 protocol", held=True)
 
 
 def test_what_the_probes_sent_is_accounted_for_once_and_only_where_it_was_refused(mine: Tampered) -> None:
@@ -252,7 +252,7 @@ def test_a_probe_cannot_be_longer_than_it_is(mine: Tampered) -> None:
 def test_probes_are_told_by_role_and_kind(mine: Tampered) -> None:
     mine.change("client-1", probes=(HELD, HELD))
     mine.change("client-2", probes=(HELD,))
-    mine.parts["gateway-1"] = Evidence(name="gateway-1", role="gateway", taken_at="2026-01-01", probes=(HELD,))
+    mine.parts["gateway-1"] = PartEvidence(name="gateway-1", role="gateway", taken_at="2026-01-01", probes=(HELD,))
     made = mine.report()
     assert [(one.role, one.probes, one.held) for one in made.probes] == [("client", 3, 3), ("gateway", 1, 1)]
     assert made.held and found(made, "probes") == "4 probes by 3 parts, as expected"

@@ -12,9 +12,9 @@ import pytest
 
 from audit import ledgers
 from audit.case import open_case
-from audit.evidence import Evidence, now
+from audit.evidence import PartEvidence, utc_now
 from audit.probes import gate, uploads
-from audit.report import report
+from audit.report import make_report
 from client_service.boundary.ledger import Ledger
 from shared.protocol.schemas import ArrivalsOut, RunHistoryOut
 from shared.protocol.signing.keys import read_private
@@ -35,19 +35,19 @@ def described(silos: Silos, small: Any, tmp_path: Path) -> Experiment:
     return replace(Experiment(silos(3), tmp_path / "run", small, rounds=1, device="cpu"), secure=True)
 
 
-async def gathered(one: Experiment, federation: Any) -> tuple[Evidence, ...]:
+async def gathered(one: Experiment, federation: Any) -> tuple[PartEvidence, ...]:
     """What every part shows of itself after a run."""
     operator: httpx.AsyncClient = federation.operator
     arrivals = ArrivalsOut.model_validate((await operator.get("/v1/arrivals", params={"limit": 1000})).json())
     runs = (RunHistoryOut.model_validate((await operator.get("/v1/runs/run-1")).json()),)
     declaration = one.aggregator().declaration()
     seen = {"arrivals": arrivals.entries, "runs": runs, "declaration": declaration}
-    aggregator = Evidence(name="aggregator", role="aggregator", taken_at=now(), **seen)
+    aggregator = PartEvidence(name="aggregator", role="aggregator", taken_at=utc_now(), **seen)
     clients = [
-        Evidence(
+        PartEvidence(
             name=shard.name,
             role="client",
-            taken_at=now(),
+            taken_at=utc_now(),
             declaration=declaration,
             entries=tuple(Ledger(one.state_of(shard) / "ledger.jsonl").entries()),
         )
@@ -60,7 +60,7 @@ async def test_a_secure_run_is_as_declared_and_everything_in_it_is_on_record(des
     async with in_process(described) as federation:
         await conduct(federation, described.request(), lambda _: None)
         parts = await gathered(described, federation)
-        found = report(open_case(parts))
+        found = make_report(open_case(parts))
         assert [(one.name, one.faults) for one in found.findings if one.faults] == []
         calls = {total.call for total in found.totals}
         assert {"keys", "roster", "shares", "delivery", "update", "request", "answers"} <= calls
@@ -69,10 +69,10 @@ async def test_a_secure_run_is_as_declared_and_everything_in_it_is_on_record(des
         who = uploads.Intruder(Signatory(shard.name, key), "client-2", described.aggregator().declaration())
         transport = federation.operator._transport
         async with httpx.AsyncClient(transport=transport, base_url="http://aggregator") as http:
-            probes, sent = await uploads.probe(http, who, uploads.Place("run-1", 1))
+            probes, sent = await uploads.probe_uploads(http, who, uploads.RoundPlace("run-1", 1))
         assert [(one.name, one.expected, one.observed) for one in probes if not one.held] == []
         assert len(sent) >= 10
-        assert [(one.name, one.observed) for one in await gate.probe(who) if not one.held] == []
+        assert [(one.name, one.observed) for one in await gate.probe_gate(who) if not one.held] == []
 
     opened: dict[str, Change] = {
         "in another form": lambda one: one | {"tensors": [each | {"dtype": "F32"} for each in one["tensors"]]},
@@ -82,4 +82,4 @@ async def test_a_secure_run_is_as_declared_and_everything_in_it_is_on_record(des
     for told, change in opened.items():
         entries = tuple(change(one) if one.get("call") == "update" else one for one in parts[1].entries)
         case = open_case((parts[0], parts[1].model_copy(update={"entries": entries}), *parts[2:]))
-        assert any(told in fault for fault in ledgers.fields(case).faults)
+        assert any(told in fault for fault in ledgers.check_fields(case).faults)

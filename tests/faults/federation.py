@@ -13,8 +13,8 @@ import httpx
 
 from aggregator_service.app import create_app as create_aggregator
 from audit.case import open_case
-from audit.collect import of_aggregator, of_client
-from audit.report import Report, report
+from audit.collect import read_aggregator_evidence, read_client_evidence
+from audit.report import PrivacyReport, make_report
 from client_service.app import create_app as create_client
 from client_service.schemas import QualityOut, StatusOut
 from client_service.settings import ClientSettings
@@ -91,12 +91,12 @@ class Disturbed:
 
     async def arrivals(self) -> tuple[ArrivalOut, ...]:
         """Every join and every update as it came, and whatever else had a body."""
-        return (await of_aggregator(self.operator, "aggregator")).arrivals
+        return (await read_aggregator_evidence(self.operator, "aggregator")).arrivals
 
-    async def audited(self) -> Report:
+    async def audited(self) -> PrivacyReport:
         """The privacy report: every ledger against the aggregator's record."""
-        parts = [await of_client(http, name) for name, http in self.silos.items()]
-        return report(open_case((*parts, await of_aggregator(self.operator, "aggregator"))))
+        parts = [await read_client_evidence(http, name) for name, http in self.silos.items()]
+        return make_report(open_case((*parts, await read_aggregator_evidence(self.operator, "aggregator"))))
 
 
 async def read(http: httpx.AsyncClient, path: str) -> Any:

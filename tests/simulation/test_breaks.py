@@ -15,8 +15,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from audit.findings import finding
-from audit.report import Report
+from audit.findings import make_finding
+from audit.report import PrivacyReport
 from shared.errors import SettingsError, UnavailableError
 from simulation.breaks import engine as subject
 from simulation.breaks import plant
@@ -195,8 +195,8 @@ def test_what_is_planted_is_not_planted_again_and_nothing_is_not_mended(docker: 
 
 def test_a_break_is_named_only_where_all_its_words_stand_in_one_fault() -> None:
     faults = ["aggregator, mounts, places: also /spare", "client-2, contents, private key: 1 at /spare"]
-    found = finding("probes", "nothing", "nothing", faults)
-    report = Report.model_construct(findings=(found,))
+    found = make_finding("probes", "nothing", "nothing", faults)
+    report = PrivacyReport.model_construct(findings=(found,))
     matched = dict(plant.match_faults(BREAKS["key"], report))
     assert matched == {
         "aggregator, mounts, places: also /spare": faults[0],
@@ -206,8 +206,8 @@ def test_a_break_is_named_only_where_all_its_words_stand_in_one_fault() -> None:
 
 def test_what_is_named_and_what_is_not_is_shown_by_kind(capsys: pytest.CaptureFixture[str]) -> None:
     faults = ["aggregator, contents, Parquet: 1 at /state", "something else"]
-    found = finding("probes", "nothing", "nothing", faults)
-    report = Report.model_construct(findings=(found,), held=False, verdict="Red.")
+    found = make_finding("probes", "nothing", "nothing", faults)
+    report = PrivacyReport.model_construct(findings=(found,), held=False, verdict="Red.")
     assert breaks._print_faults(report, {"shard": BREAKS["shard"]})
     assert capsys.readouterr().out.split("\n")[:3] == [
         "Red.",

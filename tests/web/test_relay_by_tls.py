@@ -15,7 +15,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from audit.probes.proxy import answering
+from audit.probes.proxy import probe_gateway
 from shared.web.listening import Listening
 from shared.web.relay import Relay, main
 
@@ -76,6 +76,6 @@ async def test_a_probe_in_the_place_of_a_gateway_sees_that_its_part_answers_by_t
     with served(app, Listening(**papers.port())) as url:
         port = urlsplit(url).port or 0
         with anyio.fail_after(60):
-            assert (await answering("localhost", ("127.0.0.1",), port, believed)).held
-            assert not (await answering("localhost", ("127.0.0.1",), port, other)).held
-            assert not (await answering("localhost", ("127.0.0.1",), port)).held
+            assert (await probe_gateway("localhost", ("127.0.0.1",), port, believed)).held
+            assert not (await probe_gateway("localhost", ("127.0.0.1",), port, other)).held
+            assert not (await probe_gateway("localhost", ("127.0.0.1",), port)).held

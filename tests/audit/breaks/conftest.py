@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from audit.case import open_case
-from audit.evidence import Evidence, Probe, Role
+from audit.evidence import PartEvidence, ProbeResult, Role
 from audit.probes import standing
 from audit.probes.expected import read_expected
-from audit.probes.standing import Standing
-from audit.report import report
+from audit.probes.standing import PartLocation
+from audit.report import make_report
 
 TIME = "2026-01-01T00:00:00+00:00"
 ENGINE_S = (  # as Docker gives them to a container with a read-only root
@@ -67,7 +67,7 @@ class Part:
         self.mounts[place] = (system, "rw" if writable else "ro")
         (self.root / place.lstrip("/")).mkdir(parents=True, exist_ok=True)
 
-    def probes(self) -> list[Probe]:
+    def probes(self) -> list[ProbeResult]:
         """What a probe in its place sees, by the kernel's word about process 1."""
         proc = self.folder / "proc"
         for number, status in self.statuses.items():
@@ -83,14 +83,14 @@ class Part:
         (proc / "self" / "ns" / "pid").symlink_to(self.namespace)
         own = (Path("/shard"), Path("/state")) if self.role == "client" else ()
         expected = read_expected(self.role, "compose", self.name)
-        return standing.probe(Standing(self.folder / "elsewhere", own, expected, proc / "1"))
+        return standing.probe_location(PartLocation(self.folder / "elsewhere", own, expected, proc / "1"))
 
     def broken(self) -> dict[str, str]:
         """What the report names, and how: the probes that do not hold, after it has turned red for them."""
         probes = self.probes()
         broken = {f"{one.kind}: {one.name}": one.observed for one in probes if not one.held}
-        shown = Evidence(name=self.name, role="gateway", taken_at=TIME, probes=tuple(probes))
-        (verdict,) = (one for one in report(open_case([shown])).findings if one.name == "probes")
+        shown = PartEvidence(name=self.name, role="gateway", taken_at=TIME, probes=tuple(probes))
+        (verdict,) = (one for one in make_report(open_case([shown])).findings if one.name == "probes")
         assert verdict.held is (not broken)
         told = [f"{self.name}, {one.kind}, {one.name}: {one.observed}" for one in probes if not one.held]
         assert list(verdict.faults) == told

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from audit.probes import confinement, standing
-from audit.probes.confinement import Devices
-from audit.probes.standing import Standing
-from audit.probes.walk import Seen
+from audit.probes.confinement import DeviceObserver
+from audit.probes.standing import PartLocation
+from audit.probes.walk import SeenEntry
 
 if TYPE_CHECKING:
     from conftest import Made
@@ -59,10 +59,10 @@ def test_the_machine_s_own_processes_are_named(part: Made) -> None:
 
 def test_a_device_more_is_named(tmp_path: Path) -> None:
     """Nobody without rights makes a device: the entry alone is shown."""
-    found = Devices()
+    found = DeviceObserver()
     for place in ("/dev/null", "/dev/pts/0", "/dev/sda", "/state/disk"):
-        found.see(Seen(tmp_path, place, "/", Path(place).name, stat.S_IFBLK))
-    found.see(Seen(tmp_path, "/dev/x", "/", "x", stat.S_IFREG))
+        found.see(SeenEntry(tmp_path, place, "/", Path(place).name, stat.S_IFBLK))
+    found.see(SeenEntry(tmp_path, "/dev/x", "/", "x", stat.S_IFREG))
     assert found.more == ["/dev/sda", "/state/disk"]
 
 
@@ -85,7 +85,11 @@ def test_a_root_that_is_closed_to_the_probe_is_said(part: Made, tmp_path: Path) 
 
 def test_without_another_process_the_probe_looks_at_itself() -> None:
     expected = standing.Expected()
-    own = [one for one in standing.probe(Standing(Path("/nowhere"), (), expected)) if one.kind == confinement.KIND]
+    own = [
+        one
+        for one in standing.probe_location(PartLocation(Path("/nowhere"), (), expected))
+        if one.kind == confinement.KIND
+    ]
     assert {"user", "capabilities", "seccomp", "root file system"} <= {one.name for one in own}
 
 

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from safetensors.numpy import save
 
 from audit.probes import contents, recognised
-from audit.probes.recognised import recognise
+from audit.probes.recognised import recognise_content
 
 if TYPE_CHECKING:
     from conftest import Made
@@ -146,7 +146,7 @@ def test_every_form_of_data_is_found_and_nothing_of_it_is_told(part: Made, tmp_p
     ],
 )
 def test_what_content_is(content: bytes, kind: str | None) -> None:
-    assert recognise(content[: recognised.HEAD_BYTES], len(content)) == kind
+    assert recognise_content(content[: recognised.HEAD_BYTES], len(content)) == kind
 
 
 def test_a_file_of_any_size_is_read_no_further_than_its_head(part: Made, monkeypatch: pytest.MonkeyPatch) -> None:
