@@ -151,7 +151,7 @@ def test_what_content_is(content: bytes, kind: str | None) -> None:
 
 def test_a_file_of_any_size_is_read_no_further_than_its_head(part: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     broken, read = part("aggregator"), []
-    monkeypatch.setattr(contents, "recognise", lambda head, size: read.append((len(head), size)))
+    monkeypatch.setattr(contents, "recognise_content", lambda head, size: read.append((len(head), size)))
     with (broken.root / "state" / "large").open("wb") as file:
         file.truncate(1 << 40)
     broken.probes()
