@@ -40,7 +40,7 @@ def check_heads(case: AuditCase, matches: Mapping[str, MatchedBodies]) -> AuditF
     return make_finding(
         "request heads",
         "every head that came is as long as its ledger tells, and says what the call makes it say",
-        f"{counted(held, 'head')}, the very same",
+        f"{count_noun(held, 'head')}, the very same",
         [*_refused_heads(case), *(fault for name, found in pairs.items() for fault in _head_differences(name, found))],
     )
 

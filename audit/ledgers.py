@@ -33,11 +33,11 @@ SAID = ("update", *MESSAGES)  # the calls of a round that have a body
 def check_chain(case: AuditCase) -> AuditFinding:
     entries = [entry for client in case.clients.values() for entry in client.evidence.entries]
     adopted = sum(entry.get("kind") == ADOPTED for entry in entries)
-    told = f"; the silos adopted their records as they were {counted(adopted, 'time')}" if adopted else ""
+    told = f"; the silos adopted their records as they were {count_noun(adopted, 'time')}" if adopted else ""
     return make_finding(
         "chain",
         "every ledger an unbroken chain of hashes from its first entry",
-        f"{counted(len(case.clients), 'ledger')}, {counted(len(entries), 'entry', 'entries')}, unbroken{told}",
+        f"{count_noun(len(case.clients), 'ledger')}, {count_noun(len(entries), 'entry', 'entries')}, unbroken{told}",
         (f"{name}: {fault}" for name, client in case.clients.items() for fault in _chain_faults(client)),
     )
 
@@ -58,7 +58,7 @@ def check_calls(case: AuditCase) -> AuditFinding:
     return make_finding(
         "calls",
         "only declared calls, and to the aggregator only",
-        f"{counted(total, 'call')} to {', '.join(places) or 'nobody'}: {', '.join(kinds) or 'none'}",
+        f"{count_noun(total, 'call')} to {', '.join(places) or 'nobody'}: {', '.join(kinds) or 'none'}",
         (f"{name}: {fault}" for name, client in case.clients.items() for fault in _call_faults(name, client)),
     )
 
@@ -119,7 +119,7 @@ def check_fields(case: AuditCase) -> AuditFinding:
     return make_finding(
         "fields",
         "in every update the declared tensors and at most the declared scalars, in every join the declaration",
-        f"{counted(updates, 'update')} and {counted(joins, 'join')} hold these, and not a byte more",
+        f"{count_noun(updates, 'update')} and {count_noun(joins, 'join')} hold these, and not a byte more",
         (f"{name}, {fault}" for name, client in case.clients.items() for fault in _field_faults(client)),
     )
 

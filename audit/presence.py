@@ -49,7 +49,7 @@ def check_freshness(case: AuditCase, asked: ReportRequirements) -> AuditFinding:
     return make_finding(
         "freshness",
         f"evidence of all parts within {asked.within:g} seconds, and after the last round had closed",
-        f"{counted(len(case.parts), 'part')}, all of one time",
+        f"{count_noun(len(case.parts), 'part')}, all of one time",
         _stale_faults(case, asked),
     )
 

@@ -46,7 +46,7 @@ def check_bodies(case: AuditCase) -> AuditFinding:
     return make_finding(
         "probes' bodies",
         "bodies that this report can make from the declarations alone",
-        f"{counted(total, 'body', 'bodies')}, the very same",
+        f"{count_noun(total, 'body', 'bodies')}, the very same",
         _strange_bodies(case),
     )
 

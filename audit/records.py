@@ -86,7 +86,7 @@ def check_arrivals(case: AuditCase, matches: Matches) -> AuditFinding:
     return make_finding(
         "arrivals",
         "a ledger or a probe tells of every body that arrived",
-        f"{counted(arrived, 'body', 'bodies')} on the ledgers, {refusals:,} sent by the probes and refused",
+        f"{count_noun(arrived, 'body', 'bodies')} on the ledgers, {refusals:,} sent by the probes and refused",
         [NO_RECORD] if case.aggregator is None else _unrecorded_bodies(case, matches),
     )
 

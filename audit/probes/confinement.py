@@ -13,7 +13,7 @@ from audit.probes.expected import Expected, is_among
 from audit.probes.mountinfo import Mount
 from audit.probes.mounts import is_from_kernel, list_places
 from audit.probes.walk import SeenEntry
-from shared.words import counted
+from shared.words import count_noun
 
 KIND = "confinement"
 CAPABILITIES = ("CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb")
@@ -93,7 +93,7 @@ def _processes_unlike(found: Iterable[Status], name: str, wanted: str) -> list[s
 
 def _rule_probe(name: str, expected: str, found: Sequence[Status], broken: Iterable[str]) -> ProbeResult:
     told = list(broken)
-    good = f"so of {counted(len(found), 'process', 'processes')}" if found else "no process could be looked at"
+    good = f"so of {count_noun(len(found), 'process', 'processes')}" if found else "no process could be looked at"
     observed = list_places(" ".join(one.split()) for one in told) if told else good
     return ProbeResult(kind=KIND, name=name, expected=expected, observed=observed, held=bool(found) and not told)
 

@@ -14,7 +14,7 @@ from audit.probes.expected import Expected
 from audit.probes.mounts import ENGINE_S, list_places
 from audit.probes.recognised import HEAD_BYTES, ROWS, recognise_content
 from audit.probes.walk import SeenEntry, WalkResult
-from shared.words import counted
+from shared.words import count_noun
 
 KIND = "contents"
 SOUGHT = ("private key", "token", "Parquet", "Arrow", "SQLite", "arrays", "archive", "rows")
@@ -45,8 +45,8 @@ class ContentObserver:
             self.found[kind].append(entry.mount)
 
     def probes(self, seen: WalkResult) -> Iterator[ProbeResult]:
-        closed = f", {counted(self.closed, 'file')} closed to it" if self.closed else ""
-        rest = f"{counted(self.read, 'file')} read{closed}" if self.read <= MOST_FILES else "more than could be read"
+        closed = f", {count_noun(self.closed, 'file')} closed to it" if self.closed else ""
+        rest = f"{count_noun(self.read, 'file')} read{closed}" if self.read <= MOST_FILES else "more than could be read"
         for kind in SOUGHT:
             there = self.found[kind]
             observed = f"{len(there)} at {list_places(there)}" if there else f"none; {rest}"

@@ -53,7 +53,7 @@ def is_from_kernel(mount: Mount) -> bool:
 def control_probe(mounts: Sequence[Mount]) -> ProbeResult:
     """A list without a root is none."""
     held = any(one.place == "/" for one in mounts)
-    observed = counted(len(mounts), "mount") if mounts else "none could be read"
+    observed = count_noun(len(mounts), "mount") if mounts else "none could be read"
     return ProbeResult(
         kind="control: mounts", name="the list", expected="one with the root", observed=observed, held=held
     )

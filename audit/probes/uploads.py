@@ -167,7 +167,7 @@ async def _send_try(http: httpx.AsyncClient, one: UploadTry, who: Signatory) -> 
     media |= {bodies.HEADER: one.header} if one.header else {}
     request = http.build_request(one.method, one.path, content=one.body or None, headers=media)
     signed = _signature_headers(one, request, who)
-    request.headers = httpx.Headers([*dressed(request.headers.multi_items()), *signed.items()])
+    request.headers = httpx.Headers([*replace_library_headers(request.headers.multi_items()), *signed.items()])
     try:
         answer = await http.send(request)
     except httpx.TransportError as error:
