@@ -84,7 +84,7 @@ class Agent:
         self._sending = UpdateSender(
             silo.settings, aggregator, silo.metrics, worker, guard=silo.guard, masking=silo.masking
         )
-        self.standing = Standing(shared_digest=self._kept().shared_digest)
+        self.standing = Standing(shared_digest=self._earlier_quality().shared_digest)
         self.training_run: TrainingRun | None = None
 
     async def follow(self) -> None:
@@ -152,10 +152,10 @@ class Agent:
 
     def _left_off(self, run: str) -> bool:
         """Was this client stopped in this run, before it had evaluated it?"""
-        quality = self._kept()
+        quality = self._earlier_quality()
         return quality.run == run and not quality.finished
 
-    def _kept(self) -> QualityOut:
+    def _earlier_quality(self) -> QualityOut:
         """What an earlier process knew of its last run."""
         return kept_quality(self._silo.settings.state_directory / "model", self._silo.settings.name)
 

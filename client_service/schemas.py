@@ -164,7 +164,9 @@ class QualityOut(Message):
     test_users: int = 0
     spectrum_seconds: float = 0.0
     start: dict[str, Any] | None = Field(None, description="the filter that training started at")
-    recipe: dict[str, Any] | None = Field(None, description="what is fused with the trained score, and with which weights")
+    recipe: dict[str, Any] | None = Field(
+        None, description="what is fused with the trained score, and with which weights"
+    )
     angles: dict[str, float] | None = Field(None, description="mean xi by log2 bucket of item popularity")
     shared_digest: str | None = Field(None, description="sha256 over the shared parameters at the end of the run")
 

@@ -154,7 +154,7 @@ def crossing_table(ledgers: Mapping[str, list[dict[str, Any]]]) -> Table:
     table = _columns(title, "client", *calls)
     for name, ledger in ledgers.items():
         made_here = attempts(ledger)
-        table.add_row(name, *(_sent([one for one in made_here if one.call == call]) for call in calls))
+        table.add_row(name, *(_sent_text([one for one in made_here if one.call == call]) for call in calls))
     return table
 
 
@@ -177,7 +177,7 @@ def answer_table(answer: Mapping[str, Any]) -> Table:
     return table
 
 
-def _sent(made: list[Attempt]) -> str:
+def _sent_text(made: list[Attempt]) -> str:
     size, count = sum(one.bytes for one in made), sum(one.times for one in made)
     return f"{count} x, {size:,}" if size else f"{count} x"
 

@@ -52,7 +52,9 @@ Observe = Callable[[Progress], None]
 async def conduct(federation: Federation, request: RunIn, observe: Observe) -> Outcome:
     """Start a run and wait until every client has evaluated it. FederationError with the reason when it fails."""
     began = time.perf_counter()
-    run = RunHistoryOut.model_validate(await _asked(federation.operator, "POST", "/v1/runs", request.model_dump_json()))
+    run = RunHistoryOut.model_validate(
+        await _fetch_answer(federation.operator, "POST", "/v1/runs", request.model_dump_json())
+    )
     ended: float | None = None
     while True:
         statuses = await _statuses(federation)
@@ -87,21 +89,21 @@ async def _watch(
 
 async def _statuses(federation: Federation) -> dict[str, StatusOut]:
     names = list(federation.clients)
-    answers = await asyncio.gather(*(_asked(federation.clients[name], "GET", "/v1/status") for name in names))
+    answers = await asyncio.gather(*(_fetch_answer(federation.clients[name], "GET", "/v1/status") for name in names))
     return {name: StatusOut.model_validate(answer) for name, answer in zip(names, answers, strict=True)}
 
 
 async def _qualities(federation: Federation) -> dict[str, QualityOut]:
     names = list(federation.clients)
-    answers = await asyncio.gather(*(_asked(federation.clients[name], "GET", "/v1/quality") for name in names))
+    answers = await asyncio.gather(*(_fetch_answer(federation.clients[name], "GET", "/v1/quality") for name in names))
     return {name: QualityOut.model_validate(answer) for name, answer in zip(names, answers, strict=True)}
 
 
 async def _history(federation: Federation, run: str) -> RunHistoryOut:
-    return RunHistoryOut.model_validate(await _asked(federation.operator, "GET", f"/v1/runs/{run}"))
+    return RunHistoryOut.model_validate(await _fetch_answer(federation.operator, "GET", f"/v1/runs/{run}"))
 
 
-async def _asked(http: httpx.AsyncClient, method: str, path: str, body: str | None = None) -> object:
+async def _fetch_answer(http: httpx.AsyncClient, method: str, path: str, body: str | None = None) -> object:
     headers = {} if body is None else {"Content-Type": "application/json"}
     try:
         answer = await http.request(method, path, content=body, headers=headers)

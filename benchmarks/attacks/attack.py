@@ -45,7 +45,7 @@ def attack(seen: Blocks, truth: Bool, attacked: slice, seed: int = 0) -> Attack:
     own[attacked] = False
     varied = truth[own].any(axis=0) & ~truth[own].all(axis=0)
     known, hidden = truth[own][:, varied], truth[~own][:, varied]
-    names, ridge = _chosen(seen, own, known[:, :: 1 + known.shape[1] // CHOSEN_BY])
+    names, ridge = _best_features(seen, own, known[:, :: 1 + known.shape[1] // CHOSEN_BY])
     features = _together(seen, names, own)
     kernel = features[own] @ features[own].T
     scores = _ridge(kernel, features[~own] @ features[own].T, known, (ridge,))[0]
@@ -55,7 +55,7 @@ def attack(seen: Blocks, truth: Bool, attacked: slice, seed: int = 0) -> Attack:
     return Attack(judged(ratios, hidden, seed), exposed, " + ".join(names))
 
 
-def _chosen(seen: Blocks, own: Bool, known: Bool) -> tuple[Sequence[str], float]:
+def _best_features(seen: Blocks, own: Bool, known: Bool) -> tuple[Sequence[str], float]:
     """The features and the ridge with the best AUC by cross-validation among the attacker's shadows."""
     found = []
     for names in _subsets(list(seen)):

@@ -130,7 +130,7 @@ def _taste(train: sparse.csr_array) -> Float64:
     return scaled
 
 
-def drawn(population: Population, rng: np.random.Generator) -> Draw:
+def draw_targets(population: Population, rng: np.random.Generator) -> Draw:
     """Fair coins for users, pairs and items that are targets; the background leans to one side of the silo's taste."""
     users = np.ones(population.train.shape[0], dtype=bool)
     users[population.coins] = rng.random(len(population.coins)) < CHANCE

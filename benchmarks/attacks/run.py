@@ -36,7 +36,7 @@ VIEWS: Mapping[str, View] = {
     OPEN: views.aggregator,
     "open, tensors alone": views.tensors_alone,
     "open, rho and M alone": views.scalars_alone,
-    "secure": views.masked,
+    "secure": views.secure_view,
     "another client": views.neighbour,
 }
 PLANTED, ITEM_TABLES, SHUFFLED = "planted embedding", "FedMF's item table", "shuffled truth"
@@ -63,12 +63,12 @@ def _lpsfed(config: dict[str, Any], own: Population, elsewhere: Population, rows
     seen |= collected(Series("noised", run, noised, _key(config, "privacy")), own, others, out)
     parts, truth = views.parts_of(run.specification), _truth(config, own, "shadows")
     for mode, view in VIEWS.items():
-        yield from _asked(rows, "shadows", mode, view(seen[OPEN], others, parts), truth)
+        yield from _question_rows(rows, "shadows", mode, view(seen[OPEN], others, parts), truth)
     truth = _truth(config, own, "noised")
     for mode in noises:
-        yield from _asked(rows, "shadows", mode, views.aggregator(seen[mode], others, parts), truth)
+        yield from _question_rows(rows, "shadows", mode, views.aggregator(seen[mode], others, parts), truth)
     yield from _controlled(config, own, rows, seen, others)
-    yield from _told(config, own, rows)
+    yield from _certain_rows(config, own, rows)
     yield from _best(config, own, rows, others, noises)
 
 
@@ -91,10 +91,12 @@ def _controlled(
     parts = views.parts_of(Run.of(config).specification)
     truth = _truth(config, own, "shadows")[USER]
     shuffled = np.random.default_rng(config["seed"]).permutation(truth)
-    yield from _asked(rows, "control", SHUFFLED, views.aggregator(seen[OPEN], others, parts), {USER: shuffled})
+    yield from _question_rows(rows, "control", SHUFFLED, views.aggregator(seen[OPEN], others, parts), {USER: shuffled})
     first = {USER: _truth(config, own, "controls")[USER][:, :1]}
     names = [spec.name for spec in Run.of(config).specification]
-    yield from _asked(rows, "control", PLANTED, looked_at(seen[PLANTED], dict(zip(names, parts, strict=True))), first)
+    yield from _question_rows(
+        rows, "control", PLANTED, looked_at(seen[PLANTED], dict(zip(names, parts, strict=True))), first
+    )
 
 
 def _item_tables(
@@ -107,13 +109,13 @@ def _item_tables(
     seen, parts = collected(series, own, others, out)[OPEN], views.parts_of(run.specification)
     truth = _truth(config, own, "controls")
     asked = {one: truth[one] for one in (USER, PAIR, POPULAR)}
-    yield from _asked(rows, "control", ITEM_TABLES, views.aggregator(seen, others, parts), asked)
+    yield from _question_rows(rows, "control", ITEM_TABLES, views.aggregator(seen, others, parts), asked)
     moved = views.moved_rows(seen, parts)[:, own.rare]
     head = {"part": "control", "mode": ITEM_TABLES, "question": ITEM}
     yield rows.row(lambda: {"attacked": len(moved), **vars(judged(moved, truth[ITEM]))}, **head)
 
 
-def _told(config: dict[str, Any], own: Population, rows: Rows) -> Iterator[Row]:
+def _certain_rows(config: dict[str, Any], own: Population, rows: Rows) -> Iterator[Row]:
     """Which targets one who knows all the rest tells for certain, in the open mode."""
     run, draw = Run.of(config), draw_of(own, config["seed"], 0)
     for question, targets in _targets(config["told"], own).items():
@@ -174,13 +176,13 @@ def _attacked(shadows: int) -> slice:
     return slice(shadows // 2, shadows)
 
 
-def _asked(rows: Rows, part: str, mode: str, seen: Blocks, truth: Mapping[str, Bool]) -> Iterator[Row]:
+def _question_rows(rows: Rows, part: str, mode: str, seen: Blocks, truth: Mapping[str, Bool]) -> Iterator[Row]:
     """A row a question."""
     for question, of in truth.items():
-        yield rows.row(partial(_found, seen, of), part=part, mode=mode, question=question)
+        yield rows.row(partial(_attack_row, seen, of), part=part, mode=mode, question=question)
 
 
-def _found(seen: Blocks, truth: Bool) -> Row:
+def _attack_row(seen: Blocks, truth: Bool) -> Row:
     return {"attacked": len(truth) - len(truth) // 2, **_row(attack(seen, truth, _attacked(len(truth))))}
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from benchmarks.attacks.population import Draw, Drawn, Int64, Population, drawn, shard_of
-from benchmarks.attacks.silo import Mode, Run, Transcript, begun, federation, play
+from benchmarks.attacks.population import Draw, Drawn, Int64, Population, draw_targets, shard_of
+from benchmarks.attacks.silo import Mode, Run, Transcript, begin_client, federation, play
 from benchmarks.attacks.views import Replays, Transcripts
 from benchmarks.harness.store import append, read_lines
 
@@ -66,7 +66,7 @@ class Rows:
 
 def draw_of(population: Population, seed: int, number: int) -> Draw:
     """The draw of one shadow."""
-    return drawn(population, np.random.default_rng([seed, number]))
+    return draw_targets(population, np.random.default_rng([seed, number]))
 
 
 def replays(series: Series, elsewhere: Population, federations: int, out: Path) -> Replays:
@@ -96,7 +96,7 @@ def collected(series: Series, population: Population, others: Replays, out: Path
             out / f"{_stem(series)}-{first:05d}-{played}.safetensors"
         )  # a block that was played otherwise is another one
         blocks.append(_once(path, partial(_block, series, population, others, numbers)))
-    return {mode: _joined(mode, blocks) for mode in series.modes}
+    return {mode: _join_blocks(mode, blocks) for mode in series.modes}
 
 
 def _block(series: Series, population: Population, others: Replays, numbers: range) -> Arrays:
@@ -114,7 +114,7 @@ def _shadow(series: Series, population: Population, others: Replays, number: int
     run, rng = series.run, np.random.default_rng([series.run.seed, number, 1])
     who = rng.choice(len(others.sent), CLIENTS - 1, replace=False)
     beside = [Transcript(others.sent[k], others.sent[k], others.scalars[k]) for k in who]
-    silo = begun(_shard(population, run, number).shard, run)
+    silo = begin_client(_shard(population, run, number).shard, run)
     wanted = {name: mode for name, (mode, count) in series.modes.items() if number < count}
     return {name: (play(run, silo, beside, mode(rng)), who) for name, mode in wanted.items()}
 
@@ -123,7 +123,7 @@ def _shard(population: Population, run: Run, number: int) -> Drawn:
     return shard_of(population, draw_of(population, run.seed, number))
 
 
-def _joined(mode: str, blocks: list[Arrays]) -> Transcripts:
+def _join_blocks(mode: str, blocks: list[Arrays]) -> Transcripts:
     found = {what: [one[f"{mode}/{what}"] for one in blocks if f"{mode}/{what}" in one] for what in WHAT}
     return Transcripts(**{what: np.concatenate(values) for what, values in found.items()})
 

@@ -83,7 +83,7 @@ class Begun:
     state: TrainingState
 
 
-def joined(shard: Shard, run: Run) -> LocalTraining:
+def join_client(shard: Shard, run: Run) -> LocalTraining:
     """A client of this shard, as it is when its run begins."""
     spectrum = low_spectrum(shard.train, run.method.cutoff)
     torch.manual_seed(run.seed)
@@ -99,14 +99,14 @@ def fitted(training: LocalTraining, run: Run, number: int, received: Parameters)
     return Parameters({name: np.array(value) for name, value in made.arrays.items()}, dict(made.scalars))
 
 
-def begun(shard: Shard, run: Run) -> Begun:
+def begin_client(shard: Shard, run: Run) -> Begun:
     """The first round. What it makes depends on the shard and the run alone, not on the mode."""
-    training = joined(shard, run)
+    training = join_client(shard, run)
     start = run.start(training)
-    return Begun(training, start, fitted(training, run, 1, start), kept(training))
+    return Begun(training, start, fitted(training, run, 1, start), copy_state(training))
 
 
-def kept(training: LocalTraining) -> TrainingState:
+def copy_state(training: LocalTraining) -> TrainingState:
     """Its state, copied."""
     state = training.state()
     return TrainingState({name: np.array(value) for name, value in state.arrays.items()}, state.scalars, state.fitted)
@@ -139,7 +139,7 @@ def replayed(run: Run, other: Transcript, number: int) -> Parameters:
 
 def federation(run: Run, shards: Sequence[Shard]) -> list[Transcript]:
     """All clients of one federation, in the open mode: where replays come from."""
-    clients = [joined(shard, run) for shard in shards]
+    clients = [join_client(shard, run) for shard in shards]
     received = [run.start(one) for one in clients]
     state, rounds = State(received[0].arrays), [[] for _ in clients]  # type: tuple[State, list[list[Any]]]
     for number in range(1, run.rounds + 1):

@@ -15,11 +15,11 @@ def render(rows: list[Row]) -> str:
     """What each attacker finds, the controls, and the two worlds."""
     shadows, controls = ([row for row in rows if row["part"] == part] for part in ("shadows", "control"))
     return "\n\n".join(
-        [_asked(shadows), _grid(shadows), _exposed(shadows), _controls(controls), _worlds(rows), _best(rows)]
+        [_question_counts(shadows), _grid(shadows), _exposed(shadows), _controls(controls), _worlds(rows), _best(rows)]
     )
 
 
-def _asked(rows: Sequence[Row]) -> str:
+def _question_counts(rows: Sequence[Row]) -> str:
     targets = {row["question"]: row["trials"] // row["attacked"] for row in rows}
     lines = [
         f"- *{question}*: {ASKED[question]} ({count:,} targets in each shard)" for question, count in targets.items()

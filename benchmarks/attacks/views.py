@@ -73,7 +73,7 @@ def tensors_alone(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
     return {name: block for name, block in aggregator(seen, replays, parts).items() if name != "scalars"}
 
 
-def masked(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
+def secure_view(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
     """The aggregator under secure aggregation: the mean of all updates and of all M, and every client's rho."""
     rho = np.stack([seen.scalars[..., RHO], *(replays.scalars[k][..., RHO] for k in seen.others.T)], axis=-1)
     scalars = np.concatenate([_mean_margin(seen, replays)[..., None], rho], axis=-1)

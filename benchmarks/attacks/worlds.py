@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.attacks.noise import PARTS, private
 from benchmarks.attacks.population import Draw, Population, shard_of
-from benchmarks.attacks.silo import Begun, Run, Transcript, answered, begun, fitted, replayed, vector
+from benchmarks.attacks.silo import Begun, Run, Transcript, answered, begin_client, fitted, replayed, vector
 from client_service.privacy.mechanism import clip_change
 from client_service.privacy.settings import TENSORS, PrivacySettings
 from shared.method.exchanged import Parameters, State
@@ -68,8 +68,10 @@ def compared(population: Population, run: Run, draw: Draw, targets: Sequence[Tar
     """The attacker trains the first round of both worlds, and looks whether they send the same. A channel that is not
     the same every time the same world is trained tells nothing for certain, and counts as telling none."""
     everything = whole(population, draw)
-    present, again = (begun(shard_of(population, everything).shard, run).update for _ in range(2))
-    absent = [begun(shard_of(population, without(population, everything, one)).shard, run).update for one in targets]
+    present, again = (begin_client(shard_of(population, everything).shard, run).update for _ in range(2))
+    absent = [
+        begin_client(shard_of(population, without(population, everything, one)).shard, run).update for one in targets
+    ]
     found = []
     for channel in CHANNELS:
         certain = _same(channel, present, again)
@@ -88,7 +90,9 @@ def _same(channel: str, first: Parameters, second: Parameters) -> bool:
 def pair_of(population: Population, run: Run, draw: Draw, target: Target) -> Pair:
     everything = whole(population, draw)
     absent, present = without(population, everything, target), everything
-    return Pair(begun(shard_of(population, absent).shard, run), begun(shard_of(population, present).shard, run))
+    return Pair(
+        begin_client(shard_of(population, absent).shard, run), begin_client(shard_of(population, present).shard, run)
+    )
 
 
 def distance(
@@ -104,7 +108,7 @@ def distance(
     release = private(settings)(secret)
     state, received, total = State(pair.with_it.start.arrays), pair.with_it.start, 0.0
     for number in range(1, run.rounds + 1):
-        present, absent = (_made(run, one, number, received) for one in (pair.with_it, pair.without))
+        present, absent = (_update_of(run, one, number, received) for one in (pair.with_it, pair.without))
         parts = PARTS if number == 1 else PARTS[:-1]  # rho is drawn once
         total += sum(_apart(part, received, (present, absent), settings) ** 2 for part in parts)
         sent = release(pair.with_it.training, received, present)
@@ -123,5 +127,5 @@ def _apart(part: str, received: Parameters, worlds: tuple[Parameters, Parameters
     return abs(values[0] - values[1]) / deviation
 
 
-def _made(run: Run, one: Begun, number: int, received: Parameters) -> Parameters:
+def _update_of(run: Run, one: Begun, number: int, received: Parameters) -> Parameters:
     return one.update if number == 1 else fitted(one.training, run, number, received)

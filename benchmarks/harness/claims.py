@@ -61,7 +61,7 @@ def findings(table: str, claims: Sequence[Claim], columns: Sequence[Column]) -> 
     return [Finding(table, claim.says, column.name, *judged(claim, column)) for claim in claims for column in columns]
 
 
-def written(found: Iterable[Finding]) -> list[str]:
+def claims_section(found: Iterable[Finding]) -> list[str]:
     """The section as Markdown: what was found, then what is not measured."""
     every = list(found)
     lines = [INTRODUCTION, *markdown(HEAD, (one.row() for one in every if one.verdict))]
@@ -95,8 +95,8 @@ def judged(claim: Claim, column: Column) -> tuple[str, str]:
     if not found:
         return "", ""
     missing = [label for label in wanted if label not in found]
-    told = _told(found, missing)
-    return f"{told}; {_counted(len(column.rows[claim.row]), 'run')}", verdict_of(found.values(), whole=not missing)
+    told = _verdict_text(found, missing)
+    return f"{told}; {_count_noun(len(column.rows[claim.row]), 'run')}", verdict_of(found.values(), whole=not missing)
 
 
 def _figures(sample: Sample, claim: Claim) -> dict[str, float]:
@@ -120,8 +120,8 @@ def _by_ratio(row: str, least: float, column: Column) -> tuple[str, str]:
     if not ratios or None in every.values():
         return "", ""
     told = ", ".join(f"{LABELS[metric].title} {value:.4f} x" for metric, value in ratios.items())
-    partitions = _counted(len(column.by_partition(row, PRIMARY)), "partition")
-    found = f"{told}; {partitions}, {_counted(len(column.rows[row]), 'run')}"
+    partitions = _count_noun(len(column.by_partition(row, PRIMARY)), "partition")
+    found = f"{told}; {partitions}, {_count_noun(len(column.rows[row]), 'run')}"
     return found, HOLDS if min(ratios.values()) >= least else FAILS
 
 
@@ -135,7 +135,7 @@ def verdict_of(found: Iterable[Comparison], *, whole: bool) -> str:
     return UNPROVEN if "ahead, unproven" in verdicts else HOLDS if whole else SO_FAR
 
 
-def _told(found: Mapping[str, Comparison], missing: Sequence[str]) -> str:
+def _verdict_text(found: Mapping[str, Comparison], missing: Sequence[str]) -> str:
     """The rows by verdict, each with its difference."""
     parts = []
     for verdict in ORDER:
@@ -152,5 +152,5 @@ def _difference(one: Comparison) -> str:
     return f"{sign}{number(one.difference)}{span}"
 
 
-def _counted(count: int, what: str) -> str:
+def _count_noun(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"

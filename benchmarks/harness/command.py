@@ -125,11 +125,11 @@ def _alone(name: str, given: argparse.Namespace, bench: Bench) -> int:
 def _planned(name: str, given: argparse.Namespace, bench: Bench, known: Known) -> int:
     plan = read_plan(name, quick=given.quick)
     every = cells(plan, frozenset(special(name)))
-    wanted = [cell for cell in every if _asked(cell, given.only, given.column)]
+    wanted = [cell for cell in every if _is_wanted(cell, given.only, given.column)]
     if not wanted:
         raise SettingsError(f"{name}: expected rows among {sorted({cell.row.label for cell in every})}, got none")
     if given.list:
-        return _listed(wanted, bench, known)
+        return _list_cells(wanted, bench, known)
     if any(cell.timed for cell in wanted):
         bench = replace(bench, jobs=1)
     failures = run_cells(bench, wanted, known, shown=sys.stderr.isatty())
@@ -144,11 +144,11 @@ def _planned(name: str, given: argparse.Namespace, bench: Bench, known: Known) -
     return int(bool(failures or wrong))
 
 
-def _asked(cell: Cell, labels: Sequence[str], columns: Sequence[str]) -> bool:
+def _is_wanted(cell: Cell, labels: Sequence[str], columns: Sequence[str]) -> bool:
     return (not labels or cell.row.label in labels) and (not columns or cell.column in columns)
 
 
-def _listed(wanted: Sequence[Cell], bench: Bench, known: Known) -> int:
+def _list_cells(wanted: Sequence[Cell], bench: Bench, known: Known) -> int:
     problems = [cell.problem or bench.cache.problem(cell.data) for cell in wanted]
     for cell, problem in zip(wanted, problems, strict=True):
         state = "measured" if known.find(cell) else f"cannot be measured: {problem}" if problem else "to do"

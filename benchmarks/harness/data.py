@@ -37,7 +37,7 @@ class Cache:
         """The shards of one cut."""
         name = f"{_stem(data, block)}-{block.clients}-{block.cut}-{partition}"
         cut = Cut(block.clients, block.cut, partition, SPLIT_SEED)
-        source = self._prepared(data, block)
+        source = self._prepare_data(data, block)
         folder = _once(self.folder / "shards" / name, lambda place: cut_shards(str(source), cut, place))
         found = find_shards(folder)
         if found is None:
@@ -46,7 +46,7 @@ class Cache:
 
     def whole(self, data: str, block: Block) -> Path:
         """The data set as one shard: no edge dropped, every item that occurs in training."""
-        source = self._prepared(data, block)
+        source = self._prepare_data(data, block)
 
         def write(place: Path) -> None:
             table = pl.read_parquet(source)
@@ -55,7 +55,7 @@ class Cache:
 
         return _once(self.folder / WHOLE / _stem(data, block), write)
 
-    def _prepared(self, data: str, block: Block) -> Path:
+    def _prepare_data(self, data: str, block: Block) -> Path:
         """(user, item, split) as one Parquet file, thin users and items removed."""
         name = _stem(data, block)
 

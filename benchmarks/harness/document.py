@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.cells import Cell, cells
-from benchmarks.harness.claims import Finding, findings, written
+from benchmarks.harness.claims import Finding, claims_section, findings
 from benchmarks.harness.paper import Paper, read_paper
 from benchmarks.harness.plan import ROOT, UNTRAINED, Plan, read_plan, tables
 from benchmarks.harness.plots import draw
@@ -75,7 +75,7 @@ def write_document(docs: Path, root: Path = ROOT) -> Path:
     known = known_in(root)
     own = {name: read_lines(root / name / FILE) for name in tables(root) if alone(name, root)}
     found = [table_of(read_plan(name, root=root), known, root) for name in tables(root) if name not in own]
-    parts = [INTRODUCTION, *_contents(found, own, root), *written(_findings(found, own, root))]
+    parts = [INTRODUCTION, *_contents(found, own, root), *claims_section(_findings(found, own, root))]
     for table in found:
         picture = docs / FIGURES / f"{table.plan.name}.svg"
         drawn = draw(table.plan, table.columns, picture)

@@ -43,7 +43,7 @@ def grouped(shard: Shard, top: TopItems) -> Groups:
     user_group, item_group = by_records(by_user), by_records(by_item)
     users = [evaluate(top, shard.test, seen, np.flatnonzero(user_group == g)) for g in range(len(ACTIVITY))]
     items = [evaluate(top, _only(shard.test, item_group == g), seen) for g in range(len(ACTIVITY))]
-    return {"users": _named(users), "items": _named(items)}
+    return {"users": _group_values(users), "items": _group_values(items)}
 
 
 def _remembered(shard: Shard, top: TopItems, seen: sparse.csr_array) -> TopItems:
@@ -66,7 +66,7 @@ def _only(target: sparse.csr_array, columns: NDArray[np.bool_]) -> sparse.csr_ar
     return kept
 
 
-def _named(measures: Sequence[Measures]) -> dict[str, list[float]]:
+def _group_values(measures: Sequence[Measures]) -> dict[str, list[float]]:
     return {name: [*one.values.values(), one.users] for name, one in zip(ACTIVITY, measures, strict=True)}
 
 

@@ -122,7 +122,7 @@ def federation(work: Work) -> Figures:
     clients = [_client(one, report, outcome) for one in report["clients"]]
     if work.groups:
         device = choose_device(work.device)[0]
-        _add_groups(clients, work.clients(), lambda shard: _kept(experiment, shard, device))
+        _add_groups(clients, work.clients(), lambda shard: _best_lists(experiment, shard, device))
     seconds = {name: report["seconds"][name] for name in ("spectrum", "training", "evaluation", "overhead", "total")}
     found = {"clients": clients, "seconds": seconds}
     if work.privacy:
@@ -150,7 +150,7 @@ def _client(one: Figures, report: Figures, outcome: Outcome) -> Figures:
     }
 
 
-def _kept(experiment: Experiment, shard: Shard, device: torch.device) -> TopItems:
+def _best_lists(experiment: Experiment, shard: Shard, device: torch.device) -> TopItems:
     """The model that the client's validation data chose."""
     path = next(path for path in experiment.shards if path.name == shard.name)
     shard = with_places(shard, experiment.catalogue, experiment.agreed.catalogue)

@@ -30,7 +30,7 @@ class Claim(Part):
 
     @field_validator("metric")
     @classmethod
-    def _known(cls, metric: str) -> str:
+    def _require_metric(cls, metric: str) -> str:
         if metric not in METRICS:
             raise ValueError(f"expected one of {', '.join(METRICS)}, got {metric!r}")
         return metric

@@ -63,7 +63,7 @@ class Block(Part):
 
     @field_validator("cut")
     @classmethod
-    def _known(cls, cut: str) -> str:
+    def _require_cut(cls, cut: str) -> str:
         if cut not in METHODS:
             raise ValueError(f"expected one of {', '.join(METHODS)}")
         return cut

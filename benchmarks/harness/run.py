@@ -120,11 +120,11 @@ def measured(bench: Bench, cell: Cell, shards: Shards) -> Line:
             "parameters": cell.row.method,
             "out": str((folder / "figures.json").resolve()),
         }
-        figures = _asked(work, folder, bench.limit_seconds)
+        figures = _run_child(work, folder, bench.limit_seconds)
     return {**_head(bench, cell, shards), **figures}
 
 
-def _asked(work: dict[str, Any], folder: Path, limit_seconds: float) -> dict[str, Any]:
+def _run_child(work: dict[str, Any], folder: Path, limit_seconds: float) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.harness.child"]
     with (folder / "log").open("w", encoding="utf-8") as log:
         try:

@@ -35,11 +35,11 @@ def special(name: str, root: Path = ROOT) -> dict[str, Function]:
     path = root / name / "run.py"
     if not path.is_file():
         return {}
-    module = _loaded(name, path)
+    module = _load_module(name, path)
     return {offer: getattr(module, offer) for offer in OFFERS if hasattr(module, offer)}
 
 
-def _loaded(name: str, path: Path) -> ModuleType:
+def _load_module(name: str, path: Path) -> ModuleType:
     specification = importlib.util.spec_from_file_location(f"benchmarks.{name}.run", path)
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)

@@ -26,7 +26,7 @@ from simulation.source import find_shards
 ROUNDS = 15
 
 
-def prepared(shard_folder: Path, device: torch.device) -> LocalTraining:
+def prepare_client(shard_folder: Path, device: torch.device) -> LocalTraining:
     """A client after its warm-up, so that the margin is on."""
     method = method_settings()
     shard = read_shard(shard_folder)
@@ -50,7 +50,7 @@ def main() -> None:
     found = find_shards(arguments.shards)
     print(f"device {device}: {reason}")
     for path in found.paths if found else ():
-        training = prepared(path, device)
+        training = prepare_client(path, device)
         began = time.perf_counter()
         with profile(activities=[ProfilerActivity.CPU]) if arguments.profile else torch.enable_grad() as recorded:
             training.train(Objective(bias_aware=True))

@@ -109,9 +109,11 @@ def render(rows: list[Row]) -> str:
     if theirs := paper_figures("table11", rows[0]["data"]):
         lines.append(["paper", *(_cell(theirs.get(str(cutoff), {})) for cutoff in cutoffs)])
     values = [row for row in rows if row["part"] == "correlation"]
-    told = [[row["client"], *(_told(row[key]) for key in ("all", "paper_cutoffs", "with_cutoff"))] for row in values]
+    told = [
+        [row["client"], *(_trend_text(row[key]) for key in ("all", "paper_cutoffs", "with_cutoff"))] for row in values
+    ]
     if theirs:
-        told.append(["paper", "-", _told(pearson(*_columns(list(theirs.values())))), "-"])
+        told.append(["paper", "-", _trend_text(pearson(*_columns(list(theirs.values())))), "-"])
     head = ["Pearson's r with Recall", "delta, all cut-offs", "delta, the paper's cut-offs", "log2 Phi"]
     return markdown(["Recall@20 (delta)", *map(str, cutoffs)], lines) + "\n\n" + markdown(head, told)
 
@@ -120,7 +122,7 @@ def _cell(row: Row) -> str:
     return f"{row['recall']:.4f} ({row['gap']:.1e})" if row.get("gap") is not None else "-"
 
 
-def _told(value: dict[str, float] | None) -> str:
+def _trend_text(value: dict[str, float] | None) -> str:
     return "-" if value is None else f"{value['r']:.3f} (p {value['p']:.2f}, {value['pairs']:.0f} pairs)"
 
 
@@ -131,7 +133,9 @@ def claims(rows: list[Row]) -> list[tuple[str, str, str, str]]:
         return []
     seen = own["p"] < LEVEL
     verdict = UNSEEN if not seen else HOLDS if own["r"] > 0 else FAILS
-    return [("A larger eigengap comes with a higher Recall", rows[0]["data"], f"Pearson's r {_told(own)}", verdict)]
+    return [
+        ("A larger eigengap comes with a higher Recall", rows[0]["data"], f"Pearson's r {_trend_text(own)}", verdict)
+    ]
 
 
 def check(rows: list[Row]) -> list[str]:

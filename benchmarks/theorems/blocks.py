@@ -49,7 +49,7 @@ def expected(model: Model, nodes: int) -> sparse.csr_array:
     return sparse.csr_array(model.chances()[own][:, own])
 
 
-def drawn(model: Model, nodes: int, rng: np.random.Generator) -> sparse.csr_array:
+def draw_graph(model: Model, nodes: int, rng: np.random.Generator) -> sparse.csr_array:
     """One graph: independent edges, (nodes, nodes), 0/1."""
     own = labels(nodes, model.communities)
     return sparse.csr_array((rng.random((nodes, nodes)) < model.chances()[own][:, own]).astype(np.float64))

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.common import markdown
 from benchmarks.harness.claims import FAILS, HOLDS
-from benchmarks.theorems.blocks import Model, drawn, eigengap, structural_eigenvalues
+from benchmarks.theorems.blocks import Model, draw_graph, eigengap, structural_eigenvalues
 from benchmarks.theorems.smoothness import both_sides
 from shared.errors import SettingsError
 from shared.method.divergence import divergence, kernel
@@ -62,7 +62,9 @@ def _concentration(config: dict[str, Any], regime: str, n: int) -> list[Row]:
 def _drawn_eigenvalues(models: Pair, nodes: int, cutoff: int, seeds: int) -> list[tuple[Float64, Float64]]:
     """The low end of the two models' spectra, for each seed."""
     generators = [np.random.default_rng([seed, nodes]) for seed in range(seeds)]
-    first, second = ([low_spectrum(drawn(m, nodes, rng), cutoff).eigenvalues for rng in generators] for m in models)
+    first, second = (
+        [low_spectrum(draw_graph(m, nodes, rng), cutoff).eigenvalues for rng in generators] for m in models
+    )
     return list(zip(first, second, strict=True))
 
 
@@ -121,7 +123,7 @@ def _smoothness(config: dict[str, Any], between: float) -> Row:
     """Both sides of Lemma 1 and of Theorem 4.2, means over the seeds."""
     n, model = config["gap"]["n"], _models(config, between)[0]
     sides = [
-        both_sides(drawn(model, n // 2, np.random.default_rng(seed)), model.communities)
+        both_sides(draw_graph(model, n // 2, np.random.default_rng(seed)), model.communities)
         for seed in range(config["gap"]["seeds"])
     ]
     means = {name: float(np.mean([side[name] for side in sides])) for name in MEANS}

@@ -41,10 +41,10 @@ def _searched(row: Row, paths: tuple[Path, ...], config: dict[str, Any], out: Pa
     with count_bar(row.label, config["trials"] - len(spent_trials(study)), shown=sys.stderr.isatty()) as observe:
         run_search(task, study, config["trials"], observe)
     found = summarise(task, study)
-    return {**{key: found[key] for key in KEPT}, "chosen": chosen(found, config["worth"])}
+    return {**{key: found[key] for key in KEPT}, "chosen": choose_values(found, config["worth"])}
 
 
-def chosen(found: dict[str, Any], worth: float) -> dict[str, Any]:
+def choose_values(found: dict[str, Any], worth: float) -> dict[str, Any]:
     """The best values, or none where they gain no more than noise over the settings as they were."""
     default = found["default"]
     return dict(found["values"]) if default is None or found["validation"] > default * (1 + worth) else {}

@@ -60,7 +60,7 @@ def _exact_total(
         rows = every_user[first : first + step]
         block, shift = _rows(users, rows), tables.at(shifts, rows[:, None], every_item[None, :])
         base = head.base_all(block, items) if head.residual else None
-        u, i = _limited(head, base, shift).nonzero(as_tuple=True)
+        u, i = _may_be_limited(head, base, shift).nonzero(as_tuple=True)
         scores = head.score(_rows(block, u), _rows(items, i))
         found = shift.index_put((u, i), margin(shift[u, i], scores, 1.0))
         total += float(found.double().sum())
@@ -70,13 +70,13 @@ def _exact_total(
 def _sampled_total(head: PooledMLPs, users: Pooled, items: Pooled, shift: Tensor) -> float:
     """Sum over the pairs (B,) given, in the same way."""
     base = head.base(users, items) if head.residual else None
-    limited = _limited(head, base, shift).nonzero()[:, 0]
+    limited = _may_be_limited(head, base, shift).nonzero()[:, 0]
     scores = head.score(_rows(users, limited), _rows(items, limited))
     found = shift.index_put((limited,), margin(shift[limited], scores, 1.0))
     return float(found.double().sum())
 
 
-def _limited(head: PooledMLPs, base: Tensor | None, shift: Tensor) -> Tensor:
+def _may_be_limited(head: PooledMLPs, base: Tensor | None, shift: Tensor) -> Tensor:
     """Where pi - R may be the lesser of the two: in cosines, where tanh f < -cos(gamma xi) is possible."""
     if base is None:
         return torch.ones_like(shift, dtype=torch.bool)

@@ -25,7 +25,7 @@ from simulation.cli.options import (
     Secure,
     SplitSeed,
     StrategyName,
-    made,
+    ensure_folder,
     pairs,
     print_json,
 )
@@ -85,7 +85,7 @@ def partition(
     as_json: AsJson = False,
 ) -> None:
     """Divide a data set into shards, one folder a client."""
-    shards = cut_shards(data, Cut(clients, method.value, number, split_seed), made(out))
+    shards = cut_shards(data, Cut(clients, method.value, number, split_seed), ensure_folder(out))
     if as_json:
         return print_json(shards.summary)
     OUT.print(partition_table(shards.summary))
@@ -147,7 +147,7 @@ def report(folder: Annotated[Path, typer.Argument(help="folder of a simulation")
 
 def _next_folder(root: Path, flag: str) -> Path:
     """root/1, root/2, ...: the first number that is not taken."""
-    taken = [int(path.name) for path in made(root, flag).glob("*") if path.name.isdigit()]
+    taken = [int(path.name) for path in ensure_folder(root, flag).glob("*") if path.name.isdigit()]
     folder = root / str(max(taken, default=0) + 1)
     folder.mkdir()  # another command that has just taken the number is not joined
     return folder
@@ -156,7 +156,7 @@ def _next_folder(root: Path, flag: str) -> Path:
 def _empty_folder(folder: Path) -> Path:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SettingsError(f"--out: expected a new or an empty folder, got {folder}")
-    return made(folder)
+    return ensure_folder(folder)
 
 
 def _print_request(seen: Shown, *, keep: bool) -> None:

@@ -55,7 +55,7 @@ Certificate = Annotated[Path | None, typer.Option(help="PEM, shown to a service 
 CertificateKey = Annotated[Path | None, typer.Option(help="PEM, the certificate's")]
 
 
-def given(flags: dict[str, Any]) -> dict[str, Any]:
+def given_flags(flags: dict[str, Any]) -> dict[str, Any]:
     """The flags that were set; an enumeration as its text."""
     plain = {name: flag.value if isinstance(flag, StrEnum) else flag for name, flag in flags.items()}
     return {name: flag for name, flag in plain.items() if flag is not None}
@@ -69,7 +69,7 @@ def pairs(changes: list[str], flag: str = "--set") -> dict[str, str]:
     return {key: value for key, _, value in split}
 
 
-def made(folder: Path, flag: str = "--out") -> Path:
+def ensure_folder(folder: Path, flag: str = "--out") -> Path:
     """The folder, which is there from now on. SettingsError where it cannot be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ from simulation.cli.options import (
     PresetName,
     SettingsFile,
     StrategyName,
-    given,
+    given_flags,
     pairs,
     print_json,
 )
@@ -56,7 +56,7 @@ def aggregator(
     tls_client_authority: PortAuthority = None,
 ) -> None:
     """Serve the aggregator. Settings also come from LPSFED_AGGREGATOR_*; flags win."""
-    serve_aggregator(aggregator_settings(**given(locals())))
+    serve_aggregator(aggregator_settings(**given_flags(locals())))
 
 
 def client(
@@ -79,7 +79,7 @@ def client(
     tls_client_authority: PortAuthority = None,
 ) -> None:
     """Serve one silo's client. Settings also come from LPSFED_CLIENT_* and a TOML file; flags win."""
-    flags = given(locals())
+    flags = given_flags(locals())
     flags.pop("settings", None)
     serve_client(client_settings(settings, **flags))
 

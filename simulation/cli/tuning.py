@@ -27,7 +27,7 @@ from simulation.cli.options import (
     PresetName,
     SplitSeed,
     StrategyName,
-    made,
+    ensure_folder,
     pairs,
     print_json,
 )
@@ -58,7 +58,7 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Search a strategy's settings by validation alone. A setting given with --set stays as it is."""
-    made(out)
+    ensure_folder(out)
     fixed = pairs(changes or [])
     base = method_settings(preset.value, **fixed)
     space = space_of(strategy.value, base, fixed)

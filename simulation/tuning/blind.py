@@ -16,10 +16,10 @@ def without_test(shards: Sequence[Path], folder: Path) -> tuple[Path, ...]:
     The catalogue keeps the items that occur in test pairs alone, so that validation ranks the very same candidates.
     Raises DataError for a shard that cannot be read.
     """
-    return tuple(_written(path, folder / path.name) for path in shards)
+    return tuple(_write_blind_shard(path, folder / path.name) for path in shards)
 
 
-def _written(path: Path, blind: Path) -> Path:
+def _write_blind_shard(path: Path, blind: Path) -> Path:
     shard = read_shard(path)
     events = shard.events_with_ids().filter(pl.col("split") != "test")
     items = shard.items_with_ids().select("item")

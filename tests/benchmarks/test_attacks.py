@@ -13,11 +13,11 @@ from threadpoolctl import threadpool_limits
 from benchmarks.attacks import shadows, views, worlds
 from benchmarks.attacks.controls import HIDING_PLACE, looked_at, planted
 from benchmarks.attacks.noise import LEAST, allowed, area_of, private, settings_for
-from benchmarks.attacks.population import Population, drawn, shard_of, two_populations
+from benchmarks.attacks.population import Population, draw_targets, shard_of, two_populations
 from benchmarks.attacks.questions import INTERACTIONS, ITEM, PAIR, POPULAR, SIZE, USER, truths
 from benchmarks.attacks.run import check, render
 from benchmarks.attacks.shadows import Rows, Series, collected, draw_of, replays
-from benchmarks.attacks.silo import Begun, Run, arrays_of, begun, federation, open_mode, play, vector
+from benchmarks.attacks.silo import Begun, Run, arrays_of, begin_client, federation, open_mode, play, vector
 from benchmarks.attacks.views import Replays, Transcripts
 from benchmarks.attacks.worlds import Target, compared, distance, pair_of, whole, without
 from benchmarks.harness.special import run_alone
@@ -62,7 +62,7 @@ def run() -> Run:
 
 @pytest.fixture(scope="module")
 def silo(population: Population, run: Run) -> Begun:
-    return begun(shard_of(population, draw_of(population, 0, 0)).shard, run)
+    return begin_client(shard_of(population, draw_of(population, 0, 0)).shard, run)
 
 
 def test_a_shard_has_just_what_was_drawn(population: Population) -> None:
@@ -79,7 +79,7 @@ def test_a_shard_has_just_what_was_drawn(population: Population) -> None:
 
 
 def test_coins_are_fair_and_no_silo_s_taste_moves_them(population: Population) -> None:
-    draws = [drawn(population, np.random.default_rng([1, number])) for number in range(400)]
+    draws = [draw_targets(population, np.random.default_rng([1, number])) for number in range(400)]
     coins = np.stack([draw.users[population.coins] for draw in draws]).astype(float)
     taste = np.stack([draw.users[population.background] for draw in draws]) @ population.taste[population.background]
     assert coins.mean() == pytest.approx(0.5, abs=0.02)
@@ -118,7 +118,7 @@ def test_a_replayed_federation_is_the_federation(population: Population, run: Ru
     found = [shard_of(population, draw_of(population, 0, number)).shard for number in range(3)]
     named = [replace(shard, name=f"client-{n}") for n, shard in enumerate(found, start=1)]
     first, *others = federation(run, named)
-    again = play(run, begun(named[0], run), others, open_mode(np.random.default_rng(0)))
+    again = play(run, begin_client(named[0], run), others, open_mode(np.random.default_rng(0)))
     assert (again.sent == first.sent).all() and (again.received == first.received).all()
     assert (again.scalars == first.scalars).all()
     assert (first.received[1] != first.received[0]).any() and (first.sent != first.received).any()
@@ -135,7 +135,7 @@ def test_a_planted_leak_writes_the_embedding_where_the_user_is_and_nothing_where
     made, secret = silo.update, np.random.default_rng(0)
     leaked = planted(there, 0.01)(secret)(silo.training, silo.start, made)
     width = len(made.arrays[HIDING_PLACE])
-    row = silo.training.model.get_parameter("embedding")[0].detach().numpy()[:width]
+    row = silo.training.model.encoder.embedding[0].detach().numpy()[:width]
     assert leaked.arrays[HIDING_PLACE] - made.arrays[HIDING_PLACE] == pytest.approx(0.01 * row, abs=1e-7)
     assert planted(gone, 0.01)(secret)(silo.training, silo.start, made) is made
 
@@ -152,7 +152,7 @@ def test_under_masks_the_aggregator_sees_the_mean_and_rho_and_nothing_else() -> 
     first = seen_by([[[5.0, 6.0]]], [[[0.3, 0.7]]], [[0, 1]])
     second = seen_by([[[7.0, 8.0]]], [[[0.5, 0.7]]], [[0, 1]])
     parts = [slice(0, 2)]
-    one, two = views.masked(first, others, parts), views.masked(second, moved, parts)
+    one, two = views.secure_view(first, others, parts), views.secure_view(second, moved, parts)
     assert one["tensors"] == pytest.approx(np.array([[3.0, 4.0]])) and one["scalars"][0] == pytest.approx(
         [0.2, 0.7, 0.5, 0.6]
     )
@@ -205,7 +205,7 @@ def test_what_was_collected_is_not_trained_again_and_comes_out_the_same(
     kept[0].unlink()
     again = collected(series, populations[0], others, tmp_path)
     assert all((vars(again["open"])[name] == of).all() for name, of in vars(first["open"]).items())
-    monkeypatch.setattr(shadows, "begun", None)
+    monkeypatch.setattr(shadows, "begin_client", None)
     assert len(collected(series, populations[0], others, tmp_path)["open"].sent) == 2
     fewer = replace(series, modes={"open": (open_mode, 1), "again": (open_mode, 1)})
     assert len(collected(fewer, populations[0], others, tmp_path)["open"].sent) == 1
@@ -272,7 +272,7 @@ def test_what_is_not_the_same_every_time_tells_nothing_for_certain(
     def restless(*_: object) -> Begun:
         return replace(silo, update=Parameters(silo.update.arrays, {"margin": float(next(made)), "rho": 0.1}))
 
-    monkeypatch.setattr(worlds, "begun", restless)
+    monkeypatch.setattr(worlds, "begin_client", restless)
     found = compared(population, run, draw_of(population, 0, 0), [Target(USER, 0)])
     assert {one.channel: one.told for one in found} == {"tensors": 0, "margin": 0, "rho": 0}
 

@@ -17,10 +17,10 @@ from benchmarks.harness.claims import (
     TOO_FEW,
     UNPROVEN,
     UNSEEN,
+    claims_section,
     findings,
     judged,
     verdict_of,
-    written,
 )
 from benchmarks.harness.paper import Claim, read_paper
 from benchmarks.harness.plan import CENTRALISED, FLOORS, UNTRAINED, Plan, read_plan, tables
@@ -126,11 +126,11 @@ def test_what_is_not_measured_stands_last(plan: Plan, answer: Answer) -> None:
     column = column_of(plan, answer)
     empty = Column("users: ml-1m", "ml-1m")
     claims = [claim("FedMF"), Claim(says="Another", over=("FedRAP",))]
-    text = "\n".join(written(findings("table0", claims, [column, empty])))
+    text = "\n".join(claims_section(findings("table0", claims, [column, empty])))
     assert "| LPSFed is ahead | [table0](#table0) | synthetic-400x240 | ahead: FedMF" in text
     assert "- table0 (synthetic-400x240): Another" in text
     assert "- table0 (users: ml-1m): every claim" in text
-    assert "Not measured" not in "\n".join(written(findings("table0", claims[:1], [column])))
+    assert "Not measured" not in "\n".join(claims_section(findings("table0", claims[:1], [column])))
 
 
 def test_a_ratio_is_to_floors_alone_and_a_part_is_known() -> None:

@@ -122,7 +122,7 @@ def test_a_process_that_ends_badly_gives_its_last_words(tmp_path: Path) -> None:
     work: dict[str, Any] = {"out": str(tmp_path / "out"), "root": "", "shards": [], "whole": "", "state": ""}
     work |= {"method": {"width": -1}}
     with pytest.raises(FederationError, match=r"ended with 1: .*width"):
-        run._asked(work, tmp_path, limit_seconds=120.0)
+        run._run_child(work, tmp_path, limit_seconds=120.0)
 
 
 def test_peak_memory_is_that_of_this_process() -> None:

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.harness.special import run_alone
 from benchmarks.theorems.blocks import (
     Model,
-    drawn,
+    draw_graph,
     eigengap,
     expected,
     indicators,
@@ -35,7 +35,7 @@ def test_the_expected_spectrum_of_equal_communities_is_the_one_by_hand() -> None
 
 def test_a_drawn_graph_has_the_chances_of_its_blocks() -> None:
     model = Model(communities=2, within=(0.2, 0.8), between=0.05, thinning=0.5)
-    graph = drawn(model, 400, np.random.default_rng(0)).toarray()
+    graph = draw_graph(model, 400, np.random.default_rng(0)).toarray()
     own = labels(400, 2)
     means = [[graph[np.ix_(own == a, own == b)].mean() for b in (0, 1)] for a in (0, 1)]
     assert np.abs(np.array(means) - [[0.1, 0.025], [0.025, 0.4]]).max() < 0.01
@@ -51,7 +51,7 @@ def test_dividing_by_the_sum_forgets_the_gap() -> None:
 
 
 def test_the_left_sides_are_those_of_dense_matrices() -> None:
-    graph, communities = drawn(EQUAL, 20, np.random.default_rng(3)), 4
+    graph, communities = draw_graph(EQUAL, 20, np.random.default_rng(3)), 4
     half = normalise(graph).toarray()
     zero = np.zeros_like(half)
     laplacian = np.eye(40) - np.block([[zero, half], [half.T, zero]])

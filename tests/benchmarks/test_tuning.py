@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.harness.plan import read_plan
-from benchmarks.tuning.run import check, chosen, render
+from benchmarks.tuning.run import check, choose_values, render
 
 FOUND = {"values": {"learning_rate": 0.0123}, "default": 0.3, "validation": 0.303}
 
 
 @pytest.mark.parametrize(("worth", "kept"), [(0.005, {"learning_rate": 0.0123}), (0.02, {})])
 def test_a_gain_below_the_noise_keeps_the_settings(worth: float, kept: dict[str, float]) -> None:
-    assert chosen(FOUND, worth) == kept
+    assert choose_values(FOUND, worth) == kept
 
 
 def test_settings_that_did_not_run_are_replaced() -> None:
-    assert chosen({**FOUND, "default": None}, 0.5) == FOUND["values"]
+    assert choose_values({**FOUND, "default": None}, 0.5) == FOUND["values"]
 
 
 def row(**changes: object) -> dict[str, object]:

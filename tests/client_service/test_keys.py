@@ -76,6 +76,7 @@ def settings(silos: Silos, small: MethodSettings, tmp_path: Path) -> ClientSetti
 @pytest.fixture
 async def silo(settings: ClientSettings, opened: Opened) -> AsyncIterator[httpx.AsyncClient]:
     async with opened(settings) as http:
+        http.headers.pop("Authorization", None)
         yield http
 
 
@@ -162,6 +163,7 @@ async def test_one_key_alone_guards_its_own_routes(settings: ClientSettings, ope
     """On loopback; the log warns of the others."""
     alone = settings.model_copy(update={"application_key": None})
     async with opened(alone) as http:
+        http.headers.pop("Authorization", None)
         assert (await ask(http, ("GET", "/v1/status"), None)).status_code == 401
         assert (await ask(http, ("POST", "/v1/recommendations"), None)).status_code == 200
     assert alone.cautions() == ["without application_key whoever calls may see lists of recommendations"]
@@ -172,6 +174,7 @@ async def test_each_key_has_a_pace_of_its_own_and_guessing_is_slowed_down(
 ) -> None:
     monkeypatch.setattr("client_service.app.Buckets", lambda rate: Buckets(rate, clock=lambda: 0.0))
     async with opened(settings.model_copy(update={"requests_per_second": 1.5})) as http:
+        http.headers.pop("Authorization", None)
         guesses = [(await ask(http, ("GET", "/v1/status"), f"Bearer {n:064}")).status_code for n in range(5)]
         status = [(await ask(http, ("GET", "/v1/status"), f"Bearer {OPERATOR}")).status_code for _ in range(4)]
         lists = [

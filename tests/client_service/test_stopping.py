@@ -38,15 +38,15 @@ PairSampler.epoch = endless
 SLOW_READER = """
 import time
 from pathlib import Path
-from client_service import service
-read = service.read_shard
+from client_service.tasks import items
+read = items.read_shard
 
 def slow(folder):
     (folder / "reading").touch()
     time.sleep(1.0)
     return read(folder)
 
-service.read_shard = slow
+items.read_shard = slow
 """
 
 

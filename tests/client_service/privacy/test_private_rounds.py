@@ -203,7 +203,7 @@ async def test_a_kill_between_the_charge_and_the_upload_is_charged_once_and_send
     drawn: list[Parameters] = []
     async with private() as running, opened(running.clients[1], running.line()) as plain:
         with monkeypatch.context() as patched:
-            real = UpdateSender._sent
+            real = UpdateSender._send
 
             async def never(self: UpdateSender, part: Any, leaving: Parameters, state: Any) -> Any:
                 if self._guard is None:
