@@ -91,7 +91,7 @@ class Coordinator:
         return None if self._federation is None else self._federation.key
 
     @property
-    def joined(self) -> tuple[str, ...]:
+    def client_names(self) -> tuple[str, ...]:
         """The names of all clients of the federation, sorted."""
         return tuple(sorted(self._running.members.names))
 

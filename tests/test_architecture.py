@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -295,3 +296,36 @@ def lengths() -> Iterator[tuple[str, int, int]]:
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield f"{name}:{node.name}", (node.end_lineno or node.lineno) - node.lineno + 1, LONGEST_FUNCTION
+
+
+BARE_PARTICIPLES = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        asked begun built checked chosen cleaned clipped counted damaged drawn found given gone held joined
+        kept known left limited listed loaded made masked named noised noted opened packed prepared said
+        seen sent settled shown signed started stored taken told tried unpacked written
+        """,
+    )
+)
+"""No function is called so: one that does something is a verb with its object, one that gives something is a noun."""
+
+
+def bare_participles(module: ast.Module) -> list[str]:
+    functions = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [node.name for node in functions if node.name.strip("_") in BARE_PARTICIPLES]
+
+
+def test_no_function_is_called_by_a_bare_participle() -> None:
+    assert bare_participles(ast.parse("class Box:\n    def _kept(self): ...\ndef keep_box(): ...")) == ["_kept"]
+    found = {str(path.relative_to(ROOT)): bare_participles(tree(path)) for path in EVERY_FILE}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_a_public_class_name_means_one_thing_in_the_whole_repository() -> None:
+    places: dict[str, list[str]] = {}
+    for path in EVERY_FILE:
+        for node in tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}

@@ -67,7 +67,7 @@ async def _collect_figures(service: Coordinator, url: str, run: str | None, befo
         address=_address(run, before),
         url=url,
         chosen=run,
-        joined=service.joined,
+        joined=service.client_names,
         runs=runs,
         history=None if name is None else await service.run_history(name),
         quarantined=[one for one in await service.quarantines.members() if one.quarantine is not None],

@@ -32,7 +32,7 @@ PAUSE_SECONDS, LEAST_CALLS, LONGEST_SECONDS = 0.05, 10, 60.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PredictionOutcome:
     """One abuse. Sizes in MiB; `slowest`: seconds of the slowest honest call; `refused`: of `calls` honest ones."""
 
     abuse: str
@@ -98,7 +98,7 @@ ABUSES: dict[str, tuple[Callable[[Besieged, ExitStack], None], dict[str, Any]]] 
 }
 
 
-def measured(name: str, folder: Path, tree: Path | None) -> Outcome:
+def measured(name: str, folder: Path, tree: Path | None) -> PredictionOutcome:
     """One abuse of a service of its own."""
     abuse, how = ABUSES[name]
     with ExitStack() as stack, Besieged(folder, tree=tree, **how).running() as service, ThreadPoolExecutor(1) as pool:
@@ -106,7 +106,7 @@ def measured(name: str, folder: Path, tree: Path | None) -> Outcome:
         service.start_run(clients=3, rounds=1)
         idle = service.forget_peak()
         slowest, calls, refused = _honest(service, pool.submit(abuse, service, stack))
-        return Outcome(name, round(idle, 1), round(service.peak, 1), round(slowest, 3), calls, refused)
+        return PredictionOutcome(name, round(idle, 1), round(service.peak, 1), round(slowest, 3), calls, refused)
 
 
 def _honest(service: Besieged, under_way: Future[None]) -> tuple[float, int, int]:
@@ -135,7 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _line(found: Outcome) -> str:
+def _line(found: PredictionOutcome) -> str:
     honest = f"honest calls: slowest {found.slowest:.2f} s, {found.refused} of {found.calls} not answered"
     return f"{found.abuse:<20} {found.idle:6.1f} -> {found.peak:7.1f} MiB; {honest}"
 

@@ -22,7 +22,7 @@ from benchmarks.attacks.population import Draw, Population, two_populations
 from benchmarks.attacks.questions import ITEM, PAIR, POPULAR, USER, truths
 from benchmarks.attacks.scores import Bool, judged
 from benchmarks.attacks.shadows import CLIENTS, Rows, Series, collected, draw_of, replays
-from benchmarks.attacks.silo import Mode, Run, Transcript, open_mode
+from benchmarks.attacks.silo import AttackedRun, Mode, Transcript, open_mode
 from benchmarks.attacks.tables import render
 from benchmarks.attacks.views import Replays, Transcripts, View
 from benchmarks.attacks.worlds import CHANNELS, Pair, Target, compared, distance, pair_of
@@ -53,7 +53,7 @@ def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) ->
 
 def _lpsfed(config: dict[str, Any], own: Population, elsewhere: Population, rows: Rows, out: Path) -> Iterator[Row]:
     """LPSFed in each mode, the two controls that need nothing else, and two worlds."""
-    run, noises = Run.of(config), _noises(config)
+    run, noises = AttackedRun.of(config), _noises(config)
     opened = Series(
         "open", run, {OPEN: (open_mode, config["shadows"]), **_planted(config, own)}, _key(config, "planted")
     )
@@ -88,12 +88,12 @@ def _controlled(
     config: dict[str, Any], own: Population, rows: Rows, seen: dict[str, Transcripts], others: Replays
 ) -> Iterator[Row]:
     """The open mode with truth that was shuffled, and with a planted leak."""
-    parts = views.parts_of(Run.of(config).specification)
+    parts = views.parts_of(AttackedRun.of(config).specification)
     truth = _truth(config, own, "shadows")[USER]
     shuffled = np.random.default_rng(config["seed"]).permutation(truth)
     yield from _question_rows(rows, "control", SHUFFLED, views.aggregator(seen[OPEN], others, parts), {USER: shuffled})
     first = {USER: _truth(config, own, "controls")[USER][:, :1]}
-    names = [spec.name for spec in Run.of(config).specification]
+    names = [spec.name for spec in AttackedRun.of(config).specification]
     yield from _question_rows(
         rows, "control", PLANTED, looked_at(seen[PLANTED], dict(zip(names, parts, strict=True))), first
     )
@@ -103,7 +103,7 @@ def _item_tables(
     config: dict[str, Any], own: Population, elsewhere: Population, rows: Rows, out: Path
 ) -> Iterator[Row]:
     """FedMF, whose item table tells which items a silo has."""
-    run = Run.of(config, "fedmf", catalogue=config["items"])
+    run = AttackedRun.of(config, "fedmf", catalogue=config["items"])
     series = Series("fedmf", run, {OPEN: (open_mode, config["controls"])}, _key(config))
     others = replays(series, elsewhere, 1, out)
     seen, parts = collected(series, own, others, out)[OPEN], views.parts_of(run.specification)
@@ -117,13 +117,13 @@ def _item_tables(
 
 def _certain_rows(config: dict[str, Any], own: Population, rows: Rows) -> Iterator[Row]:
     """Which targets one who knows all the rest tells for certain, in the open mode."""
-    run, draw = Run.of(config), draw_of(own, config["seed"], 0)
+    run, draw = AttackedRun.of(config), draw_of(own, config["seed"], 0)
     for question, targets in _targets(config["told"], own).items():
         found = rows.row(partial(_compared, own, run, draw, targets), part="told", question=question)
         yield from ({"part": "worlds", "question": question, "mode": OPEN, **found[channel]} for channel in CHANNELS)
 
 
-def _compared(own: Population, run: Run, draw: Draw, targets: Sequence[Target]) -> Row:
+def _compared(own: Population, run: AttackedRun, draw: Draw, targets: Sequence[Target]) -> Row:
     return {one.channel: vars(one) for one in compared(own, run, draw, targets)}
 
 
@@ -131,7 +131,7 @@ def _best(
     config: dict[str, Any], own: Population, rows: Rows, others: Replays, noises: Mapping[str, PrivacySettings]
 ) -> Iterator[Row]:
     """How well the best possible test tells a few targets apart, with noise."""
-    run, draw = Run.of(config), draw_of(own, config["seed"], 0)
+    run, draw = AttackedRun.of(config), draw_of(own, config["seed"], 0)
     beside = [Transcript(others.sent[k], others.sent[k], others.scalars[k]) for k in range(CLIENTS - 1)]
     for question, targets in _targets(config["worlds"], own).items():
         pairs = cache(partial(_pairs, own, run, draw, targets))
@@ -147,12 +147,12 @@ def _targets(count: int, own: Population) -> dict[str, list[Target]]:
     }
 
 
-def _pairs(own: Population, run: Run, draw: Draw, targets: Sequence[Target]) -> list[Pair]:
+def _pairs(own: Population, run: AttackedRun, draw: Draw, targets: Sequence[Target]) -> list[Pair]:
     return [pair_of(own, run, draw, target) for target in targets]
 
 
 def _areas(
-    run: Run, pairs: Callable[[], Sequence[Pair]], beside: Sequence[Transcript], settings: PrivacySettings
+    run: AttackedRun, pairs: Callable[[], Sequence[Pair]], beside: Sequence[Transcript], settings: PrivacySettings
 ) -> Row:
     """The AUC of each, and what the noise allows at most."""
     secret = np.random.default_rng(run.seed)

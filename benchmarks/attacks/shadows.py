@@ -18,7 +18,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from benchmarks.attacks.population import Draw, Drawn, Int64, Population, draw_targets, shard_of
-from benchmarks.attacks.silo import Mode, Run, Transcript, begin_client, federation, play
+from benchmarks.attacks.silo import AttackedRun, Mode, Transcript, begin_client, federation, play
 from benchmarks.attacks.views import Replays, Transcripts
 from benchmarks.harness.store import append, read_lines
 
@@ -39,7 +39,7 @@ class Series:
     """
 
     name: str
-    run: Run
+    run: AttackedRun
     modes: Mapping[str, tuple[Mode, int]]
     key: Mapping[str, Any]
 
@@ -72,15 +72,15 @@ def draw_of(population: Population, seed: int, number: int) -> Draw:
 def replays(series: Series, elsewhere: Population, federations: int, out: Path) -> Replays:
     """Clients of federations of their own, on shards of another population."""
 
-    def made() -> Arrays:
+    def make_federations() -> Arrays:
         found = [one for number in range(federations) for one in _federation(series.run, elsewhere, number)]
         return {"sent": np.stack([one.sent for one in found]), "scalars": np.stack([one.scalars for one in found])}
 
-    arrays = _once(out / f"{_stem(series)}-replays.safetensors", made)
+    arrays = _once(out / f"{_stem(series)}-replays.safetensors", make_federations)
     return Replays(arrays["sent"], arrays["scalars"])
 
 
-def _federation(run: Run, elsewhere: Population, number: int) -> list[Transcript]:
+def _federation(run: AttackedRun, elsewhere: Population, number: int) -> list[Transcript]:
     draws = [draw_of(elsewhere, run.seed, CLIENTS * number + client) for client in range(CLIENTS)]
     shards = [shard_of(elsewhere, draw).shard for draw in draws]
     return federation(run, [replace(shard, name=f"client-{n}") for n, shard in enumerate(shards, start=1)])
@@ -119,7 +119,7 @@ def _shadow(series: Series, population: Population, others: Replays, number: int
     return {name: (play(run, silo, beside, mode(rng)), who) for name, mode in wanted.items()}
 
 
-def _shard(population: Population, run: Run, number: int) -> Drawn:
+def _shard(population: Population, run: AttackedRun, number: int) -> Drawn:
     return shard_of(population, draw_of(population, run.seed, number))
 
 

@@ -39,7 +39,7 @@ SILO = "client-1"
 
 
 @dataclass(frozen=True)
-class Run:
+class AttackedRun:
     """What a run's clients and its aggregator agree on."""
 
     method: MethodSettings
@@ -48,7 +48,7 @@ class Run:
     seed: int
 
     @classmethod
-    def of(cls, config: dict[str, Any], strategy: str = "lpsfed", **overrides: Any) -> Run:
+    def of(cls, config: dict[str, Any], strategy: str = "lpsfed", **overrides: Any) -> AttackedRun:
         method = method_settings(**{**config["method"], **overrides})
         return cls(method, build_strategy(strategy, method), config["rounds"], config["seed"])
 
@@ -83,7 +83,7 @@ class Begun:
     state: TrainingState
 
 
-def join_client(shard: Shard, run: Run) -> LocalTraining:
+def join_client(shard: Shard, run: AttackedRun) -> LocalTraining:
     """A client of this shard, as it is when its run begins."""
     spectrum = low_spectrum(shard.train, run.method.cutoff)
     torch.manual_seed(run.seed)
@@ -92,14 +92,14 @@ def join_client(shard: Shard, run: Run) -> LocalTraining:
     return training
 
 
-def fitted(training: LocalTraining, run: Run, number: int, received: Parameters) -> Parameters:
+def fitted(training: LocalTraining, run: AttackedRun, number: int, received: Parameters) -> Parameters:
     """The client's half of a round, copied: what comes after must not change it."""
     training.moment = run.moment(number)
     made = run.strategy.fit(training, received)
     return Parameters({name: np.array(value) for name, value in made.arrays.items()}, dict(made.scalars))
 
 
-def begin_client(shard: Shard, run: Run) -> Begun:
+def begin_client(shard: Shard, run: AttackedRun) -> Begun:
     """The first round. What it makes depends on the shard and the run alone, not on the mode."""
     training = join_client(shard, run)
     start = run.start(training)
@@ -112,7 +112,7 @@ def copy_state(training: LocalTraining) -> TrainingState:
     return TrainingState({name: np.array(value) for name, value in state.arrays.items()}, state.scalars, state.fitted)
 
 
-def play(run: Run, silo: Begun, others: Sequence[Transcript], release: Release) -> Transcript:
+def play(run: AttackedRun, silo: Begun, others: Sequence[Transcript], release: Release) -> Transcript:
     """One client's run: each round it trains, releases, and gets its mixture with what the others sent."""
     silo.training.restore(silo.state)
     state, received, rounds = State(silo.start.arrays), silo.start, []
@@ -124,20 +124,22 @@ def play(run: Run, silo: Begun, others: Sequence[Transcript], release: Release) 
     return transcript(rounds)
 
 
-def answered(run: Run, state: State, sent: Parameters, others: Sequence[Parameters]) -> tuple[State, Parameters]:
+def answered(
+    run: AttackedRun, state: State, sent: Parameters, others: Sequence[Parameters]
+) -> tuple[State, Parameters]:
     """The aggregator's half: the new state, and what the client gets."""
     updates = [Update(f"client-{n}", one.arrays, one.scalars) for n, one in enumerate((sent, *others), start=1)]
     after = run.strategy.aggregate(state, updates)
     return after, run.strategy.personalise(after, updates[0])
 
 
-def replayed(run: Run, other: Transcript, number: int) -> Parameters:
+def replayed(run: AttackedRun, other: Transcript, number: int) -> Parameters:
     """What another client sent in that round."""
     scalars = {name: float(v) for name, v in zip(SCALARS, other.scalars[number - 1], strict=True) if not np.isnan(v)}
     return Parameters(arrays_of(other.sent[number - 1], run.specification), scalars)
 
 
-def federation(run: Run, shards: Sequence[Shard]) -> list[Transcript]:
+def federation(run: AttackedRun, shards: Sequence[Shard]) -> list[Transcript]:
     """All clients of one federation, in the open mode: where replays come from."""
     clients = [join_client(shard, run) for shard in shards]
     received = [run.start(one) for one in clients]

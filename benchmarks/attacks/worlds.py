@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.attacks.noise import PARTS, private
 from benchmarks.attacks.population import Draw, Population, shard_of
-from benchmarks.attacks.silo import Begun, Run, Transcript, answered, begin_client, fitted, replayed, vector
+from benchmarks.attacks.silo import AttackedRun, Begun, Transcript, answered, begin_client, fitted, replayed, vector
 from client_service.privacy.mechanism import clip_change
 from client_service.privacy.settings import TENSORS, PrivacySettings
 from shared.method.exchanged import Parameters, State
@@ -64,7 +64,7 @@ def without(population: Population, draw: Draw, target: Target) -> Draw:
     return replace(draw, users=users, pairs=pairs)
 
 
-def compared(population: Population, run: Run, draw: Draw, targets: Sequence[Target]) -> list[Told]:
+def compared(population: Population, run: AttackedRun, draw: Draw, targets: Sequence[Target]) -> list[Told]:
     """The attacker trains the first round of both worlds, and looks whether they send the same. A channel that is not
     the same every time the same world is trained tells nothing for certain, and counts as telling none."""
     everything = whole(population, draw)
@@ -87,7 +87,7 @@ def _same(channel: str, first: Parameters, second: Parameters) -> bool:
     return first.scalars.get(channel) == second.scalars.get(channel)
 
 
-def pair_of(population: Population, run: Run, draw: Draw, target: Target) -> Pair:
+def pair_of(population: Population, run: AttackedRun, draw: Draw, target: Target) -> Pair:
     everything = whole(population, draw)
     absent, present = without(population, everything, target), everything
     return Pair(
@@ -96,7 +96,7 @@ def pair_of(population: Population, run: Run, draw: Draw, target: Target) -> Pai
 
 
 def distance(
-    run: Run, pair: Pair, others: Sequence[Transcript], settings: PrivacySettings, secret: np.random.Generator
+    run: AttackedRun, pair: Pair, others: Sequence[Transcript], settings: PrivacySettings, secret: np.random.Generator
 ) -> float:
     """How far apart the two worlds are in one run with the target in, in squared deviations of the noise.
 
@@ -127,5 +127,5 @@ def _apart(part: str, received: Parameters, worlds: tuple[Parameters, Parameters
     return abs(values[0] - values[1]) / deviation
 
 
-def _update_of(run: Run, one: Begun, number: int, received: Parameters) -> Parameters:
+def _update_of(run: AttackedRun, one: Begun, number: int, received: Parameters) -> Parameters:
     return one.update if number == 1 else fitted(one.training, run, number, received)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.compare_commits.cases import Case, all_cases, strategy_names
 from benchmarks.compare_commits.facts import differing, summary
-from benchmarks.compare_commits.runs import FAILED, FINISHED, Outcome, outcomes
+from benchmarks.compare_commits.runs import FAILED, FINISHED, ComparedRun, outcomes
 from benchmarks.compare_commits.state import state_complaints
 from benchmarks.compare_commits.trees import Tree, commit_tree, working_tree
 
@@ -41,12 +41,12 @@ def main() -> int:
     return int(not pairs or any(complaints(*pair) for pair in pairs.values()))
 
 
-def compare(base: Tree, head: Tree, only: str, folder: Path) -> dict[str, tuple[Outcome, Outcome]]:
+def compare(base: Tree, head: Tree, only: str, folder: Path) -> dict[str, tuple[ComparedRun, ComparedRun]]:
     """Run what both commits have, side by side; a strategy that one of them lacks fails there."""
     names = [strategy_names(tree) for tree in (base, head)]
     cases = [case for case in all_cases(list(dict.fromkeys([*names[0], *names[1]]))) if only in case.name]
 
-    def run(tree: Tree, place: str) -> dict[str, Outcome]:
+    def run(tree: Tree, place: str) -> dict[str, ComparedRun]:
         return outcomes(tree, cases, folder / place, _tell)
 
     with ThreadPoolExecutor(2) as both:
@@ -55,19 +55,19 @@ def compare(base: Tree, head: Tree, only: str, folder: Path) -> dict[str, tuple[
 
 
 def _paired(
-    cases: list[Case], base: dict[str, Outcome], head: dict[str, Outcome]
-) -> dict[str, tuple[Outcome, Outcome]]:
+    cases: list[Case], base: dict[str, ComparedRun], head: dict[str, ComparedRun]
+) -> dict[str, tuple[ComparedRun, ComparedRun]]:
     return {case.name: (base[case.name], head[case.name]) for case in cases}
 
 
-def complaints(base: Outcome, head: Outcome) -> list[str]:
+def complaints(base: ComparedRun, head: ComparedRun) -> list[str]:
     """What is not as it should be: another end, a failure, each fact that differs."""
     if base.end != head.end or FAILED in (base.end, head.end):
         return [f"base {base.end} {base.said}", f"head {head.end} {head.said}"]
     return [f"{name}: {base.facts.get(name)} -> {head.facts.get(name)}" for name in differing(base.facts, head.facts)]
 
 
-def table(pairs: dict[str, tuple[Outcome, Outcome]]) -> list[str]:
+def table(pairs: dict[str, tuple[ComparedRun, ComparedRun]]) -> list[str]:
     """A line a run with the digests over all its facts, and below those that differ the facts."""
     lines = [f"{'run':32} {'base':16} {'head':16} facts"]
     for name, (base, head) in pairs.items():

@@ -23,7 +23,7 @@ ENDS = {0: FINISHED, 2: REFUSED}
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ComparedRun:
     """How a run ended: finished with facts, refused for its settings, or failed; with what it said, in both cases."""
 
     end: str
@@ -62,7 +62,7 @@ def outcomes(
     folder: Path,
     tell: Callable[[str], None],
     modules: Sequence[str] = SLOW_TO_IMPORT,
-) -> dict[str, Outcome]:
+) -> dict[str, ComparedRun]:
     """Run all cases, one after the other, in folders of their own that are gone afterwards."""
     folder.mkdir(parents=True)
     data = folder / "small.csv"
@@ -75,15 +75,15 @@ def outcomes(
     return results
 
 
-def _outcome(launcher: Launcher, case: Case, data: Path, folder: Path) -> Outcome:
+def _outcome(launcher: Launcher, case: Case, data: Path, folder: Path) -> ComparedRun:
     folder.mkdir()
     try:
         ended = launcher.run(case.command(data, folder / "out"), folder, repeatable=True)
         end, seconds = ENDS.get(int(str(ended["status"])), FAILED), float(str(ended["seconds"]))
         if end == FINISHED:
-            return Outcome(end, seconds, read_facts(folder / "out", secure=case.secure))
+            return ComparedRun(end, seconds, read_facts(folder / "out", secure=case.secure))
         lines = (folder / "stderr").read_text("utf-8").strip().splitlines()
-        return Outcome(end, seconds, said=lines[-1] if lines else f"status {ended['status']}")
+        return ComparedRun(end, seconds, said=lines[-1] if lines else f"status {ended['status']}")
     finally:
         shutil.rmtree(folder)
 

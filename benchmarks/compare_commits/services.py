@@ -30,7 +30,7 @@ METHOD = {name.upper().replace(".", "__"): value for name, _, value in (word.par
 
 
 @dataclass(frozen=True)
-class Federation:
+class ServiceFederation:
     """The folders of all services. Nothing in them depends on where they lie, so that they may be copied."""
 
     folder: Path
@@ -100,12 +100,12 @@ def _done(launcher: Launcher, folder: Path, *arguments: str) -> None:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedClient:
     """The running services of a federation, by name, and where they answer."""
 
     processes: Mapping[str, subprocess.Popen[bytes]]
     urls: Mapping[str, str]
-    federation: Federation
+    federation: ServiceFederation
 
     def ask(self, service: str, path: str, key: str, **body: Any) -> Any:
         """A JSON answer to GET, or to POST where there is a body. HTTPStatusError for a refusal."""
@@ -125,7 +125,7 @@ class Served:
 
 
 @contextmanager
-def served(tree: Tree, federation: Federation, launcher: Launcher | None = None) -> Iterator[Served]:
+def served(tree: Tree, federation: ServiceFederation, launcher: Launcher | None = None) -> Iterator[ServedClient]:
     """All services of a federation as processes of a tree, ready; ended by SIGTERM, or by SIGKILL where that is late.
 
     launcher: writes the file of members, in the first start of a secure federation. Logs: folder/NAME.log.
@@ -142,12 +142,12 @@ def served(tree: Tree, federation: Federation, launcher: Launcher | None = None)
             processes[name] = _start(tree, federation, name, federation.client_settings(name, port, urls[AGGREGATOR]))
         for name, process in processes.items():
             _await_ready(process, urls[name])
-        yield Served(processes, urls, federation)
+        yield ServedClient(processes, urls, federation)
     finally:
         _stop(list(processes.values()))
 
 
-def _start(tree: Tree, federation: Federation, name: str, settings: dict[str, str]) -> subprocess.Popen[bytes]:
+def _start(tree: Tree, federation: ServiceFederation, name: str, settings: dict[str, str]) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-P", "-m", "aggregator_service" if name == AGGREGATOR else "client_service"]
     with (federation.folder / f"{name}.log").open("ab") as log:
         return subprocess.Popen(command, env=tree.environment() | settings, stdout=log, stderr=log)

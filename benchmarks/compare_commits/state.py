@@ -17,8 +17,8 @@ from benchmarks.compare_commits.services import (
     CLIENTS,
     OPERATOR,
     SILO,
-    Federation,
-    Served,
+    ServedClient,
+    ServiceFederation,
     enrol,
     served,
 )
@@ -48,9 +48,9 @@ def state_complaints(base: Tree, head: Tree, folder: Path, tell: Tell) -> dict[s
 def _compared(
     base: Tree, head: Tree, folder: Path, secure: bool, older: Launcher, newer: Launcher, tell: Tell
 ) -> Iterator[str]:
-    finished, stopped = (Federation(folder / name, secure) for name in ("finished", "stopped"))
-    answers = _write_states(base, Federation(folder / "first", secure), finished, stopped, older, tell)
-    resumed = Federation(Path(shutil.copytree(stopped.folder, folder / "resumed")), secure)
+    finished, stopped = (ServiceFederation(folder / name, secure) for name in ("finished", "stopped"))
+    answers = _write_states(base, ServiceFederation(folder / "first", secure), finished, stopped, older, tell)
+    resumed = ServiceFederation(Path(shutil.copytree(stopped.folder, folder / "resumed")), secure)
     expected = _resumed(base, resumed, tell)
     for name, got in (("resumed", _resumed(head, stopped, tell)), ("run anew", _anew(head, finished, answers, tell))):
         yield from (f"{name}: {fact}: {expected.get(fact)} -> {got.get(fact)}" for fact in differing(expected, got))
@@ -60,7 +60,12 @@ def _compared(
 
 
 def _write_states(
-    base: Tree, first: Federation, finished: Federation, stopped: Federation, older: Launcher, tell: Tell
+    base: Tree,
+    first: ServiceFederation,
+    finished: ServiceFederation,
+    stopped: ServiceFederation,
+    older: Launcher,
+    tell: Tell,
 ) -> Facts:
     """One run to its end and, from a copy of that, a second one to the middle of a round. What the first one serves."""
     with served(base, first, older if first.secure else None) as services:
@@ -77,7 +82,7 @@ def _write_states(
     return answers
 
 
-def _resumed(tree: Tree, federation: Federation, tell: Tell) -> Facts:
+def _resumed(tree: Tree, federation: ServiceFederation, tell: Tell) -> Facts:
     """The second run, gone on with to its end."""
     _forget_logs(federation)
     with served(tree, federation) as services:
@@ -87,7 +92,7 @@ def _resumed(tree: Tree, federation: Federation, tell: Tell) -> Facts:
     return facts
 
 
-def _anew(tree: Tree, federation: Federation, answers: Facts, tell: Tell) -> Facts:
+def _anew(tree: Tree, federation: ServiceFederation, answers: Facts, tell: Tell) -> Facts:
     """The first run's models served as before, and then the second run from its beginning to its end."""
     _forget_logs(federation)
     with served(tree, federation) as services:
@@ -100,12 +105,12 @@ def _anew(tree: Tree, federation: Federation, answers: Facts, tell: Tell) -> Fac
     return facts
 
 
-def _forget_logs(federation: Federation) -> None:
+def _forget_logs(federation: ServiceFederation) -> None:
     for log in federation.folder.glob("*.log"):
         log.unlink()
 
 
-def _begin(services: Served, run: str) -> None:
+def _begin(services: ServedClient, run: str) -> None:
     method = _first_method(services)
     started = services.ask(
         AGGREGATOR, "/v1/runs", OPERATOR, rounds=ROUNDS[run], seed=5, clients=len(CLIENTS), method=method
@@ -113,7 +118,7 @@ def _begin(services: Served, run: str) -> None:
     assert started["run"] == run, started
 
 
-def _first_method(services: Served) -> dict[str, Any]:
+def _first_method(services: ServedClient) -> dict[str, Any]:
     """The settings that the federation has agreed upon, as JSON."""
     names = services.federation.aggregator_settings(0)
     prefix = "LPSFED_AGGREGATOR_METHOD__"
@@ -125,7 +130,7 @@ def _first_method(services: Served) -> dict[str, Any]:
     return method
 
 
-def _await(services: Served, expected: str, reached: Callable[[], bool]) -> None:
+def _await(services: ServedClient, expected: str, reached: Callable[[], bool]) -> None:
     until = time.monotonic() + RUN_SECONDS
     while not reached():
         if time.monotonic() > until:
@@ -134,7 +139,7 @@ def _await(services: Served, expected: str, reached: Callable[[], bool]) -> None
         time.sleep(0.1)
 
 
-def _await_end(services: Served, run: str) -> None:
+def _await_end(services: ServedClient, run: str) -> None:
     def ended() -> bool:
         history = services.ask(AGGREGATOR, f"/v1/runs/{run}", OPERATOR)
         assert history["phase"] != "failed", history
@@ -144,7 +149,7 @@ def _await_end(services: Served, run: str) -> None:
     _await(services, f"the end of {run}", ended)
 
 
-def _await_open_round(services: Served) -> None:
+def _await_open_round(services: ServedClient) -> None:
     """Freeze one client in the middle of the run, and wait until the others can do no more without it."""
 
     def history() -> Any:
@@ -163,7 +168,7 @@ def _await_open_round(services: Served) -> None:
     assert seen[-1]["phase"] == "open", seen[-1]
 
 
-def _answers(services: Served) -> Facts:
+def _answers(services: ServedClient) -> Facts:
     """Recommendations of every client for the same users."""
     return {
         f"{client} {user}": json.dumps(services.ask(client, f"/v1/users/{user}/recommendations?k=10", APPLICATION))
@@ -172,7 +177,7 @@ def _answers(services: Served) -> Facts:
     }
 
 
-def _facts(services: Served) -> Facts:
+def _facts(services: ServedClient) -> Facts:
     """What the second run has come to: figures, digests of the shared parameters, updates, and recommendations."""
     facts = _answers(services)
     for client in CLIENTS:
@@ -191,14 +196,14 @@ def _updates(history: dict[str, Any], secure: bool) -> Iterator[tuple[str, str]]
             yield name, str(participant["received"] if secure else participant["digest"])
 
 
-def _lost(federation: Federation) -> Iterator[str]:
+def _lost(federation: ServiceFederation) -> Iterator[str]:
     """What the clients' logs tell of state that they could not use."""
     for client in CLIENTS:
         log = (federation.folder / f"{client}.log").read_text("utf-8")
         yield from (f"{federation.folder.name}: {client}: {word}" for word in LOSSES if word in log)
 
 
-def _ledger_faults(federation: Federation, newer: Launcher) -> Iterator[str]:
+def _ledger_faults(federation: ServiceFederation, newer: Launcher) -> Iterator[str]:
     for client in CLIENTS:
         folder = federation.folder
         command = ["ledger", "verify", "--state-directory", str(folder / client)]

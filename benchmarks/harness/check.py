@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.harness.document import Table
+from benchmarks.harness.document import ResultsTable
 from benchmarks.harness.plan import ROOT, SPECIAL
 from benchmarks.harness.special import special
 from benchmarks.harness.summary import Column
@@ -15,7 +15,7 @@ from client_service.learning.quality import PRIMARY
 EMPTY_BODY = 64  # bytes: an update without a tensor is a container with nothing in it
 
 
-def complaints(table: Table, root: Path = ROOT) -> list[str]:
+def complaints(table: ResultsTable, root: Path = ROOT) -> list[str]:
     """Everything that is wrong; an empty list is a pass."""
     found = [f"{column.name}: {what}" for column in table.columns for what in _of(table, column)]
     check = special(table.plan.name, root).get("check")
@@ -23,7 +23,7 @@ def complaints(table: Table, root: Path = ROOT) -> list[str]:
     return [f"{table.plan.name}: {what}" for what in (*found, *more)]
 
 
-def _of(table: Table, column: Column) -> Iterator[str]:
+def _of(table: ResultsTable, column: Column) -> Iterator[str]:
     if column.measured < column.wanted:
         yield f"expected {column.wanted} cells, measured {column.measured}"
     for row in table.plan.rows():
@@ -53,7 +53,7 @@ def _traffic(column: Column) -> Iterator[str]:
                 yield f"{label}: expected every client to send its update, got {min(sent)} bytes"
 
 
-def _order(table: Table, column: Column) -> Iterator[str]:
+def _order(table: ResultsTable, column: Column) -> Iterator[str]:
     """What is planted in the synthetic data is more than popularity."""
     reference = table.plan.reference
     if {reference, "popularity"} <= column.rows.keys():

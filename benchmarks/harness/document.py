@@ -51,7 +51,7 @@ two losses of groups of users, in any cut.
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultsTable:
     """A plan with all that has been measured of it."""
 
     plan: Plan
@@ -65,9 +65,9 @@ class Table:
         return list(found.values())
 
 
-def table_of(plan: Plan, known: Known, root: Path = ROOT) -> Table:
+def table_of(plan: Plan, known: Known, root: Path = ROOT) -> ResultsTable:
     found = cells(plan, frozenset(special(plan.name, root)))
-    return Table(plan, found, summarised(plan, found, known), read_paper(plan.name, root))
+    return ResultsTable(plan, found, summarised(plan, found, known), read_paper(plan.name, root))
 
 
 def write_document(docs: Path, root: Path = ROOT) -> Path:
@@ -90,7 +90,7 @@ def write_document(docs: Path, root: Path = ROOT) -> Path:
     return docs / DOCUMENT
 
 
-def _findings(found: Sequence[Table], own: Mapping[str, Sequence[Line]], root: Path) -> list[Finding]:
+def _findings(found: Sequence[ResultsTable], own: Mapping[str, Sequence[Line]], root: Path) -> list[Finding]:
     every = [one for table in found for one in findings(table.plan.name, table.paper.claims, table.columns)]
     for name, lines in own.items():
         judge = special(name, root).get("claims")
@@ -104,7 +104,7 @@ def _alone(name: str, lines: Sequence[Line], root: Path) -> list[str]:
     return [*head, special(name, root)["render"](list(lines)), ""] if lines else head
 
 
-def _contents(found: Sequence[Table], own: Mapping[str, Sequence[Line]], root: Path) -> list[str]:
+def _contents(found: Sequence[ResultsTable], own: Mapping[str, Sequence[Line]], root: Path) -> list[str]:
     lines = ["| table | what | cells measured | dates |", "| --- | --- | --- | --- |"]
     for table in found:
         done, wanted = (sum(getattr(c, n) for c in table.columns) for n in ("measured", "wanted"))
@@ -115,7 +115,7 @@ def _contents(found: Sequence[Table], own: Mapping[str, Sequence[Line]], root: P
     return [*lines, ""]
 
 
-def section(table: Table, root: Path = ROOT, picture: str | None = None) -> list[str]:
+def section(table: ResultsTable, root: Path = ROOT, picture: str | None = None) -> list[str]:
     """The Markdown of one table."""
     plan = table.plan
     said = f"{plan.title} ({plan.source}). `make benchmark NAME={plan.name}`. Measured: {_dates(table.lines)}."

@@ -72,7 +72,7 @@ class Work:
     privacy: Figures = field(default_factory=dict)
 
     @property
-    def kept(self) -> Path:
+    def cache_folder(self) -> Path:
         """What follows from the shards alone: for all cells that have them, or for this one."""
         return (self.state if self.own_cache else self.shards[0].parent) / "kept"
 
@@ -114,7 +114,7 @@ def federation(work: Work) -> Figures:
         seed=work.seed,
         device=work.device,
         threads=THREADS,
-        cache=work.kept,
+        cache=work.cache_folder,
         privacy=work.privacy,
     )
     outcome = simulate(experiment, _unseen)

@@ -19,7 +19,7 @@ Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Model:
+class BlockModel:
     """Chance of an edge inside community c: evenly spaced from within[0] to within[1]; between any two: `between`.
 
     thinning multiplies all of them.
@@ -43,19 +43,19 @@ def labels(nodes: int, communities: int) -> Int64:
     return np.sort(np.arange(nodes) % communities)
 
 
-def expected(model: Model, nodes: int) -> sparse.csr_array:
+def expected(model: BlockModel, nodes: int) -> sparse.csr_array:
     """E[R] of a graph with `nodes` users and as many items."""
     own = labels(nodes, model.communities)
     return sparse.csr_array(model.chances()[own][:, own])
 
 
-def draw_graph(model: Model, nodes: int, rng: np.random.Generator) -> sparse.csr_array:
+def draw_graph(model: BlockModel, nodes: int, rng: np.random.Generator) -> sparse.csr_array:
     """One graph: independent edges, (nodes, nodes), 0/1."""
     own = labels(nodes, model.communities)
     return sparse.csr_array((rng.random((nodes, nodes)) < model.chances()[own][:, own]).astype(np.float64))
 
 
-def structural_eigenvalues(model: Model, nodes: int, cutoff: int) -> Float64:
+def structural_eigenvalues(model: BlockModel, nodes: int, cutoff: int) -> Float64:
     """The `cutoff` lowest eigenvalues of the expected graph's Laplacian, (cutoff,).
 
     Its matrix has rank k, so that all beyond the k-th are exactly 1.

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.common import markdown
 from benchmarks.harness.claims import FAILS, HOLDS
-from benchmarks.theorems.blocks import Model, draw_graph, eigengap, structural_eigenvalues
+from benchmarks.theorems.blocks import BlockModel, draw_graph, eigengap, structural_eigenvalues
 from benchmarks.theorems.smoothness import both_sides
 from shared.errors import SettingsError
 from shared.method.divergence import divergence, kernel
@@ -18,7 +18,7 @@ from shared.method.graph import Float64
 from shared.method.spectrum import low_spectrum
 
 Row = dict[str, Any]
-Pair = tuple[Model, Model]
+Pair = tuple[BlockModel, BlockModel]
 PROMISED = -0.5  # slope of the error on log-log axes, at the most
 RATED = ("error", "spread")
 MEANS = ("gap", "lemma", "lemma_bound", "left", "bound", "dropped", "trivial", "lambda_k")
@@ -42,7 +42,9 @@ def _series(config: dict[str, Any]) -> list[tuple[str, int]]:
 def _models(config: dict[str, Any], between: float | None = None, thinning: float = 1.0) -> Pair:
     both = (config["first"], config["second"])
     made = [
-        Model(config["communities"], tuple(one["within"]), one["between"] if between is None else between, thinning)
+        BlockModel(
+            config["communities"], tuple(one["within"]), one["between"] if between is None else between, thinning
+        )
         for one in both
     ]
     return made[0], made[1]

@@ -22,7 +22,7 @@ Entry = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class CallTotal:
+class RecordTotal:
     """All calls of one kind. `unanswered`: under way, or cut off: they may have arrived. `other`: not as declared."""
 
     call: str
@@ -33,8 +33,8 @@ class CallTotal:
     bytes_out: int = 0
     bytes_in: int = 0
 
-    def plus(self, one: Attempt, declaration: Declaration) -> CallTotal:
-        return CallTotal(
+    def plus(self, one: Attempt, declaration: Declaration) -> RecordTotal:
+        return RecordTotal(
             self.call,
             self.count + one.times,
             self.refused + one.times * ((one.status or 0) >= REFUSED),
@@ -52,7 +52,7 @@ class Summary:
     written: int
     read: int
     broken: int | None
-    totals: tuple[CallTotal, ...]
+    totals: tuple[RecordTotal, ...]
     latest: tuple[Attempt, ...]
 
 
@@ -89,7 +89,7 @@ class Record:
 
     def _begin(self) -> None:
         self._read = self._again = Cursor()
-        self._totals: Mapping[str, CallTotal] = {}
+        self._totals: Mapping[str, RecordTotal] = {}
         self._latest: deque[Attempt] = deque(maxlen=KEPT)
         self._open: list[Entry] = []
 
@@ -138,8 +138,8 @@ class Record:
         ordered = tuple(sorted(latest, key=lambda one: one.sequence))
         return Summary(written, self._read.count, self._broken, tuple(totals[call] for call in sorted(totals)), ordered)
 
-    def _plus(self, totals: Mapping[str, CallTotal], one: Attempt) -> Mapping[str, CallTotal]:
-        return {**totals, one.call: totals.get(one.call, CallTotal(one.call)).plus(one, self._declaration)}
+    def _plus(self, totals: Mapping[str, RecordTotal], one: Attempt) -> Mapping[str, RecordTotal]:
+        return {**totals, one.call: totals.get(one.call, RecordTotal(one.call)).plus(one, self._declaration)}
 
 
 def _after(cursor: Cursor, entries: Sequence[Entry]) -> Cursor:

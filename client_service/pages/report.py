@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from client_service.boundary.crossings import Attempt
-from client_service.pages.record import CallTotal, Summary
+from client_service.pages.record import RecordTotal, Summary
 from client_service.pages.updates import SentUpdate, sent_update
 from shared.method.declaration import Declaration
 from shared.web.declared import Declared, declared_out
@@ -49,7 +49,7 @@ class Received:
 class CallRow:
     call: str
     purpose: str
-    total: CallTotal
+    total: RecordTotal
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ CHOICES = {
 
 
 @dataclass(frozen=True)
-class Federation:
+class ComposeFederation:
     """`compose`: the command with project and files; `choices`: variables that its user gave to it; `parts`: the names
     of the aggregator, the clients and the gateways before them."""
 
@@ -85,7 +85,7 @@ class Federation:
         )
 
 
-def find_federation(engine: Engine, project: str | None = None) -> Federation:
+def find_federation(engine: Engine, project: str | None = None) -> ComposeFederation:
     """The one that runs, or the one of this project. SettingsError where there is none, or more than one.
 
     UnavailableError where parts of it do not run, or its `up` has not ended yet.
@@ -100,7 +100,7 @@ def find_federation(engine: Engine, project: str | None = None) -> Federation:
     (name,) = projects
     parts = _parts(engine, name)
     _require_running(engine, name, parts)
-    return Federation(engine, name, (*compose_command(), *_files(engine, name)), _choices(engine, name), parts)
+    return ComposeFederation(engine, name, (*compose_command(), *_files(engine, name)), _choices(engine, name), parts)
 
 
 def _parts(engine: Engine, project: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from audit.report import PrivacyReport
 from shared.errors import SettingsError, UnavailableError
-from simulation.breaks.federation import Federation
+from simulation.breaks.federation import ComposeFederation
 from simulation.breaks.kinds import Break, Errand, known_breaks
 
 COPY = "break"  # the volume with a copy of all states and evidence; while it exists, a break is planted
@@ -22,11 +22,11 @@ READY = ("sh", "/opt/code/shared/web/ready.sh", "/tmp/ready")
 FOR_PEOPLE = ("--demonstrate", "--brief")  # of the report that `up` ends with
 
 
-def is_planted(federation: Federation) -> bool:
+def is_planted(federation: ComposeFederation) -> bool:
     return federation.volume(COPY) in federation.engine.read("volume", "ls", "--quiet").split()
 
 
-def plant(federation: Federation, kinds: Sequence[str]) -> None:
+def plant(federation: ComposeFederation, kinds: Sequence[str]) -> None:
     """Plant all of these at once. SettingsError where something is planted already."""
     if is_planted(federation):
         raise SettingsError(f"{federation.project}: expected no break, got one that is planted; --mend takes it away")
@@ -41,7 +41,7 @@ def plant(federation: Federation, kinds: Sequence[str]) -> None:
     _wait_until_ready(federation)
 
 
-def probe_again(federation: Federation, kinds: Sequence[str] = ()) -> None:
+def probe_again(federation: ComposeFederation, kinds: Sequence[str] = ()) -> None:
     """Run every probe once more, in the place of the part as it is now; then do what the breaks do to the evidence."""
     federation.run_script({"meeting": "/meeting"}, "rm -f /meeting/*")
     federation.bring_up(federation.probes, anew=True)  # an old one is tied to a container that may be gone
@@ -53,7 +53,7 @@ def probe_again(federation: Federation, kinds: Sequence[str] = ()) -> None:
         _run_errand(federation, errand)
 
 
-def ask_report(federation: Federation) -> PrivacyReport:
+def ask_report(federation: ComposeFederation) -> PrivacyReport:
     """Make the report from the evidence that is there."""
     words = [word for word in federation.command("report") if word not in FOR_PEOPLE]
     command = (*federation.compose, "run", "--rm", "-T", "--no-deps", "report", "--json", *words)
@@ -62,7 +62,7 @@ def ask_report(federation: Federation) -> PrivacyReport:
     return PrivacyReport.model_validate(content)
 
 
-def mend(federation: Federation) -> None:
+def mend(federation: ComposeFederation) -> None:
     """Put containers, states and evidence back as they were before. SettingsError where nothing is planted."""
     if not is_planted(federation):
         raise SettingsError(f"{federation.project}: expected a planted break, got none")
@@ -83,7 +83,7 @@ def match_faults(planted: Break, report: PrivacyReport) -> Iterator[tuple[str, s
         yield wanted, next((fault for fault in faults if all(part in fault for part in parts)), None)
 
 
-def _copy_volumes(federation: Federation) -> None:
+def _copy_volumes(federation: ComposeFederation) -> None:
     """Copy everything in which a break could leave traces, while nobody writes. The image's folder gives the new volume
     its owner."""
     writers = [federation.container(name) for name in federation.writers]
@@ -95,11 +95,11 @@ def _copy_volumes(federation: Federation) -> None:
         federation.engine.run("docker", "unpause", *writers)
 
 
-def _run_errand(federation: Federation, errand: Errand) -> None:
+def _run_errand(federation: ComposeFederation, errand: Errand) -> None:
     federation.run_script(errand.volumes, errand.script, **errand.variables)
 
 
-def _breaks(federation: Federation, kinds: Sequence[str]) -> list[Break]:
+def _breaks(federation: ComposeFederation, kinds: Sequence[str]) -> list[Break]:
     known = known_breaks(federation.silos)
     return [known[kind] for kind in kinds]
 
@@ -122,7 +122,7 @@ def _override(services: Mapping[str, Any]) -> Iterator[Path]:
         yield path
 
 
-def _wait_until_ready(federation: Federation) -> None:
+def _wait_until_ready(federation: ComposeFederation) -> None:
     """Wait for every service, by its image's own health check."""
     until = time.monotonic() + READY_SECONDS
     for name in federation.writers:
@@ -133,7 +133,7 @@ def _wait_until_ready(federation: Federation) -> None:
             time.sleep(PAUSE_SECONDS)
 
 
-def _succeeds(federation: Federation, check: Sequence[str]) -> bool:
+def _succeeds(federation: ComposeFederation, check: Sequence[str]) -> bool:
     try:
         federation.engine.read(*check)
     except UnavailableError:

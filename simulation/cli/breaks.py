@@ -15,7 +15,7 @@ from shared.errors import SettingsError
 from shared.words import count_noun
 from simulation.breaks import plant
 from simulation.breaks.engine import Engine, require_engine
-from simulation.breaks.federation import Federation, find_federation
+from simulation.breaks.federation import ComposeFederation, find_federation
 from simulation.breaks.kinds import Break, known_breaks
 from simulation.console import OUT, tell_on_stderr
 
@@ -59,7 +59,7 @@ def _print_kinds() -> None:
     OUT.print(table)
 
 
-def _plant(federation: Federation, kinds: Sequence[str], *, keep: bool) -> bool:
+def _plant(federation: ComposeFederation, kinds: Sequence[str], *, keep: bool) -> bool:
     """Plant, and print what the report names: true where that is every break. After an error, mend what is planted."""
     breaks = known_breaks(federation.silos)
     for kind in kinds:
@@ -92,7 +92,7 @@ def _print_verdict(report: PrivacyReport) -> None:
     OUT.print(f"[bold {'green' if report.held else 'red'}]{escape(report.verdict)}[/]", highlight=False)
 
 
-def _mend(federation: Federation) -> bool:
+def _mend(federation: ComposeFederation) -> bool:
     plant.mend(federation)
     plant.probe_again(federation)
     report = plant.ask_report(federation)

@@ -17,7 +17,7 @@ from benchmarks.attacks.population import Population, draw_targets, shard_of, tw
 from benchmarks.attacks.questions import INTERACTIONS, ITEM, PAIR, POPULAR, SIZE, USER, truths
 from benchmarks.attacks.run import check, render
 from benchmarks.attacks.shadows import Rows, Series, collected, draw_of, replays
-from benchmarks.attacks.silo import Begun, Run, arrays_of, begin_client, federation, open_mode, play, vector
+from benchmarks.attacks.silo import AttackedRun, Begun, arrays_of, begin_client, federation, open_mode, play, vector
 from benchmarks.attacks.views import Replays, Transcripts
 from benchmarks.attacks.worlds import Target, compared, distance, pair_of, whole, without
 from benchmarks.harness.special import run_alone
@@ -56,12 +56,12 @@ def population(populations: tuple[Population, Population]) -> Population:
 
 
 @pytest.fixture(scope="module")
-def run() -> Run:
-    return Run.of(CONFIG)
+def run() -> AttackedRun:
+    return AttackedRun.of(CONFIG)
 
 
 @pytest.fixture(scope="module")
-def silo(population: Population, run: Run) -> Begun:
+def silo(population: Population, run: AttackedRun) -> Begun:
     return begin_client(shard_of(population, draw_of(population, 0, 0)).shard, run)
 
 
@@ -113,7 +113,7 @@ def test_an_item_is_popular_where_its_share_is_above_what_the_attacker_knows(pop
     assert truth[:, 7].tolist() == [share > np.median(shares[:3]) for share in shares]
 
 
-def test_a_replayed_federation_is_the_federation(population: Population, run: Run) -> None:
+def test_a_replayed_federation_is_the_federation(population: Population, run: AttackedRun) -> None:
     """Who is played against what the others sent in a real federation sends what it sent there, to the bit."""
     found = [shard_of(population, draw_of(population, 0, number)).shard for number in range(3)]
     named = [replace(shard, name=f"client-{n}") for n, shard in enumerate(found, start=1)]
@@ -124,7 +124,7 @@ def test_a_replayed_federation_is_the_federation(population: Population, run: Ru
     assert (first.received[1] != first.received[0]).any() and (first.sent != first.received).any()
 
 
-def test_vectors_go_back_to_the_arrays_they_came_from(silo: Begun, run: Run) -> None:
+def test_vectors_go_back_to_the_arrays_they_came_from(silo: Begun, run: AttackedRun) -> None:
     arrays = arrays_of(vector(silo.update.arrays), run.specification)
     assert arrays.keys() == silo.update.arrays.keys()
     assert all((arrays[name] == silo.update.arrays[name]).all() for name in arrays)
@@ -193,7 +193,7 @@ def test_an_item_table_is_looked_at_row_by_row() -> None:
 
 
 def test_what_was_collected_is_not_trained_again_and_comes_out_the_same(
-    populations: tuple[Population, Population], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    populations: tuple[Population, Population], run: AttackedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shadows, "BLOCK", 1)
     series = Series("open", run, {"open": (open_mode, 2), "again": (open_mode, 1)}, {"seed": 0})
@@ -235,7 +235,7 @@ def test_a_run_with_noise_spends_what_was_asked_for() -> None:
     assert area_of(0.0) == 0.5 and settings.noise_multiplier is not None and settings.noise_multiplier > LEAST
 
 
-def test_noise_is_the_client_s_own_and_rho_is_drawn_once(silo: Begun, run: Run) -> None:
+def test_noise_is_the_client_s_own_and_rho_is_drawn_once(silo: Begun, run: AttackedRun) -> None:
     settings = settings_for(8.0, 1e-5, 0.001, run.rounds)
     other = play(run, silo, [], open_mode(np.random.default_rng(0)))
     noised, again, another = (play(run, silo, [], private(settings)(np.random.default_rng(k))) for k in (1, 1, 2))
@@ -259,13 +259,13 @@ def test_two_worlds_differ_in_the_target_alone(population: Population) -> None:
     assert np.argwhere(full != less).tolist() == [[population.hosts[1], population.pairs[1]]]
 
 
-def test_without_noise_all_that_leaves_tells_two_worlds_apart(population: Population, run: Run) -> None:
+def test_without_noise_all_that_leaves_tells_two_worlds_apart(population: Population, run: AttackedRun) -> None:
     found = compared(population, run, draw_of(population, 0, 0), [Target(USER, 0), Target(PAIR, 0)])
     assert [(one.channel, one.told, one.targets) for one in found] == [(name, 2, 2) for name in worlds.CHANNELS]
 
 
 def test_what_is_not_the_same_every_time_tells_nothing_for_certain(
-    population: Population, run: Run, silo: Begun, monkeypatch: pytest.MonkeyPatch
+    population: Population, run: AttackedRun, silo: Begun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = iter(range(10))
 
@@ -277,7 +277,7 @@ def test_what_is_not_the_same_every_time_tells_nothing_for_certain(
     assert {one.channel: one.told for one in found} == {"tensors": 0, "margin": 0, "rho": 0}
 
 
-def test_noise_hides_what_the_worlds_differ_by(population: Population, run: Run) -> None:
+def test_noise_hides_what_the_worlds_differ_by(population: Population, run: AttackedRun) -> None:
     """The same worlds stay apart by less, the more noise there is: squared deviations fall as its square. And never
     are they further apart than the noise allows between any two shards."""
     pair = pair_of(population, run, draw_of(population, 0, 0), Target(USER, 0))

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.compare_commits.__main__ import complaints, table
 from benchmarks.compare_commits.cases import Case
 from benchmarks.compare_commits.facts import differing, read_facts
-from benchmarks.compare_commits.runs import FAILED, FINISHED, REFUSED, Outcome, outcomes
+from benchmarks.compare_commits.runs import FAILED, FINISHED, REFUSED, ComparedRun, outcomes
 from benchmarks.compare_commits.trees import Tree, commit_tree
 
 PROJECT = '[project]\nname = "tiny"\n[project.scripts]\nlpsfed = "tiny:main"\n'
@@ -58,7 +58,7 @@ def _git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True)
 
 
-def _outcome(tree: Tree, case: Case, folder: Path) -> Outcome:
+def _outcome(tree: Tree, case: Case, folder: Path) -> ComparedRun:
     return outcomes(tree, [case], folder, lambda _: None, modules=())[case.name]
 
 

@@ -30,8 +30,8 @@ def test_a_strategy_with_a_table_of_items_is_looked_at_by_groups(work: Work) -> 
 
 def test_a_cell_with_a_cache_of_its_own_takes_nothing_over(work: Work) -> None:
     shared = work.shards[0].parent / "kept"
-    assert work.kept == shared
+    assert work.cache_folder == shared
     own = Work(**{**vars(work), "own_cache": True})
-    assert own.kept == own.state / "kept"
+    assert own.cache_folder == own.state / "kept"
     federation(own)
-    assert any(own.kept.rglob("*.*")) and not shared.exists()
+    assert any(own.cache_folder.rglob("*.*")) and not shared.exists()

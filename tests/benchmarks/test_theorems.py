@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.harness.special import run_alone
 from benchmarks.theorems.blocks import (
-    Model,
+    BlockModel,
     draw_graph,
     eigengap,
     expected,
@@ -23,7 +23,7 @@ from shared.errors import SettingsError
 from shared.method.divergence import divergence, kernel
 from shared.method.graph import normalise
 
-EQUAL = Model(communities=4, within=(0.6, 0.6), between=0.1)
+EQUAL = BlockModel(communities=4, within=(0.6, 0.6), between=0.1)
 
 
 def test_the_expected_spectrum_of_equal_communities_is_the_one_by_hand() -> None:
@@ -34,7 +34,7 @@ def test_the_expected_spectrum_of_equal_communities_is_the_one_by_hand() -> None
 
 
 def test_a_drawn_graph_has_the_chances_of_its_blocks() -> None:
-    model = Model(communities=2, within=(0.2, 0.8), between=0.05, thinning=0.5)
+    model = BlockModel(communities=2, within=(0.2, 0.8), between=0.05, thinning=0.5)
     graph = draw_graph(model, 400, np.random.default_rng(0)).toarray()
     own = labels(400, 2)
     means = [[graph[np.ix_(own == a, own == b)].mean() for b in (0, 1)] for a in (0, 1)]
@@ -44,7 +44,7 @@ def test_a_drawn_graph_has_the_chances_of_its_blocks() -> None:
 
 def test_dividing_by_the_sum_forgets_the_gap() -> None:
     """Equal communities, a clear gap and hardly any: the same K, so that no divergence is left to preserve."""
-    clear, faint = (Model(12, (0.9, 0.9), between) for between in (0.05, 0.7))
+    clear, faint = (BlockModel(12, (0.9, 0.9), between) for between in (0.05, 0.7))
     ideal = [structural_eigenvalues(model, 120, 12) for model in (clear, faint)]
     assert eigengap(ideal[0], 12) > 0.5 > 0.1 > eigengap(ideal[1], 12)
     assert divergence(kernel(ideal[0]), kernel(ideal[1])) == pytest.approx(0.0, abs=1e-12)

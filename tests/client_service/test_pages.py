@@ -17,7 +17,7 @@ import pytest
 from client_service.boundary.crossings import Attempt
 from client_service.learning.quality import LABELS
 from client_service.pages.curves import curves, spectra
-from client_service.pages.record import CallTotal, Summary
+from client_service.pages.record import RecordTotal, Summary
 from client_service.pages.report import EARLIER, SHOWN, report
 from client_service.pages.standing import sizes, standing
 from client_service.schemas import QualityOut, RoundQuality, SpectrumOut, StatusOut
@@ -245,7 +245,7 @@ def test_an_update_is_held_against_its_declaration_and_its_receipt(
 
 def test_the_report_is_newest_first_within_bounds_and_raises_its_alarms() -> None:
     latest = tuple(attempt(number) for number in range(1, 60))
-    total = CallTotal("update", 59, refused=2, other=1)
+    total = RecordTotal("update", 59, refused=2, other=1)
     found = report(Summary(120, 120, 7, (total,), latest), DECLARATION, counts=True)
     assert [one.round for one in found.updates] == list(range(59, 59 - SHOWN, -1))
     assert len(found.earlier) == EARLIER and found.earlier[0].round == 59 - SHOWN

@@ -21,7 +21,7 @@ from shared.errors import SettingsError, UnavailableError
 from simulation.breaks import engine as subject
 from simulation.breaks import plant
 from simulation.breaks.engine import Engine
-from simulation.breaks.federation import Federation, find_federation
+from simulation.breaks.federation import ComposeFederation, find_federation
 from simulation.breaks.kinds import known_breaks
 from simulation.breaks.planted_header import HEADER, SOURCE
 from simulation.cli import app, breaks
@@ -77,8 +77,8 @@ def parts(silos: int) -> tuple[str, ...]:
     return "aggregator", "gateway", *(f"{kind}-{number}" for kind in ("client", "gateway") for number in numbers)
 
 
-def federation(silos: int = 4) -> Federation:
-    return Federation(Engine(quiet), "fed", ("docker", "compose"), {}, parts(silos))
+def federation(silos: int = 4) -> ComposeFederation:
+    return ComposeFederation(Engine(quiet), "fed", ("docker", "compose"), {}, parts(silos))
 
 
 def running(folder: Path, services: tuple[str, ...] = parts(3)) -> tuple[tuple[list[str], tuple[int, str]], ...]:
