@@ -151,8 +151,8 @@ def brought_up(engine: docker.DockerClient, folder: Path, file: Path = ROOT / MA
     environment = os.environ | {"COMPOSE_PROJECT_NAME": PROJECT, "DOCKER_BUILDKIT": "0"} | chosen
     log = folder / "up.log"
     command = [*(compose_command(file) or ()), "up", "--build"]  # an earlier day's image would be taken as it is
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT)
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
     stack = Stack(engine, file, environment, log, process, time.monotonic())
     try:
         with busy(BUSY):
