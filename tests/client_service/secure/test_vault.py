@@ -30,7 +30,7 @@ KEY = new_key()
 def test_what_was_kept_is_there_after_a_restart_and_nobody_else_may_read_it(tmp_path: Path) -> None:
     state = client.begin(TERMS, "east", KEY)
     Vault(tmp_path).keep(state)
-    assert Vault(tmp_path).kept("run-1", 1) == state
+    assert Vault(tmp_path).stored_state("run-1", 1) == state
     assert [(one.name, stat.S_IMODE(one.stat().st_mode)) for one in tmp_path.iterdir()] == [(NAME, 0o600)]
 
 
@@ -40,7 +40,7 @@ def test_a_crash_in_the_middle_of_writing_leaves_what_was_before(tmp_path: Path)
     partial = tmp_path / f"{NAME}.partial"
     partial.write_text("half")
     partial.chmod(0o644)
-    assert Vault(tmp_path).kept("run-1", 1) == state
+    assert Vault(tmp_path).stored_state("run-1", 1) == state
     Vault(tmp_path).keep(state)
     assert stat.S_IMODE((tmp_path / NAME).stat().st_mode) == 0o600
 
@@ -48,7 +48,7 @@ def test_a_crash_in_the_middle_of_writing_leaves_what_was_before(tmp_path: Path)
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"phase": "begun"}'])
 def test_a_damaged_file_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / NAME).write_bytes(content)
-    assert Vault(tmp_path).kept("run-1", 1) is None
+    assert Vault(tmp_path).stored_state("run-1", 1) is None
 
 
 def test_another_round_s_secrets_are_of_no_use_and_go_with_the_round(tmp_path: Path) -> None:
