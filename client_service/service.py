@@ -100,9 +100,10 @@ class ClientService:
             records = await asyncio.get_running_loop().run_in_executor(worker, self._open, key, shard)
             boundary, limits = self._boundary(), self.settings.limits()
             members, masking = self._peers(key, records)
+            believed = None if members is None else members.aggregator
             async with (
                 _sealed_at_end(records),
-                connect(boundary, records.ledger, key, limits=limits, inner=self._outside, members=members) as link,
+                connect(boundary, records.ledger, key, limits=limits, inner=self._outside, believed=believed) as link,
             ):
                 self._gate = link.gate
                 self._agent = Agent(self._silo(shard, interrupt, records, masking), link, worker)

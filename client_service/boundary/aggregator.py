@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -12,7 +12,6 @@ from pydantic import BaseModel, ValidationError
 from client_service.boundary.gate import Boundary, GateTransport, Traffic
 from client_service.boundary.ledger import Ledger
 from client_service.boundary.pace import Pace, seconds_asked
-from client_service.secure.members import KnownMembers
 from shared.errors import (
     AuthenticationError,
     ClockError,
@@ -37,7 +36,7 @@ from shared.protocol.heads import USER_AGENT
 from shared.protocol.lengths import longest_head
 from shared.protocol.schemas import AnchorOut, JoinIn, JoinOut, ReceiptOut, RunOut
 from shared.protocol.secure.messages import FromClient
-from shared.protocol.signing.keys import PrivateKey
+from shared.protocol.signing.keys import PrivateKey, PublicKey
 from shared.protocol.wire import MEDIA_TYPE, check, decode
 from shared.timeouts import ATTEMPTS, RETRY_SECONDS, CallLimits
 from shared.web.calling import reason
@@ -191,16 +190,15 @@ async def connect(
     *,
     limits: CallLimits,
     inner: httpx.AsyncBaseTransport,
-    members: KnownMembers | None = None,
+    believed: Callable[[str], PublicKey] | None = None,
     pace: Pace | None = None,
 ) -> AsyncIterator[Aggregator]:
     """The client's only outgoing HTTP client: it follows no redirect, heeds no proxy, and passes the gate.
 
-    `members`: who knows the aggregator's key, where answers without its signature are not believed. `pace`: by default
-    the one that the limits ask for.
+    believed: the key that an answer names as its signer's -> the one that it must be; None: any answer is believed.
+    pace: by default the one that the limits ask for.
     """
     headers = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
-    believed = None if members is None else members.aggregator
     transport = GateTransport(inner, boundary, ledger, key, call_seconds=limits.call, believed=believed)
     http = httpx.AsyncClient(transport=transport, base_url=boundary.aggregator, headers=headers, trust_env=False)
     async with http:
