@@ -122,7 +122,7 @@ class Aggregator(RuleBasedStateMachine):
 
     @property
     def federation_members(self) -> tuple[str, ...]:
-        members: tuple[str, ...] = self.app.state.coordinator.joined
+        members: tuple[str, ...] = self.app.state.coordinator.client_names
         return members
 
     @precondition(lambda self: self.closed)
