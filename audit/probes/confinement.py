@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from shared.words import count_noun
 KIND = "confinement"
 CAPABILITIES = ("CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb")
 FILTER = "2"  # of Seccomp
+STARTING_SECONDS, LOOK_SECONDS = 2.0, 0.02
 MACHINE_S = "pid:[4026531836]"  # the PID namespace that every Linux begins with
 ENGINE_WRITES = ("/proc", "/dev", "/dev/pts", "/dev/mqueue", "/dev/shm", "/dev/console")
 USUAL = ("null", "zero", "full", "random", "urandom", "tty", "console", "ptmx", "pts/*")
@@ -57,7 +59,8 @@ def probe_confinement(
 def read_statuses(process: Path) -> list[Status]:
     """Of `self` alone this process's; else of every process in the part's PID namespace, the part's own first."""
     others = [] if process.name == "self" else sorted(process.parent.glob("[0-9]*"))
-    read = [_read_status(one) for one in dict.fromkeys((process, *others))]
+    until = time.monotonic() + STARTING_SECONDS
+    read = [_read_started_status(one, until) for one in dict.fromkeys((process, *others))]
     return [one for one in read if one]
 
 
@@ -65,6 +68,20 @@ def writable_mounts(mounts: Iterable[Mount], expected: Expected) -> list[str]:
     """Where this part could leave something, beside the root, which has a line of its own."""
     may = ("/", *ENGINE_WRITES, *expected.write)
     return [one.place for one in mounts if one.writable and not is_from_kernel(one) and not is_among(one.place, may)]
+
+
+def _read_started_status(process: Path, until: float) -> Status:
+    """Its status once it has its filter, or as it was last seen.
+
+    A runtime that starts a health check drops its rights one by one, the filter last: a look between is no finding.
+    A process never gets rid of a filter, so that a later look hides nothing.
+    """
+    status = latest = _read_status(process)
+    while latest and latest.get("Seccomp") != FILTER and time.monotonic() < until:
+        time.sleep(LOOK_SECONDS)
+        latest = _read_status(process)
+        status = latest or status
+    return status
 
 
 def _read_status(process: Path) -> Status:

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 DEFAULT = "00000000a80425fb"  # what Docker leaves to a root user who drops nothing
 
 
+@pytest.fixture(autouse=True)
+def _short_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confinement, "STARTING_SECONDS", 0.1)
+
+
 @pytest.mark.parametrize("process", [1, 7])
 @pytest.mark.parametrize(
     ("field", "value", "name", "observed"),
@@ -38,6 +43,24 @@ def test_a_right_too_many_is_named(part: Made, process: int, field: str, value: 
     broken = part("aggregator")
     broken.statuses[process][field] = value
     assert broken.broken() == {f"confinement: {name}": observed}
+
+
+def test_a_process_that_is_being_started_is_looked_at_again(part: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A health check is seen before its runtime has put the filter on, which is the last that it does."""
+    seen = part("aggregator")
+    seen.statuses[7]["Seccomp"] = "0"
+    status = seen.folder / "proc" / "7" / "status"
+    monkeypatch.setattr(
+        confinement.time, "sleep", lambda _: status.write_text(status.read_text().replace("Seccomp:\t0", "Seccomp:\t2"))
+    )
+    assert seen.broken() == {}
+
+
+def test_a_process_without_a_filter_that_ends_meanwhile_is_named(part: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = part("aggregator")
+    seen.statuses[7]["Seccomp"] = "0"
+    monkeypatch.setattr(confinement.time, "sleep", lambda _: (seen.folder / "proc" / "7" / "status").unlink())
+    assert seen.broken() == {"confinement: seccomp": "0"}
 
 
 def test_a_root_that_can_be_written_and_a_writable_place_more_are_named(part: Made) -> None:
