@@ -25,6 +25,10 @@ FAST := not services and not browser and not data and not containers and not slo
 FAST_TESTS := tests/aggregator_service tests/audit tests/client_service tests/equations tests/secure tests/shared \
 	tests/test_architecture.py
 
+# Two workers share the cores already, and many processes are started: none spins threads, and each file is compiled once.
+test test-fast rounding faults e2e-compose: export OMP_NUM_THREADS := 1
+test test-fast rounding faults e2e-compose: export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help install demo stop check format test test-fast rounding faults soak benchmark e2e-compose lock sbom audit base-digest clean
 
 help: ## print this list
