@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from client_service.shard.events import SPLIT_TYPE, SPLITS
+from client_service.shard.events import SPLIT_TYPE, SPLITS, sort_pairs
 
 Int64 = NDArray[np.int64]
 
@@ -40,7 +40,7 @@ def _tenth(size: Int64) -> Int64:
 
 def _shuffle_by_user(events: pl.DataFrame, seed: int) -> tuple[pl.DataFrame, Int64, Int64]:
     """The events sorted, with each row's random place (from 0) among its user's rows and the number of those rows."""
-    table = events.sort("user", "item")
+    table = sort_pairs(events)
     users = table["user"].rle_id().to_numpy().astype(np.int64)
     sizes = np.bincount(users)
     order = np.lexsort((np.random.default_rng(seed).random(len(users)), users))

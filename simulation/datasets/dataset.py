@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import polars as pl
 
-from client_service.shard.events import SPLIT_TYPE, SPLITS, clean_events, known_columns
+from client_service.shard.events import SPLIT_TYPE, SPLITS, clean_events, known_columns, sort_pairs
 from shared.errors import DataError
 from simulation.split import split_by_user, split_validation
 
@@ -55,7 +55,7 @@ def assemble(
         notes.append(f"split drawn by user 8:1:1 with seed {seed}")
     else:
         drawn = _draw_validation(events, seed, notes) if set(tables) == {"train", "test"} else events
-        events = drawn.sort("user", "item")
+        events = sort_pairs(drawn)
     first_titles = None if titles is None else _first_titles(titles, notes)
     return Dataset(name, known_columns(events), first_titles, tuple(notes))
 
