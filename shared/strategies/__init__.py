@@ -19,11 +19,9 @@ from shared.strategies.fedrap import fedrap
 from shared.strategies.fedssp import fedssp
 from shared.strategies.local import local
 from shared.strategies.lpsfed import lpsfed
-from shared.strategies.own_settings import read_own
 from shared.strategies.pfedrec import pfedrec
 from shared.strategies.robust.choice import robust
-from shared.strategies.scalars import Scalar
-from shared.strategies.strategy import Strategy
+from shared.strategies.strategy import Scalar, Strategy, read_own
 
 STRATEGIES: dict[str, Callable[[MethodSettings], Strategy]] = {
     "lpsfed": lpsfed,

@@ -15,9 +15,7 @@ from shared.method.ranges import Range
 from shared.method.settings import MethodSettings
 from shared.strategies.fedmf import shorter
 from shared.strategies.local_client import LocalClient, Objective
-from shared.strategies.own_settings import OwnSettings, read_own
-from shared.strategies.scalars import Scalar
-from shared.strategies.strategy import Strategy
+from shared.strategies.strategy import OwnSettings, Scalar, Strategy, read_own
 from shared.strategies.tables import mean_of_moved, only_items
 
 GROUPS = ("lighter", "heavier")  # the less and the more active half of a silo's users

@@ -6,10 +6,11 @@ Recommendation. WWW 2024.
 
 from __future__ import annotations
 
-from shared.method.exchanged import Parameters
+from functools import partial
+
 from shared.method.settings import MethodSettings
-from shared.strategies.local_client import LocalClient, Objective
-from shared.strategies.strategy import Strategy
+from shared.strategies.local_client import Objective
+from shared.strategies.strategy import Strategy, fit_plain
 from shared.strategies.tables import mean_of_moved
 
 
@@ -18,21 +19,9 @@ def items_and_attention(name: str) -> bool:
     return name.startswith(("item.", "attention."))
 
 
-def fit_ranked(client: LocalClient, received: Parameters) -> Parameters:
-    """Train with BPR; table and attention are sent."""
-    client.load(received)
-    client.train(Objective(loss="bpr"))
-    return Parameters(client.arrays())
-
-
 def fedhgnn(method: MethodSettings) -> Strategy:
     """Private: user vectors and the graph, which is perturbed before training sees it. Shared: the item table and the
     attention over meta-paths, of which there are those between users and items alone, as no side data are used."""
     del method
-    return Strategy(
-        "fedhgnn",
-        shared=items_and_attention,
-        fit=fit_ranked,
-        combine=mean_of_moved,
-        model="metapath",
-    )
+    fit = partial(fit_plain, objectives=(Objective(loss="bpr"),))
+    return Strategy("fedhgnn", shared=items_and_attention, fit=fit, combine=mean_of_moved, model="metapath")

@@ -6,13 +6,13 @@ Chai, Wang, Chen, Yang: Secure Federated Matrix Factorization. IEEE Intelligent 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from shared.method.exchange import ITEM_TABLE
-from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
-from shared.strategies.local_client import LocalClient, Objective
-from shared.strategies.strategy import Strategy
+from shared.strategies.local_client import Objective
+from shared.strategies.strategy import Strategy, fit_plain
 from shared.strategies.tables import mean_of_moved, only_items
 
 REGULARISATION = 0.03  # weight of the mean squared length of both sides' vectors
@@ -24,26 +24,14 @@ def shorter(own: Mapping[str, Any], received: Mapping[str, Any]) -> Any:
     return REGULARISATION * ((own["embedding"] ** 2).sum(1).mean() + (own[ITEM_TABLE] ** 2).sum(1).mean())
 
 
-def fit_factors(client: LocalClient, received: Parameters) -> Parameters:
-    """Train user vectors and item table together; the table alone is sent."""
-    # Paper: squared error of ratings; here: binary cross-entropy of observed pairs against sampled ones, because the
-    # data are implicit.
-    # Paper: gradients under homomorphic encryption; here: in the open, as it changes no number.
-    client.load(received)
-    client.train(Objective(loss="bce", penalty=shorter))
-    return Parameters(client.arrays())
-
-
 def fedmf(method: MethodSettings) -> Strategy:
     """A client is a silo with many users: each user's vector is private to the silo, the rows of items are shared.
 
     Which rows a silo moved tells the aggregator which items it has, never who took them.
     """
+    # Paper: squared error of ratings; here: binary cross-entropy of observed pairs against sampled ones, because the
+    # data are implicit.
+    # Paper: gradients under homomorphic encryption; here: in the open, as it changes no number.
     del method
-    return Strategy(
-        "fedmf",
-        shared=only_items,
-        fit=fit_factors,
-        combine=mean_of_moved,
-        model="mf",
-    )
+    fit = partial(fit_plain, objectives=(Objective(loss="bce", penalty=shorter),))
+    return Strategy("fedmf", shared=only_items, fit=fit, combine=mean_of_moved, model="mf")

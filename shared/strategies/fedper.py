@@ -5,27 +5,21 @@ Arivazhagan, Aggarwal, Singh, Choudhary. Federated Learning with Personalization
 
 from __future__ import annotations
 
-from shared.method.exchanged import Parameters
+from functools import partial
+
 from shared.method.settings import MethodSettings
-from shared.strategies.local_client import LocalClient
-from shared.strategies.strategy import Strategy, all_exchanged
+from shared.strategies.strategy import Strategy, all_exchanged, fit_plain
 
 
 def base_layers(name: str) -> bool:
     """All but the predictive MLP: of an encoder the pooling MLP, which stands before it; or a table of items."""
-    return not name.startswith("predictive.")
-
-
-def fit_base(client: LocalClient, received: Parameters) -> Parameters:
-    """Train all layers together and send the base layers."""
     # Paper: all layers in a row on one input; here: of the two MLPs the first is the base, because embeddings and
     # kernels before it belong to one client's graph and can have no mean.
-    client.load(received)
-    client.train()
-    return Parameters({name: value for name, value in client.arrays().items() if base_layers(name)})
+    return not name.startswith("predictive.")
 
 
 def fedper(method: MethodSettings) -> Strategy:
     """The predictive MLP is private, what stands before it is averaged; no scalar leaves."""
     exchanged = all_exchanged(method)
-    return Strategy("fedper", shared=lambda name: exchanged(name) and base_layers(name), fit=fit_base)
+    fit = partial(fit_plain, sent=base_layers)
+    return Strategy("fedper", shared=lambda name: exchanged(name) and base_layers(name), fit=fit)

@@ -12,11 +12,9 @@ from typing import Any
 
 from pydantic import Field
 
-from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
-from shared.strategies.local_client import LocalClient, Objective
-from shared.strategies.own_settings import OwnSettings, read_own
-from shared.strategies.strategy import Strategy, all_exchanged
+from shared.strategies.local_client import Objective
+from shared.strategies.strategy import OwnSettings, Strategy, all_exchanged, fit_plain, read_own
 
 
 class FedProxSettings(OwnSettings):
@@ -35,15 +33,8 @@ class ProximalPenalty:
         return self.mu / 2 * sum(((own[name] - received[name]) ** 2).sum() for name in received)
 
 
-def fit_near(client: LocalClient, received: Parameters, *, mu: float) -> Parameters:
-    """FedAvg's half at the client with the penalty above."""
-    client.load(received)
-    client.train(Objective(penalty=ProximalPenalty(mu)))
-    return Parameters(client.arrays())
-
-
 def fedprox(method: MethodSettings) -> Strategy:
     """Whatever the model can exchange is averaged, of an encoder both MLPs; no scalar leaves."""
     settings = read_own(FedProxSettings, method)
-    fit = partial(fit_near, mu=settings.mu)
+    fit = partial(fit_plain, objectives=(Objective(penalty=ProximalPenalty(settings.mu)),))
     return Strategy("fedprox", shared=all_exchanged(method), fit=fit, settings=settings)

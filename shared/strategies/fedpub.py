@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,9 @@ from shared.method.exchanged import Parameters, State, Update
 from shared.method.graph import Float64
 from shared.method.parameters import Arrays, Float32
 from shared.method.settings import MethodSettings
-from shared.strategies.local_client import LocalClient, Objective
+from shared.strategies.local_client import Objective
 from shared.strategies.mean import mean_of_updates
-from shared.strategies.strategy import Strategy, both_mlps
+from shared.strategies.strategy import Strategy, both_mlps, fit_plain
 
 BLOCKS, BLOCK_NODES, EDGE_PROBABILITY = 5, 100, 0.1  # of the proxy graph: communities without an edge between them
 PROXY_SEED = 0
@@ -33,13 +33,6 @@ def masks_and_distance(own: Mapping[str, Any], received: Mapping[str, Any]) -> A
     # all share, because a strategy is the same in every round.
     masks = sum(abs(value).sum() for name, value in own.items() if name.startswith("mask."))
     return SPARSE * masks + NEAR * sum(((own[name] - received[name]) ** 2).sum() for name in received)
-
-
-def fit_masked(client: LocalClient, received: Parameters) -> Parameters:
-    """Train weights and masks together and send the weights."""
-    client.load(received)
-    client.train(Objective(penalty=masks_and_distance))
-    return Parameters(client.arrays())
 
 
 @lru_cache(maxsize=4)
@@ -120,11 +113,6 @@ def own_mean(state: State, update: Update | None) -> Parameters:
 def fedpub(method: MethodSettings) -> Strategy:
     """Both MLPs are sent without their masks; no scalar leaves."""
     del method
-    return Strategy(
-        "fedpub",
-        shared=both_mlps,
-        fit=fit_masked,
-        combine=combine_by_similarity,
-        answer=own_mean,
-        model="masked",
-    )
+    fit = partial(fit_plain, objectives=(Objective(penalty=masks_and_distance),))
+    combine = combine_by_similarity
+    return Strategy("fedpub", shared=both_mlps, fit=fit, combine=combine, answer=own_mean, model="masked")

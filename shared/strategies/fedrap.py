@@ -13,11 +13,9 @@ from typing import Any
 from pydantic import Field
 
 from shared.method.exchange import ITEM_TABLE
-from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
-from shared.strategies.local_client import LocalClient, Objective
-from shared.strategies.own_settings import OwnSettings, read_own
-from shared.strategies.strategy import Strategy
+from shared.strategies.local_client import Objective
+from shared.strategies.strategy import OwnSettings, Strategy, fit_plain, read_own
 from shared.strategies.tables import mean_of_moved, only_items
 
 
@@ -42,21 +40,15 @@ class AdditivePenalty:
         return self.settings.sparsity * abs(common).mean() - self.settings.distance * distance
 
 
-def fit_apart(client: LocalClient, received: Parameters, *, settings: FedRAPSettings) -> Parameters:
-    """Train everything with binary cross-entropy and the two penalties; the common part alone is sent."""
-    client.load(received)
-    client.train(Objective(loss="bce", penalty=AdditivePenalty(settings)))
-    return Parameters(client.arrays())
-
-
 def fedrap(method: MethodSettings) -> Strategy:
     """Private: a score function for each user, and the personal part, one for the silo (in the original one for each
     user's device). Shared: the common part."""
     settings = read_own(FedRAPSettings, method)
+    objective = Objective(loss="bce", penalty=AdditivePenalty(settings))
     return Strategy(
         "fedrap",
         shared=only_items,
-        fit=partial(fit_apart, settings=settings),
+        fit=partial(fit_plain, objectives=(objective,)),
         settings=settings,
         combine=mean_of_moved,
         model="fedrap",

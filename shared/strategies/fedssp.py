@@ -5,10 +5,10 @@ Tan, Wan, Huang, Ye. FedSSP: Federated Graph Learning with Spectral Knowledge an
 
 from __future__ import annotations
 
-from shared.method.exchanged import Parameters
+from functools import partial
+
 from shared.method.settings import MethodSettings
-from shared.strategies.local_client import LocalClient
-from shared.strategies.strategy import Strategy
+from shared.strategies.strategy import Strategy, fit_plain
 
 
 def spectral(name: str) -> bool:
@@ -16,17 +16,10 @@ def spectral(name: str) -> bool:
     return name.startswith("kernel.")
 
 
-def fit_spectral(client: LocalClient, received: Parameters) -> Parameters:
-    """Train everything together and send the kernel MLP."""
+def fedssp(method: MethodSettings) -> Strategy:
+    """The kernel MLP is averaged; embeddings, both MLPs and the preference are private; no scalar leaves."""
     # Paper: each client's running mean of its representations is sent too and pulled to the mean over the clients;
     # here: it is not, because it would be a statistic of the users that leaves the silo, and because coordinate j of a
     # representation is a client's own j-th frequency here: the mean over clients compares nothing with nothing.
-    client.load(received)
-    client.train()
-    return Parameters({name: value for name, value in client.arrays().items() if spectral(name)})
-
-
-def fedssp(method: MethodSettings) -> Strategy:
-    """The kernel MLP is averaged; embeddings, both MLPs and the preference are private; no scalar leaves."""
     del method
-    return Strategy("fedssp", shared=spectral, fit=fit_spectral, model="frequency")
+    return Strategy("fedssp", shared=spectral, fit=partial(fit_plain, sent=spectral), model="frequency")

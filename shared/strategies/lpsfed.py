@@ -16,8 +16,7 @@ from shared.method.ranges import ROUNDING, Range
 from shared.method.settings import MethodSettings
 from shared.strategies.local_client import LocalClient, Objective
 from shared.strategies.mixing import Mixing
-from shared.strategies.scalars import Scalar
-from shared.strategies.strategy import Strategy, both_mlps
+from shared.strategies.strategy import Scalar, Strategy, both_mlps
 
 MARGIN, DIVERGENCE = "margin", "rho"  # M (Eq. 10) and rho (Eq. 11), as they leave a client
 SIMILARITY = "rhobar"  # Eq. 12, as a client is told it

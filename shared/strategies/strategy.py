@@ -4,24 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
+from shared.errors import SettingsError
+from shared.message import Message
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.exchange import EXCHANGES, ITEM_TABLE, ExchangeableTensors, Tensor
 from shared.method.exchanged import Parameters, Scalars, State, Update
-from shared.method.ranges import Ranges
-from shared.method.settings import MethodSettings
-from shared.strategies.local_client import LocalClient
+from shared.method.ranges import Range, Ranges
+from shared.method.settings import MethodSettings, validate_settings
+from shared.strategies.local_client import PLAIN, LocalClient, Objective
 from shared.strategies.mean import mean_of_updates
 from shared.strategies.mixing import Mixing
-from shared.strategies.own_settings import OwnSettings
-from shared.strategies.scalars import Scalar
 
 
-def fit_plain(client: LocalClient, received: Parameters) -> Parameters:
-    """FedAvg's half at the client: load, train, send."""
+def fit_plain(
+    client: LocalClient,
+    received: Parameters,
+    *,
+    objectives: Sequence[Objective] = (PLAIN,),
+    sent: Callable[[str], bool] | None = None,
+) -> Parameters:
+    """FedAvg's half at the client: load, train for one objective after the other, send (`sent`; None: all)."""
     client.load(received)
-    client.train()
-    return Parameters(client.arrays())
+    for objective in objectives:
+        client.train(objective)
+    arrays = client.arrays()
+    return Parameters(arrays if sent is None else {name: value for name, value in arrays.items() if sent(name)})
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """What a strategy declares of one scalar that leaves a client beside its tensors.
+
+    range: what it may be by its equation; another value is refused. visible: the aggregator needs each client's value,
+    so that it is not masked under secure aggregation. returned: clients get its mean back. released: the range that it
+    is clipped into before its noise (differential privacy); None: no noise is known for it. compares_spectra: it tells
+    how far the shard's spectrum is from the anchor's, so that a client needs the anchor of the round. steady: it
+    follows from the shard and the anchor alone, and so is the same in every round of every run with that anchor.
+    """
+
+    range: Range
+    visible: bool = False
+    returned: bool = False
+    released: Range | None = None
+    compares_spectra: bool = False
+    steady: bool = False
+
+
+class OwnSettings(Message):
+    """What only one strategy knows. A strategy declares its fields; this one has none."""
+
+
+Own = TypeVar("Own", bound=OwnSettings)
+
+
+def read_own(model: type[Own], method: MethodSettings) -> Own:
+    """The strategy's settings in a run. SettingsError names each field that is unknown or out of range."""
+    try:
+        return validate_settings(model, dict(method.strategy))
+    except SettingsError as error:
+        known = ", ".join(model.model_fields) or "no setting of its own"
+        raise SettingsError(f"strategy: expected {known}; {error}") from None
 
 
 NO_SETTINGS = OwnSettings()

@@ -13,7 +13,7 @@ from shared.method.exchanged import Parameters, State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
 from shared.strategies.fedavg import fedavg
-from shared.strategies.local_client import LocalClient
+from shared.strategies.local_client import PLAIN, LocalClient
 
 NAME = "pooling.output.bias"
 FEDAVG = fedavg(MethodSettings())
@@ -52,7 +52,7 @@ def test_a_client_loads_trains_without_a_margin_and_sends() -> None:
     sent = FEDAVG.fit(client, received)
     assert [call[0] for call in client.method_calls] == ["load", "train", "arrays"]
     client.load.assert_called_once_with(received)
-    client.train.assert_called_once_with()
+    client.train.assert_called_once_with(PLAIN)
     assert sent.arrays is client.arrays.return_value and sent.scalars == {}
 
 

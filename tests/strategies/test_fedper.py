@@ -9,7 +9,7 @@ import numpy as np
 from shared.method.exchanged import Parameters, State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies.fedper import fedper
-from shared.strategies.local_client import LocalClient
+from shared.strategies.local_client import PLAIN, LocalClient
 
 FEDPER = fedper(MethodSettings())
 POOLING = ["pooling.hidden.bias", "pooling.hidden.weight", "pooling.output.bias", "pooling.output.weight"]
@@ -25,7 +25,7 @@ def test_a_client_trains_everything_and_sends_the_base_layers() -> None:
     client.arrays.return_value = dict.fromkeys((*POOLING, "predictive.output.bias", "predictive.hidden.weight"), one)
     sent = FEDPER.fit(client, Parameters({}))
     assert [call[0] for call in client.method_calls] == ["load", "train", "arrays"]
-    client.train.assert_called_once_with()  # no `only`: the personalisation layers learn too
+    client.train.assert_called_once_with(PLAIN)  # no `only`: the personalisation layers learn too
     assert sorted(sent.arrays) == POOLING and sent.scalars == {}
 
 

@@ -10,7 +10,7 @@ from shared.method.exchange import encoded_width, kernel_specification
 from shared.method.exchanged import Parameters, State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies.fedssp import fedssp
-from shared.strategies.local_client import LocalClient
+from shared.strategies.local_client import PLAIN, LocalClient
 
 METHOD = MethodSettings(width=6, layers=2)
 FEDSSP = fedssp(METHOD)
@@ -38,7 +38,7 @@ def test_a_client_trains_everything_and_sends_the_kernel_mlp() -> None:
     sent = FEDSSP.fit(client, received)
     assert [call[0] for call in client.method_calls] == ["load", "train", "arrays"]
     client.load.assert_called_once_with(received)
-    client.train.assert_called_once_with()
+    client.train.assert_called_once_with(PLAIN)
     assert sorted(sent.arrays) == NAMES and sent.scalars == {}
 
 
