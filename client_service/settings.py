@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import httpx
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from client_service.device import DeviceWish
 from client_service.privacy.settings import PrivacySettings, require_accountable
 from shared.errors import PrivacyError, SettingsError
+from shared.message import Message
 from shared.method.declaration import Counts, Declaration
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import ClientName
@@ -40,10 +41,8 @@ USUAL_SCALARS = tuple(
 )
 
 
-class Policy(BaseModel):
+class Policy(Message):
     """What the silo allows, whatever the federation asks for. It can only take away."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     strategies: tuple[str, ...] = Field(
         USUAL_STRATEGIES, description="strategies this silo takes part in; one that shares items must be named"

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
@@ -20,6 +19,7 @@ from client_service.models.fusion import Recipe
 from client_service.models.start import Filter
 from client_service.schemas import QualityOut
 from client_service.shard.files import settle
+from shared.message import Message
 from shared.method.parameters import Arrays, digest
 from shared.method.settings import MethodSettings
 
@@ -27,10 +27,8 @@ FORMAT = "lpsfed-training/1"
 NAME = "training.safetensors"
 
 
-class Owner(BaseModel):
+class Owner(Message):
     """What training belongs to: a run with its seed and settings, a shard, a model, and the choices made for it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     run: str
     seed: int
@@ -41,10 +39,8 @@ class Owner(BaseModel):
     recipe: Recipe | None
 
 
-class TrainingHead(BaseModel):
+class TrainingHead(Message):
     """All of a checkpoint that is no array."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: str = FORMAT
     owner: Owner

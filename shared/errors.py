@@ -1,26 +1,4 @@
-"""Every error the project raises on purpose, as one tree.
-
-FederationError             anything below; carries a stable `code`
-|- DataError                a data set or shard cannot be used; names file and line where it can
-|- SettingsError            a setting is missing, out of range or excludes another
-|- ProtocolError            a message has other names, types, shapes or values than declared
-|  |- MediaTypeError         a body is not of the one kind that it may be
-|  `- HeadError              a request has other headers, words or spaces in its head than a client sends
-|- PrivacyError             something undeclared was about to leave a client
-|- AuthenticationError      the caller's secret or signature is missing, or nobody's
-|  |- ClockError             the request was signed at another time than now
-|  |- ReplayError            the very same signed request came before
-|  |- DigestError            the body is not the one that was signed
-|  `- ForbiddenError         the caller is known, but by another name or in another role
-|     `- QuarantinedError    the caller is shut out: nothing of it is taken
-|- NotFoundError            no such run, round, client, user or item
-|- ConflictError            the same message came before with other content
-|  `- RoundClosedError      the round no longer (or does not yet) accept this message
-|- TooLargeError            a body or request is over its limit
-|- DamagedError             what was stored is no longer what it was
-`- UnavailableError         the other side cannot be reached, or is not ready
-   `- StorageFullError       there is no room for what came
-"""
+"""Every error the project raises on purpose, as one tree under FederationError."""
 
 from __future__ import annotations
 

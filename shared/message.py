@@ -1,4 +1,4 @@
-"""What every JSON message has in common: it is immutable and has no undeclared field."""
+"""What every JSON message and every settings model has in common: it is immutable and has no undeclared field."""
 
 from __future__ import annotations
 

@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from client_service.boundary.ledger import GENESIS
 from shared.errors import DataError
+from shared.message import Message
 from shared.new_files import PRIVATE, replace_file
 from shared.protocol.signing.keys import PrivateKey, derive_secret, fingerprint
 
@@ -42,10 +43,8 @@ class LedgerHead:
     hash: str = GENESIS
 
 
-class HeadsFile(BaseModel):
+class HeadsFile(Message):
     """The file's content. key: fingerprint of the public half; digests: of other files of the state, by their names."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     key: str
     heads: dict[str, LedgerHead] = Field(default_factory=dict)

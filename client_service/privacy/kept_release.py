@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
@@ -17,6 +16,7 @@ from client_service.logs import LOGGER
 from client_service.privacy.accountant import Charge
 from client_service.privacy.mechanism import Release
 from client_service.shard.files import settle
+from shared.message import Message
 from shared.method.exchanged import Parameters
 from shared.method.parameters import Arrays, digest
 
@@ -24,10 +24,8 @@ NAME = "release.safetensors"
 PURPOSE = "release"  # of the MAC
 
 
-class ReleaseHead(BaseModel):
+class ReleaseHead(Message):
     """All of a release that is no array, and the occasion that it was drawn for."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     occasion: str
     scalars: dict[str, float]

@@ -6,8 +6,9 @@ import json
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from shared.message import Message
 from shared.method.settings import MethodSettings
 from shared.strategies import registered_scalars
 from shared.strategies.strategy import Strategy
@@ -28,14 +29,12 @@ Positive = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class PrivacySettings(BaseModel):
+class PrivacySettings(Message):
     """Off unless the silo says otherwise; the federation has no say in it.
 
     Two shards are neighbours where one may be any other in its place. A part that is clipped to norm C then changes by
     2 C at most: that is its sensitivity, and each noise is told as its scale over the sensitivity.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     mechanism: Literal["off", "gaussian", "laplace"] = "off"
     clip_norm: Positive | None = Field(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from pydantic import ConfigDict, ValidationError
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -14,15 +14,14 @@ from client_service.models.model import Model
 from client_service.models.start import Filter
 from client_service.schemas import MeasureValues
 from client_service.shard.files import settle
+from shared.message import Message
 from shared.method.settings import MethodSettings
 
 FORMAT = "lpsfed-model/1"
 
 
-class ModelHead(MeasureValues):
+class ModelHead(MeasureValues, Message):
     """What a model belongs to. A model fits only the shard, the start and the settings that it was trained with."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: str = FORMAT
     shard: str

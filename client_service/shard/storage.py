@@ -12,23 +12,22 @@ from pathlib import Path
 from typing import Literal
 
 import polars as pl
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from client_service.shard.commit import commit_files, current_file, only_writer
 from client_service.shard.events import clean_events, event_table
 from client_service.shard.files import read_bytes, read_table
 from client_service.shard.shard import Shard, build_shard
 from shared.errors import DataError
+from shared.message import Message
 
 PAIRS: Literal["lpsfed-shard/1"] = "lpsfed-shard/1"  # user, item, split; items with titles
 EVENTS: Literal["lpsfed-shard/2"] = "lpsfed-shard/2"  # times, ratings or features besides
 INTERACTIONS, ITEMS, HEAD = "interactions.parquet", "items.parquet", "shard.json"
 
 
-class ShardHead(BaseModel):
+class ShardHead(Message):
     """What a shard says about itself: sizes, digests of its content, and the clean-ups it went through."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal["lpsfed-shard/1", "lpsfed-shard/2"]
     name: str = Field(min_length=1, max_length=200)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
 from shared.errors import SettingsError
+from shared.message import Message
 from shared.method.exchange import EXCHANGES
 
 Preset = Literal["default", "paper"]
@@ -15,10 +16,8 @@ Model = TypeVar("Model", bound=BaseModel)
 TOLERANT = ("trimmed_mean", "krum")  # ways to aggregate that are told how many clients may be bad
 
 
-class AnchorSettings(BaseModel):
+class AnchorSettings(Message):
     """The neutral random bipartite graph G_R (Appendix D.3)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     graph: Literal["gnmk", "er"] = Field("gnmk", description="uniform edges of a given number, or independent edges")
     size: Literal["declared", "counts"] = Field(
@@ -30,10 +29,8 @@ class AnchorSettings(BaseModel):
     every_round: bool = Field(False, description="draw a new graph each round, as the paper says, or once a run")
 
 
-class MethodSettings(BaseModel):
+class MethodSettings(Message):
     """Settings of LPSFed. `default` is what validation chose; `paper` is Appendix D.6."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     width: int = Field(64, ge=1, le=1024, description="d, width of embeddings and of both MLPs")
     model: str = Field("lgcn", description="the client's model, where the strategy has none of its own")

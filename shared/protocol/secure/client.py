@@ -8,16 +8,15 @@ had again from what was kept: `message` of each state, and `mask` and `unmask` w
 
 from __future__ import annotations
 
+from typing import Any
+
 from shared.errors import ConflictError, PrivacyError, ProtocolError, RoundClosedError
 from shared.method.exchanged import Parameters
 from shared.protocol.secure import complaints, group, keys, masks, proofs, vector
 from shared.protocol.secure.dealing import open_delivery, seal_piece, split_secrets
 from shared.protocol.secure.group import encode_scalar
-from shared.protocol.secure.identities import (
-    identity_key,
-    require_signature,
-    sign_message,
-)
+from shared.protocol.secure.identities import identity_key, require_signature, sign_message
+from shared.protocol.secure.keys import Context
 from shared.protocol.secure.masks import MaskStream
 from shared.protocol.secure.messages import (
     Consent,
@@ -40,6 +39,11 @@ from shared.protocol.secure.state import BegunRound, Checked, Ready, Secrets, Sh
 from shared.protocol.secure.trust import Members, require_fair, require_members
 from shared.protocol.secure.vector import MaskedUpdate
 from shared.protocol.signing.keys import PrivateKey, raw_hex
+
+
+def _about(context: Context, client: str) -> dict[str, Any]:
+    """What every message says that is bound to a round's roster."""
+    return {"run": context.run, "round": context.round, "client": client, "transcript": context.transcript}
 
 
 def begin(
@@ -82,10 +86,7 @@ def share(state: BegunRound, roster: Roster, members: Members, identity: Private
     }
     own = split[state.client]
     message = SealedShares(
-        run=context.run,
-        round=context.round,
-        client=state.client,
-        transcript=context.transcript,
+        **_about(context, state.client),
         shares=sealed,
         key_commitment=own.commitments[0],
         seed_commitment=own.commitments[1],
@@ -103,14 +104,7 @@ def check(state: Sharing, delivery: Delivery, identity: PrivateKey) -> Checked:
     require_round(state.roster.terms, delivery)
     _require_sharers(state.roster, state.client, {*delivery.shares, state.client})
     shares, refused = open_delivery(state, delivery)
-    context = state.roster.context
-    message = ShareCheck(
-        run=context.run,
-        round=context.round,
-        client=state.client,
-        transcript=context.transcript,
-        complaints=refused,
-    )
+    message = ShareCheck(**_about(state.roster.context, state.client), complaints=refused)
     return Checked(
         client=state.client,
         secrets=state.secrets,
@@ -196,19 +190,9 @@ def consent(state: Ready, request: UnmaskRequest, identity: PrivateKey) -> tuple
     """
     require_round(state.roster.terms, request)
     _require_harmless(state, request)
-    context = state.roster.context
-    message = Consent(
-        run=context.run,
-        round=context.round,
-        client=state.client,
-        transcript=context.transcript,
-        survivors=request.survivors,
-        dropped=request.dropped,
-    )
-    if state.consent is not None and (state.consent.survivors, state.consent.dropped) != (
-        request.survivors,
-        request.dropped,
-    ):
+    lists = {"survivors": request.survivors, "dropped": request.dropped}
+    message = Consent(**_about(state.roster.context, state.client), **lists)
+    if state.consent is not None and state.consent.model_dump(include=set(lists)) != lists:
         raise PrivacyError("expected the lists that this client has signed, got others for the same round")
     signed = sign_message(message, identity)
     return state.model_copy(update={"consent": signed}), signed

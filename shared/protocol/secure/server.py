@@ -12,7 +12,7 @@ what was verified.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field
 
@@ -43,7 +43,7 @@ from shared.protocol.secure.messages import (
 from shared.protocol.secure.vector import MaskedUpdate
 
 Phase = Literal["keys", "shares", "checks", "masked", "consents", "answers"]
-PHASES: tuple[Phase, ...] = ("keys", "shares", "checks", "masked", "consents", "answers")
+PHASES: tuple[Phase, ...] = get_args(Phase)
 Relayed = PublicKeys | SealedShares | ShareCheck | Consent | UnmaskAnswer
 PHASE_OF: Mapping[type[FromClient], Phase] = {
     PublicKeys: "keys",
@@ -68,15 +68,9 @@ class SecureRound(Message):
     answers: Mapping[ClientName, UnmaskAnswer] = Field(default_factory=dict)
 
     def collected(self, phase: Phase) -> Mapping[str, FromClient]:
-        held: Mapping[Phase, Mapping[str, FromClient]] = {
-            "keys": self.keys,
-            "shares": self.shares,
-            "checks": self.checks,
-            "masked": self.masked,
-            "consents": self.consents,
-            "answers": self.answers,
-        }
-        return held[phase]
+        """What came in a phase, by client."""
+        held: Mapping[str, FromClient] = getattr(self, phase)
+        return held
 
     @property
     def expelled(self) -> frozenset[str]:
@@ -134,17 +128,15 @@ def _accept(state: SecureRound, phase: Phase, message: FromClient) -> SecureRoun
     require_round(state.terms, message)
     collected = state.collected(phase)
     if (held := collected.get(message.client)) is not None:
-        return _check_unchanged(state, held, message)
+        if held != message:
+            raise ConflictError(
+                f"round {message.round}: another message of {message.client!r} came before in this phase"
+            )
+        return state
     if phase != state.phase:
         raise RoundClosedError(f"round {message.round}: expected a message of phase {state.phase}, got one of {phase}")
     require_expected(state, phase, message)
     return state.model_copy(update={phase: {**collected, message.client: message}})
-
-
-def _check_unchanged(state: SecureRound, held: FromClient, message: FromClient) -> SecureRound:
-    if held != message:
-        raise ConflictError(f"round {message.round}: another message of {message.client!r} came before in this phase")
-    return state
 
 
 def require_expected(state: SecureRound, phase: Phase, message: FromClient) -> None:

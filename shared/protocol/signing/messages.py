@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from http_message_signatures import (
     HTTPMessageSigner,
@@ -102,7 +103,7 @@ class _Message:
     headers: dict[str, str]
 
 
-class _RequestVerifier(HTTPMessageVerifier):
+class _SignatureVerifier(HTTPMessageVerifier):
     """Of the signature alone: when it was made is judged by whoever knows the time."""
 
     def validate_created_and_expires(self, sig_input: object, max_age: object = None) -> None:
@@ -127,18 +128,36 @@ NO_BODY = body_digest(hashlib.sha256().digest())
 
 def sign(target: RequestTarget, body: bytes, who: Signatory, *, created: int, nonce: str) -> dict[str, str]:
     """The three headers. `created`: seconds since the epoch; `nonce`: 32 hexadecimal digits, never the same twice."""
-    keys = MappingKeyResolver(public_keys={}, private_keys={who.name: who.key})
+    covered = ("@method", "@path", *(("@query",) if target.query else ()), DIGEST)
     message = _Message(target.method, target.url, {})
+    return add_signature(message, who.name, who.key, created, covered, nonce=nonce, body=body)
+
+
+def add_signature(
+    message: Any, name: str, key: PrivateKey, created: int, covered: tuple[str, ...], **more: Any
+) -> dict[str, str]:
+    """The headers of a request or an answer, as the library sees it, once it is signed."""
+    keys = MappingKeyResolver(public_keys={}, private_keys={name: key})
     HTTPMessageSigner(signature_algorithm=algorithms.ED25519, key_resolver=keys).sign(
         message,
-        key_id=who.name,
+        key_id=name,
         created=datetime.fromtimestamp(created, UTC),
-        nonce=nonce,
         label=LABEL,
-        covered_component_ids=("@method", "@path", *(("@query",) if target.query else ()), DIGEST),
-        body=body,
+        covered_component_ids=covered,
+        **more,
     )
-    return {name.lower(): value for name, value in message.headers.items()}
+    return {header.lower(): value for header, value in message.headers.items()}
+
+
+def has_signature(message: Any, name: str, key: PublicKey) -> bool:
+    """Does a request or an answer, as the library sees it, carry a signature that this key's owner has made?"""
+    keys = MappingKeyResolver(public_keys={name: key}, private_keys={})
+    verifier = _SignatureVerifier(signature_algorithm=algorithms.ED25519, key_resolver=keys)
+    try:
+        verifier.verify(message, max_age=None)
+    except InvalidSignature:
+        return False
+    return True
 
 
 def length(name: str, *, query: bool) -> dict[str, int]:
@@ -153,14 +172,16 @@ def is_signed(headers: Iterable[str]) -> bool:
     return not {INPUT, SIGNATURE}.isdisjoint(name.lower() for name in headers)
 
 
+def find_headers(headers: Iterable[tuple[str, str]]) -> dict[str, str] | None:
+    """The three headers of a signature; None unless each is there once."""
+    found = [(name.lower(), value) for name, value in headers if name.lower() in HEADERS]
+    return dict(found) if sorted(name for name, _ in found) == sorted(HEADERS) else None
+
+
 def read(headers: Iterable[tuple[str, str]]) -> SignatureClaim:
     """What the headers claim. AuthenticationError, which repeats none of it, for any other form than the one."""
-    values: dict[str, list[str]] = {name: [] for name in HEADERS}
-    for name, value in headers:
-        values.get(name.lower(), []).append(value)
-    if any(len(found) != 1 for found in values.values()):
+    if (one := find_headers(headers)) is None:
         raise AuthenticationError(f"expected the headers {', '.join(HEADERS)}, each once")
-    one = {name: found[0] for name, found in values.items()}
     for name in (DIGEST, SIGNATURE):
         _require_base64(name, one[name])
     said = WRITTEN[INPUT].fullmatch(one[INPUT])
@@ -186,10 +207,4 @@ def holds(claim: SignatureClaim, target: RequestTarget, key: PublicKey) -> bool:
     """Has whoever holds the other half of `key` signed exactly this request?"""
     if not PATH.fullmatch(target.path) or not QUERY.fullmatch(target.query) or claim.has_query != bool(target.query):
         return False
-    keys = MappingKeyResolver(public_keys={claim.name: key}, private_keys={})
-    verifier = _RequestVerifier(signature_algorithm=algorithms.ED25519, key_resolver=keys)
-    try:
-        verifier.verify(_Message(target.method, target.url, dict(claim.headers)), max_age=None)
-    except InvalidSignature:
-        return False
-    return True
+    return has_signature(_Message(target.method, target.url, dict(claim.headers)), claim.name, key)
