@@ -22,7 +22,7 @@ def write_new(path: Path, content: bytes, mode: int) -> bool:
         return False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return _write(path, content, mode)
+        return _take_place(_write_partial(path, content, mode), path)
     except OSError as error:
         raise SettingsError(f"{path}: expected a place that can be written ({error.strerror})") from None
 
@@ -31,20 +31,16 @@ def replace_file(path: Path, content: bytes, mode: int) -> None:
     """Put `content` at `path` in one step, durable when this returns. A crash leaves what was there, or all of it."""
     partial = _write_partial(path, content, mode)
     os.replace(partial, path)
-    sync_folder(path.parent)
+    sync_path(path.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """The names in a folder are durable when this returns."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync_path(path: Path) -> None:
+    """A file's bytes, or the names in a folder, are durable when this returns."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _write(path: Path, content: bytes, mode: int) -> bool:
-    return _take_place(_write_partial(path, content, mode), path)
 
 
 def _write_partial(path: Path, content: bytes, mode: int) -> Path:

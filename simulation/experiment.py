@@ -11,7 +11,7 @@ from typing import Any
 
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from client_service.device import DeviceWish
-from client_service.secure.draws import write_draw_secret
+from client_service.secure.masking import write_draw_secret
 from client_service.settings import ClientSettings, Policy, client_settings
 from shared.method.settings import MethodSettings, validate_settings
 from shared.protocol.schemas import RunIn

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.shard import build_shard, save_shard
-from client_service.shard.events import SPLITS
-from client_service.shard.matrices import pair_matrix, row_numbers
+from client_service.shard.events import SPLITS, row_numbers
 from shared.errors import DataError
+from shared.method.graph import interaction_matrix
 from simulation.datasets import Dataset
 from simulation.groups import METHODS, Groups
 
@@ -88,7 +88,9 @@ def partition_dataset(dataset: Dataset, *, clients: int, method: str, seed: int)
         raise DataError(
             f"partition: expected 1 to {len(users) // FEWEST} clients for {len(users)} users, got {clients}"
         )
-    graph = pair_matrix(row_numbers(train["user"], users), row_numbers(train["item"], items), (len(users), len(items)))
+    graph = interaction_matrix(
+        row_numbers(train["user"], users), row_numbers(train["item"], items), (len(users), len(items))
+    )
     labelled = _LabelledGraph(users, items, graph, METHODS[method](graph, clients, seed))
     members = [_client_members(labelled, client) for client in range(clients)]
     parts = _ordered_parts([_client_part(dataset.events, *lists) for lists in members], method)

@@ -11,9 +11,8 @@ from fastapi.routing import APIRoute
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.http.heads import require_declared
 from shared.errors import AuthenticationError, ForbiddenError
-from shared.protocol.lengths import longest_join, with_room
+from shared.protocol.lengths import longest_join, longest_message, with_room
 from shared.protocol.secure.messages import FromClient
-from shared.protocol.secure_lengths import longest_message
 from shared.protocol.signing.messages import HEADERS
 from shared.web.credentials import OPERATOR, bearer, operator_secret, same
 from shared.web.crowd import vouch

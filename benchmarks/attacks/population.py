@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.shard import Shard, shard_of_matrices
-from client_service.shard.events import SPLITS
-from client_service.shard.matrices import pair_matrix, row_numbers
+from client_service.shard.events import SPLITS, row_numbers
 from shared.errors import DataError
-from shared.method.graph import Float64
+from shared.method.graph import Float64, interaction_matrix
 from simulation.datasets import load_dataset
 from simulation.generator import generate_dataset
 from simulation.source import SYNTHETIC
@@ -72,7 +71,7 @@ class Drawn:
     def train(self, shape: tuple[int, int]) -> sparse.csr_array:
         """The training graph in the population's rows, (M, N)."""
         pairs = self.shard.train.tocoo()
-        return pair_matrix(self.users[pairs.row], self.items[pairs.col], shape)
+        return interaction_matrix(self.users[pairs.row], self.items[pairs.col], shape)
 
 
 def two_populations(data: str, config: dict[str, Any]) -> tuple[Population, Population]:
@@ -92,7 +91,7 @@ def _matrices(data: str, items: int) -> dict[str, sparse.csr_array]:
     users, kept = table["user"].unique().sort(), table.filter(pl.col("item").is_in(popular.implode()))
     rows, columns = row_numbers(kept["user"], users), row_numbers(kept["item"], popular)
     masks = {split: (kept["split"] == split).to_numpy() for split in SPLITS}
-    return {split: pair_matrix(rows[m], columns[m], (len(users), len(popular))) for split, m in masks.items()}
+    return {split: interaction_matrix(rows[m], columns[m], (len(users), len(popular))) for split, m in masks.items()}
 
 
 def _active(train: sparse.csr_array) -> Int64:

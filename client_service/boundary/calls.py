@@ -1,4 +1,4 @@
-"""All calls that a client ever makes, each as it may be written."""
+"""All calls that a client ever makes, each as it may be written, and how long its answer may be."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import re
 from dataclasses import dataclass
 
 from client_service.boundary.masked import MESSAGES, RELAYED
+from shared.method.declaration import Declaration
+from shared.protocol.forms import declare_answer
 from shared.protocol.heads import NUMBER
+from shared.protocol.lengths import longest_relayed, longest_update
+from shared.protocol.secure.fixed_point import MOST_CLIENTS
+
+SHORT = 64 << 10  # a receipt, where the federation stands, a problem document
+ANCHOR = 256 << 10  # 4,096 numbers
+PARAMETERS = ("model", "personalized")
 
 
 @dataclass(frozen=True)
@@ -38,3 +46,12 @@ def declared_calls(client: str, *, secure: bool = False) -> tuple[Call, ...]:
     said = (Call(name, "PUT", re.compile(f"{own}/{name}")) for name in MESSAGES)
     asked = (Call(name, "GET", re.compile(f"{own}/{name}"), waiting) for name in RELAYED)
     return (*always, *said, *asked)
+
+
+def longest_answer(call: str, declaration: Declaration) -> int:
+    """Bytes, whatever the answer's status: an aggregator that says more is not listened to."""
+    if call in PARAMETERS:
+        return longest_update(declare_answer(declaration))
+    if call in RELAYED:
+        return longest_relayed(declaration, MOST_CLIENTS)
+    return ANCHOR if call == "anchor" else SHORT

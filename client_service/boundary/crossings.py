@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from client_service.boundary.ledger import entry_nonce
@@ -48,27 +48,21 @@ def attempts(entries: Iterable[Entry]) -> list[Attempt]:
     held = [entry for entry in entries if "kind" in entry]
     outcomes = {entry.get("of"): entry for entry in held if entry["kind"] == "outcome"}
     return [
-        _attempt(entry, outcomes.get(entry.get("sequence", 0), {})) if entry["kind"] == "intent" else _attempt_of(entry)
+        _sent_attempt(entry, outcomes.get(entry.get("sequence", 0), {}))
+        if entry["kind"] == "intent"
+        else _repeated_attempt(entry)
         for entry in held
         if entry["kind"] in ("intent", POLLS)
     ]
 
 
-def _attempt(intent: Entry, outcome: Entry) -> Attempt:
-    number = intent.get("round")
-    return Attempt(
-        sequence=intent.get("sequence", 0),
-        time=intent.get("time", ""),
-        call=intent.get("call", ""),
-        run=intent.get("run"),
-        round=None if number is None else int(number),
+def _sent_attempt(intent: Entry, outcome: Entry) -> Attempt:
+    return replace(
+        _plain_attempt(intent, outcome, intent.get("time", "")),
         bytes=intent.get("bytes", 0),
         sha256=intent.get("sha256", ""),
         tensors=tuple(intent.get("tensors", ())),
         scalars=intent.get("scalars", {}),
-        status=outcome.get("status"),
-        error=outcome.get("error"),
-        answer_bytes=outcome.get("bytes", 0),
         answer_sha256=outcome.get("sha256", ""),
         receipt=outcome.get("receipt"),
         nonce=_nonce(intent),
@@ -77,24 +71,27 @@ def _attempt(intent: Entry, outcome: Entry) -> Attempt:
     )
 
 
+def _repeated_attempt(line: Entry) -> Attempt:
+    return replace(_plain_attempt(line, line, line.get("from", "")), times=line.get("n", 0), of=line.get("of", 0))
+
+
+def _plain_attempt(asked: Entry, came: Entry, time: str) -> Attempt:
+    """What is told of every call alike: which one it was, and what came back."""
+    number = asked.get("round")
+    return Attempt(
+        sequence=asked.get("sequence", 0),
+        time=time,
+        call=asked.get("call", ""),
+        run=asked.get("run"),
+        round=None if number is None else int(number),
+        status=came.get("status"),
+        error=came.get("error"),
+        answer_bytes=came.get("bytes", 0),
+    )
+
+
 def _nonce(intent: Entry) -> str | None:
     """One that was written after its call says by which it was signed."""
     if "nonce" in intent:
         return str(intent["nonce"])
     return entry_nonce(str(intent.get("hash"))) if "mac" in intent else None
-
-
-def _attempt_of(line: Entry) -> Attempt:
-    number = line.get("round")
-    return Attempt(
-        sequence=line.get("sequence", 0),
-        time=line.get("from", ""),
-        call=line.get("call", ""),
-        run=line.get("run"),
-        round=None if number is None else int(number),
-        status=line.get("status"),
-        error=line.get("error"),
-        answer_bytes=line.get("bytes", 0),
-        times=line.get("n", 0),
-        of=line.get("of", 0),
-    )

@@ -20,12 +20,10 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 
-from client_service.boundary.answers import longest_answer
-from client_service.boundary.calls import Call, declared_calls
+from client_service.boundary.calls import Call, declared_calls, longest_answer
 from client_service.boundary.ledger import Ledger
 from client_service.boundary.masked import MESSAGES, masked_update, relayed_entry
-from client_service.boundary.outcomes import read_news, read_outcome
-from client_service.boundary.recorder import CallRecorder
+from client_service.boundary.recorder import CallRecorder, read_news, read_outcome
 from client_service.logs import LOGGER
 from shared.errors import FederationError, PrivacyError, ProtocolError, TooLargeError
 from shared.method.declaration import Declaration

@@ -22,7 +22,7 @@ from typing import Any
 from client_service.boundary.ledger import Entry, Ledger, ends_in, follow_chain, hash_entry, parse_entry, read_lines
 from client_service.boundary.ledger_heads import LedgerHead, LedgerHeads
 from shared.errors import DataError
-from shared.new_files import sync_folder
+from shared.new_files import sync_path
 
 ADOPTED = "adopted"  # kind of the entry by which an operator takes records as they are; see client_service/records.py
 MARK = b'"mac":'  # in a line, where quotes within a text are escaped
@@ -56,7 +56,7 @@ class HeadedLedger(Ledger):
         """The head is durable when this returns, and tells of every entry."""
         if not self._path.exists():
             self._path.touch()
-            sync_folder(self._path.parent)
+            sync_path(self._path.parent)
         if self._saved == len(self):
             return
         self._heads.save()

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from client_service.learning.choice import Choice
 from client_service.learning.filters import best_filter
 from client_service.learning.fusing import best_recipe
 from client_service.learning.interrupt import Interrupt
 from client_service.models.fusion import Codes, Fusion, Recipe, fuse
-from client_service.models.model import Ingredients, Model
-from client_service.models.registry import build_model
+from client_service.models.model import Ingredients, Model, build_model
 from client_service.models.start import Filter, start_at
 from client_service.shard import Shard
 from shared.method.exchange import EXCHANGES
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum
-
-
-@dataclass(frozen=True)
-class EarlierChoice:
-    """What an earlier run on the same shard has chosen by validation; None: not chosen yet."""
-
-    start: Filter | None = None
-    recipe: Recipe | None = None
 
 
 @dataclass(frozen=True)
@@ -37,7 +29,7 @@ class Beginning:
 
 
 def begin_model(
-    shard: Shard, spectrum: Spectrum, method: MethodSettings, name: str, chosen: EarlierChoice, interrupt: Interrupt
+    shard: Shard, spectrum: Spectrum, method: MethodSettings, name: str, chosen: Choice, interrupt: Interrupt
 ) -> Beginning:
     """The named model. Only one that begins at a filter (`start` = exact) is fused with closed-form scores."""
     start = recipe = None

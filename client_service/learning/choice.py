@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from client_service.models.fusion import Recipe
 from client_service.models.start import Filter
 from client_service.shard import Shard
 from client_service.shard.files import replace_file
+from shared.message import Message
 
 FORMAT = "lpsfed-choice/2"
 
 
-class Choice(BaseModel):
+class Choice(Message):
     """The filter at which training starts, and what is fused with the trained score; None: not chosen yet."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: str = FORMAT
     start: Filter | None = None

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from client_service.learning.activity import more_active
-from client_service.learning.beginning import EarlierChoice, begin_model
+from client_service.learning.beginning import begin_model
+from client_service.learning.choice import Choice
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.margins import Margins, fit_tables
 from client_service.learning.measures import MEASURES
@@ -91,7 +92,7 @@ class LocalTraining:
         self.shard, self.spectrum, self.method, self.device, self.interrupt = shard, spectrum, method, device, interrupt
         name = kind or method.model
         self._exchange = EXCHANGES[name]
-        begun = begin_model(shard, spectrum, method, name, EarlierChoice(start, recipe), interrupt)
+        begun = begin_model(shard, spectrum, method, name, Choice(start=start, recipe=recipe), interrupt)
         self.start, self.recipe, self.fusion, self.codes = begun.start, begun.recipe, begun.fusion, begun.codes
         self.model = begun.model.to(device)
         self.tables = PopularityTables(shard.train, method.width).to(device)

@@ -15,9 +15,10 @@ from client_service.learning.activity import losses_of_groups
 from client_service.learning.interrupt import Interrupt
 from client_service.learning.mean_margin import mean_margin
 from client_service.learning.sampling import PairSampler
-from client_service.learning.signal import spectrum_signal
+from client_service.models.low_pass import LowPass
 from client_service.models.model import Model
 from client_service.models.popularity import PopularityTables
+from shared.errors import SettingsError
 from shared.method.divergence import comparable, divergence, kernel, round_divergence
 from shared.method.graph import Float64
 from shared.method.settings import MethodSettings
@@ -55,6 +56,16 @@ def compared_kernels(trained: TrainedClient) -> tuple[Float64, Float64] | None:
 def own_kernel(trained: TrainedClient) -> Float64:
     """K^c (Eq. 6, 16)."""
     return kernel(spectrum_signal(trained.spectrum, trained.model, trained.method))
+
+
+def spectrum_signal(spectrum: Spectrum, model: Model, method: MethodSettings) -> Float64:
+    """The eigenvalues, or (Algorithm 3) the eigenvalues weighted by the trained kernel of the last layer, (Phi,)."""
+    if method.signal == "eigenvalues":
+        return spectrum.eigenvalues
+    if not isinstance(model.encoder, LowPass):
+        raise SettingsError(f"signal: expected 'eigenvalues' with the model {method.model!r}, which has no kernels")
+    weighted: Float64 = spectrum.eigenvalues * model.encoder.response()[-1].detach().abs().cpu().double().numpy()
+    return weighted
 
 
 def measure_mean_margin(trained: TrainedClient) -> tuple[float, ...]:

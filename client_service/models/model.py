@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 
 import numpy as np
 import torch
@@ -82,3 +83,9 @@ class Model(nn.Module):
 
 
 Builder = Callable[[Ingredients], Model]
+
+
+def build_model(name: str, given: Ingredients) -> Model:
+    """The model that encoders/<name>.py builds; `name` is one of EXCHANGES, as settings and strategies have it."""
+    build: Builder = import_module(f"client_service.models.encoders.{name}").build
+    return build(given)

@@ -14,7 +14,7 @@ from client_service.boundary.ledger import Entry, ends_in, parse_entry, read_lin
 from client_service.boundary.ledger_heads import LedgerHeads
 from client_service.privacy.accountant import Charge, epsilon
 from shared.errors import DataError, SettingsError
-from shared.new_files import PRIVATE, sync_folder, write_new
+from shared.new_files import PRIVATE, sync_path, write_new
 
 FOLDER = "privacy"
 ACCOUNT, SECRET = f"{FOLDER}/account.jsonl", f"{FOLDER}/secret"  # in the state directory
@@ -46,7 +46,7 @@ class Account:
             raise DataError(f"{path}: expected the account beside {secret.name}, got none: what was spent is unknown")
         self._ledger, self._shard, self.spent = HeadedLedger(heads, ACCOUNT), shard, Spent()
         if write_new(path, b"", PRIVATE):
-            sync_folder(path.parent)
+            sync_path(path.parent)
         self._ledger.verify()
         for entry in self._ledger.entries():
             if entry["shard"] == shard:
@@ -83,7 +83,7 @@ def silo_secret(heads: LedgerHeads) -> bytes:
     if not path.exists() and heads.knows_digest(SECRET):
         raise DataError(f"{path}: expected the secret that {heads.path} tells of, got none: restore it")
     if write_new(path, secrets.token_bytes(SECRET_BYTES), PRIVATE):
-        sync_folder(path.parent)
+        sync_path(path.parent)
     if (mode := path.stat().st_mode & 0o777) & OTHERS:
         raise SettingsError(f"{path}: expected a file for its owner alone (chmod 600), got permissions {mode:03o}")
     content = path.read_bytes()

@@ -1,21 +1,33 @@
-"""All that a client has and remembers for secure rounds, opened from its state directory."""
+"""All that a client has and remembers for secure rounds, opened from its state directory.
+
+A silo's secret and a run's name say what the draws of its training follow from, beside the run's seed. In the open mode
+a run's draws follow from its seed, so that anybody can repeat it. In a secure federation a client would then make the
+same update in two runs with the same seed, and the difference of two sums would be one client.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from client_service.secure.draws import derive_draws, read_draw_secret
 from client_service.secure.members import KnownMembers
 from client_service.secure.memory import RoundMemory
 from client_service.secure.vault import Vault
+from shared.errors import SettingsError
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
+from shared.new_files import PRIVATE, write_new
 from shared.protocol.schemas import RunOut
 from shared.protocol.secure.common import digest_anchor, digest_method, digest_start
 from shared.protocol.secure.messages import CommonTerms, RoundTerms
 from shared.protocol.signing.keys import PrivateKey, raw_hex
+
+NAME = "draws.secret"
+SECRET_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -39,7 +51,8 @@ class Masking:
 
     def draws(self, run: str) -> bytes:
         """What the training of a run draws from, beside its seed."""
-        return derive_draws(self.draw_secret, self._aggregator, run)
+        text = f"draws of {run} of {self._aggregator}"
+        return hmac.digest(self.draw_secret, text.encode(), hashlib.sha256)
 
     def remember_start(self, run: str, number: int, given: Parameters) -> None:
         """Round `number` begins with these parameters, as everybody was given them."""
@@ -74,13 +87,20 @@ def open_masking(
     changing_members: bool,
 ) -> Masking:
     """From a client's state directory. `members`, `memory`: as they are used for the aggregator's answers too."""
-    return Masking(
-        name=name,
-        identity=identity,
-        members=members,
-        memory=memory,
-        vault=Vault(folder),
-        draw_secret=read_draw_secret(folder),
-        noised=noised,
-        changing_members=changing_members,
-    )
+    vault, secret = Vault(folder), read_draw_secret(folder)
+    return Masking(name, identity, members, memory, vault, secret, noised, changing_members)
+
+
+def read_draw_secret(folder: Path) -> bytes:
+    """32 random bytes that never leave, made where there are none. SettingsError for a file that holds others."""
+    path = folder / NAME
+    write_new(path, secrets.token_bytes(SECRET_BYTES), PRIVATE)
+    content = path.read_bytes()
+    if len(content) != SECRET_BYTES:
+        raise SettingsError(f"{path}: expected {SECRET_BYTES} random bytes, got {len(content)}")
+    return content
+
+
+def write_draw_secret(folder: Path, text: str) -> None:
+    """For whoever owns all silos of an experiment: a secret that follows from a text, so that it can be repeated."""
+    write_new(folder / NAME, hashlib.sha256(f"draws of {text}".encode()).digest(), PRIVATE)

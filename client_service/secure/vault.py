@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from client_service.logs import LOGGER
-from client_service.shard.files import settle
 from shared.errors import DataError
-from shared.new_files import PRIVATE
+from shared.new_files import PRIVATE, replace_file
 from shared.protocol.secure.state import State, read, state_json, terms_of
 
 NAME = "secure_round.json"
@@ -22,12 +20,7 @@ class Vault:
 
     def keep(self, state: State) -> None:
         """Replace what is kept. Durable when this returns."""
-        partial = self._path.with_name(f"{NAME}.partial")
-        partial.unlink(missing_ok=True)  # one that a crash left may have other permissions
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(state_json(state))
-        settle(partial, self._path)
+        replace_file(self._path, state_json(state).encode(), PRIVATE)
 
     def stored_state(self, run: str, number: int) -> State | None:
         """Where an earlier process was in this round; None where there is nothing fit of it."""

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from client_service.shard.events import row_numbers
 from client_service.shard.files import read_bytes
-from client_service.shard.matrices import row_numbers
 from client_service.shard.shard import Shard
 from shared.errors import DataError
 

@@ -8,14 +8,13 @@ files, a kill after it the new ones, and the next change tidies up.
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from shared.errors import DataError
-from shared.new_files import sync_folder
+from shared.new_files import sync_path
 
 STAGED, COMMITTED, LOCK = ".staged", ".committed", ".lock"
 
@@ -34,10 +33,11 @@ def commit_files(folder: Path, files: Mapping[str, bytes]) -> None:
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir()
     for name, content in files.items():
-        _write_durable(staged / name, content)
-    sync_folder(staged)
+        (staged / name).write_bytes(content)
+        sync_path(staged / name)
+    sync_path(staged)
     staged.rename(folder / COMMITTED)
-    sync_folder(folder)
+    sync_path(folder)
     finish_commit(folder)
 
 
@@ -48,7 +48,7 @@ def finish_commit(folder: Path) -> None:
         return
     for path in sorted(committed.iterdir()):
         path.replace(folder / path.name)
-    sync_folder(folder)
+    sync_path(folder)
     committed.rmdir()
 
 
@@ -65,10 +65,3 @@ def only_writer(folder: Path) -> Iterator[None]:
         except OSError:
             raise DataError(f"{folder}: expected a shard that nobody else is changing") from None
         yield
-
-
-def _write_durable(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from client_service.shard.times import TIMES, parse_times
 from shared.errors import DataError
@@ -38,6 +40,12 @@ def known_columns(events: pl.DataFrame) -> pl.DataFrame:
 def sort_pairs(events: pl.DataFrame) -> pl.DataFrame:
     """The events by user, then item: by each id's place among all, which takes a quarter of the time that text does."""
     return events.sort(*(ids.cast(pl.Enum(ids.unique().sort())) for ids in (events["user"], events["item"])))
+
+
+def row_numbers(ids: pl.Series, listed: pl.Series) -> NDArray[np.int64]:
+    """The place of each id in `listed` (sorted, distinct); -1 where it is not listed."""
+    codes = ids.cast(pl.Enum(listed), strict=False).to_physical()
+    return codes.cast(pl.Int64).fill_null(-1).to_numpy()
 
 
 def clean_events(events: pl.DataFrame, where: Path | str) -> tuple[pl.DataFrame, list[str]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 from uuid import uuid4
 
 import polars as pl
 
 from shared.errors import DataError
+from shared.new_files import sync_path
 
 
 def read_bytes(path: Path) -> bytes:
@@ -37,25 +37,15 @@ def replace_file(path: Path, content: bytes) -> None:
     """Put `content` at `path` in one step: a reader, or a crash, sees the old file or the new one."""
     temporary = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        temporary.write_bytes(content)
+        sync_path(temporary)
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def settle(partial: Path, path: Path) -> None:
     """Make a file that was written at `partial` durable, then put it at `path` in one step."""
-    _sync(partial)
+    sync_path(partial)
     partial.replace(path)
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_path(path.parent)

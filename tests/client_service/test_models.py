@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.learning.beginning import EarlierChoice, begin_model
+from client_service.learning.beginning import begin_model
+from client_service.learning.choice import Choice
 from client_service.learning.interrupt import NEVER
 from client_service.learning.local import LocalTraining, Moment
 from client_service.models import encoders
@@ -31,7 +32,7 @@ def listed(planted: Shard) -> Shard:
 
 
 def built(shard: Shard, name: str) -> Model:
-    return begin_model(shard, low_spectrum(shard.train, 8), METHOD, name, EarlierChoice(), NEVER).model
+    return begin_model(shard, low_spectrum(shard.train, 8), METHOD, name, Choice(), NEVER).model
 
 
 @pytest.mark.parametrize("name", sorted(EXCHANGES))

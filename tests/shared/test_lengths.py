@@ -12,7 +12,14 @@ from shared.errors import ProtocolError
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
 from shared.protocol.bodies import require_short_head
-from shared.protocol.lengths import LONGEST_NAME, longest_head, longest_join, longest_update, require_head
+from shared.protocol.lengths import (
+    LONGEST_NAME,
+    longest_head,
+    longest_join,
+    longest_message,
+    longest_update,
+    require_head,
+)
 from shared.protocol.masked_wire import encode_masked, size
 from shared.protocol.schemas import JoinIn
 from shared.protocol.secure import vector
@@ -27,7 +34,6 @@ from shared.protocol.secure.messages import (
     UnmaskAnswer,
 )
 from shared.protocol.secure.vector import MaskedUpdate
-from shared.protocol.secure_lengths import longest_message
 from shared.protocol.wire import encode
 from shared.strategies import STRATEGIES, build_strategy
 

@@ -8,14 +8,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_service.shard.matrices import pair_matrix
+from shared.method.graph import interaction_matrix
 from simulation.clustering import joint_labels, pivoted_qr_labels
 
 
 def test_separate_components_are_separate_clients() -> None:
     rows = np.repeat(np.arange(600), 3)
     items = (rows // 200) * 200 + np.random.default_rng(0).integers(0, 200, len(rows))
-    graph = pair_matrix(rows, items, (600, 600))
+    graph = interaction_matrix(rows, items, (600, 600))
     graph = graph[:, np.flatnonzero(graph.sum(axis=0))]
     users, _ = joint_labels(graph, 3, seed=0)
     groups = [set(users[start : start + 200].tolist()) for start in (0, 200, 400)]
@@ -28,7 +28,7 @@ def test_labels_do_not_depend_on_the_order_of_nodes(seed: int) -> None:
     rng = np.random.default_rng(seed)
     blocks = np.repeat(np.arange(3), [40, 20, 15])[:, None] == np.repeat(np.arange(3), [30, 25, 10])
     edges = np.nonzero(np.random.default_rng(0).random(blocks.shape) < np.where(blocks, 0.4, 0.01))
-    graph = pair_matrix(edges[0], edges[1], (75, 65))
+    graph = interaction_matrix(edges[0], edges[1], (75, 65))
     rows, columns = rng.permutation(75), rng.permutation(65)
     users, items = joint_labels(graph, 3, seed=0)
     users_moved, items_moved = joint_labels(graph[rows][:, columns], 3, seed=0)
