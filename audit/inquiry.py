@@ -14,8 +14,8 @@ from audit.probes import addresses, bodies, gate, network, own_gate, standing, u
 from audit.probes.meeting import SystemPart
 from audit.probes.network import OutsideHost, Surroundings
 from audit.probes.standing import PartLocation
-from client_service.boundary.signing_key import own_key
 from shared.errors import SettingsError
+from shared.protocol.signing.enrolment import own_key
 from shared.protocol.signing.messages import Signatory
 from shared.web.address import require_url
 from shared.web.calling import Calling

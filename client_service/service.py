@@ -17,7 +17,6 @@ from client_service.boundary.code import code_digests
 from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.headed_ledger import HeadedLedger
 from client_service.boundary.self_check import GateOut, check_gate
-from client_service.boundary.signing_key import own_key
 from client_service.device import choose_device, pin_threads
 from client_service.figures import kept_quality, kept_spectra
 from client_service.learning.interrupt import Interrupt
@@ -36,6 +35,7 @@ from client_service.tasks import task_named
 from shared.errors import DataError, UnavailableError
 from shared.method.declaration import Declaration
 from shared.ownership import lock_directory
+from shared.protocol.signing.enrolment import own_key
 from shared.protocol.signing.keys import PrivateKey
 
 

@@ -1,1 +1,1 @@
-"""What may cross and what crossed: the gate, the calls to the aggregator, the ledger, the key."""
+"""What may cross and what crossed: the gate, the calls to the aggregator, the ledger."""

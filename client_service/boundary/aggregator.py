@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -12,22 +12,7 @@ from pydantic import BaseModel, ValidationError
 from client_service.boundary.gate import Boundary, GateTransport, Traffic
 from client_service.boundary.ledger import Ledger
 from client_service.boundary.pace import Pace, seconds_asked
-from shared.errors import (
-    AuthenticationError,
-    ClockError,
-    ConflictError,
-    DataError,
-    DigestError,
-    FederationError,
-    ForbiddenError,
-    NotFoundError,
-    ProtocolError,
-    QuarantinedError,
-    ReplayError,
-    RoundClosedError,
-    TooLargeError,
-    UnavailableError,
-)
+from shared import errors
 from shared.method.declaration import Counts, Declaration
 from shared.method.exchanged import Parameters
 from shared.protocol.bodies import require_short_head
@@ -42,22 +27,23 @@ from shared.timeouts import ATTEMPTS, RETRY_SECONDS, CallLimits
 from shared.web.calling import reason
 
 Model = TypeVar("Model", bound=BaseModel)
+NOTHING: Mapping[str, str] = {}
 CURRENT = "/v1/runs/current"
 PASSING = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS)  # refusals of this moment alone
-RAISED: dict[str, type[FederationError]] = {
+RAISED: dict[str, type[errors.FederationError]] = {
     kind.code: kind
     for kind in (
-        AuthenticationError,
-        ClockError,
-        ConflictError,
-        DigestError,
-        ForbiddenError,
-        NotFoundError,
-        ProtocolError,
-        QuarantinedError,
-        ReplayError,
-        RoundClosedError,
-        TooLargeError,
+        errors.AuthenticationError,
+        errors.ClockError,
+        errors.ConflictError,
+        errors.DigestError,
+        errors.ForbiddenError,
+        errors.NotFoundError,
+        errors.ProtocolError,
+        errors.QuarantinedError,
+        errors.ReplayError,
+        errors.RoundClosedError,
+        errors.TooLargeError,
     )
 }
 
@@ -66,7 +52,7 @@ class _Failed(Exception):
     """Worth another attempt: the connection failed, the aggregator is not ready, or somebody on the way has sent a
     request twice and passed on the answer to the second. `asked`: the seconds that the answer asks to wait."""
 
-    def __init__(self, error: FederationError, asked: float | None = None) -> None:
+    def __init__(self, error: errors.FederationError, asked: float | None = None) -> None:
         self.error, self.asked = error, asked
 
 
@@ -92,15 +78,12 @@ class Aggregator:
     async def join(self, declaration: Declaration, counts: Counts | None) -> JoinOut:
         """DataError where the aggregator has accepted an update of which the ledger knows nothing."""
         message = JoinIn(client=self._client, declaration=declaration, counts=counts)
-        headers = {"Content-Type": "application/json"}
-        answer = await self._call("POST", "/v1/clients", content=message.model_dump_json().encode(), headers=headers)
-        joined = _parse(JoinOut, answer)
+        joined = _parse(JoinOut, await self._tell("POST", "/v1/clients", message))
         require_on_ledger(self._ledger, joined.nonce)
         return joined
 
     async def current(self, after: int | None, wait: float) -> RunOut:
-        query = {"wait": f"{wait:g}"} | ({} if after is None else {"after": str(after)})
-        state = _parse(RunOut, await self._call("GET", CURRENT, params=query, wait=wait))
+        state = _parse(RunOut, await self._ask(CURRENT, wait, {} if after is None else {"after": str(after)}))
         if state.sequence == after:
             self.pace.answered(CURRENT, news=False)
         return state
@@ -120,20 +103,16 @@ class Aggregator:
 
     async def personalised(self, run: str, number: int, wait: float) -> Parameters | None:
         """This client's parameters after the round, or None when the wait was over first."""
-        answer = await self._call(
-            "GET", f"{self._own(run, number)}/personalized", params={"wait": f"{wait:g}"}, wait=wait
-        )
+        answer = await self._ask(f"{self._own(run, number)}/personalized", wait)
         return None if answer.status_code == httpx.codes.NO_CONTENT else self._parameters(answer)
 
     async def relay(self, call: str, message: FromClient) -> None:
         """Pass a message of a secure round on to the others."""
-        path, body = f"{self._own(message.run, message.round)}/{call}", message.model_dump_json().encode()
-        await self._call("PUT", path, content=body, headers={"Content-Type": "application/json"})
+        await self._tell("PUT", f"{self._own(message.run, message.round)}/{call}", message)
 
     async def relayed(self, call: str, model: type[Model], run: str, number: int, wait: float) -> Model | None:
         """What the others have said in a secure round, or None when the wait was over first."""
-        path, query = f"{self._own(run, number)}/{call}", {"wait": f"{wait:g}"}
-        answer = await self._call("GET", path, params=query, wait=wait)
+        answer = await self._ask(f"{self._own(run, number)}/{call}", wait)
         return None if answer.status_code == httpx.codes.NO_CONTENT else _parse(model, answer)
 
     def _parameters(self, answer: httpx.Response) -> Parameters:
@@ -144,6 +123,14 @@ class Aggregator:
         specification, content = decode(answer.content)
         check(expected, specification, content)
         return content
+
+    async def _tell(self, method: str, path: str, message: BaseModel) -> httpx.Response:
+        headers = {"Content-Type": "application/json"}
+        return await self._call(method, path, content=message.model_dump_json().encode(), headers=headers)
+
+    async def _ask(self, path: str, wait: float, more: Mapping[str, str] = NOTHING) -> httpx.Response:
+        """A question that the aggregator may hold until there is news."""
+        return await self._call("GET", path, params={"wait": f"{wait:g}", **more}, wait=wait)
 
     def _own(self, run: str, number: int) -> str:
         return f"/v1/runs/{run}/rounds/{number}/clients/{self._client}"
@@ -170,11 +157,11 @@ class Aggregator:
         try:
             answer = await self._http.request(method, path, **what)  # type: ignore[arg-type]
         except httpx.TransportError as lost:
-            raise _Failed(UnavailableError(f"the aggregator cannot be reached: {reason(lost)}")) from None
-        except UnavailableError as stranger:  # an answer that is not the aggregator's own
+            raise _Failed(errors.UnavailableError(f"the aggregator cannot be reached: {reason(lost)}")) from None
+        except errors.UnavailableError as stranger:  # an answer that is not the aggregator's own
             raise _Failed(stranger) from None
         error = None if answer.is_success else _error(answer)
-        if isinstance(error, ReplayError | UnavailableError):
+        if isinstance(error, errors.ReplayError | errors.UnavailableError):
             raise _Failed(error, seconds_asked(answer))
         self.pace.answered(path, news=answer.is_success and answer.status_code != httpx.codes.NO_CONTENT)
         if error is not None:
@@ -212,7 +199,7 @@ def require_on_ledger(ledger: Ledger, nonce: str | None) -> None:
     All of a state directory that was put back from an older copy agrees with itself: only somebody outside can tell.
     """
     if nonce is not None and not ledger.knows_nonce(nonce):
-        raise DataError(
+        raise errors.DataError(
             f"the ledger: expected the entry {nonce} of the last update that the aggregator accepted, got none: the"
             " state directory is an older copy; put back the newest, or give the entry up (lpsfed ledger adopt)"
         )
@@ -222,10 +209,10 @@ def _parse(model: type[Model], answer: httpx.Response) -> Model:
     try:
         return model.model_validate_json(answer.content)
     except ValidationError:
-        raise ProtocolError(f"expected {model.__name__} from the aggregator, got another message") from None
+        raise errors.ProtocolError(f"expected {model.__name__} from the aggregator, got another message") from None
 
 
-def _error(answer: httpx.Response) -> FederationError:
+def _error(answer: httpx.Response) -> errors.FederationError:
     """A problem document -> the error of the tree that has its code."""
     try:
         problem = answer.json()
@@ -233,5 +220,5 @@ def _error(answer: httpx.Response) -> FederationError:
     except (ValueError, KeyError, TypeError):
         code, detail = "", f"status {answer.status_code} without a problem document"
     if answer.status_code >= 500 or answer.status_code in PASSING:
-        return UnavailableError(f"the aggregator answered: {detail}")
-    return RAISED.get(code, ProtocolError)(f"the aggregator answered: {detail}")
+        return errors.UnavailableError(f"the aggregator answered: {detail}")
+    return RAISED.get(code, errors.ProtocolError)(f"the aggregator answered: {detail}")

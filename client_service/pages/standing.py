@@ -100,11 +100,9 @@ def _budget_facts(privacy: PrivacyOut | None) -> tuple[Fact, ...]:
 
 
 def _on_record(summary: Summary) -> Fact:
-    if summary.broken is not None:
-        return Fact("On record", count_noun(summary.written, "entry", "entries"), f"damaged at line {summary.broken}")
-    if summary.read < summary.written:
-        return Fact("On record", count_noun(summary.written, "entry", "entries"), f"{summary.read:,} checked so far")
-    return Fact("On record", count_noun(summary.written, "entry", "entries"), "the chain holds")
+    note = f"{summary.read:,} checked so far" if summary.read < summary.written else "the chain holds"
+    note = note if summary.broken is None else f"damaged at line {summary.broken}"
+    return Fact("On record", count_noun(summary.written, "entry", "entries"), note)
 
 
 def _learnt(quality: QualityOut, labels: Labels) -> tuple[Fact, ...]:

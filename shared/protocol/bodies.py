@@ -54,6 +54,19 @@ def require_short_head(start: bytes, longest: int) -> None:
         raise ProtocolError(f"expected a safetensors body with a head of at most {longest} bytes, got {announced}")
 
 
+def metadata_of(body: bytes) -> Mapping[str, str]:
+    """The header's metadata, of a body that a reader of safetensors has taken apart."""
+    length = int.from_bytes(body[:LENGTH_BYTES], "little")
+    metadata: Mapping[str, str] = json.loads(body[LENGTH_BYTES : LENGTH_BYTES + length]).get("__metadata__") or {}
+    return metadata
+
+
+def is_body_of(path: str | Path, front: bytes, size: int) -> bool:
+    """Does a stored body begin with these very bytes, and has it this size?"""
+    with open(path, "rb") as file:
+        return file.read(len(front)) == front and os.stat(path).st_size == size
+
+
 def body_size(shapes: Mapping[str, Shape], scalars: Scalars) -> int:
     """Bytes of the whole body."""
     values = sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes.values())

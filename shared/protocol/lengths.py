@@ -13,22 +13,9 @@ from shared.method.declaration import Counts, Declaration
 from shared.protocol.bodies import LENGTH_BYTES, head_of, require_short_head, scalars_text
 from shared.protocol.forms import forms
 from shared.protocol.schemas import JoinIn
+from shared.protocol.secure import messages
 from shared.protocol.secure.group import BYTES
 from shared.protocol.secure.keys import NONCE_BYTES, TAG_BYTES
-from shared.protocol.secure.messages import (
-    SHARE_PAIR_BYTES,
-    UNSIGNED,
-    CommonTerms,
-    Complaint,
-    Consent,
-    FromClient,
-    Possession,
-    PublicKeys,
-    SealedShare,
-    SealedShares,
-    ShareCheck,
-    UnmaskAnswer,
-)
 
 ROOM_FACTOR = 2
 ROOM_BYTES = 16 << 10
@@ -68,7 +55,7 @@ def require_head(declaration: Declaration, path: str | Path) -> None:
         require_short_head(file.read(LENGTH_BYTES), longest_head(declaration))
 
 
-def longest_message(kind: type[FromClient], clients: int) -> int:
+def longest_message(kind: type[messages.FromClient], clients: int) -> int:
     """Bytes of a message of a secure round as JSON, where every name is as long as a name may be."""
     alone, with_one = _length(kind, 0), _length(kind, 1)
     return alone + clients * (with_one - alone + len(","))
@@ -76,41 +63,43 @@ def longest_message(kind: type[FromClient], clients: int) -> int:
 
 def longest_relayed(declaration: Declaration, clients: int) -> int:
     """Of whatever the aggregator passes on to one client: a roster, or what all others have sealed, said or signed."""
-    each = sum(_length(kind, 1) for kind in (PublicKeys, SealedShares, ShareCheck))
+    each = sum(_length(kind, 1) for kind in (messages.PublicKeys, messages.SealedShares, messages.ShareCheck))
     return longest_join(declaration) + clients * each
 
 
 @cache
-def _length(kind: type[FromClient], clients: int) -> int:
+def _length(kind: type[messages.FromClient], clients: int) -> int:
     """Of a message that speaks of none or of one client."""
     content: Any = {"version": 2, "run": RUN, "round": ROUND, "client": LONGEST_NAME}
     return len(kind.model_construct(**content, **_content(kind, (LONGEST_NAME,) * clients)).model_dump_json())
 
 
-def _content(kind: type[FromClient], names: tuple[str, ...]) -> dict[str, Any]:
-    if kind is PublicKeys:
+def _content(kind: type[messages.FromClient], names: tuple[str, ...]) -> dict[str, Any]:
+    if kind is messages.PublicKeys:
         points = dict.fromkeys(("identity", "deal", "cipher", "mask", "commitment"), HEX)
-        proof = Possession(challenge=HEX, response=HEX)
-        return points | {"possession": proof, "common": _common(), "signature": UNSIGNED}
-    if kind is SealedShares:
+        proof = messages.Possession(challenge=HEX, response=HEX)
+        return points | {"possession": proof, "common": _common(), "signature": messages.UNSIGNED}
+    if kind is messages.SealedShares:
         return {"transcript": HEX, "shares": dict.fromkeys(names, _share()), **_commitments()}
-    if kind is ShareCheck:
-        complaint = Complaint(point=HEX, challenge=HEX, response=HEX)
-        return {"transcript": HEX, "complaints": dict.fromkeys(names, complaint), "signature": UNSIGNED}
-    if kind is Consent:
-        return {"transcript": HEX, "survivors": names, "dropped": (), "signature": UNSIGNED}
-    if kind is UnmaskAnswer:
+    if kind is messages.ShareCheck:
+        complaint = messages.Complaint(point=HEX, challenge=HEX, response=HEX)
+        return {"transcript": HEX, "complaints": dict.fromkeys(names, complaint), "signature": messages.UNSIGNED}
+    if kind is messages.Consent:
+        return {"transcript": HEX, "survivors": names, "dropped": (), "signature": messages.UNSIGNED}
+    if kind is messages.UnmaskAnswer:
         return {"seeds": dict.fromkeys(names, HEX), "keys": {}}
     raise TypeError(f"expected a message of a secure round, got {kind.__name__}")
 
 
-def _common() -> CommonTerms:
+def _common() -> messages.CommonTerms:
     digests = dict.fromkeys(("aggregator", "start", "method", "anchor"), HEX)
-    return CommonTerms(**digests, seed=SEED, rounds=ROUND, changing_members=False)
+    return messages.CommonTerms(**digests, seed=SEED, rounds=ROUND, changing_members=False)
 
 
-def _share() -> SealedShare:
-    return SealedShare(sealed="0" * 2 * (NONCE_BYTES + SHARE_PAIR_BYTES + TAG_BYTES), **_commitments())
+def _share() -> messages.SealedShare:
+    return messages.SealedShare(
+        sealed="0" * 2 * (NONCE_BYTES + messages.SHARE_PAIR_BYTES + TAG_BYTES), **_commitments()
+    )
 
 
 def _commitments() -> dict[str, str]:

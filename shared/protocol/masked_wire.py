@@ -5,9 +5,7 @@ A body has one form alone: whoever reads it holds it, to the byte, against what 
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -18,8 +16,7 @@ from safetensors.numpy import load, save
 
 from shared.errors import ProtocolError
 from shared.method.declaration import Declaration
-from shared.protocol.bodies import BYTES_OF, head_of
-from shared.protocol.bodies import MASKED_DTYPE as DTYPE
+from shared.protocol.bodies import BYTES_OF, MASKED_DTYPE, head_of, is_body_of, metadata_of
 from shared.protocol.secure import vector
 from shared.protocol.secure.fixed_point import Ring
 from shared.protocol.secure.messages import MaskedHeader, visible_scalars
@@ -38,7 +35,7 @@ def decode_masked(declaration: Declaration, body: bytes) -> MaskedUpdate:
     """What a body in memory holds, if it is a masked vector of this declaration in the one form; else ProtocolError."""
     try:
         arrays = load(body)
-        fields = json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")]).get("__metadata__") or {}
+        fields = metadata_of(body)
     except (SafetensorError, ValueError, KeyError, RecursionError):
         raise ProtocolError("expected a safetensors body, got another") from None
     found = MaskedUpdate(_header(fields), arrays)
@@ -56,10 +53,7 @@ def open_masked(declaration: Declaration, path: str | Path) -> MaskedUpdate:
     except SafetensorError:
         raise ProtocolError("expected a safetensors body, got another") from None
     header = _header(fields)
-    front = _front(declaration, header)
-    with open(path, "rb") as file:
-        same = file.read(len(front)) == front
-    if not same or os.stat(path).st_size != size(declaration, header):
+    if not is_body_of(path, _front(declaration, header), size(declaration, header)):
         raise ProtocolError("expected the masked vector in the one form that a client writes, got another form of it")
     found = MaskedUpdate(header, StoredVector(path, names))
     _require(declaration, found)
@@ -69,12 +63,12 @@ def open_masked(declaration: Declaration, path: str | Path) -> MaskedUpdate:
 def size(declaration: Declaration, header: MaskedHeader) -> int:
     """Bytes of a body with such a header."""
     numbers = sum(math.prod(shape) for shape in vector.layout(declaration).values())
-    return len(_front(declaration, header)) + BYTES_OF[DTYPE] * numbers
+    return len(_front(declaration, header)) + BYTES_OF[MASKED_DTYPE] * numbers
 
 
 def _front(declaration: Declaration, header: MaskedHeader) -> bytes:
     """All of such a body before its numbers."""
-    tensors = {name: (DTYPE, shape) for name, shape in vector.layout(declaration).items()}
+    tensors = {name: (MASKED_DTYPE, shape) for name, shape in vector.layout(declaration).items()}
     return head_of(tensors, {FIELD: header.model_dump_json()})
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,7 +15,17 @@ from shared.errors import ProtocolError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.exchanged import Parameters, Scalars
 from shared.method.parameters import Arrays, Float32
-from shared.protocol.bodies import DTYPE, VALUE_BYTES, body_size, head, places, read_array, scalars_text
+from shared.protocol.bodies import (
+    DTYPE,
+    VALUE_BYTES,
+    body_size,
+    head,
+    is_body_of,
+    metadata_of,
+    places,
+    read_array,
+    scalars_text,
+)
 
 MEDIA_TYPE = "application/vnd.safetensors"
 
@@ -108,10 +117,7 @@ def require_canonical(path: str | Path, declaration: Declaration, scalars: Scala
     A reader of safetensors passes over fields, repetitions and spaces in a header that could carry anything.
     """
     shapes = {spec.name: spec.shape for spec in declaration.uploaded}
-    expected = head(shapes, scalars)
-    with open(path, "rb") as file:
-        same = file.read(len(expected)) == expected
-    if not same or os.stat(path).st_size != body_size(shapes, scalars):
+    if not is_body_of(path, head(shapes, scalars), body_size(shapes, scalars)):
         raise ProtocolError("expected the update in the one form that a client writes, got another form of it")
 
 
@@ -124,12 +130,4 @@ def decode(body: bytes) -> tuple[tuple[TensorSpec, ...], Parameters]:
     specification = tuple(TensorSpec.model_construct(name=n, dtype="F32", shape=v.shape) for n, v in arrays.items())
     if wrong := sorted(name for name, value in arrays.items() if value.dtype != np.float32):
         raise ProtocolError(f"expected dtype {DTYPE} everywhere, got another for {wrong}")
-    return tuple(sorted(specification, key=lambda spec: spec.name)), Parameters(arrays, _scalars(_metadata(body)))
-
-
-def _metadata(body: bytes) -> Mapping[str, str]:
-    """The header's metadata: safetensors begins with the header's length in 8 bytes, then the header as JSON."""
-    length = int.from_bytes(body[:8], "little")
-    header = json.loads(body[8 : 8 + length])
-    metadata: Mapping[str, str] = header.get("__metadata__") or {}
-    return metadata
+    return tuple(sorted(specification, key=lambda spec: spec.name)), Parameters(arrays, _scalars(metadata_of(body)))

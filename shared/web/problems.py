@@ -12,22 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from shared.errors import (
-    AuthenticationError,
-    ConflictError,
-    DamagedError,
-    DataError,
-    FederationError,
-    ForbiddenError,
-    HeadError,
-    MediaTypeError,
-    NotFoundError,
-    ProtocolError,
-    SettingsError,
-    StorageFullError,
-    TooLargeError,
-    UnavailableError,
-)
+from shared import errors
 from shared.protocol.schemas import ProblemOut
 from shared.timeouts import RETRY_AFTER_SECONDS
 from shared.web import request_ids
@@ -36,21 +21,21 @@ from shared.web.whole import CLOSE
 MEDIA_TYPE, JSON = "application/problem+json", "application/json"
 INTERNAL = "internal"  # the code of our own mistakes
 LONGEST_DETAIL = 500  # characters; a refusal may quote what came, and what came may be long
-STATUS: dict[type[FederationError], int] = {
-    AuthenticationError: 401,
-    ForbiddenError: 403,
-    NotFoundError: 404,
-    ConflictError: 409,
-    TooLargeError: 413,
-    MediaTypeError: 415,
-    HeadError: 400,
-    ProtocolError: 422,
-    SettingsError: 422,
-    DataError: 422,
-    DamagedError: 500,
-    UnavailableError: 503,
-    StorageFullError: 507,
-    FederationError: 500,
+STATUS: dict[type[errors.FederationError], int] = {
+    errors.AuthenticationError: 401,
+    errors.ForbiddenError: 403,
+    errors.NotFoundError: 404,
+    errors.ConflictError: 409,
+    errors.TooLargeError: 413,
+    errors.MediaTypeError: 415,
+    errors.HeadError: 400,
+    errors.ProtocolError: 422,
+    errors.SettingsError: 422,
+    errors.DataError: 422,
+    errors.DamagedError: 500,
+    errors.UnavailableError: 503,
+    errors.StorageFullError: 507,
+    errors.FederationError: 500,
 }
 SOON = {"Retry-After": str(RETRY_AFTER_SECONDS)}
 HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 413: CLOSE, 503: SOON, 507: SOON}
@@ -83,7 +68,7 @@ TITLES = {
 def install(app: FastAPI) -> None:
     """Answer every error of this app with a problem document, and describe it so."""
     app.openapi = partial(_describe, app.openapi)  # type: ignore[method-assign]
-    app.add_exception_handler(FederationError, _federation)
+    app.add_exception_handler(errors.FederationError, _federation)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refuse)
     app.add_exception_handler(ClientDisconnect, _cut_off)
@@ -111,14 +96,14 @@ def problem(status: int, *, code: str, detail: str, headers: Mapping[str, str] |
     return Response(content, status, headers={"Cache-Control": "no-store"} | dict(headers or {}), media_type=MEDIA_TYPE)
 
 
-def answer(error: FederationError) -> Response:
+def answer(error: errors.FederationError) -> Response:
     """The problem document of an error of the project's own tree."""
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     return problem(status, code=error.code, detail=str(error), headers=HEADERS.get(status))
 
 
 async def _federation(request: Request, error: Exception) -> Response:
-    assert isinstance(error, FederationError)
+    assert isinstance(error, errors.FederationError)
     _note(request, error.code)
     return answer(error)
 
@@ -126,9 +111,9 @@ async def _federation(request: Request, error: Exception) -> Response:
 async def _invalid(request: Request, error: Exception) -> Response:
     """A message that does not fit its schema: where and why, not what came: that may be somebody's data."""
     assert isinstance(error, RequestValidationError)
-    _note(request, ProtocolError.code)
+    _note(request, errors.ProtocolError.code)
     lines = [f"{'.'.join(_place(e['type'], e['loc']))}: {e['msg']}" for e in error.errors()]
-    return problem(422, code=ProtocolError.code, detail="; ".join(lines))
+    return problem(422, code=errors.ProtocolError.code, detail="; ".join(lines))
 
 
 def _note(request: Request, code: str) -> None:
@@ -153,8 +138,8 @@ async def _refuse(request: Request, error: Exception) -> Response:
 async def _cut_off(request: Request, error: Exception) -> Response:
     """The caller went away in the middle of its body; nobody is left to read this."""
     del error
-    _note(request, ProtocolError.code)
-    return problem(400, code=ProtocolError.code, detail="expected the whole body, the connection was cut")
+    _note(request, errors.ProtocolError.code)
+    return problem(400, code=errors.ProtocolError.code, detail="expected the whole body, the connection was cut")
 
 
 async def _answer_unexpected(request: Request, error: Exception) -> Response:

@@ -21,7 +21,6 @@ from audit.evidence import PartEvidence
 from audit.report import PrivacyReport, make_report
 from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.ledger import Ledger
-from client_service.boundary.signing_key import own_key
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.exchanged import Parameters
 from shared.protocol.heads import USER_AGENT
@@ -35,6 +34,7 @@ from shared.protocol.schemas import (
     RunHistoryOut,
     RunIn,
 )
+from shared.protocol.signing.enrolment import own_key
 from shared.protocol.signing.keys import new_key
 from shared.protocol.signing.messages import Signatory
 from shared.protocol.wire import MEDIA_TYPE, encode

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from client_service.boundary.signing_key import own_key
 from shared.errors import SettingsError
-from shared.protocol.signing.enrolment import make_pair
+from shared.protocol.signing.enrolment import make_pair, own_key
 from shared.protocol.signing.keys import fingerprint, read_public
 
 

@@ -14,6 +14,7 @@ from shared.errors import ConflictError, NotFoundError, SettingsError
 from shared.new_files import PRIVATE, PUBLIC, write_new
 from shared.protocol.schemas import ClientName
 from shared.protocol.signing.keys import (
+    PrivateKey,
     PublicKey,
     fingerprint,
     new_key,
@@ -61,6 +62,17 @@ def kept_pair(name: str, folder: Path) -> KeyFiles:
         return make_pair(name, folder)
     write_new(pair.public, public_pem(read_private(pair.private).public_key()), PUBLIC)
     return pair
+
+
+def own_key(client: str, state_directory: Path, given: Path | None = None) -> PrivateKey:
+    """The key in the file `given`, or in `<client>.key` in the client's state directory.
+
+    SettingsError where there is none, where others may read it, or where it is no such key.
+    """
+    path = given or KeyFiles.of(client, state_directory).private
+    if not path.exists():
+        raise SettingsError(f"{path}: expected the private key of {client!r}; `lpsfed keys new {client}` makes one")
+    return read_private(path)
 
 
 def register(public: Path, folder: Path) -> str:

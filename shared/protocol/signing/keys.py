@@ -7,17 +7,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-    load_pem_public_key,
-)
 
 from shared.errors import SettingsError
 
@@ -32,11 +24,13 @@ def new_key() -> PrivateKey:
 
 
 def private_pem(key: PrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
 
 
 def public_pem(key: PublicKey) -> bytes:
-    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def public_key(content: bytes) -> PublicKey:
@@ -66,7 +60,7 @@ def read_private(path: Path) -> PrivateKey:
     """SettingsError for a file that others than its user and group may use, or that holds no such key."""
     content = _content(path, "a private key", secret=True)
     try:
-        key = load_pem_private_key(content, password=None)
+        key = serialization.load_pem_private_key(content, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PrivateKey):
@@ -78,7 +72,7 @@ def read_public(path: Path) -> PublicKey:
     """SettingsError for a file that holds no such key."""
     content = _content(path, "a public key")
     try:
-        key = load_pem_public_key(content)
+        key = serialization.load_pem_public_key(content)
     except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PublicKey):
