@@ -166,12 +166,8 @@ class ClientSettings(Listening):
         return self
 
     @model_validator(mode="after")
-    def _possible_times(self) -> Self:
+    def _possible(self) -> Self:
         self.limits().require_possible()
-        return self
-
-    @model_validator(mode="after")
-    def _private_as_said(self) -> Self:
         if self.privacy.on:
             require_accountable(build_strategy(self.strategy, self.method), self.method, counts=self.policy.counts)
         return self

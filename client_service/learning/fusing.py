@@ -61,7 +61,8 @@ def best_recipe(shard: Shard, spectrum: Spectrum, chosen: Filter, interrupt: Int
     louder = {value: judge.quality(base + value * filters[ridge]) for value in LOUDNESSES}
     loudness = max(louder, key=lambda value: louder[value])
     recipe = Recipe(ridge, loudness, WEIGHTINGS[0], 0.0)
-    return _with_squares(judge, recipe, base + loudness * filters[ridge], _squares(judge, shard, spectrum))
+    squares = {one: judge.scored(least_squares(shard.train, spectrum, one)) for one in WEIGHTINGS}
+    return _with_squares(judge, recipe, base + loudness * filters[ridge], squares)
 
 
 def fused_top(shard: Shard, spectrum: Spectrum, chosen: Filter) -> TopItems:
@@ -69,10 +70,6 @@ def fused_top(shard: Shard, spectrum: Spectrum, chosen: Filter) -> TopItems:
     fusion = fuse(best_recipe(shard, spectrum, chosen), shard.train, spectrum)
     base, codes = filter_scores(chosen, spectrum, shard.train), fusion.encoded(shard.train)
     return ranked_by(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
-
-
-def _squares(judge: Judge, shard: Shard, spectrum: Spectrum) -> dict[Weighting, Float32]:
-    return {one: judge.scored(least_squares(shard.train, spectrum, one)) for one in WEIGHTINGS}
 
 
 def _with_squares(judge: Judge, recipe: Recipe, sofar: Float32, squares: Mapping[Weighting, Float32]) -> Recipe:

@@ -12,12 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from client_service.learning.activity import more_active
-from client_service.learning.beginning import begin_model
-from client_service.learning.choice import Choice
+from client_service.learning.beginning import Choice, begin_model
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.margins import Margins, fit_tables
-from client_service.learning.measures import MEASURES
+from client_service.learning.measures import MEASURES, more_active
 from client_service.learning.sampling import PairSampler
 from client_service.learning.state import MODEL, TABLES, TrainingState, capture, fill, fits, restore_optimiser
 from client_service.learning.train import build_optimiser, pair_loss

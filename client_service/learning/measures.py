@@ -1,4 +1,4 @@
-"""The registry of measures: name -> a function of a client's model and shard. What one needs lies in a file of its own.
+"""The registry of measures: name -> a function of a client's model and shard. A long one lies in a file of its own.
 
 A strategy asks for a measure by its name; a new one is one function and one line in MEASURES.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor
 
-from client_service.learning.activity import losses_of_groups
 from client_service.learning.interrupt import Interrupt
+from client_service.learning.losses import bpr_of_rows
 from client_service.learning.mean_margin import mean_margin
 from client_service.learning.sampling import PairSampler
 from client_service.models.low_pass import LowPass
@@ -74,10 +76,29 @@ def measure_mean_margin(trained: TrainedClient) -> tuple[float, ...]:
     return (mean_margin(trained.model, trained.tables, strength, generator, trained.interrupt),)
 
 
+def more_active(interactions: sparse.csr_array) -> Tensor:
+    """1 for the half of the users with the most training items, else 0, (M,). Of an odd number it has one more."""
+    order = np.argsort(np.diff(interactions.indptr), kind="stable")
+    group = np.zeros(len(order), dtype=np.int64)
+    group[order[len(order) // 2 :]] = 1
+    return torch.from_numpy(group)
+
+
+@torch.no_grad()
 def measure_losses_by_activity(trained: TrainedClient) -> tuple[float, ...]:
-    """Mean BPR loss over the training pairs of the less and of the more active half of the users."""
-    generator = trained.torch_generator("activity")
-    return losses_of_groups(trained.model, trained.batches, trained.activity, generator, trained.interrupt)
+    """Mean BPR loss over the training pairs of the less and of the more active half of the users (F2MF).
+
+    A half without a pair gets the mean over all. It can be interrupted at each batch.
+    """
+    device, batches = trained.activity.device, trained.batches.epoch(trained.torch_generator("activity"))
+    sums, counts = torch.zeros(2, device=device), torch.zeros(2, device=device)
+    for batch in trained.interrupt.each(batches):
+        positive, negatives = trained.model.scores(batch.users, batch.items, batch.negatives, leave_one_out=False)
+        losses, of = bpr_of_rows(positive, negatives, batch.excluded), trained.activity[batch.users]
+        sums.index_add_(0, of, losses)
+        counts.index_add_(0, of, torch.ones_like(losses))
+    means = torch.where(counts > 0, sums / counts.clamp(min=1), sums.sum() / counts.sum())
+    return float(means[0]), float(means[1])
 
 
 MEASURES: dict[str, Callable[[TrainedClient], tuple[float, ...]]] = {

@@ -37,16 +37,11 @@ def _read(path: Path) -> Spectrum | None:
 def _compute_spectrum(shard: Shard, cutoff: int, path: Path) -> Spectrum:
     spectrum = low_spectrum(shard.train, cutoff)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _drop_others(path)
+    for old in path.parent.glob("spectrum-*.safetensors"):  # a cut-off tried before, or a shard that is gone
+        old.unlink(missing_ok=True)
     partial = path.with_name(f".{path.name}.{uuid4().hex}.partial")  # two processes may have one cache
     arrays: dict[str, Float64] = {"singular": spectrum.singular, "users": spectrum.users, "items": spectrum.items}
     ordered = {name: value.copy(order="C") for name, value in arrays.items()}
     save_file(ordered, partial)
     partial.replace(path)
     return Spectrum(**ordered)  # in the memory order of one that is read: a restart must not change a sum's order
-
-
-def _drop_others(path: Path) -> None:
-    """One shard, one spectrum: a cut-off tried before, or a shard that is gone, would only fill the disk."""
-    for old in path.parent.glob("spectrum-*.safetensors"):
-        old.unlink(missing_ok=True)

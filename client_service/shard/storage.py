@@ -86,7 +86,8 @@ def read_shard(folder: Path) -> Shard:
     """
     path, head_path = current_file(folder, INTERACTIONS), current_file(folder, HEAD)
     head = _read_head(head_path) if head_path.exists() else None
-    events, items = read_table(path), _read_items(current_file(folder, ITEMS))
+    events, items_path = read_table(path), current_file(folder, ITEMS)
+    items = read_table(items_path) if items_path.exists() else None
     if head is None:
         clean, counted = clean_events(event_table(events, path), path)
         return build_shard(folder.resolve().name, clean, items, counted, folder / ITEMS)
@@ -108,10 +109,6 @@ def change_shard(folder: Path, change: Callable[[Shard], Shard]) -> tuple[Shard,
         after = change(before)
         save_shard(folder, after)
     return before, after
-
-
-def _read_items(path: Path) -> pl.DataFrame | None:
-    return read_table(path) if path.exists() else None
 
 
 def _read_head(path: Path) -> ShardHead:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from client_service.learning.choice import Choice, keep_choice, kept_choice
+from client_service.learning.beginning import Choice, keep_choice, kept_choice
 from client_service.learning.evaluate import on_test, on_validation, validation_users
 from client_service.learning.interrupt import Interrupt
 from client_service.learning.local import LocalTraining

@@ -16,7 +16,7 @@ import torch
 
 from client_service.agent import Agent
 from client_service.best_model import kept_model
-from client_service.learning.choice import kept_choice
+from client_service.learning.beginning import kept_choice
 from client_service.learning.evaluate import on_validation
 from client_service.learning.spectra import cached_spectrum
 from client_service.serving import checkpoint

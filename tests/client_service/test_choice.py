@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import client_service.learning.beginning
-from client_service.learning.choice import Choice, keep_choice, kept_choice
+from client_service.learning.beginning import Choice, keep_choice, kept_choice
 from client_service.models.fusion import Recipe
 from client_service.models.least_squares import Weighting
 from client_service.models.start import Filter

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.learning.beginning import begin_model
-from client_service.learning.choice import Choice
+from client_service.learning.beginning import Choice, begin_model
 from client_service.learning.interrupt import NEVER
 from client_service.learning.local import LocalTraining, Moment
 from client_service.models import encoders
