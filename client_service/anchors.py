@@ -25,8 +25,7 @@ NAME = "anchors.jsonl"  # in the state directory
 
 @dataclass(frozen=True)
 class AnchorQuestion:
-    """What K^R follows from: the run's settings and seed, and the round. `run`: whose training the kernel of this
-    client follows from, where it is trained."""
+    """What K^R follows from: the run's settings and seed, and the round. `run`: whose trained kernel it is."""
 
     method: MethodSettings
     seed: int

@@ -20,8 +20,7 @@ from shared.protocol.signing.keys import PrivateKey
 
 @dataclass(frozen=True)
 class OpenRecords:
-    """ledger: of all calls. anchors, rounds: what rho was compared with, what secure rounds there were. guard: there
-    with differential privacy; it has the account."""
+    """ledger: of all calls. anchors: what rho was compared with. rounds: secure ones. guard: where there is noise."""
 
     ledger: HeadedLedger
     anchors: HeadedLedger

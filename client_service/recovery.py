@@ -28,8 +28,7 @@ class Recovery:
     def resume(self, closed: int) -> int | None:
         """Take over what an earlier process kept of this run, and give the round after which it did.
 
-        None, and nothing is changed, where nothing fits, or where the aggregator, whose last closed round is `closed`,
-        is behind it: then another run has the name.
+        None, and nothing is changed, where nothing fits, or where `closed`, the aggregator's last round, is behind it.
         """
         kept = kept_training(self._place.folder, self._owner)
         if kept is None:

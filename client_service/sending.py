@@ -28,8 +28,7 @@ T = TypeVar("T")
 
 
 def require_trained_so(training_run: TrainingRun, state: RunOut) -> None:
-    """PrivacyError where a run has another seed or length by now than this client has trained for: the others would be
-    told the later ones."""
+    """PrivacyError where a run has by now another seed or length, which the others are told, than was trained for."""
     moment = training_run.moment
     if (training_run.place.seed, moment.seed, moment.rounds) != (state.seed, state.seed, state.rounds):
         words = f"expected the seed and the number of rounds that round {moment.round} was trained with"
@@ -55,8 +54,7 @@ def warn_of_unlike_starts(declaration: Declaration, method: MethodSettings) -> t
 
 
 class UpdateSender:
-    """Of one client. `guard`: there with differential privacy; `masking`: there in a secure federation; `worker`: the
-    thread for what is slow."""
+    """guard: there with differential privacy. masking: there in a secure federation. worker: for what is slow."""
 
     def __init__(
         self,

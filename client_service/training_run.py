@@ -33,8 +33,7 @@ class Fitted:
 class TrainingRun:
     """The model of one run. Its methods are slow, belong in a worker thread, and end early with Interrupted.
 
-    What is kept on disk is then as it was before. `quality` and `spectrum` may be read at any time. `applied` is the
-    last round whose parameters were taken over.
+    The disk is then as it was. `quality` and `spectrum` may be read at any time. `applied`: the last round taken over.
     """
 
     def __init__(
@@ -132,8 +131,7 @@ class TrainingRun:
         return Fitted(moment.round, update, seconds)
 
     def _show_spectrum(self, scalar: str | None, update: Parameters) -> None:
-        """The kernels that a scalar of the update compares, for the silo's own eyes. A round without an anchor leaves
-        what the last one showed."""
+        """The kernels that a scalar of the update compares, for the silo; without an anchor the last ones stay."""
         compared = self._task.compare(self._training)
         if compared is not None:
             anchor, own = (tuple(kernel.tolist()) for kernel in compared)

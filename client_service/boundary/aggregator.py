@@ -57,10 +57,7 @@ class _Failed(Exception):
 
 
 class Aggregator:
-    """The aggregator as this client may call it. Every answer that is no success becomes an error of the tree.
-
-    `pace`: where every call waits for its turn.
-    """
+    """The aggregator as this client may call it. Every answer that is no success becomes an error of the tree."""
 
     def __init__(
         self,

@@ -28,8 +28,7 @@ class Call:
 
 
 def declared_calls(client: str, *, secure: bool = False) -> tuple[Call, ...]:
-    """All that this client ever asks of the aggregator; in a secure federation its updates are masked, and what the
-    masks need is said too."""
+    """All that this client ever asks of the aggregator; in a secure federation also what the masks need."""
     run, number = r"/v1/runs/(?P<run>run-[0-9]{1,9})", r"/rounds/(?P<round>[0-9]{1,9})"
     own = f"{run}{number}/clients/{re.escape(client)}"
     always = (

@@ -1,7 +1,6 @@
 """The code on the way out of a client -> one digest a package, by its files.
 
-Where a file of code is another one, or one more, the digest is another. It tells of files, not of what a process has
-made of them since.
+Another file, or one more, gives another digest. It tells of files, not of what a process has made of them since.
 """
 
 from __future__ import annotations

@@ -113,8 +113,7 @@ class LedgerHeads:
             self.found = True
 
     def mac(self, purpose: str, content: bytes) -> str:
-        """What only the holder of the silo's key can write beside this content, 64 hex digits; another for every
-        purpose."""
+        """64 hex digits that only the holder of the silo's key can write beside this content for this purpose."""
         return hmac.new(self._mac_key, purpose.encode() + b"\0" + content, "sha256").hexdigest()
 
     def has_mac(self, purpose: str, content: bytes, mac: str) -> bool:

@@ -57,10 +57,7 @@ def filter_top(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array) -> T
 
 
 def best_filter(shard: Shard, spectrum: Spectrum, interrupt: Interrupt = NEVER) -> BestChoice[Filter]:
-    """The ridge-response filter that validation prefers: first cut-off and ridge, then the degree exponent.
-
-    It can be interrupted at each block of users.
-    """
+    """The ridge-response filter that validation prefers: first cut-off and ridge, then the degree exponent."""
     longest = len(spectrum.singular)
     cutoffs = sorted({min(cutoff, longest) for cutoff in CUTOFFS})
     coarse = [Filter(cutoff, ridge, USUAL_EXPONENT) for cutoff in cutoffs for ridge in RIDGES]

@@ -65,8 +65,7 @@ def _row(line: int, entry: Mapping[str, Any], broken: int | None) -> JournalRow:
 
 
 def _about(entry: Mapping[str, Any]) -> str:
-    """An intent's call and place, how many calls a line counts, the number of the intent that an outcome belongs to, or
-    what is left of a line."""
+    """An intent's call and place, the calls that a line counts, an outcome's intent, or what is left of a line."""
     if "damaged" in entry:
         return _text(entry["damaged"])
     if "n" in entry:

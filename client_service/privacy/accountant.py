@@ -20,9 +20,8 @@ def epsilon(charges: Iterable[Charge], delta: float | None) -> float:
     """What so many releases of one shard, each chosen in sight of those before, spend together at delta.
 
     Gaussian: releases of multipliers z_i are together as one of multiplier 1 / sqrt(sum 1 / z_i^2), because a sum of
-    independent Gaussian privacy losses is one again
-    (Dong, Roth, Su 2022, arXiv 1905.02383); its epsilon is
-    exact (Balle, Wang 2018, arXiv 1805.06530). Laplace: the sum of 1 / z_i, whatever delta. Both: the sum of the two.
+    independent Gaussian privacy losses is one again (Dong, Roth, Su 2022, arXiv 1905.02383); its epsilon is exact
+    (Balle, Wang 2018, arXiv 1805.06530). Laplace: the sum of 1 / z_i, whatever delta. Both: the sum of the two.
     Infinite for Gaussian releases without a delta.
     """
     known = list(charges)

@@ -63,8 +63,7 @@ class Guard:
     def __init__(self, settings: PrivacySettings, heads: LedgerHeads, shard: str, declaration: Declaration) -> None:
         """heads: of the silo's state directory. shard: its digest. declaration: the silo's own.
 
-        DataError for a damaged account or secret, SettingsError where what was spent cannot be told under these
-        settings.
+        DataError for a damaged account or secret, SettingsError where these settings cannot tell what was spent.
         """
         self._folder, self._heads = heads.state_directory / FOLDER, heads
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -80,8 +79,7 @@ class Guard:
     def release(self, update: Parameters, occasion: Occasion) -> Parameters | None:
         """What may leave in this round; None, and nothing may, where the budget does not allow it.
 
-        The release is on the disk first, then its charge, and only then is it given out: a crash in between is followed
-        by the same release, charged once.
+        It is on the disk first, then charged, then given out: after a crash in between it is the same, charged once.
         """
         name = occasion.name(self._shard)
         release = kept_release(self._folder, self._heads, name)

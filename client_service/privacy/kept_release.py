@@ -49,8 +49,7 @@ def keep_release(folder: Path, heads: LedgerHeads, occasion: str, release: Relea
 
 
 def kept_release(folder: Path, heads: LedgerHeads, occasion: str) -> Release | None:
-    """The kept release, if it was drawn for this occasion. One that cannot be read, or that this silo has not written,
-    is as none: it is drawn anew."""
+    """The kept release, if it was drawn for this occasion; None for one that is damaged, or not of this silo."""
     try:
         with safe_open(folder / NAME, framework="numpy") as file:
             head = ReleaseHead.model_validate_json((file.metadata() or {})["head"])

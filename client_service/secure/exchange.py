@@ -1,7 +1,6 @@
 """One update -> masked and summed with the others': keys, shares, checks, the masked vector, consent, answers.
 
-Each step keeps its state before its message leaves, so that a client that was killed sends the same again and resumes
-where it was.
+Each step keeps its state before its message leaves: a client that was killed sends the same again and goes on.
 """
 
 from __future__ import annotations

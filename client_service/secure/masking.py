@@ -32,8 +32,7 @@ SECRET_BYTES = 32
 
 @dataclass(frozen=True)
 class Masking:
-    """Of one client. `noised`: what it sends is differentially private; `changing_members`: the silo bears it that a
-    change of itself alone may tell its update."""
+    """noised: what the client sends is differentially private. changing_members: see `PublicKeys`."""
 
     name: str
     identity: PrivateKey

@@ -41,10 +41,7 @@ class KnownMembers:
         return self._registry
 
     def aggregator(self, claimed: str | None = None) -> PublicKey:
-        """The key of the aggregator. `claimed`: the one that an answer names, which is pinned if there is none yet.
-
-        PrivacyError where none is known.
-        """
+        """Of the aggregator. `claimed`: what an answer names, pinned if there is none yet. PrivacyError for neither."""
         if (registry := self._read()) is not None:
             return registry.aggregator
         if AGGREGATOR not in self._memory.pinned:

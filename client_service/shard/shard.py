@@ -57,9 +57,8 @@ class Shard:
         """sha256 over users, items, titles and the three matrices: the key of caches, checkpoints, kept models and
         accounts, and a part of the seed of random generators.
 
-        Times, ratings and features are left out on purpose. Nothing that is computed under this key depends on them,
-        and a data set whose times were thrown away by an earlier version has the same digest, and so the same draws.
-        `events_digest` covers them.
+        Times, ratings and features, on which nothing under this key depends, are left out, so that shards that earlier
+        versions wrote without them keep their digest and their draws. `events_digest` covers them.
         """
         return content_digest((self.user_ids, self.item_ids, self.titles), (self.train, self.valid, self.test))
 
@@ -109,8 +108,7 @@ def build_shard(
 ) -> Shard:
     """Clean events (user, item, split, time, rating) and a catalogue `items` (item, title, features) -> a Shard.
 
-    Without `items` the catalogue is the items that occur. `path` is where they are from. Raises DataError for a
-    catalogue that lacks an item.
+    Without `items` the catalogue is the items that occur. `path`: of the items. DataError where it lacks one.
     """
     catalogue, left_out = item_table(events, items, path)
     users = events["user"].unique().sort()

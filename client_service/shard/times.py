@@ -13,8 +13,7 @@ def parse_times(column: pl.Series) -> tuple[pl.Series, pl.Series]:
     """The times as Int64, null where there is none; and a Boolean column: which values are no time.
 
     Numbers are seconds since 1970, text is a number or ISO 8601; a date means its first second, a time without a zone
-    is UTC, and fractions of a second are cut off. Values outside the years 1 to 9999 are no times, so that
-    milliseconds are not taken for seconds.
+    is UTC, and fractions of a second are cut off. Outside the years 1 to 9999, as milliseconds are, nothing is a time.
     """
     missing = column.is_null()
     if column.dtype == pl.String:

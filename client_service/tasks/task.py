@@ -31,8 +31,7 @@ from shared.strategies.local_client import LocalClient
 class Place:
     """Where a training run belongs: the client's name, the run with its seed and settings, the folder of its models.
 
-    `kind` names the strategy's model, "" the one of the settings. `cache` is for what follows from the shard alone;
-    without one it lies beside the models.
+    kind: the strategy's model, "" the one of the settings. cache: for what the shard alone gives; None: the folder.
     """
 
     client: str

@@ -95,8 +95,7 @@ def encoded_width(width: int) -> int:
 
 
 def _with_biases(weights: Mapping[str, Shape]) -> tuple[Tensor, ...]:
-    """Weights (out, in) of linear layers, drawn, and their biases (out,), zero; sorted by name. Output layers are zero
-    at an exact start."""
+    """Drawn weights (out, in) of linear layers and zero biases (out,), by name. Output layers: zero if exact."""
     tensors = [
         tensor
         for name, shape in weights.items()

@@ -22,8 +22,7 @@ Draw = Callable[[int], NDArray[np.float64]]
 def initial_parameters(tensors: Sequence[Tensor], seed: int, *, exact: bool) -> dict[str, Float32]:
     """Values by the tensors' rules, in their order, the same on every machine for the same seed.
 
-    exact: a run begins exactly at its base path, so that the tensors that stand behind it are zero. SettingsError for
-    a rule that is none.
+    exact: a run begins exactly at its base path, so that tensors behind it are zero. SettingsError for another rule.
     """
     generator = np.random.default_rng(seed)
     values = {tensor.name: _fill(tensor, _rule(tensor, generator)) for tensor in tensors}

@@ -97,10 +97,7 @@ def places(path: str | Path) -> dict[str, tuple[int, Shape]]:
 
 
 def read_array(path: str | Path, begin: int, shape: Shape) -> Float32:
-    """One array of a stored body, read and not mapped: where the disk fails, this raises and does not end the process.
-
-    ProtocolError where the file ends before.
-    """
+    """One array of a stored body; ProtocolError where the file ends before. Not mapped: a failing disk only raises."""
     count = int(np.prod(shape, dtype=np.int64))
     if begin + VALUE_BYTES * count > os.stat(path).st_size:
         raise ProtocolError(f"expected {count} values from byte {begin} on, got a file that ends before")

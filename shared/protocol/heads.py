@@ -1,7 +1,6 @@
 """The head of a client's request in its one form: which headers, each in which words, and how many bytes that is.
 
-The gate writes this form and the aggregator takes no other. A header more, another word in one, a space, a capital
-letter or a digit too many could carry anything.
+The gate writes this form and the aggregator takes no other: whatever there is too much of could carry anything.
 """
 
 from __future__ import annotations
@@ -69,8 +68,7 @@ def size(method: str, target: str, headers: Iterable[Header]) -> int:
 
 
 def digest(method: str, target: str, headers: Iterable[Header]) -> str:
-    """sha256 over what an entry of a ledger tells of a head: the signature follows from the entry itself, and a
-    connection is each hop's own."""
+    """sha256 over a head without its signature, which follows from its entry, and without each hop's own connection."""
     kept = sorted((name, value) for name, value in headers if name not in UNSIGNED and name != CONNECTION)
     lines = [f"{method} {target}", *(f"{name}: {value}" for name, value in kept)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

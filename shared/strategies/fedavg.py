@@ -10,6 +10,5 @@ from shared.strategies.strategy import Strategy, all_exchanged
 
 
 def fedavg(method: MethodSettings) -> Strategy:
-    """Whatever the model can exchange is averaged, of an encoder both MLPs; no scalar leaves, no popularity margin is
-    used (the paper's baseline)."""
+    """Whatever the model can exchange is averaged, of an encoder both MLPs; no scalar leaves, no margin is used."""
     return Strategy("fedavg", shared=all_exchanged(method))

@@ -105,8 +105,7 @@ class Strategy:
         return EXCHANGES[self.model or method.model]
 
     def shares_items(self, method: MethodSettings) -> bool:
-        """Does it need a catalogue of items that all clients share? Then which rows of an update move tells which
-        items a silo has."""
+        """Does it need a catalogue that all clients share? Then the rows that move tell which items a silo has."""
         return any(name == ITEM_TABLE and self.shared(name) for name in self.exchange(method).names)
 
     @property

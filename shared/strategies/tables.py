@@ -27,9 +27,7 @@ def moved_rows(before: Float32, after: Float32) -> NDArray[np.bool_]:
 
 def mean_of_moved(state: State, updates: Sequence[Update]) -> State:
     """Item table: what was received plus the sum of the changes over the number of clients that moved the row; any
-    other tensor and every scalar: the plain mean.
-    Summed in the order of client names.
-    """
+    other tensor and every scalar: the plain mean. Summed in the order of client names."""
     # Paper: the mean over all clients; here: over those that moved the row, because a silo that does not have an item
     # sends its row back as it came, and would only hold the others' changes down.
     others = mean_of_updates(state, updates, without=ITEM_TABLE)

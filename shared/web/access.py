@@ -83,8 +83,7 @@ class Observed:
 class Limited:
     """Ends the reading of a JSON message that is too long, or packed: a small body could unpack to a huge one.
 
-    What is too long is cut where its limit is passed, whether its length was announced or not. The aggregator's routes
-    have limits of their own.
+    It is cut where the limit is passed, announced or not. The aggregator's routes have limits of their own.
     """
 
     app: ASGIApp

@@ -1,5 +1,4 @@
-"""A call by TLS: whom to believe, what to show, and why it failed. For those who call; a service that calls nobody
-needs no HTTP client."""
+"""A call by TLS: whom to believe, what to show, and why it failed. Who calls nobody needs no HTTP client."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ from shared.web.tls import CALLS, Identity, trust
 class Calling:
     """How calls are made by TLS: whom to believe, and what to show where the other side asks for a certificate.
 
-    A certificate signed by one of `authority` alone is believed, or where there is none, by one of those that httpx
-    knows. SettingsError for files of no use.
+    Believed is what `authority` alone has signed, or without one those that httpx knows. SettingsError for bad files.
     """
 
     def __init__(self, authority: Path | None = None, certificate: Path | None = None, key: Path | None = None) -> None:

@@ -1,7 +1,6 @@
 """A head as its bytes came: how many they were, how its names were spelled, and from which address.
 
-Who reads the headers alone does not see the spaces between a name and its value, nor capital letters: these could carry
-anything.
+Headers once read do not show the spaces before a value, nor capital letters: these could carry anything.
 """
 
 from __future__ import annotations

@@ -54,8 +54,7 @@ def _no_place(file: Path, error: OSError) -> SettingsError:
 
 
 async def keep_ready(file: Path, hindrance: Callable[[], str | None], logger: structlog.stdlib.BoundLogger) -> None:
-    """Until cancelled: the file is there while nothing hinders, and gone otherwise. What cannot be written is logged
-    once; the health check fails meanwhile."""
+    """Until cancelled: the file is there while nothing hinders. What cannot be written is logged once."""
     refused = False
     try:
         while True:

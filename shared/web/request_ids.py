@@ -1,7 +1,6 @@
 """A request -> an id of its own: in each of its log lines, in its answer, and in the problem document where it has one.
 
-An id that comes is taken over only where the service says so and where it is a UUID: any other text could be somebody's
-name, and would stand in the log.
+An id that comes is taken over only where the service says so, and only a UUID: a name would stand in the log.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Certificate files -> TLS contexts, or one clear line that says what is wrong with them; renewed files are taken up.
 
-No version before TLS 1.2, no compression, no renegotiation; of TLS 1.2 the ciphers with forward secrecy and
-authentication alone.
+No version before TLS 1.2, of it authenticated ciphers with forward secrecy alone; no compression, no renegotiation.
 """
 
 from __future__ import annotations

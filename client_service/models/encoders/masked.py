@@ -32,8 +32,7 @@ class WeightMask(nn.Module):
 class MaskedModel(Model):
     """Wherever a weight of the MLPs is read it is the masked one; biases have no mask.
 
-    Parameters have the names of the model without masks, and each weight has its mask in "mask.<name>", which is
-    private.
+    Parameters have the names of the model without masks; each weight's mask is "mask.<name>", which is private.
     """
 
     def __init__(self, plain: Model) -> None:

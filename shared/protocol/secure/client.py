@@ -124,8 +124,7 @@ def _require_sharers(roster: Roster, own: str, sharers: set[str]) -> None:
 def mask(state: Checked | Ready, sharers: Sharers, content: Parameters) -> tuple[Ready, MaskedUpdate]:
     """Encode, add the client's own mask and those it has with every other sharer.
 
-    The same again gives the same; other content or other sharers are a ConflictError: under the same masks the
-    difference of the two would lie open.
+    The same again gives the same. ConflictError for other content or sharers: their difference would lie open.
     """
     require_round(state.roster.terms, sharers)
     _require_sharers(state.roster, state.client, set(sharers.sharers))

@@ -17,8 +17,7 @@ from shared.protocol.secure.state import SharePair
 
 
 def open_share(context: Context, dealer: str, holder: str, point: bytes, given: SealedShare) -> SharePair:
-    """The shares that were sealed, by the point that both keys agree on. ProtocolError if they cannot be opened, or
-    are not what the dealer has committed to."""
+    """The shares sealed by the point that both keys agree on. ProtocolError for none, or others than committed to."""
     key = keys.derive(point, context.label("seal", dealer, holder))
     content = keys.unseal(key, bytes.fromhex(given.sealed), context.label("shares", dealer, holder))
     pair = SharePair.decode(content)

@@ -196,8 +196,7 @@ class SealedShare(Message):
 
 
 class SealedShares(FromClient):
-    """Phase `shares`: what the sender has sealed for every other client of the roster, and the commitments to the
-    shares that it keeps itself."""
+    """Phase `shares`: what is sealed for every other client, and commitments to the shares that the sender keeps."""
 
     transcript: Hex32
     shares: Annotated[Mapping[ClientName, SealedShare], Field(max_length=MOST_CLIENTS)]

@@ -1,12 +1,10 @@
-"""The aggregator's side of a secure round: collects keys -> shares -> checks -> masked -> consents -> answers, and
-passes on what it must.
+"""The aggregator's side of a secure round: keys -> shares -> checks -> masked -> consents -> answers.
 
 Pure: a message in, the next state out; a refused message and a phase that cannot close leave the state as it was. When
 to close a phase (all are in, or the deadline has passed) is the caller's business. All it holds is public or sealed.
 Messages of one phase are taken in any order, so a restart may take the stored ones in again.
 
-`verification.verify` does what takes long (signatures, commitments, proofs), and may run in a thread; `accept` takes in
-what was verified.
+`verification.verify` does what takes long, and may run in a thread; `accept` takes in what was verified.
 """
 
 from __future__ import annotations

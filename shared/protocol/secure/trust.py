@@ -32,8 +32,7 @@ def require_fair(state: BegunRound, roster: Roster) -> None:
 
 
 def require_members(roster: Roster, members: Members) -> None:
-    """PrivacyError unless each key of the roster is signed by a client that this silo knows, who has its secret and was
-    told what this one was told."""
+    """PrivacyError unless each key is signed by a known client that has its secret and was told the same."""
     for one in roster.members:
         if one.client not in members:
             raise PrivacyError(f"expected clients that this silo knows as members, got {one.client!r}")

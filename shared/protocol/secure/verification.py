@@ -1,7 +1,6 @@
 """A message of a secure round -> its signature, commitments, shares or proofs held against what was published before.
 
-Pure, and slow: of a thousand clients some messages take a second. It serves the round: without it a client that cheats
-could end the round, but uncover nobody.
+Pure, and slow: of a thousand clients some take a second. Without it a cheat could end the round, but uncover nobody.
 """
 
 from __future__ import annotations

@@ -42,8 +42,7 @@ def far(found: Mapping[str, float], factor: float) -> dict[str, float]:
 def clip_updates(state: State, updates: Sequence[Update], factor: float) -> list[Update]:
     """The updates, each whose distance is above `factor` times the median drawn back to it along its own direction.
 
-    Half of the updates and more stay as they are, to the bit, and so do all scalars. Where the median is 0, nothing
-    but the state is left of the others.
+    Half of the updates and more, and all scalars, stay as they are. With a median of 0 the others become the state.
     """
     found = distances(state, updates)
     most = factor * statistics.median(found.values()) if found else 0.0

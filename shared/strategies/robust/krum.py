@@ -21,8 +21,7 @@ from shared.strategies.robust.stacks import pieces, stack_tensor
 def krum(state: State, updates: Sequence[Update], *, tolerated: int, kept: int) -> State:
     """The mean of the `kept` updates with the least scores; `kept` = 1 is Krum, more is multi-Krum.
 
-    SettingsError for fewer than 2 f + 3 updates, f = `tolerated`, or fewer than kept + f + 2. What a client last said
-    of itself is remembered of all.
+    SettingsError for fewer than 2 f + 3 updates, f = `tolerated`, or kept + f + 2. All clients' scalars are remembered.
     """
     if len(updates) < 2 * tolerated + 3 or kept > len(updates) - tolerated - 2:
         expected = f"{max(2 * tolerated + 3, kept + tolerated + 2)} updates or more"
