@@ -12,10 +12,10 @@ from client_service.best_model import BestModel
 from client_service.figures import keep_spectra, kept_spectra
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.local import Moment
-from client_service.recovery import Recovery
 from client_service.schemas import QualityOut, RoundCosts, SpectrumOut
 from client_service.serving.recommender import Recommender
 from client_service.tasks.task import Place, Task, TaskShard, Training
+from client_service.training_checkpoint import Recovery
 from shared.method.exchanged import Parameters
 from shared.method.parameters import digest
 from shared.strategies.strategy import Strategy

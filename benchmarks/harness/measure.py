@@ -24,7 +24,7 @@ from client_service.learning.quality import LABELS, METRICS, PRIMARY, Measures
 from client_service.learning.spectra import cached_spectrum
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
-from client_service.shard.catalogue import with_places
+from client_service.shard.storage import with_places
 from client_service.tasks.items import ITEMS
 from shared.errors import DataError
 from shared.method.anchor import choose_size

@@ -8,14 +8,16 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import polars as pl
 from pydantic import Field, ValidationError
 
 from client_service.shard.commit import commit_files, current_file, only_writer
-from client_service.shard.events import clean_events, event_table
+from client_service.shard.events import clean_events, event_table, row_numbers
 from client_service.shard.files import read_bytes, read_table
 from client_service.shard.shard import Shard, build_shard
 from shared.errors import DataError
@@ -97,6 +99,25 @@ def read_shard(folder: Path) -> Shard:
     shard = build_shard(head.name, event_table(events, path), items, head.notes, folder / ITEMS)
     _require_equal(head_path, head, shard)
     return shard
+
+
+def with_places(shard: Shard, path: Path | None, size: int) -> Shard:
+    """The shard with its items' places in the catalogue of `size` items; as it is where there is no catalogue.
+
+    The list is public among the clients; which of its items a silo has is not, and no message here says so. Raises
+    DataError for a list of another length, with repeats, or without an item that the shard has.
+    """
+    if path is None:
+        return shard
+    listed = pl.Series("item", read_bytes(path).decode("utf-8", errors="replace").splitlines(), dtype=pl.String)
+    if len(listed) != size or listed.n_unique() != size:
+        expected = f"{size} different item ids, as many as the method's setting `catalogue` says"
+        raise DataError(f"{path}: expected {expected}, got {len(listed)}, {listed.n_unique()} of them different")
+    ordered = listed.sort()
+    rows = row_numbers(pl.Series("item", shard.item_ids, dtype=pl.String), ordered)
+    if (rows < 0).any():
+        raise DataError(f"{path}: expected every item of the shard, {int((rows < 0).sum())} are not listed")
+    return replace(shard, places=rows.astype(np.int64))
 
 
 def change_shard(folder: Path, change: Callable[[Shard], Shard]) -> tuple[Shard, Shard]:

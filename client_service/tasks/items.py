@@ -21,7 +21,7 @@ from client_service.serving.checkpoint import ModelHead
 from client_service.serving.recommender import Served, freeze
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
-from client_service.shard.catalogue import with_places
+from client_service.shard.storage import with_places
 from client_service.tasks.task import Place, Task
 from shared.method.declaration import Counts
 
