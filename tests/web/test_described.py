@@ -48,7 +48,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
 )
 Described = Callable[..., Experiment]
-FEW, MANY = 5, 60  # calls of one operation by one caller
+FEW, MANY = 3, 60  # calls of one operation by one caller
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -57,7 +57,12 @@ CHECKS = [
     response_schema_conformance,
 ]
 REAL = {"run": "run-1", "number": 1, "client": "client-1", "user": "user-01", "item": "item-01"}  # in a path
-EXAMPLES = pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
+
+
+def callers(always: str, **statuses: set[int]) -> Any:
+    """Each caller of a service with what it must be answered at least: many calls for `make faults`, few of one caller."""
+    cases = [pytest.param(who, found, MANY, marks=pytest.mark.slow) for who, found in statuses.items()]
+    return pytest.mark.parametrize(("who", "statuses", "examples"), [(always, statuses[always], FEW), *cases])
 
 
 class Bearer(AuthBase):
@@ -156,10 +161,7 @@ def aggregator(experiment: Described, served: Served) -> Iterator[tuple[str, Fas
         yield url, app, {"nobody": None, "client": signing, "operator": operator}
 
 
-@EXAMPLES
-@pytest.mark.parametrize(
-    ("who", "statuses"), [("nobody", {200, 401}), ("client", {200, 403, 404, 422}), ("operator", {200, 401, 422})]
-)
+@callers("client", nobody={200, 401}, client={200, 403, 404, 422}, operator={200, 401, 422})
 def test_the_aggregator_answers_as_it_says(aggregator: Any, who: str, statuses: set[int], examples: int) -> None:
     url, app, callers = aggregator
     found = Calls(url, callers[who], examples).of(app)
@@ -167,10 +169,7 @@ def test_the_aggregator_answers_as_it_says(aggregator: Any, who: str, statuses: 
     assert found.statuses >= statuses
 
 
-@EXAMPLES
-@pytest.mark.parametrize(
-    ("who", "statuses"), [("nobody", {200, 401}), ("application", {200, 403, 422}), ("operator", {200, 403, 422})]
-)
+@callers("operator", nobody={200, 401}, application={200, 403, 422}, operator={200, 403, 422})
 def test_a_client_answers_as_it_says(
     experiment: Described, served: Served, who: str, statuses: set[int], examples: int
 ) -> None:
