@@ -80,6 +80,11 @@ def joined(request: httpx.Request) -> httpx.Response | None:
     return said(JoinOut(client=json.loads(request.content)["client"], clients=1))
 
 
+def after_the_join(answer: Callable[[int], httpx.Response]) -> Answer:
+    """Joins are taken; any other call is told this, by its number."""
+    return lambda number, request: joined(request) or answer(number)
+
+
 def problem(status: int, code: str, **headers: str) -> httpx.Response:
     content = json.dumps({"title": code, "status": status, "code": code, "detail": f"{code}, it says"}).encode()
     return httpx.Response(status, stream=httpx.ByteStream(content), headers=headers)
@@ -87,11 +92,6 @@ def problem(status: int, code: str, **headers: str) -> httpx.Response:
 
 def entries_of(state: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (state / LEDGER).read_text(encoding="utf-8").splitlines()]
-
-
-def told(what: str, way: Hasty, state: Path) -> str:
-    size, lines = (state / LEDGER).stat().st_size, len(entries_of(state))
-    return f"{what}: {way.calls.total()} calls, {lines} lines and {size:,} bytes of ledger in five minutes"
 
 
 def require_whole(state: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 import httpx
-import numpy as np
+from pydantic import BaseModel
 
 from shared.method.anchor import declared_size, draw_anchor
 from shared.method.declaration import Declaration
@@ -58,18 +58,11 @@ PASSED = {
     "request": ("masked", lambda state, _: server.request(state)),
     "signatures": ("consents", lambda state, _: server.consents(state)),
 }
-Tell = Callable[[str, str, Any], Any]
-
-
-def truthfully(client: str, call: str, message: Any) -> Any:
-    """What an honest aggregator makes of a message for one client."""
-    del client, call
-    return message
 
 
 @dataclass
 class Liar:
-    """One run. `tell`: (client, call, message) -> what that client is told instead; `expected`: whom a phase waits for.
+    """One run. `expected`: whom a phase waits for. What it tells whom, a subclass says.
 
     means: what it has uncovered, one an exchange; uploads: every update that it can read, by client and round.
     """
@@ -82,14 +75,11 @@ class Liar:
     seed: int = 0
     threshold: int = 3
     run: str = "run-1"
-    tell: Tell = truthfully
     number: int = 1
     phase: str = "open"
     sequence: int = 1
     means: list[Parameters] = field(default_factory=list)
     uploads: dict[tuple[str, int], Parameters] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    answered: set[tuple[str, int]] = field(default_factory=set)  # who has fetched what a round gave
     kernel: Callable[[int], Any] | None = None
     rhobars: Mapping[str, float] = field(default_factory=dict)  # by client, where it is not a half
     exchange: SecureRound | None = None
@@ -126,7 +116,17 @@ class Liar:
         self.vectors, self.phase = {}, "open"
         self.sequence += 1
 
+    def begin_next_round(self) -> None:
+        """It begins with the last mean."""
+        self.done[self.number] = self.next_start()
+        self.number += 1
+        self.open_exchange()
+
+    def next_start(self) -> Parameters:
+        return self.means[-1]
+
     def told(self, client: str) -> RunOut:
+        """Where the federation stands, as it says."""
         standing = "expected" if client in self.expected and self.number not in self.done else "absent"
         return RunOut(
             sequence=self.sequence,
@@ -150,16 +150,16 @@ class Liar:
         """Status, content and kind of an answer."""
         path = request.url.path
         if path == "/v1/clients":
-            return self._said(client, "join", JoinOut(client=client, clients=len(self.expected)))
+            return _say(JoinOut(client=client, clients=len(self.expected)))
         if path == "/v1/runs/current":
-            return self._said(client, "current", self.told(client))
+            return _say(self.told(client))
         if path.endswith("/model"):
             return 200, encode(self.start), MEDIA_TYPE
         found = OWN.fullmatch(path)
         assert found is not None, path
         number, call = int(found["round"]), found["call"]
         if call == "anchor":
-            return self._said(client, "anchor", self._anchor(number))
+            return _say(self._anchor(number))
         if call == "personalized":
             return self._personalised(client, number)
         if request.method == "PUT":
@@ -178,7 +178,6 @@ class Liar:
             return 409, json.dumps(problem).encode(), "application/problem+json"
         if number not in self.done:
             return 204, b"", JSON
-        self.answered.add((client, number))
         given = self.done[number]
         near = self.rhobars.get(client, 0.5)
         scalars = {**given.scalars, "rhobar": near} if self.declaration.secure else given.scalars
@@ -220,16 +219,19 @@ class Liar:
             self.exchange = server.close(self.exchange)
         else:
             self.means.append(recovery.mean(self.exchange, self.vectors))
+            if self.number < self.rounds:
+                self.begin_next_round()
 
     def _passed_on(self, client: str, call: str) -> tuple[int, bytes, str]:
         phase, make = PASSED[call]
         assert self.exchange is not None
         if PHASES.index(self.exchange.phase) <= PHASES.index(phase):  # type: ignore[arg-type]
             return 204, b"", JSON
-        return self._said(client, call, make(self.exchange, client))
+        return _say(make(self.exchange, client))
 
-    def _said(self, client: str, call: str, message: Any) -> tuple[int, bytes, str]:
-        return 200, self.tell(client, call, message).model_dump_json().encode(), JSON
+
+def _say(message: BaseModel) -> tuple[int, bytes, str]:
+    return 200, message.model_dump_json().encode(), JSON
 
 
 @dataclass
@@ -247,8 +249,3 @@ class _Way(httpx.AsyncBaseTransport):
         signed = sign_answer(status, sha256, request.headers["signature"], self.liar.key, created=1)
         headers = {"Content-Type": kind, **signed}
         return httpx.Response(status, headers=headers, stream=httpx.ByteStream(content))
-
-
-def largest_difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> float:
-    """Between two updates, over all their numbers."""
-    return max(float(np.abs(np.asarray(first[name], np.float64) - second[name]).max()) for name in second)

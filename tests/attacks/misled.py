@@ -2,62 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
-import pytest
 
-from client_service.settings import ClientSettings, client_settings
-from client_service.training_run import TrainingRun
-from shared.method.exchanged import Parameters
+from client_service.settings import ClientSettings
+from shared.method.settings import MethodSettings
 from shared.protocol.signing.enrolment import kept_pair
-from shared.protocol.signing.keys import private_pem, public_pem
+from shared.protocol.signing.keys import new_key, private_pem, public_pem
 from shared.protocol.signing.registry import write_registry
+from shared.strategies import build_strategy
+from simulation.experiment import Experiment
+from simulation.federation import Federation
 from tests.attacks.liar import Liar
-
-if TYPE_CHECKING:
-    from conftest import Opened
+from tests.support.questions import read, wait_until
+from tests.support.small import SMALL, small_client
 
 URL = "http://127.0.0.1"  # nothing listens there: each client's way leads to the liar
+MOVING = {"start": "random", "mlp_learning_rate": 0.01}  # rates at which one round shows
 
 
-@dataclass
+@dataclass(frozen=True)
 class Misled:
-    """The running clients. `updates`: what each has trained, by client and round, whatever became of it."""
+    """The running clients, and whom they follow."""
 
+    liar: Liar
     clients: dict[str, httpx.AsyncClient]
-    updates: dict[tuple[str, int], Parameters] = field(default_factory=dict)
 
-    async def problems(self) -> dict[str, str]:
-        """What each client shows its operator as being wrong."""
-        found = {name: (await http.get("/v1/status")).json() for name, http in self.clients.items()}
-        return {name: status.get("problem") or "" for name, status in found.items()}
+    async def problem(self, client: str) -> str:
+        """What a client shows its operator as being wrong."""
+        return (await read(self.clients[client], "status")).get("problem") or ""
 
-    async def all_say(self, words: str) -> bool:
-        return all(words in problem for problem in (await self.problems()).values())
+    async def until_summed(self, sums: int) -> None:
+        """So many sums are uncovered."""
+
+        async def uncovered() -> bool:
+            return len(self.liar.means) == sums
+
+        await wait_until(uncovered)
+
+    async def require_refused(self, *words: str, by: Collection[str] = (), sums: int = 0) -> None:
+        """These clients, by default all, say one of the words, and the liar has uncovered no more sums than that."""
+
+        async def settled() -> bool:
+            said = [await self.problem(name) for name in by or self.clients]
+            return len(self.liar.means) > sums or all(any(one in problem for one in words) for problem in said)
+
+        await wait_until(settled)
+        assert len(self.liar.means) == sums, "an update lies bare"
+
+
+async def start(federation: Federation, one: Experiment, **changed: Any) -> httpx.Response:
+    """Ask for the experiment's run, changed so."""
+    asked = one.request().model_copy(update=changed).model_dump(mode="json")
+    return await federation.operator.post("/v1/runs", json=asked)
+
+
+async def ending_of(federation: Federation, run: str) -> dict[str, Any]:
+    """What the operator sees of a run, once it is over."""
+
+    async def over() -> bool:
+        return (await read(federation.operator, f"runs/{run}"))["phase"] in ("finished", "failed")
+
+    await wait_until(over)
+    return await read(federation.operator, f"runs/{run}")
+
+
+Mislead = Callable[..., AbstractAsyncContextManager[Misled]]
+
+
+def make_liar(names: Collection[str], kind: type[Liar] = Liar, *, secure: bool = True, **settings: Any) -> Liar:
+    """Of a run of LPSFed with these clients. `settings`: the liar's own, or those of the run's method."""
+    agreed = {name: settings.pop(name) for name in tuple(settings) if name in MethodSettings.model_fields}
+    method = SMALL.model_copy(update=MOVING | agreed)
+    declaration = build_strategy("lpsfed", method).declaration(method).model_copy(update={"secure": secure})
+    return kind(declaration, method, new_key(), frozenset(names), **settings)
 
 
 def settings_of(liar: Liar, shard: Path, folder: Path, **changed: Any) -> ClientSettings:
     """A client of the liar's federation. `members`: the file that it pins."""
-    state = folder / shard.name
-    return client_settings(
-        **{
-            "name": shard.name,
-            "shard": shard,
-            "state_directory": state,
-            "signing_key_file": kept_pair(shard.name, state).private,
-            "aggregator_url": URL,
-            "strategy": liar.declaration.strategy,
-            "method": liar.method,
-            "secure": liar.declaration.secure,
-            "device": "cpu",
-            **changed,
-        }
-    )
+    agreed = {"strategy": liar.declaration.strategy, "method": liar.method, "secure": liar.declaration.secure}
+    own = {"signing_key_file": kept_pair(shard.name, folder / shard.name).private, "aggregator_url": URL}
+    return small_client(shard, folder, **(own | agreed | changed))
 
 
 def members_of(liar: Liar, shards: Sequence[Path], folder: Path) -> Path:
@@ -67,25 +97,3 @@ def members_of(liar: Liar, shards: Sequence[Path], folder: Path) -> Path:
     pair.public.write_bytes(public_pem(liar.key.public_key()))
     clients = [kept_pair(shard.name, folder / shard.name).public for shard in shards]
     return write_registry(folder / "members.toml", pair.public, clients)
-
-
-@asynccontextmanager
-async def misled(
-    liar: Liar, shards: Sequence[Path], folder: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch, **changed: Any
-) -> AsyncIterator[Misled]:
-    """These silos' clients follow the liar until the context ends."""
-    members, fit, made = members_of(liar, shards, folder), TrainingRun.fit, Misled({})
-
-    def note(part: TrainingRun, strategy: Any, moment: Any, received: Any) -> Any:
-        update, seconds = fit(part, strategy, moment, received)
-        made.updates[part.place.client, moment.round] = update
-        return update, seconds
-
-    monkeypatch.setattr(TrainingRun, "fit", note)
-    async with AsyncExitStack() as stack:
-        for shard in shards:
-            pinned = {"members": members} if liar.declaration.secure else {}
-            settings = settings_of(liar, shard, folder, **(pinned | changed))
-            running = opened(settings, liar.transport(shard.name))
-            made.clients[shard.name] = await stack.enter_async_context(running)
-        yield made

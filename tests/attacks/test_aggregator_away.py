@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from shared.timeouts import AWAY_SECONDS
-from tests.attacks.hasty import Answer, Attacked, entries_of, joined, problem, require_whole
+from tests.attacks.hasty import Answer, Attacked, after_the_join, entries_of, joined, problem, require_whole
 
 pytestmark = pytest.mark.anyio
 MOST_CALLS = 60  # on average one every 15 s, and some more at the beginning
@@ -23,22 +23,14 @@ def gone_after_the_join(number: int, request: httpx.Request) -> httpx.Response:
     return (joined(request) if number == 1 else None) or nobody_there(number, request)
 
 
-def overloaded(number: int, request: httpx.Request) -> httpx.Response:
-    del number
-    return joined(request) or problem(503, "unavailable")
+def too_many_for(seconds: str) -> Answer:
+    return after_the_join(lambda _: problem(429, "too-many", **{"Retry-After": seconds}))
 
 
-def too_many(number: int, request: httpx.Request) -> httpx.Response:
-    del number
-    return joined(request) or problem(429, "too-many", **{"Retry-After": "20"})
+OVERLOADED = after_the_join(lambda _: problem(503, "unavailable"))
 
 
-def too_many_for_ever(number: int, request: httpx.Request) -> httpx.Response:
-    del number
-    return joined(request) or problem(429, "too-many", **{"Retry-After": "999999999"})
-
-
-@pytest.mark.parametrize("answer", [gone_after_the_join, overloaded])
+@pytest.mark.parametrize("answer", [gone_after_the_join, OVERLOADED])
 async def test_it_is_called_less_and_less_often_and_the_ledger_counts(attacked: Attacked, answer: Answer) -> None:
     way, state = await attacked(answer)
     assert way.calls.total() <= MOST_CALLS
@@ -55,13 +47,13 @@ async def test_a_join_that_nobody_takes_is_written_each_time_and_tried_seldom(at
 
 async def test_two_clients_that_lose_it_in_the_same_moment_do_not_come_back_in_step(attacked: Attacked) -> None:
     moments = [
-        {round(moment, 1) for moment in (await attacked(overloaded, seed=seed))[0].moments[2:]} for seed in (1, 2)
+        {round(moment, 1) for moment in (await attacked(OVERLOADED, seed=seed))[0].moments[2:]} for seed in (1, 2)
     ]
     assert len(moments[0] & moments[1]) <= 3
 
 
-@pytest.mark.parametrize(("answer", "least"), [(too_many, 20.0), (too_many_for_ever, AWAY_SECONDS)])
-async def test_what_it_asks_for_is_heeded_within_bounds(attacked: Attacked, answer: Answer, least: float) -> None:
-    way, _ = await attacked(answer)
+@pytest.mark.parametrize(("seconds", "least"), [("20", 20.0), ("999999999", AWAY_SECONDS)])
+async def test_what_it_asks_for_is_heeded_within_bounds(attacked: Attacked, seconds: str, least: float) -> None:
+    way, _ = await attacked(too_many_for(seconds))
     between = [after - before for before, after in pairwise(way.moments[1:])]
     assert len(between) >= 8 and min(between) >= least and max(between) < AWAY_SECONDS + 1.0

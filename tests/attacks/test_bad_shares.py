@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import pytest
 
 from aggregator_service.rounds.quarantine import Quarantines
 from client_service.boundary.aggregator import Aggregator
-from shared.method.settings import MethodSettings
 from shared.protocol.secure import client
 from shared.protocol.secure.identities import sign_share
 from simulation.experiment import Experiment
 from simulation.run import in_process
-
-if TYPE_CHECKING:
-    from conftest import Silos, Until
+from tests.attacks.misled import ending_of, start
+from tests.support.questions import read
 
 pytestmark = pytest.mark.anyio
 BAD = "client-2"
@@ -76,32 +72,18 @@ def let_the_bad_one_speak_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Aggregator, "relay", relay_in_turn)
 
 
-def described(silos: Silos, small: MethodSettings, folder: Path) -> Experiment:
-    method = small.model_copy(update={"start": "random", "mlp_learning_rate": 0.01})
-    return replace(Experiment(silos(5), folder, method, rounds=1, device="cpu"), secure=True)
-
-
 @pytest.mark.parametrize("spoil", [seal_rubbish, answer_wrongly])
 async def test_the_round_ends_with_the_sum_of_the_others_and_the_name_of_the_bad_one(
-    silos: Silos,
-    small: MethodSettings,
-    until: Until,
-    tmp_path: Path,
+    secure_run: Callable[[int], Experiment],
     monkeypatch: pytest.MonkeyPatch,
     spoil: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
     spoil(monkeypatch)
-    one = described(silos, small, tmp_path / "run")
+    one = secure_run(5)
     async with in_process(one) as federation:
-        asked = one.request().model_dump(mode="json")
-        assert (await federation.operator.post("/v1/runs", json=asked)).status_code == 201
-
-        async def ended() -> bool:
-            return (await federation.operator.get("/v1/runs/run-1")).json()["phase"] in ("finished", "failed")
-
-        await until(ended)
-        run = (await federation.operator.get("/v1/runs/run-1")).json()
-        members = {one["client"]: one for one in (await federation.operator.get("/v1/clients")).json()}
+        assert (await start(federation, one)).status_code == 201
+        run = await ending_of(federation, "run-1")
+        members = {str(one["client"]): one for one in await read(federation.operator, "clients")}
     assert (run["phase"], run["reason"]) == ("finished", None)
     assert {name for name, member in members.items() if member["refused"] or member["quarantine"]} == {BAD}
     summed = {who["client"] for who in run["rounds"][0]["participants"] if who["received"]}

@@ -21,13 +21,10 @@ from shared.method.anchor import declared_size, draw_anchor
 from shared.method.divergence import comparable, divergence, kernel, round_divergence
 from shared.method.settings import AnchorSettings, MethodSettings
 from shared.protocol.schemas import AnchorOut
-from shared.protocol.signing.keys import new_key
-from shared.strategies import build_strategy
-from tests.attacks.liar import Liar
-from tests.attacks.misled import misled
+from tests.support.small import GRAPH, SMALL
 
 if TYPE_CHECKING:
-    from conftest import Opened, Silos, Until
+    from tests.attacks.misled import Mislead
 
 pytestmark = pytest.mark.anyio
 
@@ -39,47 +36,19 @@ def chosen(length: int, place: int) -> np.ndarray:
     return values
 
 
+async def test_a_client_answers_no_anchor_but_the_one_that_follows_from_the_settings(mislead: Mislead) -> None:
+    length, each = SMALL.cutoff - 2, GRAPH.model_copy(update={"every_round": True})
+    kernel_of = {"kernel": lambda number: chosen(length, number - 1)}
+    async with mislead(1, secure=False, anchor=each, rounds=length, **kernel_of) as clients:
+        await clients.require_refused("the kernel that follows from the run's settings")
+        assert clients.liar.uploads == {}
+
+
 def solve(kernels: np.ndarray, rhos: np.ndarray) -> np.ndarray:
     """The kernel q of a client with rho = sum p ln(p / q) for each of the kernels p."""
     logarithms = np.linalg.solve(kernels, (kernels * np.log(kernels)).sum(axis=1) - rhos)
     found = np.exp(logarithms)
     return np.asarray(found / found.sum())
-
-
-async def test_a_client_answers_no_anchor_but_the_one_that_follows_from_the_settings(
-    silos: Silos, small: MethodSettings, opened: Opened, until: Until, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    method = small.model_copy(update={"anchor": small.anchor.model_copy(update={"every_round": True})})
-    declaration = build_strategy("lpsfed", method).declaration(method)
-    [shard] = silos(1)
-    length = small.cutoff - 2  # of the silo's two tastes each has one zero eigenvalue
-    liar = Liar(declaration, method, new_key(), frozenset({shard.name}), rounds=length)
-    liar.kernel = lambda number: chosen(length, number - 1)
-    async with misled(liar, [shard], tmp_path / "state", opened, monkeypatch) as clients:
-        http = clients.clients[shard.name]
-
-        async def asked(number: int) -> bool:
-            if (shard.name, number) in liar.uploads:
-                liar.done[number] = liar.uploads[shard.name, number]
-            return (shard.name, number) in liar.answered
-
-        async def settled() -> bool:
-            while liar.number < liar.rounds and await asked(liar.number):
-                liar.number, liar.sequence = liar.number + 1, liar.sequence + 1
-            await asked(liar.number)
-            refused = "the kernel that follows from the run's settings" in await problem()
-            return refused or (shard.name, liar.rounds) in liar.uploads
-
-        async def problem() -> str:
-            return str((await http.get("/v1/status")).json().get("problem") or "")
-
-        await until(settled)
-        if liar.uploads:  # as before
-            rhos = np.array([liar.uploads[shard.name, number].scalars["rho"] for number in range(1, length + 1)])
-            found = solve(np.array([chosen(length, place) for place in range(length)]), rhos)
-            truth = np.array((await http.get("/v1/spectrum")).json()["own"])
-            assert np.abs(found - truth).max() > 1e-3, "the whole spectrum is read"
-        assert liar.uploads == {}
 
 
 SIZE = AnchorSettings(users=60, items=40, edges=300)

@@ -10,116 +10,63 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
-from client_service.training_run import TrainingRun
-from shared.method.parameters import Float32
-from shared.method.settings import MethodSettings
+from shared.method.exchanged import Parameters
 from simulation.experiment import Experiment
 from simulation.federation import Federation
 from simulation.run import in_process
-from tests.attacks.liar import largest_difference
-
-if TYPE_CHECKING:
-    from conftest import Silos, Until
+from tests.attacks.misled import ending_of, start
+from tests.support.questions import read, wait_until
 
 pytestmark = pytest.mark.anyio
 VICTIM = "client-4"
+Described = Callable[[int], Experiment]
 
 
-@pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], Any]:
-    """Every client's update of the first round, by run and client."""
-    found, fit = {}, TrainingRun.fit
-
-    def note(part: TrainingRun, *given: Any) -> Any:
-        update, seconds = fit(part, *given)
-        found[part.place.run, part.place.client] = update
-        return update, seconds
-
-    monkeypatch.setattr(TrainingRun, "fit", note)
-    return found
+async def shut_out(federation: Federation) -> None:
+    content = {"reason": "looked odd"}
+    assert (await federation.operator.post(f"/v1/clients/{VICTIM}/quarantine", json=content)).status_code == 201
 
 
-def mean_of(folder: Path, run: str) -> dict[str, Float32]:
-    """The aggregator's state after the first round."""
-    with closing(sqlite3.connect(folder / "aggregator.sqlite")) as database:
-        [(blob,)] = database.execute("select blob from states where run = ? and round = 1", [run]).fetchall()
-    return load_file(folder / "blobs" / blob)
-
-
-async def over(federation: Federation, run: str, until: Until) -> str:
-    async def ended() -> bool:
-        return (await federation.operator.get(f"/v1/runs/{run}")).json()["phase"] in ("finished", "failed")
-
-    await until(ended)
-    return str((await federation.operator.get(f"/v1/runs/{run}")).json()["reason"])
-
-
-def described(silos: Silos, small: MethodSettings, folder: Path) -> Experiment:
-    method = small.model_copy(update={"start": "random", "mlp_learning_rate": 0.01})
-    return replace(Experiment(silos(4), folder, method, rounds=1, device="cpu"), secure=True)
-
-
-Started = Callable[..., Any]
-
-
-async def start(federation: Federation, one: Experiment, **changed: Any) -> Any:
-    asked = one.request().model_copy(update=changed).model_dump(mode="json")
-    return await federation.operator.post("/v1/runs", json=asked)
-
-
-async def test_two_runs_from_one_start_are_summed_over_the_same_members_or_not_at_all(
-    silos: Silos, small: MethodSettings, trained: dict[tuple[str, str], Any], until: Until, tmp_path: Path
-) -> None:
-    one = described(silos, small, tmp_path / "run")
+async def test_two_runs_from_one_start_are_summed_over_the_same_members_or_not_at_all(secure_run: Described) -> None:
+    one = secure_run(4)
     async with in_process(one) as federation:
         assert (await start(federation, one)).status_code == 201
-        await over(federation, "run-1", until)
-        shut = await federation.operator.post(f"/v1/clients/{VICTIM}/quarantine", json={"reason": "looked odd"})
-        assert shut.status_code == 201
+        await ending_of(federation, "run-1")
+        await shut_out(federation)
         again = await start(federation, one, clients=3)
-        reason = "" if again.status_code != 201 else await over(federation, "run-2", until)
-    state = one.folder / "aggregator"
-    with closing(sqlite3.connect(state / "aggregator.sqlite")) as database:
+        reason = again.text if again.status_code != 201 else (await ending_of(federation, "run-2"))["reason"]
+    with closing(sqlite3.connect(one.folder / "aggregator" / "aggregator.sqlite")) as database:
         [(count,)] = database.execute("select count(*) from states where run = 'run-2'").fetchall()
-    if count:  # as before
-        first, second = mean_of(state, "run-1"), mean_of(state, "run-2")
-        guess = {name: 4 * value - 3 * second[name] for name, value in first.items()}
-        assert largest_difference(guess, trained["run-1", VICTIM].arrays) > 1e-3, "the victim's update lies bare"
-    assert count == 0 and "another seed" in (reason or again.text)
+    assert count == 0 and "another seed" in reason
 
 
 async def test_another_seed_is_another_start_and_draws_follow_from_the_silo_too(
-    silos: Silos, small: MethodSettings, trained: dict[tuple[str, str], Any], until: Until, tmp_path: Path
+    secure_run: Described, trained: dict[tuple[str, int, str], Parameters]
 ) -> None:
-    one = described(silos, small, tmp_path / "run")
+    one = secure_run(3)
     async with in_process(one) as federation:
         for run, changed in (("run-1", {}), ("run-2", {}), ("run-3", {"seed": 1})):
             assert (await start(federation, one, **changed)).status_code == 201
-            assert await over(federation, run, until) == "None"
-    first, again = trained["run-1", VICTIM].arrays, trained["run-2", VICTIM].arrays
-    assert largest_difference(first, again) > 1e-6  # the same start, the same seed, another run
+            assert (await ending_of(federation, run))["reason"] is None
+    first, again = (trained[run, 1, "client-1"].arrays for run in ("run-1", "run-2"))
+    # The same start, the same seed, another run.
+    assert max(float(np.abs(np.asarray(first[name], np.float64) - again[name]).max()) for name in again) > 1e-6
 
 
-async def test_who_leaves_alone_after_a_round_ends_the_run_and_is_not_told_by_difference(
-    silos: Silos, small: MethodSettings, until: Until, tmp_path: Path
-) -> None:
+async def test_who_leaves_alone_after_a_round_ends_the_run_and_is_not_told_by_difference(secure_run: Described) -> None:
     """The neighbour of the hole within one run: updates of two rounds differ little once training settles."""
-    one = described(silos, small, tmp_path / "run")
+    one = secure_run(4)
     async with in_process(one) as federation:
         assert (await start(federation, one, rounds=40)).status_code == 201
 
         async def first_sum() -> bool:
-            return len((await federation.operator.get("/v1/runs/run-1")).json()["rounds"]) > 1
+            return len((await read(federation.operator, "runs/run-1"))["rounds"]) > 1
 
-        await until(first_sum)
-        shut = await federation.operator.post(f"/v1/clients/{VICTIM}/quarantine", json={"reason": "looked odd"})
-        assert shut.status_code == 201
-        reason = await over(federation, "run-1", until)
+        await wait_until(first_sum)
+        await shut_out(federation)
+        reason = (await ending_of(federation, "run-1"))["reason"]
     assert f"would tell the update of {VICTIM}" in reason

@@ -7,8 +7,8 @@ seconds, had everybody answered with 503: clients, the operator, health checks.
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import httpx
 import pytest
@@ -25,11 +25,17 @@ HALVES = {
 }
 
 
+@pytest.fixture(scope="module")
+def besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged]:
+    with Besieged(tmp_path_factory.mktemp("besieged")).running() as running:
+        running.join("ada")
+        yield running
+
+
 @pytest.mark.parametrize("half", HALVES)
-def test_a_client_the_operator_and_a_health_check_are_answered_meanwhile(tmp_path: Path, half: str) -> None:
-    with ExitStack() as stack, Besieged(tmp_path).running() as besieged:
-        besieged.join("ada")
-        idle = besieged.forget_peak()
+def test_a_client_the_operator_and_a_health_check_are_answered_meanwhile(besieged: Besieged, half: str) -> None:
+    idle = besieged.forget_peak()
+    with ExitStack() as stack:
         for number in range(MANY):
             line = stack.enter_context(socket.create_connection((HOST, besieged.port)))
             line.sendall(HALVES[half])

@@ -14,15 +14,15 @@ import httpx
 import pytest
 
 from shared.errors import SettingsError
-from shared.method.settings import MethodSettings
 from shared.protocol.signing.answers import sign_answer
 from shared.protocol.signing.keys import PrivateKey, new_key
-from shared.strategies import build_strategy
-from tests.attacks.liar import Liar
-from tests.attacks.misled import members_of, misled, settings_of
+from tests.attacks.misled import Misled, make_liar, members_of, settings_of
+from tests.support.questions import read, wait_until
 
 if TYPE_CHECKING:
-    from conftest import Opened, Silos, Until
+    from conftest import Opened, Silos
+
+    from tests.attacks.misled import Mislead
 
 pytestmark = pytest.mark.anyio
 UNBELIEVED = "expected an answer that the aggregator has signed"
@@ -67,18 +67,10 @@ class Repeater(httpx.AsyncBaseTransport):
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("how", ["unsigned", "changed", "another key", "an earlier answer"])
 async def test_an_answer_that_the_pinned_key_has_not_given_to_this_request_is_not_believed(
-    silos: Silos,
-    small: MethodSettings,
-    opened: Opened,
-    until: Until,
-    tmp_path: Path,
-    how: str,
-    secure: bool,
+    silos: Silos, opened: Opened, tmp_path: Path, how: str, secure: bool
 ) -> None:
-    declaration = build_strategy("lpsfed", small).declaration(small).model_copy(update={"secure": secure})
     shards = silos(3)
-    liar = Liar(declaration, small, new_key(), frozenset(shard.name for shard in shards))
-    members = members_of(liar, shards, tmp_path / "state")
+    liar = make_liar([shard.name for shard in shards], secure=secure)
     honest = liar.transport("client-1")
     ways: dict[str, httpx.AsyncBaseTransport] = {
         "unsigned": Impostor(honest, None, changes=False),
@@ -86,52 +78,36 @@ async def test_an_answer_that_the_pinned_key_has_not_given_to_this_request_is_no
         "another key": Impostor(honest, new_key(), changes=True),
         "an earlier answer": Repeater(honest, {}),
     }
-    settings = settings_of(liar, shards[0], tmp_path / "state", members=members)
-    async with opened(settings, ways[how]) as http:
-
-        async def refused() -> bool:
-            status = (await http.get("/v1/status")).json()
-            return UNBELIEVED in (status.get("problem") or "") or "expected an answer with the headers" in (
-                status.get("problem") or ""
-            )
-
-        await until(refused)
-        rounds = (await http.get("/v1/status")).json()["rounds"]
+    members = members_of(liar, shards, tmp_path)
+    async with opened(settings_of(liar, shards[0], tmp_path, members=members), ways[how]) as http:
+        await Misled(liar, {"client-1": http}).require_refused(UNBELIEVED, "expected an answer with the headers")
+        rounds = (await read(http, "status"))["rounds"]
         assert rounds == (1 if how == "an earlier answer" else 0)  # nothing else was believed
 
 
-async def test_a_key_is_trusted_on_first_use_only_where_the_silo_says_so_and_then_for_good(
-    silos: Silos, small: MethodSettings, opened: Opened, until: Until, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    declaration = build_strategy("lpsfed", small).declaration(small).model_copy(update={"secure": True})
-    shards = silos(1)
-    first = Liar(declaration, small, new_key(), frozenset({"client-1"}))
+async def test_a_key_is_trusted_on_first_use_only_where_the_silo_says_so_and_then_for_good(mislead: Mislead) -> None:
     changed = {"members": None, "trust_on_first_use": True}
-
-    async with misled(first, shards, tmp_path / "state", opened, monkeypatch, **changed) as clients:
+    async with mislead(1, client=changed) as clients:
 
         async def joined() -> bool:
-            return bool((await clients.clients["client-1"].get("/v1/status")).json().get("run"))
+            return bool((await read(clients.clients["client-1"], "status")).get("run"))
 
-        await until(joined)
-    second = Liar(declaration, small, new_key(), frozenset({"client-1"}))
-    async with misled(second, shards, tmp_path / "state", opened, monkeypatch, **changed) as clients:
-        await until(lambda: clients.all_say(UNBELIEVED))
+        await wait_until(joined)
+    async with mislead(1, client=changed) as clients:  # whose aggregator has another key
+        await clients.require_refused(UNBELIEVED)
 
 
 def test_a_secure_client_does_not_start_without_knowing_its_peers_or_by_plain_http(
-    silos: Silos, small: MethodSettings, tmp_path: Path
+    silos: Silos, tmp_path: Path
 ) -> None:
-    declaration = build_strategy("lpsfed", small).declaration(small).model_copy(update={"secure": True})
-    shards = silos(1)
-    liar = Liar(declaration, small, new_key(), frozenset({"client-1"}))
-    members = members_of(liar, shards, tmp_path / "state")
+    shards, liar = silos(1), make_liar(["client-1"])
+    members = members_of(liar, shards, tmp_path)
     for changed, words in (
         ({"members": None}, "members: expected a file of members"),
         ({"trust_on_first_use": True}, "expected it or members, got both"),
         ({"aggregator_url": "http://aggregator.example.org"}, "expected one that begins with https:"),
     ):
         with pytest.raises(SettingsError, match=words):
-            settings_of(liar, shards[0], tmp_path / "state", **({"members": members} | changed))
+            settings_of(liar, shards[0], tmp_path, **({"members": members} | changed))
     far = "https://aggregator.example.org"
-    assert settings_of(liar, shards[0], tmp_path / "state", members=members, aggregator_url=far).secure
+    assert settings_of(liar, shards[0], tmp_path, members=members, aggregator_url=far).secure

@@ -6,21 +6,17 @@ keys that it holds. Before, a client took any roster with its own keys in it, an
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from shared.method.exchanged import Parameters
-from shared.method.settings import MethodSettings
 from shared.protocol.secure import client, server
 from shared.protocol.signing.keys import new_key
-from shared.strategies import build_strategy
-from tests.attacks.liar import Liar, largest_difference
-from tests.attacks.misled import misled
+from tests.attacks.liar import Liar
 
 if TYPE_CHECKING:
-    from conftest import Opened, Silos, Until
+    from tests.attacks.misled import Mislead
 
 pytestmark = pytest.mark.anyio
 INVENTED = ("client-2", "client-3")
@@ -76,33 +72,12 @@ class Inventor(Liar):
         self.exchange = server.accept(self.exchange, self.states[name].message)
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("silos_there", "words"), [(3, "the key that this silo knows of 'client-2'"), (1, "this silo knows as members")]
+)
 async def test_nobody_masks_with_clients_that_its_silo_does_not_know(
-    silos: Silos,
-    small: MethodSettings,
-    opened: Opened,
-    until: Until,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    known: bool,
+    mislead: Mislead, silos_there: int, words: str
 ) -> None:
-    """`known`: clients of these names exist, and the aggregator has put its own keys in place of theirs."""
-    method = small.model_copy(update={"start": "random", "mlp_learning_rate": 0.01})
-    declaration = build_strategy("lpsfed", method).declaration(method).model_copy(update={"secure": True})
-    shards = silos(3 if known else 1)
-    liar = Inventor(declaration, method, new_key(), frozenset({"client-1", *INVENTED}))
-    async with misled(liar, shards, tmp_path / "state", opened, monkeypatch) as clients:
-        victim = {"client-1": clients.clients["client-1"]}
-        words = "the key that this silo knows of 'client-2'" if known else "this silo knows as members"
-
-        async def settled() -> bool:
-            status = (await victim["client-1"].get("/v1/status")).json()
-            return bool(liar.means) or words in (status.get("problem") or "")
-
-        await until(settled)
-        if liar.means:  # as before: two of three updates are the liar's own
-            mean = liar.means[0].arrays
-            guess = {name: 3 * value - 2 * liar.start.arrays[name] for name, value in mean.items()}
-            truth = clients.updates["client-1", 1].arrays
-            assert largest_difference(guess, truth) > 1e-3, "the victim's update lies bare"
-        assert liar.means == []
+    """Where clients of these names exist, the aggregator has put its own keys in place of theirs."""
+    async with mislead(silos_there, Inventor, names={"client-1", *INVENTED}) as clients:
+        await clients.require_refused(words, by=["client-1"])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import pytest
@@ -17,7 +16,6 @@ from tests.attacks.besieged import MOST_MEBIBYTES, Besieged
 
 MESSAGES = ("keys", "shares", "checks", "consents", "answers")
 PIECE, LENGTH = bytes(1 << 20), 160 << 20
-CLIENTS = ("ada", "bob", "cyd")
 
 
 def endless(sent: list[int]) -> Iterator[bytes]:
@@ -26,41 +24,41 @@ def endless(sent: list[int]) -> Iterator[bytes]:
         yield PIECE
 
 
-def flood(besieged: Besieged, call: str, *, announced: bool) -> tuple[int, str, int]:
-    """Status, code, and how many bytes were asked for."""
-    path, sent = f"/v1/runs/run-1/rounds/1/clients/ada/{call}", list[int]()
+def send(besieged: Besieged, path: str, *, announced: bool = True) -> tuple[httpx.Response, int]:
+    """A body without end from ada -> the answer, and how many bytes were asked for."""
+    sent, auth = list[int](), besieged.signing("ada", body=b"another")
     headers = {"Content-Type": "application/json"} | ({"Content-Length": str(LENGTH)} if announced else {})
-    auth = besieged.signing("ada", body=b"another")
     answer = httpx.put(f"{besieged.url}{path}", content=endless(sent), headers=headers, auth=auth, timeout=60.0)
-    return answer.status_code, answer.json()["code"], sum(sent)
+    return answer, sum(sent)
+
+
+@pytest.fixture(scope="module")
+def besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged]:
+    """In the first round of a secure run."""
+    with Besieged(tmp_path_factory.mktemp("besieged"), {"secure": True}).running() as running:
+        running.join("ada", "bob", "cyd")
+        assert running.start_run(clients=3).status_code == 201
+        yield running
 
 
 @pytest.mark.parametrize("announced", [True, False])
-def test_messages_without_end_are_cut_off_and_take_no_memory(tmp_path: Path, announced: bool) -> None:
-    with Besieged(tmp_path, {"secure": True}).running() as besieged, ThreadPoolExecutor(len(MESSAGES)) as pool:
-        besieged.join(*CLIENTS)
-        assert besieged.start_run(clients=3).status_code == 201
-        idle = besieged.forget_peak()
-        calls = [pool.submit(flood, besieged, call, announced=announced) for call in MESSAGES]
+def test_messages_without_end_are_cut_off_and_take_no_memory(besieged: Besieged, announced: bool) -> None:
+    idle = besieged.forget_peak()
+    with ThreadPoolExecutor(len(MESSAGES)) as pool:
+        paths = [f"/v1/runs/run-1/rounds/1/clients/ada/{call}" for call in MESSAGES]
+        calls = [pool.submit(send, besieged, path, announced=announced) for path in paths]
         assert besieged.is_answered("bob")
-        for status, code, sent in (call.result() for call in calls):
+        for answer, sent in (call.result() for call in calls):
             # No client sends a body of a length that it does not know: its head is refused.
-            assert (status, code) == ((413, "too-large") if announced else (400, "request-head"))
-            assert sent < LENGTH / 4
-        assert besieged.peak - idle < MOST_MEBIBYTES
+            expected = (413, "too-large") if announced else (400, "request-head")
+            assert (answer.status_code, answer.json()["code"]) == expected and sent < LENGTH / 4
+    assert besieged.peak - idle < MOST_MEBIBYTES
 
 
-def test_of_whoever_may_not_send_it_nothing_is_read(tmp_path: Path) -> None:
-    """Not of a stranger, not in another's name, not for a run that there is not."""
-    with Besieged(tmp_path, {"secure": True}).running() as besieged:
-        besieged.join(*CLIENTS)
-        besieged.start_run(clients=3)
-        idle = besieged.forget_peak()
-        for run, client, expected in (("run-1", "bob", 403), ("run-7", "ada", 404)):
-            sent = list[int]()
-            path = f"/v1/runs/{run}/rounds/1/clients/{client}/shares"
-            auth = besieged.signing("ada", body=b"another")
-            said = {"Content-Length": str(LENGTH)}
-            answer = httpx.put(f"{besieged.url}{path}", content=endless(sent), headers=said, auth=auth, timeout=60.0)
-            assert answer.status_code == expected and sum(sent) < LENGTH / 4
-        assert besieged.peak - idle < MOST_MEBIBYTES
+@pytest.mark.parametrize(("run", "client", "expected"), [("run-1", "bob", 403), ("run-7", "ada", 404)])
+def test_of_whoever_may_not_send_it_nothing_is_read(besieged: Besieged, run: str, client: str, expected: int) -> None:
+    """Not in another's name, not for a run that there is not."""
+    idle = besieged.forget_peak()
+    answer, sent = send(besieged, f"/v1/runs/{run}/rounds/1/clients/{client}/shares")
+    assert answer.status_code == expected and sent < LENGTH / 4
+    assert besieged.peak - idle < MOST_MEBIBYTES

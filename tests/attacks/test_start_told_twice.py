@@ -7,31 +7,27 @@ others that it was told the first: the sum less the others' start was its update
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx
 import numpy as np
 import pytest
 
 from shared.method.exchanged import Parameters
-from shared.method.settings import MethodSettings
 from shared.method.start import initial_parameters
-from shared.protocol.signing.keys import new_key
+from shared.protocol.schemas import RunOut
 from shared.protocol.wire import MEDIA_TYPE, encode
-from shared.strategies import build_strategy
 from tests.attacks.liar import Liar
-from tests.attacks.misled import misled
 
 if TYPE_CHECKING:
-    from conftest import Opened, Silos, Until
+    from tests.attacks.misled import Mislead
 
 pytestmark = pytest.mark.anyio
 VICTIM = "client-4"
 
 
 class Fickle(Liar):
-    """It gives the victim another model when that asks for the third time."""
+    """It leads the victim astray, and gives it another model when that asks for the third time."""
 
     asked = 0
 
@@ -40,6 +36,12 @@ class Fickle(Liar):
         """All zeros: no weight has a gradient."""
         drawn = initial_parameters(self.tensors, self.seed, exact=False)
         return Parameters({name: np.zeros_like(value) for name, value in drawn.items()})
+
+    def told(self, client: str) -> RunOut:
+        said = super().told(client)
+        if client != VICTIM or self.asked > 1:
+            return said
+        return said.model_copy(update={"standing": "absent", "run": ("run-1", "run-2")[self.asked]})
 
     def answer(self, client: str, request: httpx.Request, body: bytes) -> tuple[int, bytes, str]:
         if client == VICTIM and request.url.path.endswith("/model"):
@@ -50,35 +52,6 @@ class Fickle(Liar):
         return super().answer(client, request, body)
 
 
-def lead_astray(liar: list[Fickle]) -> Any:
-    def tell(client: str, call: str, message: Any) -> Any:
-        if call != "current" or client != VICTIM or liar[0].asked > 1:
-            return message
-        return message.model_copy(update={"standing": "absent", "run": ("run-1", "run-2")[liar[0].asked]})
-
-    return tell
-
-
-async def test_a_client_that_was_told_another_start_later_sends_nothing(
-    silos: Silos, small: MethodSettings, opened: Opened, until: Until, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    method = small.model_copy(update={"start": "random", "mlp_learning_rate": 0.01})
-    declaration = build_strategy("lpsfed", method).declaration(method).model_copy(update={"secure": True})
-    shards = silos(4)
-    names = frozenset(shard.name for shard in shards)
-    itself: list[Fickle] = []
-    liar = Fickle(declaration, method, new_key(), names, tell=lead_astray(itself))
-    itself.append(liar)
-    async with misled(liar, shards, tmp_path / "state", opened, monkeypatch) as clients:
-
-        async def settled() -> bool:
-            said = (await clients.problems())[VICTIM]
-            return bool(liar.means) or "what round 1 of run-1 began with" in said
-
-        await until(settled)
-        if liar.means:  # as before
-            truth = clients.updates[VICTIM, 1].arrays
-            near = [np.abs(4 * value - truth[name]) < 1e-5 for name, value in liar.means[0].arrays.items()]
-            bare = float(np.concatenate([one.ravel() for one in near]).mean())
-            assert bare < 0.5, f"the victim's update lies bare: {bare:.0%} of its numbers"
-        assert liar.means == []
+async def test_a_client_that_was_told_another_start_later_sends_nothing(mislead: Mislead) -> None:
+    async with mislead(4, Fickle) as clients:
+        await clients.require_refused("what round 1 of run-1 began with", by=[VICTIM])
