@@ -15,7 +15,7 @@ import pytest
 from shared.method.settings import MethodSettings
 from simulation.experiment import Experiment
 from simulation.run import simulate
-from tests.faults.federation import Disturbed, Ending, disturbed
+from tests.faults.federation import Disturbed, Ending, disturbed, endings_of
 from tests.faults.points import RECOVERED
 
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ async def undisturbed(endings: list[dict[str, Ending]], three: Experiment, tmp_p
     if not endings:
         apart = replace(three, folder=tmp_path / "undisturbed")
         found = await anyio.to_thread.run_sync(simulate, apart, lambda _: None)
-        said = {name: (found.statuses[name], found.qualities[name], found.history) for name in apart.names}
-        endings.append({name: Ending.of(*what) for name, what in said.items()})
+        endings.append(endings_of(found))
     return endings[0]
 
 

@@ -20,6 +20,7 @@ from client_service.schemas import QualityOut, StatusOut
 from client_service.settings import ClientSettings
 from shared.protocol.schemas import ArrivalOut, RunHistoryOut
 from simulation.experiment import Experiment
+from simulation.federation import Outcome
 from tests.faults.proxy import Proxy
 from tests.support.serving import serve
 
@@ -43,6 +44,12 @@ class Ending:
         rounds = tuple((one.round, one.recall, one.ndcg, one.rho, one.margin, one.loss) for one in quality.rounds)
         parts = [part for number in history.rounds for part in number.participants if part.client == quality.client]
         return Ending(status.shared_digest, rounds, quality.test, tuple(part.digest for part in parts))
+
+
+def endings_of(outcome: Outcome) -> dict[str, Ending]:
+    """Of a run that was simulated, by client."""
+    names, history = outcome.statuses, outcome.history
+    return {name: Ending.of(outcome.statuses[name], outcome.qualities[name], history) for name in names}
 
 
 def calling(url: str, secret: str) -> httpx.AsyncClient:

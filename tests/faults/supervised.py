@@ -27,7 +27,7 @@ from pydantic import BaseModel
 from client_service.schemas import QualityOut, StatusOut
 from shared.protocol.schemas import RunHistoryOut
 from simulation.experiment import Experiment
-from tests.faults.federation import DEADLINE_SECONDS, calling, read
+from tests.faults.federation import DEADLINE_SECONDS, Ending, calling, read
 from tests.faults.points import AGGREGATOR, CLIENT, ROUND, Plan
 from tests.faults.proxy import HOST
 
@@ -140,6 +140,11 @@ class Supervised:
 
     async def history(self) -> RunHistoryOut:
         return RunHistoryOut.model_validate(await read(self.calls[AGGREGATOR], "/v1/runs/run-1"))
+
+    async def endings(self) -> dict[str, Ending]:
+        """How the run has ended at each client."""
+        history, names = await self.history(), self.experiment.names
+        return {name: Ending.of(await self.status(name), await self.quality(name), history) for name in names}
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(encoding="utf-8")

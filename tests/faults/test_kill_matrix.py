@@ -1,8 +1,8 @@
 """SIGKILL of either side in any moment of a round, and a supervisor's restart: the run ends as the undisturbed one.
 
 Everything is real: processes, sockets, files. What is compared are digests: of every state of the aggregator, of every
-update, of every client's parameters after each round, and of what it holds in the end. `make faults` runs every cell
-and prints how long each took to recover.
+update, of every client's parameters after each round, and of what it holds in the end. The undisturbed run is in one
+process. `make faults` runs every cell and prints how long each took to recover.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ import pytest
 
 from client_service.boundary.ledger import Ledger
 from shared.method.settings import MethodSettings
+from shared.protocol.schemas import RunHistoryOut
 from shared.timeouts import RETRY_SECONDS
 from simulation.experiment import Experiment
-from tests.faults.federation import LONGEST_SECONDS, Ending
+from simulation.run import simulate
+from tests.faults.federation import LONGEST_SECONDS, Ending, endings_of
 from tests.faults.points import AGGREGATOR, CLIENT, MOMENTS, RECOVERED, ROUND, Plan
 from tests.faults.supervised import Supervised, supervised
 
@@ -31,13 +33,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 ROUNDS = 3  # one of the warm-up, the one that is hit, and one more
-ALWAYS = {  # the others are for `make faults`
-    ("after upload, before commit", AGGREGATOR),
-    ("after commit, before answer", AGGREGATOR),
-    ("while writing a blob", AGGREGATOR),
-    ("mid-upload", CLIENT),
-    ("while training", CLIENT),
-}
+ALWAYS = {("after upload, before commit", AGGREGATOR), ("mid-upload", CLIENT)}  # the others are for `make faults`
 CELLS = [
     pytest.param(moment, victim, marks=() if (moment, victim) in ALWAYS else pytest.mark.slow)
     for moment in MOMENTS
@@ -54,15 +50,10 @@ class Digests:
     endings: dict[str, Ending]
 
 
-async def digests(running: Supervised) -> Digests:
-    experiment, history = running.experiment, await running.history()
+def digests(experiment: Experiment, history: RunHistoryOut, endings: dict[str, Ending]) -> Digests:
     assert history.phase == "finished", history.reason
-    names = experiment.names
-    return Digests(
-        dict(rows(experiment, "select round, digest from states")),
-        {shard.name: received(experiment.state_of(shard)) for shard in experiment.shards},
-        {name: Ending.of(await running.status(name), await running.quality(name), history) for name in names},
-    )
+    answers = {shard.name: received(experiment.state_of(shard)) for shard in experiment.shards}
+    return Digests(dict(rows(experiment, "select round, digest from states")), answers, endings)
 
 
 def rows(experiment: Experiment, query: str) -> list[tuple[int, str]]:
@@ -108,10 +99,9 @@ def remembered() -> list[Digests]:
 @pytest.fixture
 async def undisturbed(described: Described, remembered: list[Digests]) -> Digests:
     if not remembered:
-        async with lived(described("undisturbed")) as running:
-            await running.finished()
-            remembered.append(await digests(running))
-            assert running.deaths == []
+        experiment = described("undisturbed")
+        found = await anyio.to_thread.run_sync(simulate, experiment, lambda _: None)
+        remembered.append(digests(experiment, found.history, endings_of(found)))
     return remembered[0]
 
 
@@ -132,7 +122,7 @@ async def test_whoever_is_killed_whenever_the_run_ends_as_the_undisturbed_one(
     async with lived(experiment, plan) as running:
         seconds = await running.recovered()
         await running.finished()
-        assert await digests(running) == undisturbed
+        assert digests(experiment, await running.history(), await running.endings()) == undisturbed
         assert [name for name, _ in running.deaths] == [victim]
         require_lived_again(running, victim)
     require_no_remains(experiment)

@@ -105,46 +105,7 @@ async def test_a_message_that_trickles_is_refused_by_a_client(
     require_too_slow(answer, SHORT_SECONDS)
 
 
-@pytest.fixture
-def small_app() -> FastAPI:
-    app = FastAPI()
-    app.post("/refused")(lambda: Response(status_code=403))
-    app.get("/large")(lambda: Response(bytes(LARGE)))
-    return app
-
-
-HEAD = f"POST /refused HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 1000000\r\n\r\n".encode()
-
-
-@pytest.mark.parametrize("said", [b"", HEAD[:5], HEAD[:-2]])
-async def test_a_head_that_does_not_come_is_not_waited_for(
-    small_app: FastAPI, monkeypatch: pytest.MonkeyPatch, said: bytes
-) -> None:
-    monkeypatch.setattr("shared.web.connection.HEAD_SECONDS", 0.2)
-    with anyio.fail_after(LONGEST_SECONDS), serve(small_app) as url:
-        reader, writer = await called(url)
-        writer.write(said)
-        assert await heard(reader) == b""
-        writer.close()
-
-
-async def test_a_head_that_trickles_ends_as_one_that_does_not_come(
-    small_app: FastAPI, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shared.web.connection.HEAD_SECONDS", 0.2)
-    with anyio.fail_after(LONGEST_SECONDS), serve(small_app) as url:
-        assert await trickled(await called(url), b"GET /large HTTP/1.1\r\nX: ", b"x") == b""
-
-
-async def test_the_rest_of_a_body_that_was_refused_unread_is_not_waited_for(
-    small_app: FastAPI, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shared.web.connection.HEAD_SECONDS", 0.2)
-    with anyio.fail_after(LONGEST_SECONDS), serve(small_app) as url:
-        assert (await trickled(await called(url), HEAD)).startswith(b"HTTP/1.1 403 ")
-
-
-async def test_an_answer_that_nobody_takes_is_given_up(small_app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shared.web.connection.ANSWER_SECONDS", 0.2)
     lost, real = threading.Event(), Connection.connection_lost
 
@@ -153,7 +114,9 @@ async def test_an_answer_that_nobody_takes_is_given_up(small_app: FastAPI, monke
         lost.set()
 
     monkeypatch.setattr(Connection, "connection_lost", told)
-    with anyio.fail_after(LONGEST_SECONDS), serve(small_app) as url:
+    app = FastAPI()
+    app.get("/large")(lambda: Response(bytes(LARGE)))
+    with anyio.fail_after(LONGEST_SECONDS), serve(app) as url:
         reader, writer = await called(url)
         writer.write(f"GET /large HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
         while not lost.is_set():

@@ -60,7 +60,7 @@ REAL = {"run": "run-1", "number": 1, "client": "client-1", "user": "user-01", "i
 
 
 def callers(always: str, **statuses: set[int]) -> Any:
-    """Each caller of a service with what it must be answered at least: many calls for `make faults`, few of one caller."""
+    """Each caller of a service with what it must be told at least: many calls for `make faults`, few of one caller."""
     cases = [pytest.param(who, found, MANY, marks=pytest.mark.slow) for who, found in statuses.items()]
     return pytest.mark.parametrize(("who", "statuses", "examples"), [(always, statuses[always], FEW), *cases])
 

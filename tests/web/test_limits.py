@@ -121,7 +121,7 @@ def trickled(line: socket.socket, first: bytes, then: bytes) -> bool:
     return False
 
 
-@pytest.mark.parametrize("begun", [b"", b"GET"])
+@pytest.mark.parametrize("begun", [b"", b"GET", b"GET / HTTP/1.1\r\nHost: silo\r\n"])
 def test_a_connection_that_says_nothing_is_cut_off(
     app: FastAPI, served: Served, monkeypatch: pytest.MonkeyPatch, begun: bytes
 ) -> None:
