@@ -98,6 +98,7 @@ def secure_run(silos: Silos, small: MethodSettings, tmp_path: Path) -> Callable[
 
     return describe
 
+
 @pytest.fixture(autouse=True)
 def hurry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one process tables settle in a few steps, and nothing waits for a disk: no test here is about either."""

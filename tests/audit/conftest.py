@@ -204,6 +204,7 @@ def federation(federation: Federate) -> Running:
 
     return run
 
+
 @pytest.fixture(autouse=True)
 def hurry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one process tables settle in a few steps, and nothing waits for a disk: no test here is about either."""

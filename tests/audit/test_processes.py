@@ -6,20 +6,20 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
 import pytest
 
+from aggregator_service.app import create_app as create_aggregator
+from client_service.app import create_app as create_client
 from simulation.experiment import Experiment
-from simulation.federation import Progress, conduct
-from simulation.processes import addresses, connected, processes
+from simulation.federation import conduct
+from simulation.processes import Addresses, connected
+from tests.support.serving import serve
 
 ROOT = Path(__file__).parents[2]
-
-
-def ignore(progress: Progress) -> None:
-    del progress
 
 
 def audit(*arguments: str) -> tuple[int, str, str]:
@@ -35,26 +35,32 @@ async def test_a_report_of_running_services_and_a_probe_that_is_found_in_the_nex
     experiment: Callable[..., Experiment], tmp_path: Path
 ) -> None:
     described = experiment("run")
-    places, token, record = addresses(described), tmp_path / "token", tmp_path / "evidence" / "client-1.json"
+    token, record = tmp_path / "token", tmp_path / "evidence" / "client-1.json"
     token.write_text(described.token)
     key = tmp_path / "key"
     key.write_text(described.operator_key)
-    asked = ["--aggregator-url", places.aggregator]
-    live = [*asked, "--operator-token-file", str(token)]
-    for name, url in places.clients.items():
-        live += ["--client", f"{name}={url}", "--operator-key", f"{name}={key}"]
-    with processes(described, places) as children:
-        async with connected(described, places, children) as federation:
-            await conduct(federation, described.request(), ignore)
+    with ExitStack() as services:
+        aggregator = create_aggregator(described.aggregator())
+        url = services.enter_context(serve(aggregator, wind_down=aggregator.state.coordinator.wind_down))
+        settings = [described.client(shard, aggregator_url=url) for shard in described.shards]
+        clients = {one.name: services.enter_context(serve(create_client(one))) for one in settings}
+        places = Addresses(url, clients)
+        live = ["--aggregator-url", url, "--operator-token-file", str(token)]
+        for name, address in clients.items():
+            live += ["--client", f"{name}={address}", "--operator-key", f"{name}={key}"]
+        async with connected(described, places) as federation:
+            await conduct(federation, described.request(), lambda _: None)
         code, said, _ = await anyio.to_thread.run_sync(audit, "privacy-report", "--records-only", *live)
         assert code == 0 and "Nothing undeclared crossed" in said
         own_key = described.state_of(described.shards[0]) / "client-1.key"
         # Where the outside is this very machine, it is found; the record leaves the verdict to the report.
-        here = ["--outside", places.aggregator.removeprefix("http://"), "--root", str(described.shards[0])]
-        mine = ["--name", "client-1", "--client-url", places.clients["client-1"], "--signing-key-file", str(own_key)]
+        here = ["--outside", url.removeprefix("http://"), "--root", str(described.shards[0])]
+        mine = ["--name", "client-1", "--client-url", clients["client-1"], "--signing-key-file", str(own_key)]
         mine += ["--operator-key-file", str(key)]
         own = ["--own", str(described.shards[0]), "--outside-name", "localhost", "--record", str(record), "--json"]
-        code, said, told = await anyio.to_thread.run_sync(audit, "probe", "client", *asked, *mine, *here, *own)
+        code, said, told = await anyio.to_thread.run_sync(
+            audit, "probe", "client", "--aggregator-url", url, *mine, *here, *own
+        )
         assert code == 0, told
         found = {one["kind"]: one["held"] for one in json.loads(said)["probes"]}
         assert (found["outside by TCP"], found["outside by DNS"]) == (False, False)

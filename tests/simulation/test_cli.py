@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -123,14 +121,6 @@ def test_a_mistake_is_one_line_that_names_it(
     said = capsys.readouterr().err
     assert ended.value.code == code and "Traceback" not in said
     assert words in " ".join(said.split()) and "error:" in said
-
-
-def test_so_it_is_in_a_process_of_its_own(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "simulation.cli", "simulate", "no-such-file"]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr.count("error:"), "Traceback" in done.stderr) == (1, 1, False)
-    assert "no-such-file" in done.stderr
 
 
 @pytest.mark.parametrize(
