@@ -103,20 +103,6 @@ def found(made: PrivacyReport, name: str) -> str:
     return next(one.found for one in made.findings if one.name == name and not one.held)
 
 
-async def test_the_gate_lets_nothing_of_it_leave(planted: Planted, federation: Running, until: Until) -> None:
-    async with federation() as running:
-        await running.start(rounds=1)
-
-        async def refused() -> bool:
-            return all("expected 8 declared tensors; 1 undeclared" in one for one in await running.problems())
-
-        await until(refused)
-        *clients, aggregator = await running.evidence()
-    assert len(planted.values) >= 2 and any(planted.rows())
-    assert [updates(client) for client in clients] == [[], []]
-    assert {one.call for one in aggregator.arrivals} == {"join"}
-
-
 async def test_the_transport_lets_nothing_of_it_leave_though_the_agent_hands_it_over(
     planted: Planted, federation: Running, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,6 @@ from benchmarks.attacks.shadows import Rows, Series, collected, draw_of, replays
 from benchmarks.attacks.silo import AttackedRun, Begun, arrays_of, begin_client, federation, open_mode, play, vector
 from benchmarks.attacks.views import Replays, Transcripts
 from benchmarks.attacks.worlds import Target, compared, distance, pair_of, whole, without
-from benchmarks.harness.special import run_alone
 from client_service.privacy.accountant import planned_epsilon
 from shared.errors import DataError
 from shared.method.declaration import TensorSpec
@@ -338,10 +337,3 @@ def test_the_tables_say_what_was_found_and_leave_out_what_was_not_asked() -> Non
     assert "| open | 150 | 0.600 (0.550 to 0.650) [3.0 %] |  |" in shown
     assert "| secure | 50 |  | 0.600 (0.550 to 0.650) |" in shown and "| open | 150 | 0.700 (0.600 to 0.800) |" in shown
     assert "| user | rho | 2 of 3 |" in shown and "| DP, epsilon 8 | user | 0.5100 | 0.5200 | 0.9000 |" in shown
-
-
-@pytest.mark.slow
-def test_the_quick_run_passes_its_own_check(tmp_path: Path) -> None:
-    rows = run_alone("attacks", quick=True, data=None, out=tmp_path)
-    assert check(rows) == []
-    assert {row["part"] for row in rows} == {"shadows", "control", "worlds", "best"}

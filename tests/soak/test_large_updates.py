@@ -45,7 +45,7 @@ async def test_the_peak_of_memory_is_a_few_updates(tmp_path: Path, strategy: str
         arrays = {spec.name: np.full(spec.shape, number / 7, dtype=np.float32) for spec in declaration.tensors}
         return encode(Parameters(arrays, {"margin": 0.1, "rho": 0.1} if declaration.scalars else {}))
 
-    settings = {"STRATEGY": strategy, "METHOD": method.model_dump_json(), "LONGEST_BODY_SECONDS": "500"}
+    settings = {"strategy": strategy, "method": method, "longest_body_seconds": 500}
     async with federation(tmp_path / "state", declaration, CLIENTS, **settings) as running:
         before, size = running.gauge.peak(), len(body(1)) / MEBI
         await running.start(RunIn(rounds=ROUNDS, clients=CLIENTS, method=method))

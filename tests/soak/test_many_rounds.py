@@ -1,16 +1,13 @@
 """Fifty clients for hundreds of rounds: what the aggregator holds does not grow.
 
-LPSFED_SOAK_ROUNDS and LPSFED_SOAK_CLIENTS say how many; by default 200 and 50. With LPSFED_SOAK_SECONDS and
-LPSFED_SOAK_STATE (a folder) it pauses after so many seconds, and the same command goes on with the same process.
+LPSFED_SOAK_ROUNDS and LPSFED_SOAK_CLIENTS say how many; by default 200 and 50.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
@@ -28,8 +25,6 @@ from tests.soak.light import Federation, Light, federation
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 ROUNDS = int(os.environ.get("LPSFED_SOAK_ROUNDS", "200"))
 CLIENTS = int(os.environ.get("LPSFED_SOAK_CLIENTS", "50"))
-SECONDS = float(os.environ.get("LPSFED_SOAK_SECONDS", math.inf))
-KEPT = "course.json"
 WARM_UP = 4  # one part in so many of the rounds: allocators and caches fill
 ALLOWED = 4.0  # mebibytes that the trend may add over all rounds after the warm-up, whatever the noise
 NOISE = 3.0  # or so many standard deviations of what is around the trend
@@ -43,14 +38,6 @@ class Course:
     resident: list[float] = field(default_factory=list)
     descriptors: list[int] = field(default_factory=list)
     seconds: float = 0.0
-
-    @classmethod
-    def kept(cls, folder: Path) -> Course:
-        path = folder / KEPT
-        return cls(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else cls()
-
-    def keep(self, folder: Path) -> None:
-        (folder / KEPT).write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     def note(self, running: Federation) -> None:
         self.resident.append(running.gauge.resident())
@@ -79,22 +66,16 @@ async def lived(client: Light, seed: int, number: int) -> None:
 async def test_what_the_aggregator_holds_does_not_grow(tmp_path: Path) -> None:
     method = MethodSettings()
     declaration = build_strategy("lpsfed", method).declaration(method)
-    state = Path(os.environ.get("LPSFED_SOAK_STATE", tmp_path)) / "state"
-    async with federation(state, declaration, CLIENTS) as running:
-        course = Course.kept(state)
-        if not course.resident:
-            await running.start(RunIn(rounds=ROUNDS, clients=CLIENTS))
+    course = Course()
+    async with federation(tmp_path / "state", declaration, CLIENTS, method=method) as running:
+        await running.start(RunIn(rounds=ROUNDS, clients=CLIENTS))
         began = time.perf_counter()
-        while (number := len(course.resident) + 1) <= ROUNDS and time.perf_counter() - began < SECONDS:
+        for number in range(1, ROUNDS + 1):
             async with anyio.create_task_group() as tasks:
                 for seed, client in enumerate(running.clients):
                     tasks.start_soon(lived, client, seed, number)
             course.note(running)
-        course.seconds += time.perf_counter() - began
-        if number <= ROUNDS:
-            course.keep(state)
-            running.leave()
-            pytest.skip(f"paused after {number - 1} of {ROUNDS} rounds")
+        course.seconds = time.perf_counter() - began
         phase = await running.phase()
     told(course)
     assert phase == "finished"
