@@ -13,7 +13,7 @@ import pytest
 from client_service.serving.recommender import Recommender
 from shared.web.logs import Lines
 from simulation.experiment import Experiment
-from simulation.federation import Progress, conduct
+from simulation.federation import conduct
 from simulation.run import in_process
 
 pytestmark = pytest.mark.anyio
@@ -41,10 +41,6 @@ def written(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]
     )
 
 
-def ignore(progress: Progress) -> None:
-    del progress
-
-
 async def everything_asked(silo: httpx.AsyncClient, key: str) -> list[int]:
     """Of the silo's own API, rightly and wrongly."""
     silo.headers["X-Request-ID"] = CALLERS
@@ -69,7 +65,7 @@ async def test_no_line_of_a_whole_run_holds_anything_private(
 ) -> None:
     described = experiment("run")
     async with in_process(described) as federation:
-        await conduct(federation, described.request(), ignore)
+        await conduct(federation, described.request(), lambda _: None)
         silo = federation.clients["client-1"]
         statuses = await everything_asked(silo, described.application_key)
         assert {200, 401, 404, 422} <= set(statuses)
@@ -94,7 +90,7 @@ async def test_an_id_that_a_silo_s_caller_chose_stays_in_the_silo(
 ) -> None:
     described = experiment("run")
     async with in_process(described) as federation:
-        await conduct(federation, described.request(), ignore)
+        await conduct(federation, described.request(), lambda _: None)
         await everything_asked(federation.clients["client-1"], described.application_key)
         answer = await federation.operator.get("/v1/runs", headers={"X-Request-ID": CALLERS})
         assert answer.is_success and answer.headers["x-request-id"] != CALLERS

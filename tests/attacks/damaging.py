@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import httpx
 
 from client_service.settings import ClientSettings
 from shared.errors import DataError
+from tests.support.federation import Federation
 
 if TYPE_CHECKING:
     from conftest import Opened
@@ -85,6 +86,17 @@ def damaged(settings: ClientSettings, name: str, change: Change) -> ClientSettin
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file but the lock."""
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
+
+
+async def require_refusals(running: Federation, opened: Opened, damages: Mapping[str, tuple[Change, str]]) -> None:
+    """After a run, its first client starts beside none of these damages, and leaves its files as they are."""
+    for damage, (change, says) in damages.items():
+        copy = damaged(running.clients[0], damage, change)
+        before = contents(copy.state_directory)
+        found = await refusal(opened, copy, running.line())
+        assert says in found, f"{damage}: {found}"
+        assert contents(copy.state_directory) == before, f"{damage}: what was found must stay as it is"
+    assert await refusal(opened, damaged(running.clients[0], "nothing", both()), running.line()) == ""
 
 
 async def refusal(opened: Opened, settings: ClientSettings, outside: httpx.AsyncBaseTransport) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.attacks.damaging import Change, both, cut, damaged, lines_of, refusal, remove, write_anew
+from tests.attacks.damaging import Change, both, cut, lines_of, remove, require_refusals, write_anew
 
 if TYPE_CHECKING:
     from conftest import Federate, Opened
@@ -72,7 +72,4 @@ DAMAGES: dict[str, tuple[Change, str]] = {
 async def test_a_client_does_not_start_beside_an_account_that_forgets(federation: Federate, opened: Opened) -> None:
     async with federation(2, first={"privacy": NOISED}) as running:
         await running.complete()
-        for damage, (change, says) in DAMAGES.items():
-            found = await refusal(opened, damaged(running.clients[0], damage, change), running.line())
-            assert says in found, f"{damage}: {found}"
-        assert await refusal(opened, damaged(running.clients[0], "nothing", both()), running.line()) == ""
+        await require_refusals(running, opened, DAMAGES)

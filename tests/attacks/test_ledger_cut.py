@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.attacks.damaging import Change, both, contents, cut, damaged, refusal, remove, write_anew
+from tests.attacks.damaging import Change, both, cut, remove, require_refusals, write_anew
 
 if TYPE_CHECKING:
     from conftest import Federate, Opened
@@ -49,10 +49,4 @@ DAMAGES: dict[str, tuple[Change, str]] = {
 async def test_a_client_does_not_start_beside_a_ledger_that_was_cut(federation: Federate, opened: Opened) -> None:
     async with federation(2) as running:
         await running.complete()
-        for damage, (change, says) in DAMAGES.items():
-            copy = damaged(running.clients[0], damage, change)
-            before = contents(copy.state_directory)
-            found = await refusal(opened, copy, running.line())
-            assert says in found, f"{damage}: {found}"
-            assert contents(copy.state_directory) == before, f"{damage}: what was found must stay as it is"
-        assert await refusal(opened, damaged(running.clients[0], "nothing", both()), running.line()) == ""
+        await require_refusals(running, opened, DAMAGES)

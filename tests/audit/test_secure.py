@@ -12,11 +12,9 @@ import pytest
 
 from audit import ledgers
 from audit.case import open_case
-from audit.evidence import PartEvidence, utc_now
+from audit.collect import read_aggregator_evidence, read_client_evidence
 from audit.probes import gate, uploads
 from audit.report import make_report
-from client_service.boundary.ledger import Ledger
-from shared.protocol.schemas import ArrivalsOut, RunHistoryOut
 from shared.protocol.signing.keys import read_private
 from shared.protocol.signing.messages import Signatory
 from simulation.experiment import Experiment
@@ -35,31 +33,11 @@ def described(silos: Silos, small: Any, tmp_path: Path) -> Experiment:
     return replace(Experiment(silos(3), tmp_path / "run", small, rounds=1, device="cpu"), secure=True)
 
 
-async def gathered(one: Experiment, federation: Any) -> tuple[PartEvidence, ...]:
-    """What every part shows of itself after a run."""
-    operator: httpx.AsyncClient = federation.operator
-    arrivals = ArrivalsOut.model_validate((await operator.get("/v1/arrivals", params={"limit": 1000})).json())
-    runs = (RunHistoryOut.model_validate((await operator.get("/v1/runs/run-1")).json()),)
-    declaration = one.aggregator().declaration()
-    seen = {"arrivals": arrivals.entries, "runs": runs, "declaration": declaration}
-    aggregator = PartEvidence(name="aggregator", role="aggregator", taken_at=utc_now(), **seen)
-    clients = [
-        PartEvidence(
-            name=shard.name,
-            role="client",
-            taken_at=utc_now(),
-            declaration=declaration,
-            entries=tuple(Ledger(one.state_of(shard) / "ledger.jsonl").entries()),
-        )
-        for shard in one.shards
-    ]
-    return (aggregator, *clients)
-
-
 async def test_a_secure_run_is_as_declared_and_everything_in_it_is_on_record(described: Experiment) -> None:
     async with in_process(described) as federation:
         await conduct(federation, described.request(), lambda _: None)
-        parts = await gathered(described, federation)
+        clients = [await read_client_evidence(http, name) for name, http in federation.clients.items()]
+        parts = (await read_aggregator_evidence(federation.operator, "aggregator"), *clients)
         found = make_report(open_case(parts))
         assert [(one.name, one.faults) for one in found.findings if one.faults] == []
         calls = {total.call for total in found.totals}

@@ -21,9 +21,9 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.wait import WebDriverWait
 
 from client_service.shard import write_shard
-from shared.method.settings import AnchorSettings, MethodSettings
 from simulation.experiment import Experiment
 from simulation.processes import addresses, connected, processes
+from tests.support.small import SMALL
 
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
 FLAGS = (
@@ -36,9 +36,6 @@ FLAGS = (
 )
 LONGEST_SECONDS = 30.0
 TITLE = "<script>document.title = 'owned'</script>"  # of every item
-SMALL = MethodSettings(
-    width=4, layers=1, cutoff=12, batch_size=64, negatives=8, anchor=AnchorSettings(users=40, items=30, edges=200)
-)
 
 
 @dataclass(frozen=True)

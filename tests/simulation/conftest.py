@@ -1,8 +1,26 @@
-"""Simulations that do not take long."""
+"""Simulations that do not take long, and small files of data."""
 
 from __future__ import annotations
 
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """write(name, content) makes one file in the folder and returns the folder; gzipped where the name says so."""
+
+    def put(name: str, content: str | bytes) -> Path:
+        data = content.encode() if isinstance(content, str) else content
+        (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return tmp_path
+
+    return put
 
 
 @pytest.fixture(autouse=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import os
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
@@ -14,23 +13,14 @@ import pytest
 from client_service.shard.events import SPLIT_TYPE
 from simulation.datasets import Dataset, load_dataset
 
+if TYPE_CHECKING:
+    from conftest import Write
+
+
 DATA = Path(os.environ.get("LPSFED_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
-Write = Callable[..., Path]
 
 PAIRS = [("7", "10"), ("7", "11"), ("8", "10")]
 MANY = [(user, str(item)) for user in ("1", "2") for item in range(10)]
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    """write(name, content) makes one file in the folder and returns the folder; gzipped where the name says so."""
-
-    def put(name: str, content: str | bytes) -> Path:
-        data = content.encode() if isinstance(content, str) else content
-        (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-        return tmp_path
-
-    return put
 
 
 def pairs(dataset: Dataset, split: str | None = None) -> list[tuple[str, str]]:

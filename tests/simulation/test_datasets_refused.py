@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
@@ -15,19 +15,8 @@ from hypothesis import strategies as st
 from shared.errors import DataError
 from simulation.datasets import load_dataset
 
-Write = Callable[..., Path]
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    """write(name, content) makes one file in the folder and returns the folder; gzipped where the name says so."""
-
-    def put(name: str, content: str | bytes) -> Path:
-        data = content.encode() if isinstance(content, str) else content
-        (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-        return tmp_path
-
-    return put
+if TYPE_CHECKING:
+    from conftest import Write
 
 
 def refused(path: Path, *words: str) -> str:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
+from client_service.boundary.ledger import Ledger
 from client_service.privacy.accountant import planned_epsilon
+from client_service.privacy.guard import Guard
 from client_service.privacy.settings import PrivacySettings
 from shared.errors import SettingsError
+from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings, validate_settings
+from shared.protocol.secure.fixed_point import STEP
 from simulation.cli import app
 from simulation.experiment import Experiment
 from simulation.privacy import privacy_of, require_affordable
@@ -76,18 +85,42 @@ def test_the_command_refuses_what_cannot_be(silos: Silos, tmp_path: Path, words:
         CliRunner().invoke(app, command, catch_exceptions=False)
 
 
-def test_under_secure_aggregation_what_is_masked_is_the_release(
-    silos: Silos, small: MethodSettings, tmp_path: Path
+def test_under_secure_aggregation_the_sum_is_one_of_releases_and_the_ledger_tells_of_the_budget(
+    silos: Silos, small: MethodSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    released: dict[str, Parameters] = {}
+    release = Guard.release
+
+    def note(guard: Guard, update: Parameters, occasion: Any) -> Parameters | None:
+        found = release(guard, update, occasion)
+        assert found is not None
+        released[guard._shard] = found
+        assert any((found.arrays[name] != value).any() for name, value in update.arrays.items())
+        return found
+
+    monkeypatch.setattr(Guard, "release", note)
     experiment = Experiment(
         silos(3), tmp_path / "run", small, rounds=1, device="cpu", secure=True, privacy=privacy_of(WORDS)
     )
     outcome = simulate(experiment, lambda _: None)
+    assert outcome.history.phase == "finished" and len(released) == 3
+    require_mean(experiment.folder / "aggregator", list(released.values()))
     for name in experiment.names:
         privacy = outcome.statuses[name].privacy
         assert privacy is not None and privacy.epsilon == pytest.approx(3.0)
-        lines = (experiment.folder / name / "ledger.jsonl").read_text().splitlines()
-        [sent] = [entry for entry in map(json.loads, lines) if entry.get("call") == "update"]
+        [sent] = [
+            one for one in Ledger(experiment.folder / name / "ledger.jsonl").entries() if one.get("call") == "update"
+        ]
         [charge] = map(json.loads, (experiment.folder / name / "privacy/account.jsonl").read_text().splitlines())
-        assert sent["privacy"]["epsilon"] == pytest.approx(3.0)
+        assert sent["privacy"]["epsilon"] == pytest.approx(3.0) and sent["privacy"]["budget"] == 9
         assert sent["scalars"] == {"rho": pytest.approx(next(iter(charge["kept"].values())))}
+        assert {field["dtype"] for field in sent["tensors"]} == {"U64"}
+
+
+def require_mean(state: Path, released: Sequence[Parameters]) -> None:
+    """The aggregator's only state is the mean of these, up to the fixed point."""
+    with closing(sqlite3.connect(state / "aggregator.sqlite")) as database:
+        [(blob,)] = database.execute("select blob from states").fetchall()
+    for name, value in load_file(state / "blobs" / blob).items():
+        mean = np.mean([one.arrays[name].astype(np.float64) for one in released], axis=0)
+        np.testing.assert_allclose(value, mean, rtol=2.0**-22, atol=STEP)

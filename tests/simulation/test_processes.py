@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,22 +12,12 @@ import pytest
 from shared.errors import UnavailableError
 from simulation import processes as subject
 from simulation.experiment import Experiment
-from simulation.federation import Outcome, Progress, conduct
+from simulation.federation import conduct
 from simulation.processes import addresses, connected, free_ports, processes
 from simulation.run import simulate
+from tests.simulation.test_run import digest
 
 Described = Callable[..., Experiment]
-
-
-def ignore(progress: Progress) -> None:
-    del progress
-
-
-def digest(outcome: Outcome) -> str:
-    """Of what all clients ended with."""
-    parts = [outcome.statuses[name].shared_digest or "" for name in sorted(outcome.statuses)]
-    assert all(len(part) == 64 for part in parts)
-    return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
 def test_free_ports_differ_and_can_be_listened_on() -> None:
@@ -66,7 +55,7 @@ async def test_processes_end_with_the_same_digest_as_one_process_and_end_with_th
     places = addresses(described)
     with processes(described, places) as children:
         async with connected(described, places) as federation:
-            outcome = await conduct(federation, described.request(), ignore)
+            outcome = await conduct(federation, described.request(), lambda _: None)
             quality = outcome.qualities["client-1"]
         handles = children.processes
         assert set(handles) == {"aggregator", "client-1", "client-2"}
@@ -76,14 +65,9 @@ async def test_processes_end_with_the_same_digest_as_one_process_and_end_with_th
     logs = [path.read_text() for path in (described.folder / "logs").iterdir()]
     secrets = (described.token, described.application_key, described.operator_key)
     assert len(logs) == 3 and not any(word in text for text in logs for word in ("Traceback", *secrets))
-    here = await in_one_process(experiment("one-process"))
+    here = await anyio.to_thread.run_sync(simulate, experiment("one-process"), lambda _: None)
     assert digest(outcome) == digest(here)
     assert quality.test == here.qualities["client-1"].test
-
-
-async def in_one_process(described: Experiment) -> Outcome:
-    """`simulate` brings its own event loop, so it runs beside this one."""
-    return await anyio.to_thread.run_sync(simulate, described, ignore)
 
 
 @pytest.mark.processes
