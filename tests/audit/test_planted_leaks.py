@@ -201,11 +201,3 @@ async def test_the_report_misses_in_the_ledger_what_arrived_past_it(
     assert [one.name for one in made.findings if not one.held] == ["arrivals"]
     for name in ("client-1", "client-2"):
         assert f"{name}, update of run-1 round 1, accepted: the ledger knows nothing of it" in found(made, "arrivals")
-
-
-async def test_without_a_leak_the_same_report_holds(federation: Running, until: Until) -> None:
-    async with federation() as running:
-        await running.start(rounds=2)
-        await until(running.finished)
-        made = of(await running.evidence())
-    assert made.held and "6 bodies" in made.verdict and "from 2 clients in 2 rounds" in made.verdict

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn
 from simulation import console
 from simulation import operator_calls as subject
 from simulation.cli import app
 
-Answer = Callable[[httpx.Request], httpx.Response]
-CLIENT = httpx.Client
+if TYPE_CHECKING:
+    from conftest import Operate
 
 
 def history(phase: str = "open", closed: int = 0, **fields: Any) -> RunHistoryOut:
@@ -51,27 +50,14 @@ class Aggregator:
         return httpx.Response(200, json=[one.model_dump(mode="json") for one in self.runs])
 
 
-@pytest.fixture
-def token(tmp_path: Path) -> Path:
-    path = tmp_path / "token"
-    path.write_text("the operator's token\n")
-    return path
-
-
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "POLL_SECONDS", 0.001)
-    yield
 
 
-def run(monkeypatch: pytest.MonkeyPatch, token: Path, answer: Answer, *arguments: str) -> Result:
-    monkeypatch.setattr(httpx, "Client", lambda **options: CLIENT(transport=httpx.MockTransport(answer), **options))
-    return CliRunner().invoke(app, ["run", "--operator-token-file", str(token), *arguments])
-
-
-def test_a_run_is_started_as_asked_and_told_round_by_round(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
+def test_a_run_is_started_as_asked_and_told_round_by_round(operate: Operate) -> None:
     there = Aggregator(history("waiting"), history(closed=1), history(closed=2), history("finished", closed=3))
-    done = run(monkeypatch, token, there, "--clients", "2", "--rounds", "3", "--set", "width=8")
+    done = operate(there, "run", "--clients", "2", "--rounds", "3", "--set", "width=8")
     assert done.exit_code == 0, done.output
     first = there.requests[0]
     assert first.method == "POST" and first.headers["authorization"] == "Bearer the operator's token"
@@ -81,78 +67,75 @@ def test_a_run_is_started_as_asked_and_told_round_by_round(monkeypatch: pytest.M
     assert lines == ["run-1 waits for clients", *(f"run-1, round {n} of 3" for n in (1, 2, 3))]
 
 
-def test_the_run_there_is_is_followed_and_none_is_started(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
+def test_the_run_there_is_is_followed_and_none_is_started(operate: Operate) -> None:
     there = Aggregator(history(closed=2), history("finished", closed=3), runs=(history(),))
-    done = run(monkeypatch, token, there, "--if-none", "--json")
+    done = operate(there, "run", "--if-none", "--json")
     assert done.exit_code == 0 and json.loads(done.stdout)["phase"] == "finished" and done.stderr == ""
     assert {request.method for request in there.requests} == {"GET"}
 
 
-def test_where_there_is_none_one_is_started(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
-    there = Aggregator(history("waiting"), history("finished", closed=3))
-    assert run(monkeypatch, token, there, "--if-none").exit_code == 0
-    assert [request.method for request in there.requests][:2] == ["GET", "POST"]
-
-
-def test_after_a_run_that_has_failed_the_next_one_is_started(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
+@pytest.mark.parametrize("runs", [(), (history("failed", reason="nobody came"),)])
+def test_where_there_is_none_or_the_last_has_failed_one_is_started(
+    operate: Operate, runs: tuple[RunHistoryOut, ...]
+) -> None:
     """What keeps a client away may be over by the second `docker compose up`."""
-    there = Aggregator(history("finished", closed=3), runs=(history("failed", reason="nobody came"),))
-    assert run(monkeypatch, token, there, "--if-none").exit_code == 0
+    there = Aggregator(history("waiting"), history("finished", closed=3), runs=runs)
+    assert operate(there, "run", "--if-none").exit_code == 0
     assert [request.method for request in there.requests][:2] == ["GET", "POST"]
 
 
-def test_a_failed_run_is_an_error_with_its_reason(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
-    done = run(monkeypatch, token, Aggregator(history("failed", reason="round 1: 1 of 2 updates")))
+def test_a_failed_run_is_an_error_with_its_reason(operate: Operate) -> None:
+    done = operate(Aggregator(history("failed", reason="round 1: 1 of 2 updates")), "run")
     assert done.exit_code == 1 and str(done.exception) == "run-1 failed: round 1: 1 of 2 updates"
 
 
-def test_an_aggregator_that_starts_again_is_waited_for(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
+def test_an_aggregator_that_starts_again_is_waited_for(operate: Operate) -> None:
     there = Aggregator(history("finished", closed=3))
     there.absent = 3
-    assert run(monkeypatch, token, there).exit_code == 0 and len(there.requests) == 5
+    assert operate(there, "run").exit_code == 0 and len(there.requests) == 5
 
 
-def test_nobody_there_is_named_in_bounded_time(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
+def test_nobody_there_is_named_in_bounded_time(operate: Operate) -> None:
     there = Aggregator(history())
     there.absent = 10**9
-    done = run(monkeypatch, token, there, "--aggregator-url", "http://127.0.0.1:1", "--wait-seconds", "0.01")
+    done = operate(there, "run", "--aggregator-url", "http://127.0.0.1:1", "--wait-seconds", "0.01")
     assert done.exit_code == 1 and "http://127.0.0.1:1: expected an aggregator, got ConnectError" in str(done.exception)
 
 
 def test_whoever_waits_for_the_aggregator_is_told_so_at_once_and_from_time_to_time(
-    monkeypatch: pytest.MonkeyPatch, token: Path
+    operate: Operate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = Aggregator(history("finished", closed=3))
     there.absent = 3
-    (line,) = run(monkeypatch, token, there, "--json").stderr.splitlines() or ("nothing with --json",)
+    (line,) = operate(there, "run", "--json").stderr.splitlines() or ("nothing with --json",)
     assert line == "nothing with --json"
     there.absent = 3
-    first = run(monkeypatch, token, there).stderr.splitlines()[0]
+    first = operate(there, "run").stderr.splitlines()[0]
     assert first.startswith("waiting for the aggregator, 0 of at most 60 s: http://127.0.0.1:8800: expected")
     monkeypatch.setattr(subject, "TELL_SECONDS", 0.0)
     there.absent = 3
-    told = run(monkeypatch, token, there).stderr.splitlines()
+    told = operate(there, "run").stderr.splitlines()
     assert [line.startswith("waiting for the aggregator") for line in told] == [True] * 3 + [False] * 3
 
 
-def test_who_is_missing_is_told_at_once_and_whenever_that_changes(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
+def test_who_is_missing_is_told_at_once_and_whenever_that_changes(operate: Operate) -> None:
     nobody, one = history("waiting", missing=("a", "b")), history("waiting", enrolled=("a",), missing=("b",))
-    done = run(monkeypatch, token, Aggregator(nobody, nobody, one, one, history("finished", closed=3)))
+    done = operate(Aggregator(nobody, nobody, one, one, history("finished", closed=3)), "run")
     waits = [line for line in done.stderr.splitlines() if "waits for clients" in line]
     assert [line.partition("missing: ")[2].partition(";")[0] for line in waits] == ["a, b", "b"]
 
 
-def test_after_a_long_silence_the_round_says_whom_it_waits_for(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
+def test_after_a_long_silence_the_round_says_whom_it_waits_for(
+    operate: Operate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(console, "QUIET_SECONDS", 0.0)
     now = RoundOut(number=1, phase="open", opened_at="then", missing=("b",), participants=(part("b", received=False),))
     there = Aggregator(history(rounds=(now,), missing=("b",)), history("finished", closed=3))
-    done = run(monkeypatch, token, there)
+    done = operate(there, "run")
     assert "run-1, round 1 of 3 is open: 0 of 1 updates, 2 needed; missing: b" in done.stderr
 
 
-def test_a_start_whose_answer_was_lost_is_followed_and_not_an_error(
-    monkeypatch: pytest.MonkeyPatch, token: Path
-) -> None:
+def test_a_start_whose_answer_was_lost_is_followed_and_not_an_error(operate: Operate) -> None:
     """A busy aggregator has heard the first POST, and refuses the second."""
     there = Aggregator(history("finished", closed=3))
     posts = []
@@ -166,12 +149,12 @@ def test_a_start_whose_answer_was_lost_is_followed_and_not_an_error(
             raise httpx.ReadTimeout("busy", request=request)
         return httpx.Response(409, text="run-1 is open", request=request)
 
-    done = run(monkeypatch, token, answer, "--if-none")
+    done = operate(answer, "run", "--if-none")
     assert done.exit_code == 0 and len(posts) == 2, done.output
 
 
-def test_a_refusal_is_told_as_it_came(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
-    done = run(monkeypatch, token, lambda request: httpx.Response(409, text="run-1 is open", request=request))
+def test_a_refusal_is_told_as_it_came(operate: Operate) -> None:
+    done = operate(lambda request: httpx.Response(409, text="run-1 is open", request=request), "run")
     assert done.exit_code == 1 and str(done.exception) == "POST /v1/runs: 409 run-1 is open"
 
 
@@ -191,23 +174,16 @@ def test_secrets_are_made_once_for_their_owner_alone(tmp_path: Path) -> None:
     assert "there already" in again.stderr and [path.read_text() for path in paths] == made
 
 
-def status(monkeypatch: pytest.MonkeyPatch, token: Path, answer: Answer, *arguments: str) -> Result:
-    monkeypatch.setattr(httpx, "Client", lambda **options: CLIENT(transport=httpx.MockTransport(answer), **options))
-    return CliRunner().invoke(app, ["status", "--operator-token-file", str(token), *arguments])
-
-
 def part(name: str, *, received: bool) -> ParticipantOut:
     return ParticipantOut(client=name, received=received)
 
 
-def test_the_status_of_an_open_round_names_who_is_missing_and_until_when(
-    monkeypatch: pytest.MonkeyPatch, token: Path
-) -> None:
+def test_the_status_of_an_open_round_names_who_is_missing_and_until_when(operate: Operate) -> None:
     parts = (part("north", received=True), part("south", received=False), part("west", received=False))
     now = RoundOut(number=2, phase="open", opened_at="then", missing=("south", "west"), participants=parts)
     found = history(deadline_at="2026-01-01T10:00:00Z", missing=("south", "west"), rounds=(now,))
     there = Aggregator(found, runs=(history(),))
-    done = status(monkeypatch, token, there)
+    done = operate(there, "status")
     assert (done.exit_code, done.stdout.strip()) == (
         0,
         "run-1, round 2 of 3 is open: 1 of 3 updates, 2 needed; missing: south, west; until 2026-01-01T10:00:00Z",
@@ -215,26 +191,22 @@ def test_the_status_of_an_open_round_names_who_is_missing_and_until_when(
     assert {request.method for request in there.requests} == {"GET"}
 
 
-def test_the_status_of_a_run_that_waits_says_who_is_registered_and_not_there(
-    monkeypatch: pytest.MonkeyPatch, token: Path
-) -> None:
+def test_the_status_of_a_run_that_waits_says_who_is_registered_and_not_there(operate: Operate) -> None:
     found = history("waiting", deadline_at="soon", enrolled=("north",), missing=("south",))
-    done = status(monkeypatch, token, Aggregator(found), "--run", "run-1")
+    done = operate(Aggregator(found), "status", "--run", "run-1")
     expected = "run-1 waits for clients: 1 of 2 clients have joined; missing: south; until soon"
     assert (done.exit_code, done.stdout.strip()) == (0, expected)
 
 
-def test_the_status_of_a_failed_run_is_an_error_with_its_reason(monkeypatch: pytest.MonkeyPatch, token: Path) -> None:
+def test_the_status_of_a_failed_run_is_an_error_with_its_reason(operate: Operate) -> None:
     there = Aggregator(history("failed", reason="round 1: 1 of 2 updates"), runs=(history(),))
-    done = status(monkeypatch, token, there)
+    done = operate(there, "status")
     assert done.exit_code == 1 and str(done.exception) == "run-1 has failed: round 1: 1 of 2 updates"
-    told = status(monkeypatch, token, there, "--json")
+    told = operate(there, "status", "--json")
     assert told.exit_code == 1 and json.loads(told.stdout)["reason"] == "round 1: 1 of 2 updates"
 
 
-def test_where_there_has_been_no_run_or_it_is_over_the_status_says_so(
-    monkeypatch: pytest.MonkeyPatch, token: Path
-) -> None:
-    assert status(monkeypatch, token, Aggregator(history())).stdout.strip() == "no run yet"
+def test_where_there_has_been_no_run_or_it_is_over_the_status_says_so(operate: Operate) -> None:
+    assert operate(Aggregator(history()), "status").stdout.strip() == "no run yet"
     over = Aggregator(history("finished", closed=3), runs=(history(),))
-    assert status(monkeypatch, token, over).stdout.strip() == "run-1, round 3 of 3: finished"
+    assert operate(over, "status").stdout.strip() == "run-1, round 3 of 3: finished"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
-import pytest
-from typer.testing import CliRunner, Result
 
 from shared.protocol.schemas import MemberOut, QuarantineOut
-from simulation.cli import app
+
+if TYPE_CHECKING:
+    from conftest import Operate
 
 HELD = QuarantineOut(cause="operator", reason="a broken [red]shard[/]", since="then")
 NORTH = MemberOut(client="north", joined_at="then", refused=0)
@@ -33,31 +33,20 @@ class Aggregator:
         return httpx.Response(200, json=found.model_dump(mode="json"))
 
 
-@pytest.fixture
-def aggregator(monkeypatch: pytest.MonkeyPatch) -> Aggregator:
-    made, client = Aggregator(), httpx.Client
-    monkeypatch.setattr(httpx, "Client", lambda **options: client(transport=httpx.MockTransport(made), **options))
-    return made
-
-
-def lpsfed(tmp_path: Path, *arguments: str) -> Result:
-    token = tmp_path / "token"
-    token.write_text("the operator's token\n")
-    return CliRunner().invoke(app, ["quarantine", *arguments, "--operator-token-file", str(token)])
-
-
-def test_every_client_is_listed_with_why_it_is_shut_out(tmp_path: Path, aggregator: Aggregator) -> None:
-    shown = lpsfed(tmp_path, "list")
+def test_every_client_is_listed_with_why_it_is_shut_out(operate: Operate) -> None:
+    aggregator = Aggregator()
+    shown = operate(aggregator, "quarantine", "list")
     assert shown.exit_code == 0 and "south" in shown.stdout and "operator" in shown.stdout and "shard" in shown.stdout
     [asked] = aggregator.requests
     assert (asked.method, asked.url.path) == ("GET", "/v1/clients")
     assert asked.headers["authorization"] == "Bearer the operator's token"
-    assert json.loads(lpsfed(tmp_path, "list", "--json").stdout)[1] == SOUTH.model_dump(mode="json")
+    assert json.loads(operate(aggregator, "quarantine", "list", "--json").stdout)[1] == SOUTH.model_dump(mode="json")
 
 
-def test_a_client_is_shut_out_with_a_reason_and_let_in_again(tmp_path: Path, aggregator: Aggregator) -> None:
-    assert "quarantined" in lpsfed(tmp_path, "set", "north", "--reason", "why").stdout
-    assert "north: not quarantined" in lpsfed(tmp_path, "lift", "north").stdout
+def test_a_client_is_shut_out_with_a_reason_and_let_in_again(operate: Operate) -> None:
+    aggregator = Aggregator()
+    assert "quarantined" in operate(aggregator, "quarantine", "set", "north", "--reason", "why").stdout
+    assert "north: not quarantined" in operate(aggregator, "quarantine", "lift", "north").stdout
     first, second = aggregator.requests
     assert (first.method, first.url.path, json.loads(first.content)) == (
         "POST",
@@ -67,7 +56,7 @@ def test_a_client_is_shut_out_with_a_reason_and_let_in_again(tmp_path: Path, agg
     assert (second.method, second.url.path) == ("DELETE", "/v1/clients/north/quarantine")
 
 
-def test_what_the_aggregator_refuses_is_told(tmp_path: Path, aggregator: Aggregator) -> None:
-    del aggregator
-    assert "409" in str(lpsfed(tmp_path, "set", "south", "--reason", "why").exception)
-    assert "reason" in str(lpsfed(tmp_path, "set", "north", "--reason", "x" * 201).exception)
+def test_what_the_aggregator_refuses_is_told(operate: Operate) -> None:
+    aggregator = Aggregator()
+    assert "409" in str(operate(aggregator, "quarantine", "set", "south", "--reason", "why").exception)
+    assert "reason" in str(operate(aggregator, "quarantine", "set", "north", "--reason", "x" * 201).exception)
