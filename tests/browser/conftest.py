@@ -1,4 +1,4 @@
-"""A small federation of real processes on loopback, and a headless Chromium that looks at its pages."""
+"""A small federation of real services on loopback, and a headless Chromium that looks at its pages."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import anyio
 import httpx
 import numpy as np
 import polars as pl
@@ -20,9 +20,11 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.wait import WebDriverWait
 
+from aggregator_service.app import create_app as create_aggregator
+from client_service.app import create_app as create_client
 from client_service.shard import write_shard
 from simulation.experiment import Experiment
-from simulation.processes import addresses, connected, processes
+from tests.support.serving import serve
 from tests.support.small import SMALL
 
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
@@ -151,18 +153,15 @@ def place(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     folder = tmp_path_factory.mktemp("federation")
     shards = tuple(_shard(folder / "shards" / f"client-{number}", number) for number in (1, 2))
     described = Experiment(shards, folder / "run", SMALL, device="cpu")
-    where = addresses(described)
-    with processes(described, where) as children:
-        anyio.run(_ready, described, where, children)
-        found = Place(where.aggregator, where.clients["client-1"], described.token, described.operator_key)
+    with ExitStack() as services:
+        app = create_aggregator(described.aggregator())
+        url = services.enter_context(serve(app, wind_down=app.state.coordinator.wind_down))
+        clients = [create_client(described.client(shard, aggregator_url=url)) for shard in shards]
+        first, _ = (services.enter_context(serve(client)) for client in clients)
+        found = Place(url, first, described.token, described.operator_key)
         found.start(3)
         _wait_until_finished(found)
         yield found
-
-
-async def _ready(*what: Any) -> None:
-    async with connected(*what):
-        pass
 
 
 def _wait_until_finished(place: Place) -> None:
