@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,8 +70,13 @@ def test_the_left_sides_are_those_of_dense_matrices() -> None:
     assert sides["dropped"] > sides["bound"] > 4 * sides["trivial"]  # Eq. 82's second term is the larger one
 
 
-def test_a_small_run_shows_concentration_and_passes_its_own_check(tmp_path: Path) -> None:
-    rows = run_alone("theorems", quick=True, data=None, out=tmp_path)
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Of the quick run."""
+    return run_alone("theorems", quick=True, data=None, out=tmp_path_factory.mktemp("theorems"))
+
+
+def test_a_small_run_shows_concentration_and_passes_its_own_check(rows: list[dict[str, Any]], tmp_path: Path) -> None:
     assert check(rows) == []
     assert run_alone("theorems", quick=True, data=None, out=tmp_path) == rows
     dense = [row for row in rows if row["part"] == "concentration" and row["regime"] == "dense"]
@@ -79,8 +85,7 @@ def test_a_small_run_shows_concentration_and_passes_its_own_check(tmp_path: Path
     assert "Theorem 4.1, part 1" in shown and shown.count("\n| dense |") == 2 + len(dense)
 
 
-def test_the_check_complains_where_a_bound_breaks_or_nothing_concentrates(tmp_path: Path) -> None:
-    rows = run_alone("theorems", quick=True, data=None, out=tmp_path)
+def test_the_check_complains_where_a_bound_breaks_or_nothing_concentrates(rows: list[dict[str, Any]]) -> None:
     broken = [row | {"held": False} if row["part"] == "smoothness" else row for row in rows]
     flat = [row | {"error_slope": 0.0} if row["part"] == "rate" else row for row in rows]
     assert len(check(broken)) == sum(row["part"] == "smoothness" for row in rows)
