@@ -58,8 +58,29 @@ def calling(url: str, secret: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=DEADLINE_SECONDS)
 
 
+class Watched:
+    """What the services of a run tell their operators."""
+
+    operator: httpx.AsyncClient
+    silos: dict[str, httpx.AsyncClient]
+
+    async def status(self, client: str) -> StatusOut:
+        return StatusOut.model_validate(await read(self.silos[client], "/v1/status"))
+
+    async def quality(self, client: str) -> QualityOut:
+        return QualityOut.model_validate(await read(self.silos[client], "/v1/quality"))
+
+    async def history(self) -> RunHistoryOut:
+        return RunHistoryOut.model_validate(await read(self.operator, "/v1/runs/run-1"))
+
+    async def endings(self, *clients: str) -> dict[str, Ending]:
+        """How the run has ended at these clients, or at all."""
+        history, names = await self.history(), clients or tuple(self.silos)
+        return {name: Ending.of(await self.status(name), await self.quality(name), history) for name in names}
+
+
 @dataclass
-class Disturbed:
+class Disturbed(Watched):
     """An aggregator that listens, a proxy for each client, and, once `begun`, the clients and a run."""
 
     experiment: Experiment
@@ -79,22 +100,12 @@ class Disturbed:
             http = calling(self._stack.enter_context(serve(create_client(settings))), self.experiment.operator_key)
             self.silos[shard.name] = await self._stack.enter_async_context(http)
 
-    async def status(self, client: str) -> StatusOut:
-        return StatusOut.model_validate(await read(self.silos[client], "/v1/status"))
-
-    async def quality(self, client: str) -> QualityOut:
-        return QualityOut.model_validate(await read(self.silos[client], "/v1/quality"))
-
-    async def history(self) -> RunHistoryOut:
-        return RunHistoryOut.model_validate(await read(self.operator, "/v1/runs/run-1"))
-
     async def ended(self, *clients: str) -> dict[str, Ending]:
         """How the run ended at these clients, or at all, once it has."""
         names = clients or tuple(self.silos)
         while not all([(await self.quality(name)).finished for name in names]):
             await anyio.sleep(0.05)
-        history = await self.history()
-        return {name: Ending.of(await self.status(name), await self.quality(name), history) for name in names}
+        return await self.endings(*names)
 
     async def arrivals(self) -> tuple[ArrivalOut, ...]:
         """Every join and every update as it came, and whatever else had a body."""

@@ -24,10 +24,9 @@ import httpx
 from anyio.abc import TaskGroup
 from pydantic import BaseModel
 
-from client_service.schemas import QualityOut, StatusOut
-from shared.protocol.schemas import RunHistoryOut
+from client_service.schemas import QualityOut
 from simulation.experiment import Experiment
-from tests.faults.federation import DEADLINE_SECONDS, Ending, calling, read
+from tests.faults.federation import DEADLINE_SECONDS, Watched, calling
 from tests.faults.points import AGGREGATOR, CLIENT, ROUND, Plan
 from tests.faults.proxy import HOST
 
@@ -68,7 +67,7 @@ def held_ports(count: int) -> Iterator[list[int]]:
 
 
 @dataclass
-class Supervised:
+class Supervised(Watched):
     """An aggregator and, once `begun`, its clients and a run. `deaths`: who was killed, and when."""
 
     experiment: Experiment
@@ -79,6 +78,10 @@ class Supervised:
     deaths: list[tuple[str, float]] = field(default_factory=list)
     running: dict[str, BaseProcess] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.operator = self.calls[AGGREGATOR]
+        self.silos = {name: self.calls[name] for name in self.experiment.names}
+
     @property
     def folder(self) -> Path:
         """Logs, process ids, and what a plan says."""
@@ -88,7 +91,7 @@ class Supervised:
         self.tasks.start_soon(self._keep, AGGREGATOR, "aggregator_service", self.experiment.aggregator)
         await self._ready(AGGREGATOR)
         run = self.experiment.request().model_dump(mode="json") | {"deadline_seconds": DEADLINE_SECONDS}
-        answer = await self.calls[AGGREGATOR].post("/v1/runs", json=run)
+        answer = await self.operator.post("/v1/runs", json=run)
         assert answer.status_code == 201, answer.text
         url = f"http://{HOST}:{self.ports[AGGREGATOR]}"
         for shard in self.experiment.shards:
@@ -131,20 +134,6 @@ class Supervised:
         for name in self.experiment.names:
             while not (quality := await patient(self.quality, name)) or not quality.finished:
                 await anyio.sleep(LOOK_SECONDS)
-
-    async def quality(self, client: str) -> QualityOut:
-        return QualityOut.model_validate(await read(self.calls[client], "/v1/quality"))
-
-    async def status(self, client: str) -> StatusOut:
-        return StatusOut.model_validate(await read(self.calls[client], "/v1/status"))
-
-    async def history(self) -> RunHistoryOut:
-        return RunHistoryOut.model_validate(await read(self.calls[AGGREGATOR], "/v1/runs/run-1"))
-
-    async def endings(self) -> dict[str, Ending]:
-        """How the run has ended at each client."""
-        history, names = await self.history(), self.experiment.names
-        return {name: Ending.of(await self.status(name), await self.quality(name), history) for name in names}
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(encoding="utf-8")
