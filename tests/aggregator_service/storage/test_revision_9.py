@@ -116,6 +116,22 @@ async def test_an_open_round_goes_on_with_its_receipts_quarantines_and_readmissi
         assert (await federation.start_run(rounds=1, clients=4)).json()["run"] == "run-4"
 
 
+async def test_what_was_there_before_stays_beside_it(
+    running: Running, write_directory: Callable[[str], Path], settings: dict[str, Any]
+) -> None:
+    file = write_directory("closed")
+    with closing(sqlite3.connect(file)) as connection:
+        before = list(connection.iterdump())
+    for _ in range(2):  # the second time nothing is due
+        async with running(**settings):
+            pass
+    (copy,) = file.parent.glob("*.before-*")
+    assert copy.name == "aggregator.sqlite.before-0010"
+    with closing(sqlite3.connect(copy)) as connection:  # whoever goes back puts it in place
+        assert list(connection.iterdump()) == before
+        assert connection.execute("pragma user_version").fetchone() == (2,)
+
+
 async def test_a_closed_round_is_aggregated_at_the_start(
     running: Running,
     write_directory: Callable[[str], Path],

@@ -1,1 +1,0 @@
-"""One file a revision; `revision` and `down_revision` in it say where it stands."""
