@@ -8,10 +8,8 @@ import anyio
 
 from aggregator_service.app import create_app
 from aggregator_service.coordinator import Coordinator
-from aggregator_service.logs import LOGGER
-from aggregator_service.memory import give_back_large_blocks
+from aggregator_service.process import LOGGER, give_back_large_blocks, multiply_alone
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
-from aggregator_service.threads import multiply_alone
 from shared.errors import FederationError, SettingsError
 from shared.web.logs import configure
 from shared.web.server import run_server

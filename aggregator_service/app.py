@@ -14,9 +14,8 @@ from aggregator_service.http.heads import Heads
 from aggregator_service.http.recorded import Recorded
 from aggregator_service.http.secure_routes import router as secure
 from aggregator_service.http.signed import Signed, SignedAnswers
-from aggregator_service.logs import LOGGER
 from aggregator_service.pages import routes as pages
-from aggregator_service.rounds.conductor import Clock
+from aggregator_service.process import LOGGER, Clock
 from aggregator_service.settings import AggregatorSettings
 from shared.web import problems, reference
 from shared.web.access import Observed, Timed

@@ -3,40 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
 import anyio
 
 from aggregator_service.aggregation import computation
-from aggregator_service.aggregation.answers import Body
+from aggregator_service.aggregation.bodies import Body
 from aggregator_service.federation import OpenFederation, open_federation
-from aggregator_service.logs import LOGGER
+from aggregator_service.process import LOGGER, Clock, off_loop
 from aggregator_service.rounds import transitions
-from aggregator_service.rounds.conductor import Clock, Conductor
 from aggregator_service.rounds.history import run_for_client, run_histories, run_history
-from aggregator_service.rounds.membership import require_same
+from aggregator_service.rounds.members import require_same
 from aggregator_service.rounds.metrics import AggregatorMetrics
-from aggregator_service.rounds.pledge import Pledge
-from aggregator_service.rounds.quarantine import Quarantines
 from aggregator_service.rounds.run import Run
-from aggregator_service.rounds.secure_intake import Intake
+from aggregator_service.rounds.secure_run import Pledge
 from aggregator_service.rounds.uploads import Address
 from aggregator_service.settings import AggregatorSettings
 from aggregator_service.storage import runs
 from aggregator_service.storage.clients import add_client
-from aggregator_service.storage.rows import Anchor, Arrival, Receipt
-from aggregator_service.threads import off_loop
+from aggregator_service.storage.rows import Anchor, Receipt
 from shared.errors import ConflictError, DamagedError, NotFoundError, ProtocolError, UnavailableError
 from shared.method.anchor import choose_size, draw_anchor
-from shared.protocol.schemas import ArrivalsOut, JoinIn, JoinOut, RunHistoryOut, RunIn, RunOut
+from shared.protocol.schemas import JoinIn, JoinOut, RunHistoryOut, RunIn, RunOut
 from shared.protocol.secure.server import Relayed
 from shared.protocol.signing.enrolment import registered_keys
 from shared.protocol.signing.keys import PrivateKey, raw_hex
-from shared.protocol.signing.messages import RequestTarget, SignatureClaim
 from shared.strategies import build_strategy
-from shared.timeouts import LONGEST_WAIT_SECONDS
 
 
 class Coordinator:
@@ -67,7 +61,8 @@ class Coordinator:
             federation.close()
 
     @property
-    def _running(self) -> OpenFederation:
+    def federation(self) -> OpenFederation:
+        """What exists only while this runs; UnavailableError where it does not."""
         if self._federation is None:
             raise UnavailableError("the aggregator is not running")
         return self._federation
@@ -93,37 +88,20 @@ class Coordinator:
     @property
     def client_names(self) -> tuple[str, ...]:
         """The names of all clients of the federation, sorted."""
-        return tuple(sorted(self._running.members.names))
-
-    def identify_signer(self, target: RequestTarget, headers: Iterable[tuple[str, str]]) -> SignatureClaim:
-        """Whose request this is. AuthenticationError, or one of its kinds, where no registered client has signed it."""
-        return self._running.signatures.verify_request(target, headers)
-
-    def require_joined(self, client: str) -> None:
-        self._running.members.require_joined(client)
-
-    async def members_of(self, run: str) -> frozenset[str]:
-        """Who takes part in a run. NotFoundError where there is none of this name."""
-        return (await self._running.conductor.find_run(run)).clients
-
-    async def record_arrival(self, arrival: Arrival) -> None:
-        """Put on record what a client has sent and what it is about to be answered."""
-        await self._running.arrivals.add(arrival)
-
-    async def arrivals_after(self, after: int, limit: int) -> ArrivalsOut:
-        """What is on record after that sequence number, oldest first."""
-        return await self._running.arrivals.page(after, limit)
+        return tuple(sorted(self.federation.members.names))
 
     async def join_client(self, message: JoinIn, signer: str) -> JoinOut:
         require_same(self.declaration, message.declaration)
-        here = self._running
+        here = self.federation
         async with here.conductor.lock:
             client = here.members.admit_client(message, signer, now=self._clock())
             if client not in here.members:
                 await off_loop(add_client, here.archive.database, client, declaration=self.declaration)
                 here.members.add_client(client)
                 self.metrics.clients.set(len(here.members))
-            await self._enrol_client(here.conductor, client.name)
+            if here.conductor.run is not None:
+                run = transitions.enrol_client(here.conductor.run, client.name, now=self._clock())
+                await here.conductor.commit_transition(run)
         return JoinOut(
             client=client.name,
             clients=len(here.members),
@@ -132,10 +110,6 @@ class Coordinator:
             nonce=await here.arrivals.last_nonce(client.name),
         )
 
-    async def _enrol_client(self, conductor: Conductor, client: str) -> None:
-        if conductor.run is not None:
-            await conductor.commit_transition(transitions.enrol_client(conductor.run, client, now=self._clock()))
-
     async def start_run(self, request: RunIn) -> RunHistoryOut:
         """ConflictError while a run is active; ProtocolError for one that this federation could not carry out, or
         SettingsError."""
@@ -143,17 +117,19 @@ class Coordinator:
         build_strategy(self.settings.strategy, request.method)
         self.settings.require_time(request)
         self.settings.require_summable(request)
-        here = self._running
+        here = self.federation
         request = computation.request_with_start(here.archive, request)
         async with here.conductor.lock:
             name = transitions.next_name(here.conductor.run)
-            known = await off_loop(
-                registered_keys, self.settings.registry
-            )  # nobody waits for one whose key was removed
-            clients, pledge = here.members.names & known.keys(), await self._new_pledge(here, name, request)
-            shut_out = await here.quarantines.quarantine_causes()
+            # Nobody waits for a client whose key was removed.
+            known = await off_loop(registered_keys, self.settings.registry)
             run = transitions.start_run(
-                name, request, clients=clients, now=self._clock(), pledge=pledge, quarantined=shut_out
+                name,
+                request,
+                clients=here.members.names & known.keys(),
+                pledge=await self._new_pledge(here, name, request),
+                quarantined=await here.quarantines.quarantine_causes(),
+                now=self._clock(),
             )
             await here.conductor.commit_transition(run)
         return await self.run_history(name)
@@ -168,11 +144,11 @@ class Coordinator:
         return Pledge(declaration=self.declaration, aggregator=own, start=start, earlier=earlier)
 
     async def run_histories(self) -> list[RunHistoryOut]:
-        return await off_loop(run_histories, self._running.archive.database)
+        return await off_loop(run_histories, self.federation.archive.database)
 
     async def run_history(self, name: str) -> RunHistoryOut:
         """A run with all its rounds. While it waits, missing is whoever is registered and has not joined."""
-        found = await off_loop(run_history, self._running.archive, name)
+        found = await off_loop(run_history, self.federation.archive, name)
         if found.phase != "waiting":
             return found
         known = await off_loop(registered_keys, self.settings.registry)
@@ -180,13 +156,13 @@ class Coordinator:
 
     async def starting_body(self, name: str) -> Body:
         """The body that every client of the run starts from."""
-        run, archive = await self._running.conductor.find_run(name), self._running.archive
+        run, archive = await self.federation.conductor.find_run(name), self.federation.archive
         return await archive.tensors.off_loop(computation.starting_body, archive, run)
 
     async def current_run(self, client: str, *, after: int | None, wait: float) -> RunOut:
         """Where the federation stands, once its sequence is another than `after` or the wait is over."""
-        here = self._running
-        await here.conductor.wait_until(lambda: here.conductor.sequence != after, self.bounded_wait(wait))
+        here = self.federation
+        await here.conductor.wait_until(lambda: here.conductor.sequence != after, wait)
         run, sequence = here.conductor.run, here.conductor.sequence
         if run is None:
             return RunOut(sequence=sequence, joined=len(here.members))
@@ -194,7 +170,7 @@ class Coordinator:
 
     async def round_anchor(self, name: str, number: int) -> Anchor:
         """K^R of a round that has opened: drawn when first asked for, then the same for everybody and for good."""
-        here = self._running
+        here = self.federation
         run = await here.conductor.find_run(name)
         if not 1 <= number <= run.round:
             raise NotFoundError(f"round {number} of {name} has not opened")
@@ -203,23 +179,12 @@ class Coordinator:
             held = await off_loop(runs.stored_anchor, here.archive.database, name, number=key)
             return held if held is not None else await off_loop(_draw_anchor, here, run, key)
 
-    @property
-    def intake(self) -> Intake:
-        """What takes the messages of secure rounds in, where there are any."""
-        return self._running.intake
-
-    @property
-    def quarantines(self) -> Quarantines:
-        """Who is shut out, and how the operator decides about it."""
-        return self._running.quarantines
-
     async def receive_update(self, address: Address, body: AsyncIterator[bytes]) -> tuple[Receipt, bool]:
         """Take one update in, masked where the federation is secure -> its receipt, and whether it is new."""
-        taking = self._running.intake if self.declaration.secure else self._running.uploads
         try:
-            receipt, new = await taking.receive_update(address, body)
+            receipt, new = await self.federation.uploads.receive_update(address, body)
         except ProtocolError:
-            await self.quarantines.count_refused(address)
+            await self.federation.quarantines.count_refused(address)
             raise
         self.metrics.uploads.labels("accepted" if new else "repeated").inc()
         self.metrics.upload_bytes.inc(receipt.size if new else 0)
@@ -228,9 +193,9 @@ class Coordinator:
     async def relay_message(self, address: Address, message: Relayed) -> None:
         """Take a message of a secure round in. One that does not hold counts as a refused update of its sender."""
         try:
-            await self.intake.relay_message(address, message)
+            await self.federation.intake.relay_message(address, message)
         except ProtocolError:
-            await self.quarantines.count_refused(address)
+            await self.federation.quarantines.count_refused(address)
             raise
 
     async def personalised_body(self, address: Address, *, wait: float) -> Body | None:
@@ -238,12 +203,12 @@ class Coordinator:
 
         ConflictError where the run has failed, or where it waits for this very client to send an update again.
         """
-        here = self._running
+        here = self.federation
         run = await here.conductor.find_run(address.run)
         if not 1 <= address.round <= run.request.rounds:
             raise NotFoundError(f"expected a round from 1 to {run.request.rounds} of {run.name}, got {address.round}")
         if run.active:
-            await here.conductor.wait_until(lambda: self._is_settled(address), self.bounded_wait(wait))
+            await here.conductor.wait_until(lambda: self._is_settled(address), wait)
             run = await here.conductor.find_run(address.run)
         if run.is_aggregated(address.round):
             return await self._compute_body(run, address)
@@ -259,22 +224,18 @@ class Coordinator:
         """What cannot be computed any more, and cannot be asked for again, ends the run."""
         compute = partial(computation.personalised_body, number=address.round, client=address.client)
         try:
-            return await self._running.archive.tensors.off_loop(compute, self._running.archive, run)
+            return await self.federation.archive.tensors.off_loop(compute, self.federation.archive, run)
         except DamagedError as error:
             LOGGER.error("stored_damaged", run=run.name, round=address.round, client=address.client, reason=str(error))
             self.metrics.damaged.inc()
-            await self._running.conductor.fail_run(run.name, str(error))
+            await self.federation.conductor.fail_run(run.name, str(error))
             raise
 
     def _is_settled(self, address: Address) -> bool:
-        run = self._running.conductor.run
+        run = self.federation.conductor.run
         if run is None or run.name != address.run or not run.active or run.is_aggregated(address.round):
             return True
         return run.round == address.round and run.asks_again(address.client)
-
-    def bounded_wait(self, seconds: float) -> float:
-        """How long a long poll may take at most."""
-        return min(seconds, LONGEST_WAIT_SECONDS)
 
 
 def _draw_anchor(here: OpenFederation, run: Run, key: int) -> Anchor:

@@ -5,23 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aggregator_service.aggregation import computation
-from aggregator_service.rounds.conductor import Clock, Conductor
-from aggregator_service.rounds.membership import Members
+from aggregator_service.process import Clock
+from aggregator_service.rounds.conductor import Conductor
+from aggregator_service.rounds.members import Members, Quarantines
 from aggregator_service.rounds.metrics import AggregatorMetrics
-from aggregator_service.rounds.quarantine import Quarantines
 from aggregator_service.rounds.secure_intake import Intake
 from aggregator_service.rounds.uploads import Uploads
 from aggregator_service.settings import AggregatorSettings
-from aggregator_service.signatures import Signatures
-from aggregator_service.storage.archive import Archive
+from aggregator_service.signatures import RegisteredKeys, Signatures
+from aggregator_service.storage.archive import Archive, read_start
 from aggregator_service.storage.arrivals import ArrivalRecord
-from aggregator_service.storage.blobs import Blobs
 from aggregator_service.storage.clients import joined_clients
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.keys import RegisteredKeys
+from aggregator_service.storage.disk import Blobs
 from aggregator_service.storage.nonces import Nonces
-from aggregator_service.storage.start_file import read_start
-from aggregator_service.storage.updates import blob_names
+from aggregator_service.storage.runs import blob_names
 from shared.errors import SettingsError
 from shared.protocol.signing.enrolment import kept_pair
 from shared.protocol.signing.keys import PrivateKey, read_private
@@ -75,7 +73,7 @@ def _resume_federation(
         members=members,
         conductor=conductor,
         uploads=Uploads(conductor, declaration, clock=clock),
-        intake=Intake(conductor, declaration, keys, clock=clock),
+        intake=Intake(conductor, keys, clock=clock),
         quarantines=Quarantines(conductor, members, limit=settings.quarantine_refusals, clock=clock),
         arrivals=ArrivalRecord(database, clock=clock, count_unrecorded=metrics.unrecorded.inc),
         signatures=_open_signatures(database, settings, keys),

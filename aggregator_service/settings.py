@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from aggregator_service.rounds.secure_phases import PARTS
+from aggregator_service.rounds.secure_run import PARTS
 from shared.errors import ProtocolError, SettingsError
 from shared.method.declaration import Declaration, describe_difference
 from shared.method.settings import MethodSettings

@@ -1,4 +1,4 @@
-"""The headers of a request -> the registered client that has signed it just now, and for the first time.
+"""The registered keys, and the headers of a request -> the client that has signed it just now, and for the first time.
 
 What can be refused without a key is refused first, and says nothing about who is registered. Then the signature: a
 name that nobody has is refused in the same words, and after the same work, as a key that is not the name's. Only
@@ -9,14 +9,47 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
-from aggregator_service.rounds.conductor import Clock
-from aggregator_service.storage.keys import RegisteredKeys
+from aggregator_service.process import LOGGER, Clock
 from aggregator_service.storage.nonces import Nonces
-from shared.errors import AuthenticationError, ClockError, ReplayError
+from shared.errors import AuthenticationError, ClockError, ReplayError, SettingsError
 from shared.protocol.signing import messages
-from shared.protocol.signing.keys import new_key
+from shared.protocol.signing.enrolment import public_file
+from shared.protocol.signing.keys import PublicKey, new_key, read_public
 from shared.protocol.signing.messages import RequestTarget, SignatureClaim
+
+Version = tuple[int, int, int]
+
+
+class RegisteredKeys:
+    """The registered clients."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: dict[str, tuple[Version, PublicKey | None]] = {}
+
+    def registered_key(self, name: str) -> PublicKey | None:
+        """The client's key; None where there is none, or a file that holds none, as the log says then."""
+        file = public_file(name, self._folder)
+        try:
+            status = file.stat()
+        except FileNotFoundError:
+            self._held.pop(name, None)
+            return None
+        version = status.st_ino, status.st_size, status.st_mtime_ns
+        held = self._held.get(name)
+        if held is None or held[0] != version:
+            held = self._held[name] = version, _read_key(name, file)
+        return held[1]
+
+
+def _read_key(name: str, file: Path) -> PublicKey | None:
+    try:
+        return read_public(file)
+    except SettingsError as error:
+        LOGGER.error("key_refused", client=name, reason=str(error))
+        return None
 
 
 class Signatures:

@@ -6,26 +6,27 @@ for each client does, once, until it is written. A file is held against its dige
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from aggregator_service.aggregation.answers import Body, prepare_body
-from aggregator_service.aggregation.secure_mean import answer_for, centre_of_sum
-from aggregator_service.aggregation.state_body import pack_state, unpack_state
+from aggregator_service.aggregation.bodies import Body, pack_state, prepare_body, unpack_state
 from aggregator_service.rounds.run import Run
 from aggregator_service.storage.archive import Archive
 from aggregator_service.storage.rows import StoredState, StoredUpdate
-from aggregator_service.storage.updates import last_update, stored_state, stored_update, stored_updates
+from aggregator_service.storage.runs import last_update, stored_state, stored_update, stored_updates
 from shared.errors import DamagedError, NotFoundError, ProtocolError, SettingsError
-from shared.method.exchanged import Parameters, State, Update
+from shared.method.exchanged import Parameters, Scalars, State, Update
 from shared.method.start import initial_parameters
 from shared.protocol.bodies import pieces
 from shared.protocol.masked_wire import StoredVector
 from shared.protocol.schemas import RunIn
+from shared.protocol.secure import recovery
 from shared.protocol.secure.common import digest_start
 from shared.protocol.secure.server import SecureRound
-from shared.protocol.secure.vector import layout
+from shared.protocol.secure.vector import Vector, layout
 from shared.protocol.wire import open_parameters
 from shared.strategies.robust import clipping
+from shared.strategies.strategy import Strategy
 
 
 def starting_parameters(archive: Archive, request: RunIn) -> Parameters:
@@ -181,3 +182,24 @@ def _load_content(archive: Archive, blob: str | None, digest: str, *, what: str)
     if (damage := archive.blobs.damage(blob, digest)) is not None:
         raise DamagedError(f"{what} is damaged: {damage}; check the aggregator's disk, then start a new run")
     return open_parameters(archive.blobs.path(blob))[1]
+
+
+def centre_of_sum(exchange: SecureRound, before: State, vectors: Mapping[str, Vector]) -> State:
+    """Eq. 13 of the survivors. Of single clients it holds what they have sent openly: the latest visible scalars."""
+    mean = recovery.mean(exchange, vectors)
+    latest: dict[str, Scalars] = {**before.latest, **exchange.open_scalars}
+    arrays = {name: mean.arrays[name] for name in before.arrays}
+    reports = {name: value for name, value in mean.arrays.items() if name not in before.arrays}
+    return State(arrays, mean.scalars, latest, reports=reports)
+
+
+def answer_for(strategy: Strategy, state: State, client: str, *, summed: bool) -> Parameters:
+    """The mean, and the scalars by which the client mixes for itself (Eq. 12, 14), where the strategy mixes.
+
+    One that is not in this round's sum has nothing to mix with: it is told to take the mean alone.
+    """
+    mean, mixing = Parameters(state.arrays, strategy.returned_scalars(state)), strategy.mixing
+    if mixing is None:
+        return mean
+    told = mixing.tell(state.latest, client) if summed else mixing.mean_alone
+    return Parameters(mean.arrays, {**mean.scalars, **told})

@@ -44,7 +44,7 @@ Signer = Annotated[str, Depends(signer)]
 
 async def caller(service: Service, name: Signer) -> str:
     """The same, if it has joined."""
-    service.require_joined(name)
+    service.federation.members.require_joined(name)
     return name
 
 
@@ -126,7 +126,7 @@ def _body_type(request: Request) -> type[object]:
 async def _count_clients(request: Request, service: Coordinator) -> int:
     """How many take part in the run of the path, of whose clients the caller says that it is one."""
     name, place = request.state.client, request.path_params
-    service.require_joined(name)
+    service.federation.members.require_joined(name)
     if place["client"] != name:
         raise ForbiddenError(f"expected your own name, {name!r}, got {place['client']!r}")
-    return len(await service.members_of(place["run"]))
+    return len((await service.federation.conductor.find_run(place["run"])).clients)

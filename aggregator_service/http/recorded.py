@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.http.heads import Heads, announces_body
-from aggregator_service.http.routes import RoundPath, RunPath
-from aggregator_service.logs import LOGGER
+from aggregator_service.http.routes import OWN, RoundPath, RunPath
+from aggregator_service.process import LOGGER
 from aggregator_service.storage.arrivals import LEAST_REFUSED
 from aggregator_service.storage.rows import Arrival, Call
 from shared.errors import HeadError, ProtocolError, UnavailableError
@@ -26,15 +26,10 @@ from shared.web import problems
 
 T = TypeVar("T")
 
-OWN = "/v1/runs/{run}/rounds/{number}/clients/{client}"
+IN_A_ROUND: tuple[Call, ...] = ("update", "keys", "shares", "checks", "consents", "answers")
 CALLS: dict[tuple[str, str], Call] = {
     ("POST", "/v1/clients"): "join",
-    ("PUT", f"{OWN}/update"): "update",
-    ("PUT", f"{OWN}/keys"): "keys",
-    ("PUT", f"{OWN}/shares"): "shares",
-    ("PUT", f"{OWN}/checks"): "checks",
-    ("PUT", f"{OWN}/consents"): "consents",
-    ("PUT", f"{OWN}/answers"): "answers",
+    **{("PUT", f"{OWN}/{call}"): call for call in IN_A_ROUND},
 }
 WRONG_METHOD = 405
 RUN: TypeAdapter[str] = TypeAdapter(RunPath)
@@ -109,7 +104,7 @@ class _Exchange:
         if client is None or (client not in self._coordinator.client_names and code != HeadError.code):
             self._coordinator.metrics.strangers.inc(call != "other")
             return
-        await self._coordinator.record_arrival(self._arrival(client, call, status, code))
+        await self._coordinator.federation.arrivals.add(self._arrival(client, call, status, code))
 
     def _undeclared(self, status: int, code: str | None) -> bool:
         """Something that no client ever sends, and that could carry anything."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from fastapi.security import APIKeyHeader, HTTPBearer
 
-from aggregator_service.aggregation.answers import Body
+from aggregator_service.aggregation.bodies import Body
 from aggregator_service.http.callers import Caller, OperatedRoute, Service, SignedRoute, Signer, caller
 from aggregator_service.http.heads import require_declared
 from aggregator_service.rounds.uploads import Address
@@ -33,6 +34,7 @@ from shared.protocol.wire import MEDIA_TYPE
 from shared.timeouts import RETRY_AFTER_SECONDS
 
 PRIVATE = {"Cache-Control": "no-store"}
+OWN = "/v1/runs/{run}/rounds/{number}/clients/{client}"
 
 RunPath = Annotated[str, Path(pattern=r"^run-[0-9]{1,9}$")]
 RoundPath = Annotated[int, Path(ge=1, le=100_000)]
@@ -61,11 +63,13 @@ async def require_acceptable(request: Request, service: Service, caller: Caller)
         raise TooLargeError(f"expected at most {limit} bytes, got {length[:20]!r}")
 
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ProblemOut, "description": "RFC 9457 problem document"}}
+Place = Annotated[Address, Depends(address)]
+Responses = dict[int | str, dict[str, Any]]
+PROBLEMS: Responses = {"4XX": {"model": ProblemOut, "description": "RFC 9457 problem document"}}
 BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
-PARAMETERS: dict[int | str, dict[str, Any]] = {200: {"content": {MEDIA_TYPE: BINARY}, "description": "parameters"}}
-NOT_YET: dict[int | str, dict[str, Any]] = {204: {"description": "the wait is over, the round is not aggregated"}}
-REPEATED: dict[int | str, dict[str, Any]] = {201: {"model": ReceiptOut, "description": "accepted; 200: it came before"}}
+PARAMETERS: Responses = {200: {"content": {MEDIA_TYPE: BINARY}, "description": "parameters"}}
+NOT_YET: Responses = {204: {"description": "the wait is over, the round is not aggregated"}}
+REPEATED: Responses = {201: {"model": ReceiptOut, "description": "accepted; 200: it came before"}}
 UPDATE_BODY = {"requestBody": {"required": True, "content": {MEDIA_TYPE: BINARY}}}
 # The first of each is for /docs alone; who is calling is decided by `Signed` and `OperatedRoute`.
 SIGNED = [Depends(APIKeyHeader(name="Signature", auto_error=False)), Depends(require_declared)]
@@ -92,7 +96,7 @@ async def read_current(
 
 @clients.get("/runs/{run}/model", response_class=Response, dependencies=[Depends(caller)], responses=PARAMETERS)
 async def read_model(run: RunPath, service: Service) -> Response:
-    return _parameters_response(await service.starting_body(run), PRIVATE)
+    return _parameters_response(await service.starting_body(run))
 
 
 @clients.get("/runs/{run}/rounds/{number}/anchor", dependencies=[Depends(caller)])
@@ -108,31 +112,18 @@ async def read_anchor(run: RunPath, number: RoundPath, response: Response, servi
     responses=REPEATED,
     openapi_extra=UPDATE_BODY,
 )
-async def put_update(
-    place: Annotated[Address, Depends(address)], request: Request, response: Response, service: Service
-) -> ReceiptOut:
+async def put_update(place: Place, request: Request, response: Response, service: Service) -> ReceiptOut:
     receipt, new = await service.receive_update(place, request.stream())
     response.status_code = 201 if new else 200
-    return ReceiptOut(
-        run=receipt.run,
-        round=receipt.round,
-        client=receipt.client,
-        digest=receipt.digest,
-        size=receipt.size,
-        received_at=instant(receipt.received_at),
-    )
+    return ReceiptOut.model_validate(asdict(receipt) | {"received_at": instant(receipt.received_at)})
 
 
 @clients.get(
     "/runs/{run}/rounds/{number}/clients/{client}/personalized", response_class=Response, responses=PARAMETERS | NOT_YET
 )
-async def read_personalised(
-    place: Annotated[Address, Depends(address)], service: Service, wait: Wait = 0.0
-) -> Response:
+async def read_personalised(place: Place, service: Service, wait: Wait = 0.0) -> Response:
     body = await service.personalised_body(place, wait=wait)
-    if body is None:
-        return Response(status_code=204, headers=PRIVATE | {"Retry-After": str(RETRY_AFTER_SECONDS)})
-    return _parameters_response(body, PRIVATE)
+    return not_yet() if body is None else _parameters_response(body)
 
 
 @operated.post("/runs", status_code=201)
@@ -152,22 +143,22 @@ async def read_run(run: RunPath, service: Service) -> RunHistoryOut:
 
 @operated.get("/clients")
 async def list_clients(service: Service) -> list[MemberOut]:
-    return await service.quarantines.members()
+    return await service.federation.quarantines.members()
 
 
 @operated.post("/clients/{client}/quarantine", status_code=201)
 async def quarantine(client: ClientPath, message: QuarantineIn, service: Service) -> MemberOut:
-    return await service.quarantines.impose_quarantine(client, message.reason)
+    return await service.federation.quarantines.impose_quarantine(client, message.reason)
 
 
 @operated.delete("/clients/{client}/quarantine")
 async def lift_quarantine(client: ClientPath, service: Service) -> MemberOut:
-    return await service.quarantines.lift_quarantine(client)
+    return await service.federation.quarantines.lift_quarantine(client)
 
 
 @operated.get("/arrivals")
 async def list_arrivals(service: Service, after: After = 0, limit: Limit = 100) -> ArrivalsOut:
-    return await service.arrivals_after(after, limit)
+    return await service.federation.arrivals.page(after, limit)
 
 
 @operated.get("/declaration")
@@ -192,9 +183,14 @@ async def metrics(service: Service) -> Response:
     return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _parameters_response(body: Body, headers: dict[str, str]) -> Response:
+def _parameters_response(body: Body) -> Response:
     """Parameters: a large body is read from its file as the caller takes it."""
     if (content := body.whole()) is not None:
-        return Response(content, media_type=MEDIA_TYPE, headers=headers)
+        return Response(content, media_type=MEDIA_TYPE, headers=PRIVATE)
     known = {"Content-Length": str(body.size), DIGEST: body_digest(bytes.fromhex(body.digest))}
-    return StreamingResponse(body.stream(), media_type=MEDIA_TYPE, headers=headers | known)
+    return StreamingResponse(body.stream(), media_type=MEDIA_TYPE, headers=PRIVATE | known)
+
+
+def not_yet() -> Response:
+    """What is asked for is not there yet: the caller asks again."""
+    return Response(status_code=204, headers=PRIVATE | {"Retry-After": str(RETRY_AFTER_SECONDS)})

@@ -1,88 +1,48 @@
-"""The calls of a secure round but its masked vector, which is the round's update. Nothing is decided here."""
+"""The calls of a secure round but its masked vector, which is the round's update. Nothing is decided here.
+
+Each phase has a call by which a client sends its message, and one by which it gets what the phase has led to.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-from fastapi import APIRouter, Depends, Response
-from pydantic import BaseModel
+from fastapi import APIRouter, Response
 
 from aggregator_service.http.callers import Service, SignedRoute
-from aggregator_service.http.routes import PRIVATE, PROBLEMS, SIGNED, Wait, address
-from aggregator_service.rounds.uploads import Address
-from shared.protocol.secure.messages import (
-    Consent,
-    Consents,
-    Delivery,
-    PublicKeys,
-    Roster,
-    SealedShares,
-    ShareCheck,
-    Sharers,
-    UnmaskAnswer,
-    UnmaskRequest,
-)
-from shared.timeouts import RETRY_AFTER_SECONDS
+from aggregator_service.http.routes import OWN, PRIVATE, PROBLEMS, SIGNED, Place, Responses, Wait, not_yet
+from shared.message import Message
+from shared.protocol.secure import messages
+from shared.protocol.secure.server import Phase, Relayed
 
-OWN = "/v1/runs/{run}/rounds/{number}/clients/{client}"
-Place = Annotated[Address, Depends(address)]
-TAKEN: dict[str, Any] = {"status_code": 204, "response_class": Response}
-NOT_YET: dict[int | str, dict[str, Any]] = {204: {"description": "the wait is over, the phase before is not closed"}}
+NOT_YET: Responses = {204: {"description": "the wait is over, the phase before is not closed"}}
 
 router = APIRouter(prefix=OWN, tags=["secure rounds"], dependencies=SIGNED, responses=PROBLEMS, route_class=SignedRoute)
 
 
-@router.put("/keys", **TAKEN)
-async def put_keys(place: Place, message: PublicKeys, service: Service) -> None:
-    await service.relay_message(place, message)
+def _add_put(call: str, kind: type[Message]) -> None:
+    async def put(place: Place, message: Relayed, service: Service) -> None:
+        await service.relay_message(place, message)
+
+    put.__annotations__["message"] = kind
+    router.put(f"/{call}", name=f"put_{call}", status_code=204, response_class=Response)(put)
 
 
-@router.get("/roster", response_model=Roster, responses=NOT_YET)
-async def read_roster(place: Place, service: Service, wait: Wait = 0.0) -> Response:
-    return _message_response(await service.intake.roster(place, wait=service.bounded_wait(wait)))
+def _add_read(call: str, kind: type[Message], phase: Phase) -> None:
+    async def read(place: Place, service: Service, wait: Wait = 0.0) -> Response:
+        message = await service.federation.intake.result_after(phase, place, wait=wait)
+        if message is None:
+            return not_yet()
+        return Response(message.model_dump_json(), media_type="application/json", headers=PRIVATE)
+
+    router.get(f"/{call}", name=f"read_{call}", response_model=kind, responses=NOT_YET)(read)
 
 
-@router.put("/shares", **TAKEN)
-async def put_shares(place: Place, message: SealedShares, service: Service) -> None:
-    await service.relay_message(place, message)
-
-
-@router.get("/delivery", response_model=Delivery, responses=NOT_YET)
-async def read_delivery(place: Place, service: Service, wait: Wait = 0.0) -> Response:
-    return _message_response(await service.intake.delivery(place, wait=service.bounded_wait(wait)))
-
-
-@router.get("/request", response_model=UnmaskRequest, responses=NOT_YET)
-async def read_request(place: Place, service: Service, wait: Wait = 0.0) -> Response:
-    return _message_response(await service.intake.request(place, wait=service.bounded_wait(wait)))
-
-
-@router.put("/checks", **TAKEN)
-async def put_checks(place: Place, message: ShareCheck, service: Service) -> None:
-    await service.relay_message(place, message)
-
-
-@router.get("/sharers", response_model=Sharers, responses=NOT_YET)
-async def read_sharers(place: Place, service: Service, wait: Wait = 0.0) -> Response:
-    return _message_response(await service.intake.sharers(place, wait=service.bounded_wait(wait)))
-
-
-@router.put("/consents", **TAKEN)
-async def put_consents(place: Place, message: Consent, service: Service) -> None:
-    await service.relay_message(place, message)
-
-
-@router.get("/signatures", response_model=Consents, responses=NOT_YET)
-async def read_signatures(place: Place, service: Service, wait: Wait = 0.0) -> Response:
-    return _message_response(await service.intake.consents(place, wait=service.bounded_wait(wait)))
-
-
-@router.put("/answers", **TAKEN)
-async def put_answers(place: Place, message: UnmaskAnswer, service: Service) -> None:
-    await service.relay_message(place, message)
-
-
-def _message_response(message: BaseModel | None) -> Response:
-    if message is None:
-        return Response(status_code=204, headers=PRIVATE | {"Retry-After": str(RETRY_AFTER_SECONDS)})
-    return Response(message.model_dump_json(), media_type="application/json", headers=PRIVATE)
+_add_put("keys", messages.PublicKeys)
+_add_read("roster", messages.Roster, "keys")
+_add_put("shares", messages.SealedShares)
+_add_read("delivery", messages.Delivery, "shares")
+_add_read("request", messages.UnmaskRequest, "masked")
+_add_put("checks", messages.ShareCheck)
+_add_read("sharers", messages.Sharers, "checks")
+_add_put("consents", messages.Consent)
+_add_read("signatures", messages.Consents, "consents")
+_add_put("answers", messages.UnmaskAnswer)

@@ -57,7 +57,7 @@ class Signed:
             return
         state = scope.setdefault("state", {})
         try:
-            claim = self.coordinator.identify_signer(_target(scope), headers.items())
+            claim = self.coordinator.federation.signatures.verify_request(_target(scope), headers.items())
             if not announces_body(headers) and claim.digest != NO_BODY:
                 raise DigestError(ANOTHER_BODY)
             state["client"], state["nonce"] = claim.name, claim.nonce

@@ -11,10 +11,9 @@ from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.http.callers import Service, operator_at_browser
-from aggregator_service.pages.arrived import arrivals_page, window
-from aggregator_service.pages.rounds import SHOWN_CLIENTS, clients, curves, rounds
+from aggregator_service.pages.rows import SHOWN_CLIENTS, arrivals_page, clients, curves, rounds, window
 from aggregator_service.pages.standing import standing
-from aggregator_service.threads import off_loop
+from aggregator_service.process import off_loop
 from shared.method.declaration import Declaration
 from shared.protocol.schemas import ArrivalsOut, MemberOut, RunHistoryOut
 from shared.web.declared import declared_out
@@ -60,9 +59,9 @@ async def show(
 
 
 async def _collect_figures(service: Coordinator, url: str, run: str | None, before: int | None) -> FederationView:
-    runs = await service.run_histories()
+    runs, arrivals = await service.run_histories(), service.federation.arrivals
     name = run or (runs[-1].run if runs else None)
-    after, limit = window((await service.arrivals_after(0, 1)).total, before)
+    after, limit = window((await arrivals.page(0, 1)).total, before)
     return FederationView(
         address=_address(run, before),
         url=url,
@@ -70,8 +69,8 @@ async def _collect_figures(service: Coordinator, url: str, run: str | None, befo
         joined=service.client_names,
         runs=runs,
         history=None if name is None else await service.run_history(name),
-        quarantined=[one for one in await service.quarantines.members() if one.quarantine is not None],
-        arrivals=await service.arrivals_after(after, limit),
+        quarantined=[one for one in await service.federation.quarantines.members() if one.quarantine is not None],
+        arrivals=await arrivals.page(after, limit),
         declaration=service.declaration,
     )
 

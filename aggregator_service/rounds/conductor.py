@@ -11,20 +11,17 @@ from typing import Any, Protocol
 
 import anyio
 
-from aggregator_service.logs import LOGGER
+from aggregator_service.process import LOGGER, Clock, off_loop
 from aggregator_service.rounds import run_document, transitions
 from aggregator_service.rounds.metrics import AggregatorMetrics
 from aggregator_service.rounds.run import Run
-from aggregator_service.storage import runs, updates
+from aggregator_service.storage import runs
 from aggregator_service.storage.archive import Archive
 from aggregator_service.storage.clients import impose_quarantines
 from aggregator_service.storage.rows import Quarantine, StoredState, StoredUpdate
 from aggregator_service.storage.runs import Write
-from aggregator_service.threads import off_loop
 from shared.errors import DamagedError, FederationError, NotFoundError, UnavailableError
-from shared.timeouts import DISK_RETRY_SECONDS, LOOK_SECONDS
-
-Clock = Callable[[], float]
+from shared.timeouts import DISK_RETRY_SECONDS, LONGEST_WAIT_SECONDS, LOOK_SECONDS
 
 
 class Computation(Protocol):
@@ -125,7 +122,7 @@ class Conductor:
         if before is not None:
             after = transitions.shut_out(before, {entry.client: entry.cause for entry in entries}, now=self._clock())
             unused = before.receipts.keys() - after.receipts.keys()
-            writes.append(partial(updates.delete_updates, run=before.name, number=before.round, clients=unused))
+            writes.append(partial(runs.delete_updates, run=before.name, number=before.round, clients=unused))
         await self.commit_decision(after, *writes)
         for entry in entries:
             LOGGER.warning("client_quarantined", client=entry.client, cause=entry.cause)
@@ -138,8 +135,9 @@ class Conductor:
             await self.commit_transition(run, *writes)
 
     async def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Does the condition hold within so many seconds? It is looked at after every change; a shutdown ends it."""
-        with anyio.move_on_after(seconds):
+        """Does the condition hold within so many seconds, LONGEST_WAIT_SECONDS at most? It is looked at after every
+        change; a shutdown ends it."""
+        with anyio.move_on_after(min(seconds, LONGEST_WAIT_SECONDS)):
             while not (condition() or self.changes.closing):
                 await self.changes.wait_beyond(self.changes.count)
         return condition()
@@ -215,12 +213,12 @@ class Conductor:
         clients = [update.receipt.client for update in lost]
         after = transitions.lose_updates(run, clients, now=self._clock())
         await self.commit_transition(
-            after, partial(updates.delete_updates, run=run.name, number=run.round, clients=clients)
+            after, partial(runs.delete_updates, run=run.name, number=run.round, clients=clients)
         )
 
     async def _store_state(self, run: Run, state: StoredState) -> None:
         after = transitions.proceed_run(run, self._clock(), **await self._next_start(run, state))
-        await self.commit_transition(after, partial(updates.add_state, state=state))
+        await self.commit_transition(after, partial(runs.add_state, state=state))
         self._metrics.close_round(run, now=self._clock())
         LOGGER.info("round_aggregated", run=run.name, round=run.round, updates=len(run.receipts), digest=state.digest)
 
@@ -237,9 +235,9 @@ class Conductor:
 
     def _prune_files(self, run: Run) -> None:
         if run.exchange is not None:
-            self.archive.blobs.remove(updates.drop_masked(self.archive.database, run.name, last=run.round))
+            self.archive.blobs.remove(runs.drop_masked(self.archive.database, run.name, last=run.round))
         oldest = run.round - self.archive.retention_rounds + 1
-        self.archive.blobs.remove(updates.drop_before(self.archive.database, run.name, oldest=oldest))
+        self.archive.blobs.remove(runs.drop_before(self.archive.database, run.name, oldest=oldest))
 
     def _show_run(self) -> None:
         if self.run is not None:

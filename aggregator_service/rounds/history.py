@@ -6,16 +6,15 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from aggregator_service.rounds import secure_phases
-from aggregator_service.rounds.pledge import select_awaited
+from aggregator_service.rounds import secure_run
 from aggregator_service.rounds.run import Run
 from aggregator_service.rounds.run_document import decode_run, load_run
+from aggregator_service.rounds.secure_run import select_awaited
 from aggregator_service.storage.archive import Archive
 from aggregator_service.storage.clients import quarantine_times
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.rows import StoredState, StoredUpdate, instant
-from aggregator_service.storage.runs import run_documents
-from aggregator_service.storage.updates import stored_states, stored_updates
+from aggregator_service.storage.runs import run_documents, stored_states, stored_updates
 from shared.errors import NotFoundError
 from shared.method.exchanged import Scalars
 from shared.protocol.schemas import ParticipantOut, Phase, RoundOut, RunHistoryOut, RunOut, SecureOut, Standing
@@ -122,7 +121,7 @@ def _secure_history(exchange: SecureRound, awaited: Sequence[str]) -> SecureOut:
         step=exchange.phase,
         threshold=exchange.terms.threshold,
         came={phase: len(exchange.collected(phase)) for phase in PHASES},
-        waiting_for=secure_phases.expected_clients(exchange, awaited),
+        waiting_for=secure_run.expected_clients(exchange, awaited),
         expelled=tuple(sorted(exchange.expelled)),
     )
 
@@ -189,7 +188,7 @@ def _standing(run: Run, client: str) -> Standing:
     if run.exchange is not None and run.phase == "open":
         if client in run.exchange.answers:
             return "received"
-        return "expected" if secure_phases.is_active(run.exchange, client, run.awaited) else "absent"
+        return "expected" if secure_run.is_active(run.exchange, client, run.awaited) else "absent"
     if client in run.receipts:
         return "received"
     return "expected" if run.active and client in run.clients else "absent"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from aggregator_service.rounds.pledge import Pledge, select_awaited
+from aggregator_service.rounds.secure_run import Pledge, select_awaited
 from aggregator_service.storage.rows import Receipt
 from shared.errors import ProtocolError
 from shared.protocol.schemas import Cause, Phase, RunIn

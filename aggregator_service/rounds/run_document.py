@@ -18,8 +18,7 @@ from aggregator_service.rounds.run import Run
 from aggregator_service.storage import runs
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.rows import UncoveredSum
-from aggregator_service.storage.runs import Write
-from aggregator_service.storage.updates import stored_updates
+from aggregator_service.storage.runs import Write, stored_updates
 from shared.protocol.secure.server import PHASES, SecureRound
 
 MESSAGES: IncEx = {str(phase) for phase in PHASES}

@@ -2,51 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TypeVar
 
+from aggregator_service.process import Clock, off_loop
 from aggregator_service.rounds import transitions
-from aggregator_service.rounds.conductor import Clock, Conductor
+from aggregator_service.rounds.conductor import Conductor
 from aggregator_service.rounds.run import Run
-from aggregator_service.rounds.uploads import Address, spool_body
-from aggregator_service.storage.blobs import Blob
-from aggregator_service.storage.keys import RegisteredKeys
-from aggregator_service.storage.rows import Quarantine, Receipt, StoredUpdate
+from aggregator_service.rounds.uploads import Address, require_own
+from aggregator_service.signatures import RegisteredKeys
+from aggregator_service.storage.rows import Quarantine
 from aggregator_service.storage.runs import add_message
-from aggregator_service.storage.updates import add_update, stored_update
-from aggregator_service.threads import off_loop
-from shared.errors import ConflictError, ForbiddenError, NotFoundError, ProtocolError, RoundClosedError
-from shared.method.declaration import Declaration
-from shared.method.ranges import require_within
-from shared.protocol.lengths import require_head
-from shared.protocol.masked_wire import open_masked
+from shared.errors import ConflictError, NotFoundError, ProtocolError, RoundClosedError
+from shared.message import Message
 from shared.protocol.secure import server
-from shared.protocol.secure.messages import (
-    Consents,
-    Delivery,
-    FromClient,
-    MaskedHeader,
-    PublicKeys,
-    Roster,
-    ShareCheck,
-    Sharers,
-    UnmaskRequest,
-)
+from shared.protocol.secure.messages import PublicKeys, ShareCheck
 from shared.protocol.secure.server import PHASES, Phase, Relayed, SecureRound
 from shared.protocol.secure.verification import verify
 from shared.protocol.signing.keys import raw_hex
 
-T = TypeVar("T")
 Stage = tuple[int, Phase | None]
+RESULTS: Mapping[Phase, Callable[[SecureRound, str], Message]] = {
+    "keys": lambda state, _: server.roster(state),
+    "shares": server.delivery,
+    "checks": lambda state, _: server.sharers(state),
+    "masked": lambda state, _: server.request(state),
+    "consents": lambda state, _: server.consents(state),
+}
+"""What a client gets once a phase is closed: everybody's public keys; what the others have sealed for it; who masks
+with whom, and why others do not; who is in the sum, and who is not; the survivors' signatures under these two lists."""
 
 
 class Intake:
     """Takes the messages of the conductor's run in."""
 
-    def __init__(self, conductor: Conductor, declaration: Declaration, keys: RegisteredKeys, *, clock: Clock) -> None:
-        self._conductor, self._declaration, self._keys, self._clock = conductor, declaration, keys, clock
-        self._archive = conductor.archive
+    def __init__(self, conductor: Conductor, keys: RegisteredKeys, *, clock: Clock) -> None:
+        self._conductor, self._keys, self._clock = conductor, keys, clock
 
     async def relay_message(self, address: Address, message: Relayed) -> None:
         """Keep a verified message for the others. The same one again changes nothing.
@@ -103,65 +94,7 @@ class Intake:
                 [Quarantine(dealer, "shares", why, now, run.name, run.round) for dealer in found]
             )
 
-    async def receive_update(self, address: Address, body: AsyncIterator[bytes]) -> tuple[Receipt, bool]:
-        """The receipt of a masked vector, and whether it is new."""
-        await self._require_place(address)
-        look = partial(read_masked_header, self._declaration, address)
-        return await spool_body(self._archive, body, look, partial(self._take_vector, address))
-
-    async def _require_place(self, address: Address) -> None:
-        """Refuse before the body is read what could not be accepted after it."""
-        run = await self._conductor.find_run(address.run)
-        transitions.require_taken(run, address.client)
-        if await self._stored_receipt(address) is None:
-            transitions.require_open(run, address.round, now=self._clock())
-            if run.exchange is None or run.exchange.phase != "masked":
-                raise RoundClosedError(f"round {run.round}: expected to be in phase masked, it is not")
-            if address.client not in run.exchange.missing:
-                raise NotFoundError(f"client {address.client!r} has not shared in round {run.round}")
-
-    async def _stored_receipt(self, address: Address) -> Receipt | None:
-        find = partial(stored_update, number=address.round, client=address.client)
-        update = await off_loop(find, self._archive.database, address.run)
-        return None if update is None else update.receipt
-
-    async def _take_vector(self, address: Address, blob: Blob, header: MaskedHeader) -> tuple[Receipt, bool]:
-        async with self._conductor.lock:
-            run = await self._conductor.find_run(address.run)
-            held = await self._stored_receipt(address)
-            receipt = Receipt(address.run, address.round, address.client, blob.digest, blob.size, self._clock())
-            after = transitions.accept_update(run, receipt, earlier=held, header=header)
-            if held is not None:
-                return held, False
-            require_within(self._archive.strategy(run.request.method).ranges, header.scalars)
-            update = StoredUpdate(receipt, header.scalars, blob.name)
-            writes = partial(add_update, stored=update), partial(add_message, phase="masked", message=header)
-            await self._conductor.commit_transition(after, *writes)
-            return receipt, True
-
-    async def roster(self, address: Address, *, wait: float) -> Roster | None:
-        """Everybody's public keys, once no more of them are taken."""
-        return await self._result_after("keys", address, wait, server.roster)
-
-    async def delivery(self, address: Address, *, wait: float) -> Delivery | None:
-        """What the others have sealed for this client."""
-        return await self._result_after("shares", address, wait, lambda state: server.delivery(state, address.client))
-
-    async def sharers(self, address: Address, *, wait: float) -> Sharers | None:
-        """Who masks with whom, and why others do not."""
-        return await self._result_after("checks", address, wait, server.sharers)
-
-    async def consents(self, address: Address, *, wait: float) -> Consents | None:
-        """The survivors' signatures under the two lists."""
-        return await self._result_after("consents", address, wait, server.consents)
-
-    async def request(self, address: Address, *, wait: float) -> UnmaskRequest | None:
-        """Who is in the sum, and who is not."""
-        return await self._result_after("masked", address, wait, server.request)
-
-    async def _result_after(
-        self, phase: Phase, address: Address, wait: float, made: Callable[[SecureRound], T]
-    ) -> T | None:
+    async def result_after(self, phase: Phase, address: Address, *, wait: float) -> Message | None:
         """What a phase has led to, for one who took part in it; None if it is not closed within the wait.
 
         RoundClosedError where the round is over, NotFoundError for whoever did not take part.
@@ -170,7 +103,7 @@ class Intake:
         state = _current_exchange(await self._conductor.find_run(address.run), address)
         if address.client not in state.collected(phase):
             raise NotFoundError(f"client {address.client!r} has no part in round {address.round} since phase {phase}")
-        return made(state) if _is_closed(state, phase) else None
+        return RESULTS[phase](state, address.client) if _is_closed(state, phase) else None
 
     def _has_closed(self, phase: Phase, address: Address) -> bool:
         """Is there nothing more to wait for?"""
@@ -195,19 +128,3 @@ def _current_exchange(run: Run, address: Address) -> SecureRound:
     if run.exchange is None or run.round != address.round or run.phase not in ("open", "aggregated"):
         raise RoundClosedError(f"expected round {run.round} ({run.phase}) of {run.name}, got round {address.round}")
     return run.exchange
-
-
-def require_own(address: Address, message: FromClient) -> None:
-    """ForbiddenError for a message in somebody else's name, ProtocolError for one of another round than its path's."""
-    if message.client != address.client:
-        raise ForbiddenError(f"expected your own name, {address.client!r}, got {message.client!r}")
-    if (message.run, message.round) != (address.run, address.round):
-        raise ProtocolError(f"expected a message of round {address.round} of {address.run}, got one of another")
-
-
-def read_masked_header(declaration: Declaration, address: Address, path: str) -> MaskedHeader:
-    """The header of a spooled body that is exactly what this client may send in this round."""
-    require_head(declaration, path)
-    header = open_masked(declaration, path).header
-    require_own(address, header)
-    return header

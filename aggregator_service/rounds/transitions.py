@@ -2,7 +2,7 @@
 
 waiting -> open -> aggregated -> open ... -> finished; each but the last may also end as failed, with a reason.
 From aggregated a round opens again where the disk has lost an update of it.
-An open round of a secure run goes through the phases of `secure_phases`: keys -> shares -> checks -> masked ->
+An open round of a secure run goes through the phases of `secure_run`: keys -> shares -> checks -> masked ->
 consents -> answers.
 Times are seconds since the epoch, given by the caller.
 """
@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from aggregator_service.rounds import secure_phases
-from aggregator_service.rounds.pledge import Pledge, find_objection, open_exchange, record_sum, require_welcome
+from aggregator_service.rounds import secure_run
 from aggregator_service.rounds.run import Run, require_quorum
+from aggregator_service.rounds.secure_run import Pledge, find_objection, open_exchange, record_sum, require_welcome
 from aggregator_service.storage.rows import Quarantine, Receipt
 from shared.errors import ConflictError, NotFoundError, QuarantinedError, RoundClosedError
 from shared.protocol.schemas import Cause, RunIn
@@ -153,21 +153,17 @@ def _leave_open(run: Run, now: float) -> Run:
 
 
 def _leave_phase(run: Run, pledge: Pledge, exchange: SecureRound, now: float) -> Run:
-    late, missing = now >= run.deadline, secure_phases.expected_clients(exchange, run.awaited)
-    if secure_phases.count_messages(exchange) >= secure_phases.needed_messages(exchange, run.quorum) and (
-        late or not missing
-    ):
+    late, missing = now >= run.deadline, secure_run.expected_clients(exchange, run.awaited)
+    if server.count_present(exchange) >= secure_run.needed_messages(exchange, run.quorum) and (late or not missing):
         if exchange.phase == "answers":
             return replace(run, phase="aggregated", closed_at=now)
         if exchange.phase != "consents" and (objection := find_objection(pledge, exchange)) is not None:
             return fail_run(run, f"round {run.round}: {objection}", now=now)
-        after = secure_phases.next_phase(exchange)
-        return replace(
-            run, exchange=after, deadline=now + secure_phases.PARTS[after.phase] * run.request.deadline_seconds
-        )
+        after = server.close(exchange)
+        return replace(run, exchange=after, deadline=now + secure_run.PARTS[after.phase] * run.request.deadline_seconds)
     if not late:
         return run
-    return fail_run(run, secure_phases.shortage_words(exchange, run.awaited, run.quorum), now=now)
+    return fail_run(run, secure_run.shortage_words(exchange, run.awaited, run.quorum), now=now)
 
 
 def _damage_words(run: Run) -> str:
@@ -245,6 +241,6 @@ def _open_round(run: Run, number: int, now: float) -> Run:
     deadline, pledge, exchange = now + run.request.deadline_seconds, run.pledge, None
     if pledge is not None:
         pledge, exchange = open_exchange(pledge, run.request, run.name, number, len(run.awaited))
-        deadline = now + secure_phases.PARTS["keys"] * run.request.deadline_seconds
+        deadline = now + secure_run.PARTS["keys"] * run.request.deadline_seconds
     opened = replace(run, phase="open", round=number, opened_at=now, deadline=deadline, closed_at=None)
     return replace(opened, receipts={}, lost=frozenset(), readmitted=frozenset(), pledge=pledge, exchange=exchange)

@@ -1,28 +1,29 @@
-"""One client's body for one round -> spooled, held against the declaration, accepted; or refused and gone."""
+"""A client's body for a round, masked or not -> spooled, held against the declaration, accepted; or refused, gone."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
+from aggregator_service.process import Clock, off_loop
 from aggregator_service.rounds import transitions
-from aggregator_service.rounds.conductor import Clock, Conductor
+from aggregator_service.rounds.conductor import Conductor
 from aggregator_service.rounds.run import Run
 from aggregator_service.storage.archive import Archive
-from aggregator_service.storage.blobs import Blob
+from aggregator_service.storage.disk import Blob
 from aggregator_service.storage.rows import Receipt, StoredUpdate
-from aggregator_service.storage.updates import add_update, stored_update
-from aggregator_service.threads import off_loop
-from shared.errors import ProtocolError
+from aggregator_service.storage.runs import Write, add_message, add_update, stored_update
+from shared.errors import ForbiddenError, NotFoundError, ProtocolError, RoundClosedError
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Scalars
 from shared.method.ranges import require_within
 from shared.protocol.lengths import require_head
+from shared.protocol.masked_wire import open_masked
+from shared.protocol.secure.messages import FromClient, MaskedHeader
 from shared.protocol.wire import check, open_parameters, require_canonical
 
-T = TypeVar("T")
+UpdateHead = tuple[Scalars, MaskedHeader | None]  # an update's scalars, and the header of a masked one
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Uploads:
     async def receive_update(self, address: Address, body: AsyncIterator[bytes]) -> tuple[Receipt, bool]:
         """The receipt of an update, and whether it is new."""
         await self._require_place(address)
-        look = partial(read_scalars, self._declaration)
+        look = partial(read_update, self._declaration, address)
         return await spool_body(self._archive, body, look, partial(self._take_update, address))
 
     async def _require_place(self, address: Address) -> None:
@@ -55,6 +56,8 @@ class Uploads:
         transitions.require_taken(run, address.client)
         if await self._stored_receipt(run, address) is None:
             transitions.require_open(run, address.round, now=self._clock())
+            if self._declaration.secure:
+                require_masking(run, address.client)
 
     async def _stored_receipt(self, run: Run, address: Address) -> Receipt | None:
         if address.round == run.round:
@@ -63,18 +66,47 @@ class Uploads:
         update = await off_loop(find, self._archive.database, address.run)
         return None if update is None else update.receipt
 
-    async def _take_update(self, address: Address, blob: Blob, scalars: Scalars) -> tuple[Receipt, bool]:
+    async def _take_update(self, address: Address, blob: Blob, read: UpdateHead) -> tuple[Receipt, bool]:
+        scalars, header = read
         async with self._conductor.lock:
             run = await self._conductor.find_run(address.run)
             held = await self._stored_receipt(run, address)
             receipt = Receipt(address.run, address.round, address.client, blob.digest, blob.size, self._clock())
-            after = transitions.accept_update(run, receipt, earlier=held)
+            after = transitions.accept_update(run, receipt, earlier=held, header=header)
             if held is not None:
                 return held, False
             require_within(self._archive.strategy(run.request.method).ranges, scalars)
-            update = StoredUpdate(receipt, scalars, blob.name)
-            await self._conductor.commit_transition(after, partial(add_update, stored=update))
+            writes: list[Write] = [partial(add_update, stored=StoredUpdate(receipt, scalars, blob.name))]
+            if header is not None:
+                writes.append(partial(add_message, phase="masked", message=header))
+            await self._conductor.commit_transition(after, *writes)
             return receipt, True
+
+
+def require_masking(run: Run, client: str) -> None:
+    """RoundClosedError unless the round takes masked vectors now, NotFoundError for a client that masks with nobody."""
+    if run.exchange is None or run.exchange.phase != "masked":
+        raise RoundClosedError(f"round {run.round}: expected to be in phase masked, it is not")
+    if client not in run.exchange.missing:
+        raise NotFoundError(f"client {client!r} has not shared in round {run.round}")
+
+
+def require_own(address: Address, message: FromClient) -> None:
+    """ForbiddenError for a message in somebody else's name, ProtocolError for one of another round than its path's."""
+    if message.client != address.client:
+        raise ForbiddenError(f"expected your own name, {address.client!r}, got {message.client!r}")
+    if (message.run, message.round) != (address.run, address.round):
+        raise ProtocolError(f"expected a message of round {address.round} of {address.run}, got one of another")
+
+
+def read_update(declaration: Declaration, address: Address, path: str) -> UpdateHead:
+    """What a spooled body says beside its arrays, if it is exactly what this client may send in this round."""
+    if not declaration.secure:
+        return read_scalars(declaration, path), None
+    require_head(declaration, path)
+    header = open_masked(declaration, path).header
+    require_own(address, header)
+    return header.scalars, header
 
 
 def read_scalars(declaration: Declaration, path: str) -> Scalars:
@@ -92,8 +124,8 @@ def read_scalars(declaration: Declaration, path: str) -> Scalars:
 async def spool_body(
     archive: Archive,
     body: AsyncIterator[bytes],
-    inspect: Callable[[str], T],
-    take: Callable[[Blob, T], Awaitable[tuple[Receipt, bool]]],
+    inspect: Callable[[str], UpdateHead],
+    take: Callable[[Blob, UpdateHead], Awaitable[tuple[Receipt, bool]]],
 ) -> tuple[Receipt, bool]:
     """The receipt that `take` gives for what `inspect` has found in the body's file, and whether it is new.
 
@@ -111,7 +143,7 @@ async def spool_body(
     return receipt, new
 
 
-async def _inspect_blob(archive: Archive, blob: Blob, inspect: Callable[[str], T]) -> T:
+async def _inspect_blob(archive: Archive, blob: Blob, inspect: Callable[[str], UpdateHead]) -> UpdateHead:
     """The file of a body that is refused is gone, and that of one which a shutdown cut off here."""
     try:
         with archive.database.disk.translate_refusal("the body to be read again"):

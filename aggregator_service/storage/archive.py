@@ -1,18 +1,51 @@
-"""Where a federation's rows and files lie, and what it exchanges."""
+"""Where a federation's rows and files lie, what it exchanges, and the tensors that its runs start with."""
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from aggregator_service.storage.blobs import Blobs
+import numpy as np
+
+from aggregator_service.process import OneAtATime
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.start_file import StartFile
-from aggregator_service.threads import OneAtATime
-from shared.method.declaration import Declaration
+from aggregator_service.storage.disk import Blobs
+from shared.errors import ProtocolError, SettingsError
+from shared.method.declaration import Declaration, TensorSpec
+from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
+from shared.protocol.wire import decode
 from shared.strategies import build_strategy
 from shared.strategies.strategy import Strategy
+
+
+@dataclass(frozen=True)
+class StartFile:
+    """digest: sha256 of the file, which a run carries. arrays: its tensors by name."""
+
+    digest: str
+    arrays: Mapping[str, Float32]
+
+
+def read_start(path: Path, declared: Sequence[TensorSpec]) -> StartFile:
+    """SettingsError for a file that cannot be read, or that holds others than declared tensors, another shape, or a
+    value that is not finite."""
+    try:
+        content = path.read_bytes()
+        _, parameters = decode(content)
+    except (OSError, ProtocolError) as error:
+        raise SettingsError(f"start: expected a safetensors file of float32 tensors at {path}, got: {error}") from None
+    shapes = {spec.name: spec.shape for spec in declared}
+    for name, value in parameters.arrays.items():
+        if shapes.get(name) != value.shape:
+            expected = list(shapes[name]) if name in shapes else f"one of {sorted(shapes)}"
+            raise SettingsError(f"start: expected {expected}, got {name!r} of shape {list(value.shape)}")
+        if not np.isfinite(value).all():
+            raise SettingsError(f"start: expected finite values in {name!r}, got NaN or infinity")
+    return StartFile(hashlib.sha256(content).hexdigest(), parameters.arrays)
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,10 @@ from dataclasses import asdict
 
 from sqlalchemy import func, insert, literal, select
 
-from aggregator_service.logs import LOGGER
+from aggregator_service.process import LOGGER, off_loop
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.rows import Arrival, instant
 from aggregator_service.storage.tables import ARRIVALS
-from aggregator_service.threads import off_loop
 from shared.protocol.schemas import ArrivalOut, ArrivalsOut
 
 LEAST_REFUSED = 400  # the HTTP status from which on an answer is a refusal

@@ -1,20 +1,29 @@
-"""What the disk refuses -> an error that says what was expected and what came, never a path.
+"""The disk of a state directory: what it refuses, and the files on it that hold bodies.
 
-It is remembered until the disk takes it again.
+A refusal becomes an error that says what was expected and what came, never a path. It is remembered until the disk
+takes it again. A stream of bytes becomes a durable file: spooled beside its final place while hashed, synced, then
+renamed. What is read again is first held against the digest that it was stored under.
+
+The paths of blobs are plain strings. pathlib interns every part of a path, and the interpreter's table of interned
+strings keeps the places of those that have gone until it is built anew: it would grow with every upload.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+import uuid
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+from anyio import to_thread
 from sqlalchemy.exc import SQLAlchemyError
 
-from shared.errors import StorageFullError, UnavailableError
+from shared.errors import StorageFullError, TooLargeError, UnavailableError
 
 FULL = frozenset({"ENOSPC", "EDQUOT", "EFBIG", "SQLITE_FULL"})
 
@@ -55,3 +64,146 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+PART, WHOLE = ".part", ".safetensors"
+PIECE = 1 << 20  # bytes gathered before a worker thread writes them
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A durable file: its name in the directory, the sha256 of its content, its size in bytes."""
+
+    name: str
+    digest: str
+    size: int
+
+
+class Spool:
+    """A blob that is being written. Leaving the context before `finish` is through, or by an exception, removes it:
+    whoever waited for it may be cancelled just when a worker thread has finished it.
+
+    UnavailableError where the disk refuses.
+    """
+
+    def __init__(self, directory: Path, disk: Disk) -> None:
+        self._directory, self._name, self._disk = directory, uuid.uuid4().hex + WHOLE, disk
+        self._whole = os.path.join(directory, self._name)
+        self._part = self._whole.removesuffix(WHOLE) + PART
+        with disk.translate_refusal("a new file"):
+            self._file = open(self._part, "xb")  # noqa: SIM115 - it is closed with this
+        self._hash = hashlib.sha256()
+        self._durable = False
+        self.size = 0
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *reason: object) -> None:
+        with self._disk.translate_refusal("a file to be closed"):
+            try:
+                self._file.close()  # where there is no room this fails too: it writes what is still in memory
+            finally:
+                if kind is not None or not self._durable:
+                    _remove(self._part)
+                    _remove(self._whole)
+
+    def write(self, piece: bytes) -> None:
+        self._hash.update(piece)
+        self.size += len(piece)
+        with self._disk.translate_refusal(f"{self.size} bytes to be stored"):
+            self._file.write(piece)
+
+    def finish(self) -> Blob:
+        with self._disk.translate_refusal(f"{self.size} bytes to be stored"):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            os.rename(self._part, self._whole)
+            sync_directory(self._directory)
+        self._durable = True
+        return Blob(self._name, self._hash.hexdigest(), self.size)
+
+
+class Blobs:
+    """The files of one directory. Names are random, so that no two uploads can meet."""
+
+    def __init__(self, directory: Path, disk: Disk) -> None:
+        self.directory, self._disk = directory, disk
+        self._sound: dict[str, tuple[int, int]] = {}  # size and time of change of the files that were found sound
+        with disk.translate_refusal("a directory for blobs"):
+            directory.mkdir(parents=True, exist_ok=True)
+            sync_directory(directory.parent)
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+    def save(self, body: Iterable[bytes]) -> Blob:
+        """Store a body that comes in pieces."""
+        with Spool(self.directory, self._disk) as spool:
+            for piece in body:
+                spool.write(piece)
+            return spool.finish()
+
+    async def receive(self, body: AsyncIterator[bytes], *, limit: int) -> Blob:
+        """Spool a stream in worker threads; TooLargeError as soon as it is over `limit` bytes."""
+        with Spool(self.directory, self._disk) as spool:
+            gathered = bytearray()
+            async for piece in body:
+                gathered += piece
+                if spool.size + len(gathered) > limit:
+                    raise TooLargeError(f"expected at most {limit} bytes, got more")
+                if len(gathered) >= PIECE:
+                    await to_thread.run_sync(spool.write, bytes(gathered))
+                    gathered.clear()
+            return await to_thread.run_sync(_finish_spool, spool, bytes(gathered))
+
+    def damage(self, name: str, digest: str) -> str | None:
+        """What is wrong with a stored file, in words; None where its content still has this digest.
+
+        It is read whole, once: after that a file of the same size and time of change is taken for the same. Reading
+        comes before mapping it into memory, where a fault of the disk would end the process instead of raising.
+        """
+        with self._disk.translate_refusal("a stored file to be read"):
+            try:
+                return self._difference(name, digest)
+            except FileNotFoundError:
+                return f"expected sha256 {digest}, got no file"
+
+    def _difference(self, name: str, digest: str) -> str | None:
+        with open(self.path(name), "rb") as file:
+            status = os.fstat(file.fileno())
+            seen = status.st_size, status.st_mtime_ns
+            if self._sound.get(name) == seen:
+                return None
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != digest:
+            return f"expected sha256 {digest}, got {found}"
+        self._sound[name] = seen
+        return None
+
+    def probe(self, size: int) -> None:
+        """Store so many bytes as an upload is stored, and remove them. UnavailableError while the disk refuses."""
+        self.remove([self.save([bytes(size)]).name])
+
+    def remove(self, names: Collection[str]) -> None:
+        with self._disk.translate_refusal("files to be removed"):
+            for name in names:
+                _remove(self.path(name))
+                self._sound.pop(name, None)
+
+    def keep_only(self, names: Collection[str]) -> None:
+        """Remove what no row of the database speaks of: what a crash left between a file and its commit."""
+        with self._disk.translate_refusal("the directory of blobs to be cleared"):
+            for file in self.directory.iterdir():
+                if file.suffix in (PART, WHOLE) and file.name not in names:
+                    file.unlink(missing_ok=True)
+
+
+def _remove(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _finish_spool(spool: Spool, rest: bytes) -> Blob:
+    spool.write(rest)
+    return spool.finish()

@@ -123,7 +123,7 @@ async def test_a_long_poll_wakes_up_when_the_run_starts(running: Running) -> Non
 
 
 async def test_a_wait_is_cut_to_what_the_aggregator_allows(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aggregator_service.coordinator.LONGEST_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("aggregator_service.rounds.conductor.LONGEST_WAIT_SECONDS", 0.05)
     async with running() as federation:
         (north,) = await begin(federation, "north")
         sequence = (await north.get("/v1/runs/current")).json()["sequence"]

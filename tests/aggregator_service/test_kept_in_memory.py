@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aggregator_service.storage.blobs import Blobs
-from aggregator_service.storage.disk import Disk
+from aggregator_service.storage.disk import Blobs, Disk
 from aggregator_service.storage.nonces import Nonces
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 from pathlib import Path
-from aggregator_service.memory import give_back_large_blocks
+from aggregator_service.process import give_back_large_blocks
 
 def resident():
     lines = Path("/proc/self/status").read_text().splitlines()

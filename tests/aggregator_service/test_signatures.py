@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator_service.signatures import Signatures
+from aggregator_service.signatures import RegisteredKeys, Signatures
 from aggregator_service.storage.disk import Disk
-from aggregator_service.storage.keys import RegisteredKeys
 from aggregator_service.storage.nonces import Nonces
 from shared.errors import AuthenticationError, ClockError, ReplayError
 from shared.protocol.signing.enrolment import enrol

@@ -11,7 +11,7 @@ PROGRAM = """
 import json
 from threadpoolctl import threadpool_info
 from shared.method import anchor
-from aggregator_service.threads import multiply_alone
+from aggregator_service.process import multiply_alone
 
 def threads():
     return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from aggregator_service.rounds.quarantine import Quarantines
+from aggregator_service.rounds.members import Quarantines
 from client_service.boundary.aggregator import Aggregator
 from shared.protocol.secure import client
 from shared.protocol.secure.identities import sign_share

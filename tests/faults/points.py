@@ -172,7 +172,7 @@ def aggregating(plan: Plan) -> None:
 def writing_a_state(plan: Plan) -> None:
     """Half of the new state is in its file."""
     from aggregator_service.aggregation import computation
-    from aggregator_service.storage.blobs import Spool
+    from aggregator_service.storage.disk import Spool
 
     real, write = computation.aggregate_round, Spool.write
 

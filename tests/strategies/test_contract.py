@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggregator_service.aggregation.state_body import pack_state, unpack_state
+from aggregator_service.aggregation.bodies import pack_state, unpack_state
 from shared.errors import PrivacyError
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters, Scalars, State, Update

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator_service.aggregation.state_body import pack_state, unpack_state
+from aggregator_service.aggregation.bodies import pack_state, unpack_state
 from shared.errors import PrivacyError, ProtocolError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.exchanged import Parameters, State, Update

@@ -10,7 +10,7 @@ from typing import IO, cast
 import numpy as np
 import pytest
 
-from aggregator_service.aggregation.answers import CHUNK, LONGEST_IN_MEMORY, Body, prepare_body
+from aggregator_service.aggregation.bodies import CHUNK, LONGEST_IN_MEMORY, Body, prepare_body
 from aggregator_service.storage.disk import Disk
 from shared.method.exchanged import Parameters
 from shared.protocol.wire import encode

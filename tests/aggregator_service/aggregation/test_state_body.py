@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from aggregator_service.aggregation.state_body import pack_state, unpack_state
+from aggregator_service.aggregation.bodies import pack_state, unpack_state
 from shared.method.exchanged import Parameters, State
 from shared.protocol.wire import encode, open_parameters
 

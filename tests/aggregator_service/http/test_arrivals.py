@@ -197,7 +197,7 @@ async def test_before_it_runs_nothing_is_recorded_and_nothing_claimed(running: R
         answer = await http.post("/v1/clients", content=north.joining(), auth=north.auth)
         assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
     with pytest.raises(UnavailableError):
-        await federation.app.state.coordinator.arrivals_after(0, 1)
+        await federation.app.state.coordinator.federation.arrivals.page(0, 1)
 
 
 async def test_of_each_client_only_so_many_refusals_are_on_record(

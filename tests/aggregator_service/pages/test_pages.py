@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aggregator_service.pages.arrived import SHOWN, window
-from aggregator_service.pages.rounds import SHOWN_CLIENTS, SHOWN_LINES, SHOWN_ROUNDS, clients, curves, rounds
+from aggregator_service.pages.rows import (
+    SHOWN,
+    SHOWN_CLIENTS,
+    SHOWN_LINES,
+    SHOWN_ROUNDS,
+    clients,
+    curves,
+    rounds,
+    window,
+)
 from aggregator_service.pages.standing import NAMED, names, standing
 from shared.protocol.schemas import ParticipantOut, Phase, RoundOut, RunHistoryOut, RunIn
 from tests.support.small import TOKEN

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from aggregator_service.rounds import secure_phases, transitions
+from aggregator_service.rounds import secure_run, transitions
 from aggregator_service.rounds.history import run_for_client
-from aggregator_service.rounds.pledge import Pledge
 from aggregator_service.rounds.run import Run, needed_updates, require_quorum
+from aggregator_service.rounds.secure_run import Pledge
 from aggregator_service.rounds.transitions import let_in, shut_out
 from aggregator_service.storage.rows import Receipt
 from shared.errors import ProtocolError, QuarantinedError
@@ -126,7 +126,7 @@ def secure(clients: frozenset[str]) -> Run:
 def test_a_secure_round_asks_it_for_no_keys_and_takes_none_of_it() -> None:
     run = shut_out(secure(THREE | {"east"}), WEST, now=1.0)
     assert run.exchange is not None and run.phase == "open"
-    assert secure_phases.expected_clients(run.exchange, run.awaited) == ("east", "north", "south")
+    assert secure_run.expected_clients(run.exchange, run.awaited) == ("east", "north", "south")
     assert run_for_client(run, "west", sequence=0, now=1.0).standing == "quarantined"
     assert run_for_client(run, "east", sequence=0, now=1.0).standing == "expected"
     keys = client.begin(run.exchange.terms, "west", new_key()).message

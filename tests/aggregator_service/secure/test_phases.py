@@ -8,9 +8,8 @@ import pytest
 
 from aggregator_service.rounds import transitions
 from aggregator_service.rounds.history import run_for_client
-from aggregator_service.rounds.pledge import Pledge, Summed
 from aggregator_service.rounds.run import Run
-from aggregator_service.rounds.secure_phases import PARTS
+from aggregator_service.rounds.secure_run import PARTS, Pledge, Summed
 from aggregator_service.storage.rows import Receipt
 from shared.errors import NotFoundError, RoundClosedError
 from shared.method.declaration import Declaration, TensorSpec

@@ -12,9 +12,8 @@ from typing import Any
 import anyio
 import pytest
 
-from aggregator_service.storage import blobs
-from aggregator_service.storage.blobs import Blobs
-from aggregator_service.storage.disk import Disk
+from aggregator_service.storage import disk
+from aggregator_service.storage.disk import Blobs, Disk
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +25,7 @@ async def body() -> AsyncIterator[bytes]:
 async def test_a_file_that_is_done_just_when_its_request_is_cancelled_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    complete, done, let_go = blobs._finish_spool, threading.Event(), threading.Event()
+    complete, done, let_go = disk._finish_spool, threading.Event(), threading.Event()
 
     def complete_and_wait(*given: Any) -> Any:
         found = complete(*given)
@@ -34,12 +33,12 @@ async def test_a_file_that_is_done_just_when_its_request_is_cancelled_is_removed
         let_go.wait(30.0)
         return found
 
-    monkeypatch.setattr(blobs, "_finish_spool", complete_and_wait)
+    monkeypatch.setattr(disk, "_finish_spool", complete_and_wait)
     receiving = asyncio.create_task(Blobs(tmp_path, Disk()).receive(body(), limit=1000))
     with anyio.fail_after(30.0):
         while not done.is_set():
             await anyio.sleep(0.01)
-    assert [path.suffix for path in tmp_path.iterdir()] == [blobs.WHOLE]
+    assert [path.suffix for path in tmp_path.iterdir()] == [disk.WHOLE]
     receiving.cancel()
     let_go.set()
     with suppress(asyncio.CancelledError):

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from aggregator_service.rounds import conductor
-from aggregator_service.storage import blobs
+from aggregator_service.storage import disk
 from shared.method.parameters import Float32
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def no_room_to_write(patch: pytest.MonkeyPatch, _: Federation) -> None:
             return io.BufferedWriter(Full(path, mode.replace("b", "")))
         return open(path, mode, *rest, **others)
 
-    patch.setattr(blobs, "open", opened, raising=False)
+    patch.setattr(disk, "open", opened, raising=False)
 
 
 def fails_to_sync(number: int, *, directories: bool) -> Fault:
@@ -76,11 +76,11 @@ def cannot_be_opened(patch: pytest.MonkeyPatch, _: Federation) -> None:
     def opened(path: str, mode: str = "r", *rest: Any, **others: Any) -> IO[Any]:
         return raises(errno.EROFS)() if "x" in mode else open(path, mode, *rest, **others)
 
-    patch.setattr(blobs, "open", opened, raising=False)
+    patch.setattr(disk, "open", opened, raising=False)
 
 
 def engine_of(federation: Federation) -> Any:
-    return federation.app.state.coordinator._running.archive.database._engine
+    return federation.app.state.coordinator.federation.archive.database._engine
 
 
 def no_room_to_commit(patch: pytest.MonkeyPatch, federation: Federation) -> None:
@@ -247,7 +247,7 @@ def refusing_what_the_service_makes(
     what: str, federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
     """Uploads find room; the state after a round, which is what `save` is for, does not."""
-    store = federation.app.state.coordinator._running.archive.blobs
+    store = federation.app.state.coordinator.federation.archive.blobs
     save = store.save
 
     def refuse(body: bytes) -> Any:

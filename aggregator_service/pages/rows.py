@@ -1,4 +1,4 @@
-"""A run's history -> its rounds and clients as rows, newest round first, and the curves over its rounds."""
+"""A run's history and the record of arrivals -> rows, newest first, and the curves over a run's rounds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from aggregator_service.pages.standing import awaited_clients, length, names
-from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut
+from aggregator_service.storage.arrivals import LEAST_REFUSED
+from shared.protocol.schemas import ArrivalOut, ArrivalsOut, ParticipantOut, RoundOut, RunHistoryOut
 from shared.web.charts import Chart, Line
 from shared.web.pages import Verdict, clock, seconds
 from shared.words import count_noun
@@ -148,3 +149,49 @@ def _time(run: RunHistoryOut) -> Chart:
         bounds=(0.0, None),
         digits=2,
     )
+
+
+SHOWN = 20
+
+
+@dataclass(frozen=True)
+class ArrivalRow:
+    """One join or update, taken or refused."""
+
+    arrival: ArrivalOut
+    outcome: Verdict
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """One page of the record; `older` and `newer` are where to go on, where there is more."""
+
+    rows: tuple[ArrivalRow, ...]
+    total: int
+    older: str | None
+    newer: str | None
+
+
+def window(total: int, before: int | None) -> tuple[int, int]:
+    """After which arrival, and how many: the newest ones with a number under `before`, by default of all."""
+    last = total if before is None else max(0, min(before - 1, total))
+    return max(0, last - SHOWN), max(1, min(SHOWN, last))
+
+
+def arrivals_page(found: ArrivalsOut, chosen: str | None) -> Arrived:
+    """`chosen`: the run that the page is asked for, which its links keep."""
+    entries = found.entries
+    first, last = (entries[0].sequence, entries[-1].sequence) if entries else (1, 0)
+    keep = "" if chosen is None else f"run={chosen}&"
+    return Arrived(
+        rows=tuple(ArrivalRow(one, _outcome(one)) for one in entries[::-1]),
+        total=found.total,
+        older=f"./?{keep}before={first}#arrivals" if first > 1 else None,
+        newer=f"./?{keep}before={last + SHOWN + 1}#arrivals" if last < found.total else None,
+    )
+
+
+def _outcome(one: ArrivalOut) -> Verdict:
+    if one.status >= LEAST_REFUSED:
+        return Verdict("bad", f"refused: {one.code or one.status}", f"answered with status {one.status}")
+    return Verdict("good", "taken", f"answered with status {one.status}")

@@ -1,22 +1,26 @@
-"""What a secure run is held on in all of its rounds, and whose sums it has uncovered. Pure.
+"""What a secure run is held on in all of its rounds, and the phases of each of them. Pure.
 
-The clients hold the aggregator to it, each by its own memory. The aggregator checks the same beforehand, so that a run
-ends with a reason that its operator can act on, and not with clients who refuse.
+The clients hold the aggregator to its pledge, each by its own memory. The aggregator checks the same beforehand, so
+that a run ends with a reason that its operator can act on, and not with clients who refuse.
+
+A client trains before it sends its keys, so the first phase has most of the round's time: who trains too slowly is left
+out before anybody shares a mask with it, and nothing has to be restored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from shared.errors import RoundClosedError
 from shared.message import Message
 from shared.method.declaration import Declaration
 from shared.protocol.schemas import ClientName, RunIn
+from shared.protocol.secure import server
 from shared.protocol.secure.common import digest_anchor, digest_method
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure.membership import MemberSum, describe_exposed, find_exposed
 from shared.protocol.secure.messages import CommonTerms, Hex32, Names, PublicKeys, RoundTerms, least_threshold
-from shared.protocol.secure.server import SecureRound
+from shared.protocol.secure.server import Phase, SecureRound
 
 
 class Summed(Message):
@@ -104,3 +108,43 @@ def _member_sum(exchange: SecureRound, members: Collection[str]) -> MemberSum:
 
 def _bears_change(message: PublicKeys) -> bool:
     return message.noised or (message.common.changing_members and message.changing_members)
+
+
+PARTS: Mapping[Phase, float] = {
+    "keys": 0.7,
+    "shares": 0.05,
+    "checks": 0.05,
+    "masked": 0.1,
+    "consents": 0.05,
+    "answers": 0.05,
+}
+"""Of the round's deadline, each counted from its own beginning."""
+
+
+def expected_clients(state: SecureRound, awaited: Collection[str]) -> tuple[str, ...]:
+    """Whom the current phase still waits for, sorted. As many answers as the threshold are enough."""
+    if state.phase == "answers" and server.count_present(state) >= state.terms.threshold:
+        return ()
+    if state.phase != "keys":
+        return state.missing
+    full = least_threshold(len(state.keys) + 1) > state.terms.threshold
+    return () if full else tuple(sorted(set(awaited) - state.keys.keys()))
+
+
+def needed_messages(state: SecureRound, quorum: int) -> int:
+    """Messages without which the current phase cannot close. The quorum is one of updates: what comes after them needs
+    the threshold alone."""
+    threshold = state.terms.threshold
+    return threshold if state.phase in ("consents", "answers") else max(threshold, quorum)
+
+
+def shortage_words(state: SecureRound, awaited: Collection[str], quorum: int) -> str:
+    """Why a phase could not close, for the operator."""
+    missing = ", ".join(expected_clients(state, awaited)) or "nobody"
+    counts = f"{server.count_present(state)} of {needed_messages(state, quorum)} clients"
+    return f"round {state.terms.round}: {counts} at the deadline of its phase {state.phase}, missing {missing}"
+
+
+def is_active(state: SecureRound, client: str, awaited: Collection[str]) -> bool:
+    """Is this client still part of the round?"""
+    return client in expected_clients(state, awaited) or client in state.collected(state.phase)

@@ -1,19 +1,66 @@
-"""Who is shut out: by the operator, by being refused too often, or for the distance of an update; and who sees it."""
+"""Who has joined, each under the name whose key has signed its message; who of them is shut out, by whom and why."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
-from aggregator_service.rounds import secure_phases, transitions
-from aggregator_service.rounds.conductor import Clock, Conductor
-from aggregator_service.rounds.membership import Members
+from aggregator_service.process import Clock, off_loop
+from aggregator_service.rounds import secure_run, transitions
+from aggregator_service.rounds.conductor import Conductor
 from aggregator_service.rounds.run import Run
 from aggregator_service.rounds.uploads import Address
 from aggregator_service.storage.clients import active_quarantines, count_refusal, lift_quarantine, refusal_counts
 from aggregator_service.storage.rows import JoinedClient, Quarantine, instant
-from aggregator_service.threads import off_loop
-from shared.errors import ConflictError, NotFoundError
-from shared.protocol.schemas import Cause, MemberOut, QuarantineOut
+from shared.errors import AuthenticationError, ConflictError, ForbiddenError, NotFoundError, ProtocolError
+from shared.method.declaration import Declaration, describe_difference
+from shared.protocol.privacy import few_clients
+from shared.protocol.schemas import Cause, JoinIn, MemberOut, QuarantineOut
+
+
+class Members:
+    """Clients by name."""
+
+    def __init__(self, clients: dict[str, JoinedClient]) -> None:
+        self._by_name = dict(clients)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __contains__(self, client: object) -> bool:
+        return isinstance(client, JoinedClient) and self._by_name.get(client.name) == client
+
+    def __getitem__(self, name: str) -> JoinedClient:
+        return self._by_name[name]
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._by_name)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return few_clients(len(self))
+
+    def add_client(self, client: JoinedClient) -> None:
+        self._by_name[client.name] = client
+
+    def require_joined(self, name: str) -> None:
+        """AuthenticationError for one that has not joined."""
+        if name not in self._by_name:
+            raise AuthenticationError("expected a client that has joined")
+
+    def admit_client(self, message: JoinIn, signer: str, *, now: float) -> JoinedClient:
+        """The client as it is after this message; ForbiddenError where another one has signed it."""
+        if message.client != signer:
+            raise ForbiddenError(f"expected your own name, {signer!r}, got {message.client!r}")
+        known = self._by_name.get(signer)
+        return JoinedClient(signer, message.counts, now) if known is None else replace(known, counts=message.counts)
+
+
+def require_same(expected: Declaration, observed: Declaration) -> None:
+    """ProtocolError unless a client declares exactly what this federation exchanges."""
+    if (difference := describe_difference(expected, observed)) is not None:
+        raise ProtocolError(difference)
 
 
 class Quarantines:
@@ -88,7 +135,7 @@ def _waits_for(run: Run, place: Address) -> bool:
     if run.phase != "open" or (run.name, run.round) != (place.run, place.round):
         return False
     return place.client in (
-        run.missing if run.exchange is None else secure_phases.expected_clients(run.exchange, run.awaited)
+        run.missing if run.exchange is None else secure_run.expected_clients(run.exchange, run.awaited)
     )
 
 

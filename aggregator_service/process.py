@@ -1,0 +1,58 @@
+"""What the service has of its process: its log, its clock, its worker threads and its memory."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+import anyio
+from anyio import to_thread
+from threadpoolctl import threadpool_limits
+
+from shared.web.logs import logger
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Clock = Callable[[], float]
+LOGGER = logger("aggregator_service")
+TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8  # of glibc's mallopt
+LARGE = 4 << 20  # bytes
+ARENAS = 2
+
+
+async def off_loop(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What computes or touches the disk, in a worker thread, so that the event loop stays free."""
+    return await to_thread.run_sync(partial(function, *args, **kwargs))
+
+
+class OneAtATime:
+    """What holds whole tensors in memory, one after the other: they may be as large as an update."""
+
+    def __init__(self) -> None:
+        self._lock = anyio.Lock()
+
+    async def off_loop(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        async with self._lock:
+            return await off_loop(function, *args, **kwargs)
+
+
+def multiply_alone() -> None:
+    """One thread of linear algebra from now on. What is multiplied here is small, and threads that wait for each other
+    on a busy machine spin meanwhile: an anchor then takes ten times as long, and nobody is answered."""
+    threadpool_limits(1)
+
+
+def give_back_large_blocks() -> bool:
+    """Make the C library give large blocks back to the system as soon as they are freed. False where it is not glibc,
+    and nothing is changed.
+
+    By itself glibc raises the size from which it does so to 32 MiB, and keeps what is smaller for each of many threads:
+    an aggregator that works on a tensor at a time would still hold several of them for good.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    taken = [mallopt(MMAP_THRESHOLD, LARGE), mallopt(TRIM_THRESHOLD, LARGE), mallopt(ARENA_MAX, ARENAS)]
+    return taken == [1, 1, 1]
