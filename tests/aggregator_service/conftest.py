@@ -89,6 +89,20 @@ class FakeClient:
     async def personalised(self, number: int, wait: float = 2.0) -> httpx.Response:
         return await self.get(f"/v1/runs/run-1/rounds/{number}/clients/{self.name}/personalized", wait=wait)
 
+    async def level(self, number: int, wait: float = 2.0) -> float:
+        """The one value that all parameters of this client have after that round."""
+        answer = await self.personalised(number, wait)
+        assert answer.status_code == 200, answer.text
+        (value,) = {float(value) for array in load(answer.content).values() for value in np.unique(array)}
+        return value
+
+    async def sends(self, number: int, value: float, **scalars: float) -> int:
+        """The status by which an update is answered; by default all clients send the same scalars."""
+        return (await self.put(number, self.update(value, **({"rho": 0.1, "margin": 0.2} | scalars)))).status_code
+
+    async def standing(self) -> str:
+        return str((await self.get("/v1/runs/current")).json()["standing"])
+
 
 @dataclass(frozen=True)
 class Federation:
@@ -112,11 +126,17 @@ class Federation:
             assert (await client.join()).status_code == 200
         return clients
 
+    async def begun(self, *names: str, **request: Any) -> list[FakeClient]:
+        """These clients, and a run whose first round waits for them; `method`: what differs from the federation's."""
+        clients = await self.joined(*names)
+        method = self.settings.method.model_dump(mode="json") | request.pop("method", {})
+        answer = await self.start_run(**({"rounds": 2, "clients": len(names), "method": method} | request))
+        assert answer.status_code == 201, answer.text
+        return clients
+
     async def opened(self) -> list[FakeClient]:
         """Two clients, whose joins are the first two rows of the record, and a run whose first round is open."""
-        clients = await self.joined("north", "south")
-        assert (await self.start_run(rounds=2, clients=2)).status_code == 201
-        return clients
+        return await self.begun("north", "south")
 
     async def operate(self, method: str, path: str, **options: Any) -> httpx.Response:
         return await self.http.request(method, path, headers=BEARER, **options)

@@ -17,22 +17,16 @@ from shared.protocol.wire import MEDIA_TYPE
 from shared.strategies import build_strategy
 
 if TYPE_CHECKING:
-    from conftest import FakeClient, Federation, Running
+    from conftest import Running
 
 Tensors = Callable[[bytes], dict[str, Float32]]
 pytestmark = pytest.mark.anyio
 
 
-async def begin(federation: Federation, *names: str, **request: object) -> list[FakeClient]:
-    clients = await federation.joined(*names)
-    assert (await federation.start_run(**({"rounds": 2, "clients": len(names)} | request))).status_code == 201
-    return clients
-
-
 @pytest.mark.parametrize("strategy", ["lpsfed", "fedavg", "local"])
 async def test_a_run_goes_from_the_first_join_to_the_end(running: Running, strategy: str) -> None:
     async with running(strategy=strategy) as federation:
-        clients = await begin(federation, "east", "north", "south")
+        clients = await federation.begun("east", "north", "south")
         for number in (1, 2):
             for client in clients:
                 scalars = {"rho": 0.1, "margin": 0.2} if strategy == "lpsfed" else {}
@@ -46,7 +40,7 @@ async def test_a_run_goes_from_the_first_join_to_the_end(running: Running, strat
 
 async def test_everybody_starts_from_the_same_seeded_parameters(running: Running, tensors: Tensors) -> None:
     async with running() as federation:
-        (north,) = await begin(federation, "north", seed=5)
+        (north,) = await federation.begun("north", seed=5)
         answer = await north.get("/v1/runs/run-1/model")
         method = federation.settings.method
         expected = initial_parameters(build_strategy("lpsfed", method).tensors(method), 5, exact=True)
@@ -63,7 +57,7 @@ async def test_lpsfed_mixes_the_mean_with_ones_own_as_much_as_ones_spectrum_is_f
     sent = {"east": (1.0, 0.2, 0.5), "north": (2.0, 0.3, 0.7), "south": (6.0, 0.6, 0.9)}
     expected = {"east": (3.0, 0.7), "north": (2.75, 0.7), "south": (6.0, 0.9)}
     async with running() as federation:
-        clients = await begin(federation, *sent)
+        clients = await federation.begun(*sent)
         for client in clients:
             value, rho, margin = sent[client.name]
             await client.put(1, client.update(value, rho=rho, margin=margin))
@@ -82,24 +76,6 @@ def scalars_of(body: bytes) -> dict[str, float]:
     length = int.from_bytes(body[:8], "little")
     scalars: dict[str, float] = json.loads(json.loads(body[8 : 8 + length])["__metadata__"]["scalars"])
     return scalars
-
-
-async def test_one_that_joins_late_and_one_that_was_away_still_get_parameters(
-    running: Running, tensors: Tensors
-) -> None:
-    async with running() as federation:
-        north, south = await begin(federation, "north", "south", rounds=3, quorum=1)
-        await north.put(1, north.update(1.0, rho=0.1, margin=0.0))
-        await south.put(1, south.update(5.0, rho=0.2, margin=0.0))
-        (late,) = await federation.joined("late")
-        mean = await late.personalised(1)
-        assert all(np.allclose(array, 3.0) for array in tensors(mean.content).values())
-        # round 2: south and late are away; south is the farther, rhobar 0, and keeps what it sent in round 1
-        await north.put(2, north.update(7.0, rho=0.1, margin=0.0))
-        federation.clock.pass_the_deadline()
-        kept = await south.personalised(2)
-        assert all(np.allclose(array, 5.0) for array in tensors(kept.content).values())
-        assert (await federation.history())["rounds"][1]["missing"] == ["late", "south"]
 
 
 async def test_a_long_poll_wakes_up_when_the_run_starts(running: Running) -> None:
@@ -125,7 +101,7 @@ async def test_a_long_poll_wakes_up_when_the_run_starts(running: Running) -> Non
 async def test_a_wait_is_cut_to_what_the_aggregator_allows(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aggregator_service.rounds.conductor.LONGEST_WAIT_SECONDS", 0.05)
     async with running() as federation:
-        (north,) = await begin(federation, "north")
+        (north,) = await federation.begun("north")
         sequence = (await north.get("/v1/runs/current")).json()["sequence"]
         with anyio.fail_after(1):
             found = await north.get("/v1/runs/current", after=sequence, wait=10**9)
@@ -136,7 +112,7 @@ async def test_a_wait_is_cut_to_what_the_aggregator_allows(running: Running, mon
 
 async def test_a_shutdown_does_not_wait_for_long_polls(running: Running) -> None:
     async with running() as federation:
-        (north,) = await begin(federation, "north")
+        (north,) = await federation.begun("north")
         sequence = (await north.get("/v1/runs/current")).json()["sequence"]
         with anyio.fail_after(1):
             async with anyio.create_task_group() as tasks:
@@ -150,7 +126,7 @@ async def test_a_shutdown_does_not_wait_for_long_polls(running: Running) -> None
 
 async def test_a_deadline_closes_a_round_that_has_its_quorum(running: Running) -> None:
     async with running() as federation:
-        north, south = await begin(federation, "north", "south", rounds=1, quorum=1)
+        north, south = await federation.begun("north", "south", rounds=1, quorum=1)
         await north.put(1, north.update(1.0))
         federation.clock.pass_the_deadline()
         assert (await north.personalised(1)).status_code == 200
@@ -161,7 +137,7 @@ async def test_a_deadline_closes_a_round_that_has_its_quorum(running: Running) -
 
 async def test_a_deadline_without_quorum_fails_the_run_and_tells_whoever_waits(running: Running) -> None:
     async with running() as federation:
-        north, _ = await begin(federation, "north", "south")
+        north, _ = await federation.begun("north", "south")
         await north.put(1, north.update(1.0))
         federation.clock.pass_the_deadline()
         answer = await north.personalised(1)
@@ -174,7 +150,7 @@ async def test_a_deadline_without_quorum_fails_the_run_and_tells_whoever_waits(r
 
 async def test_an_anchor_is_the_same_for_everybody(running: Running) -> None:
     async with running() as federation:
-        north, south = await begin(federation, "north", "south")
+        north, south = await federation.begun("north", "south")
         first, second = [await one.get("/v1/runs/run-1/rounds/1/anchor") for one in (north, south)]
         assert first.json() == second.json()
         assert first.json()["source"] == "declared 40 x 30 x 200"
@@ -191,7 +167,7 @@ async def test_below_three_clients_joining_warns(running: Running) -> None:
 
 async def test_metrics_count_by_route_template_and_never_name_a_client(running: Running) -> None:
     async with running() as federation:
-        (north,) = await begin(federation, "north", rounds=1)
+        (north,) = await federation.begun("north", rounds=1)
         await north.put(1, north.update(1.0))
         assert (await north.personalised(1)).status_code == 200
         text = (await federation.http.get("/metrics")).text
@@ -207,7 +183,7 @@ async def test_the_log_has_the_route_template_and_the_client_but_no_query_and_no
 ) -> None:
     caplog.set_level("INFO", "aggregator_service")
     async with running() as federation:
-        (north,) = await begin(federation, "north")
+        (north,) = await federation.begun("north")
         await north.get("/v1/runs/current", after=12345)
         await north.put(1, north.update(1.0))
         await federation.http.get("/nowhere/to/be/seen")
@@ -252,6 +228,6 @@ async def test_the_operator_reads_what_clients_may_send(running: Running) -> Non
 
 async def test_the_operator_lists_runs(running: Running) -> None:
     async with running() as federation:
-        await begin(federation, "north")
+        await federation.begun("north")
         (listed,) = (await federation.operate("GET", "/v1/runs")).json()
         assert (listed["run"], listed["phase"], listed["request"]["rounds"]) == ("run-1", "open", 2)

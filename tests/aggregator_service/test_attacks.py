@@ -36,14 +36,6 @@ DEFENCES: dict[str, dict[str, Any]] = {
 ATTACKS = {"a thousand times": 1000.0, "the other way": -10.0}
 
 
-async def begin(federation: Federation, method: dict[str, Any], **request: Any) -> list[FakeClient]:
-    clients = await federation.joined(*NAMES)
-    settings = federation.settings.method.model_dump(mode="json") | method
-    answer = await federation.start_run(rounds=2, clients=5, method=settings, **request)
-    assert answer.status_code == 201, answer.text
-    return clients
-
-
 async def begun(client: FakeClient, tensors: Tensors) -> dict[str, Float32]:
     """What all start from."""
     return tensors((await client.get("/v1/runs/run-1/model")).content)
@@ -66,7 +58,7 @@ def off(found: Arrays, start: Arrays) -> float:
 
 async def attacked(federation: Federation, method: dict[str, Any], times: float, tensors: Tensors) -> float:
     """A round in which the fifth sends so many times an honest change -> how far off its result is."""
-    clients = await begin(federation, method)
+    clients = await federation.begun(*NAMES, method=method)
     start = await begun(clients[0], tensors)
     for client in clients:
         arrays = honest(client.name, start, times if client.name == "eve" else 1.0)
@@ -99,7 +91,7 @@ async def test_a_median_of_margins_does_not_follow_one_that_is_as_large_as_it_ma
     running: Running, method: dict[str, Any], expected: float
 ) -> None:
     async with running() as federation:
-        clients = await begin(federation, method)
+        clients = await federation.begun(*NAMES, method=method)
         for client in clients:
             margin = 3.1 if client.name == "eve" else 0.2
             assert (await client.put(1, client.update(1.0, rho=0.1, margin=margin))).status_code == 201
@@ -122,7 +114,7 @@ async def test_what_no_client_can_have_is_refused_in_words_that_are_in_no_log(
     caplog.set_level(logging.DEBUG)
     sent, words = BROKEN[what]
     async with running() as federation:
-        *_, eve = await begin(federation, {})
+        *_, eve = await federation.begun(*NAMES)
         answer = await eve.put(1, eve.update(sent["value"], **{n: v for n, v in sent.items() if n != "value"}))
         assert answer.status_code == 422 and answer.json()["code"] == "protocol"
         assert words in answer.json()["detail"]
@@ -133,7 +125,7 @@ async def test_what_no_client_can_have_is_refused_in_words_that_are_in_no_log(
 
 async def test_the_range_is_that_of_the_run_s_own_settings(running: Running) -> None:
     async with running() as federation:
-        *_, eve = await begin(federation, {"margin_strength": 0.1})
+        *_, eve = await federation.begun(*NAMES, method={"margin_strength": 0.1})
         answer = await eve.put(1, eve.update(1.0, margin=0.5))
         assert answer.status_code == 422 and "margin: expected a number from -0.0001 to 0.314259" in answer.text
 
@@ -143,7 +135,7 @@ async def test_a_client_that_can_only_send_nonsense_does_not_hold_the_round_up_o
     running: Running, tensors: Tensors, limit: int
 ) -> None:
     async with running(quarantine_refusals=limit) as federation:
-        *honest_ones, eve = await begin(federation, {})
+        *honest_ones, eve = await federation.begun(*NAMES)
         for client in honest_ones:
             await client.put(1, client.update(2.0, **SCALARS))
         answers = [(await eve.put(1, eve.update(float("nan")))).status_code for _ in range(3)]

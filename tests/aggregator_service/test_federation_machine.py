@@ -34,7 +34,7 @@ from tests.support.federation import run_app
 from tests.support.small import small_aggregator
 
 pytestmark = pytest.mark.services
-FEW, MANY, STEPS = 6, 60, 25
+FEW, MANY, STEPS = 3, 60, 25
 SETTLED_SECONDS = 20.0
 CLIENTS = st.sampled_from(NAMES)
 RHOS = st.sampled_from((None, 0.0, 0.25, 0.25, 1.0))

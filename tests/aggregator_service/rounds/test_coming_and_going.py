@@ -4,72 +4,52 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 
-from shared.method.parameters import Float32
 from shared.protocol.signing.enrolment import remove
 from shared.strategies.lpsfed import similarities
 
 if TYPE_CHECKING:
-    from conftest import FakeClient, Federation, Running
+    from conftest import Running
 
-Tensors = Callable[[bytes], dict[str, Float32]]
 pytestmark = pytest.mark.anyio
 
 
-async def begun(federation: Federation, *names: str, **request: object) -> list[FakeClient]:
-    clients = await federation.joined(*names)
-    assert (await federation.start_run(**({"clients": len(names)} | request))).status_code == 201
-    return clients
-
-
-async def level(client: FakeClient, number: int, tensors: Tensors) -> float:
-    """The one value that all parameters of this client have after that round."""
-    answer = await client.personalised(number)
-    assert answer.status_code == 200, answer.text
-    (value,) = {float(v) for array in tensors(answer.content).values() for v in np.unique(array)}
-    return value
-
-
-@pytest.mark.parametrize("missed", [1, 3, 6])
+@pytest.mark.parametrize("missed", [1, 4])
 async def test_after_missed_rounds_a_client_gets_the_new_mean_with_its_own_last_update(
-    running: Running, tensors: Tensors, missed: int
+    running: Running, missed: int
 ) -> None:
     """However long it was away: its last update outlives the retention of rounds."""
     async with running(retention_rounds=1) as federation:
-        north, east, away = await begun(federation, "north", "east", "away", rounds=missed + 2, quorum=2)
+        north, east, away = await federation.begun("north", "east", "away", rounds=missed + 2, quorum=2)
         for client, value, rho in ((north, 1.0, 0.0), (east, 3.0, 1.0), (away, 8.0, 0.5)):
             await client.put(1, client.update(value, rho=rho, margin=0.0))
-        await level(away, 1, tensors)
+        await away.level(1)
         for number in range(2, missed + 2):
             await north.put(number, north.update(10.0, rho=0.0, margin=0.0))
             await east.put(number, east.update(20.0, rho=1.0, margin=0.0))
             federation.clock.pass_the_deadline()
-            assert await level(north, number, tensors) == pytest.approx(15.0)
+            assert await north.level(number) == pytest.approx(15.0)
         # Its latest rho still is the middle one: rhobar .5 of the mean 15, and as much of its own 8.
-        assert await level(away, missed + 1, tensors) == pytest.approx(0.5 * 15.0 + 0.5 * 8.0)
+        assert await away.level(missed + 1) == pytest.approx(0.5 * 15.0 + 0.5 * 8.0)
         current = (await away.get("/v1/runs/current")).json()
         assert (current["round"], current["standing"], current["received"]) == (missed + 2, "expected", 0)
         assert (await away.put(missed + 2, away.update(8.0, rho=0.5, margin=0.0))).status_code == 201
 
 
-async def test_rho_is_placed_among_the_latest_of_everybody_enrolled_leavers_and_returners_too(
-    running: Running, tensors: Tensors
-) -> None:
+async def test_rho_is_placed_among_the_latest_of_everybody_enrolled_leavers_and_returners_too(running: Running) -> None:
     async with running() as federation:
-        north, south, leaver = await begun(federation, "north", "south", "leaver", rounds=3, quorum=2)
+        north, south, leaver = await federation.begun("north", "south", "leaver", rounds=3, quorum=2)
         for client, value, rho in ((north, 2.0, 0.2), (south, 4.0, 0.4), (leaver, 6.0, 0.6)):
             await client.put(1, client.update(value, rho=rho, margin=0.0))
-        await level(north, 1, tensors)
+        await north.level(1)
         # Round 2: the farthest has left. Its .6 goes on holding the others apart, so south stays at .5.
         for client, value, rho in ((north, 2.0, 0.2), (south, 4.0, 0.4)):
             await client.put(2, client.update(value, rho=rho, margin=0.0))
         federation.clock.pass_the_deadline()
-        assert await level(south, 2, tensors) == pytest.approx(0.5 * 3.0 + 0.5 * 4.0)
+        assert await south.level(2) == pytest.approx(0.5 * 3.0 + 0.5 * 4.0)
         # Round 3: it returns with another rho, and is the nearest now; north is in between.
         for client, value, rho in ((north, 2.0, 0.2), (south, 4.0, 0.4), (leaver, 6.0, 0.1)):
             await client.put(3, client.update(value, rho=rho, margin=0.0))
@@ -77,26 +57,24 @@ async def test_rho_is_placed_among_the_latest_of_everybody_enrolled_leavers_and_
         assert near == pytest.approx({"leaver": 1.0, "north": 2 / 3, "south": 0.0})
         for client, own in ((north, 2.0), (south, 4.0), (leaver, 6.0)):
             mixed = near[client.name] * 4.0 + (1 - near[client.name]) * own
-            assert await level(client, 3, tensors) == pytest.approx(mixed)
+            assert await client.level(3) == pytest.approx(mixed)
         told = (await federation.history())["rounds"]
         assert [one["missing"] for one in told] == [[], ["leaver"], []]
         assert {one["client"]: one["rhobar"] for one in told[2]["participants"]} == pytest.approx(near)
 
 
-async def test_one_that_joins_late_is_expected_from_then_on_and_is_placed_with_its_first_rho(
-    running: Running, tensors: Tensors
-) -> None:
+async def test_one_that_joins_late_is_expected_from_then_on_and_is_placed_with_its_first_rho(running: Running) -> None:
     async with running() as federation:
-        (north,) = await begun(federation, "north", rounds=3)
+        (north,) = await federation.begun("north", rounds=3)
         await north.put(1, north.update(1.0, rho=0.0, margin=0.0))
-        assert await level(north, 1, tensors) == 1.0
+        assert await north.level(1) == 1.0
         (late,) = await federation.joined("late")
-        assert await level(late, 1, tensors) == 1.0  # never sent: the mean
+        assert await late.level(1) == 1.0  # never sent: the mean
         await north.put(2, north.update(1.0, rho=0.0, margin=0.0))
         history = await federation.history()
         assert [one["missing"] for one in history["rounds"]] == [[], ["late"]]
         await late.put(2, late.update(5.0, rho=1.0, margin=0.0))
-        assert (await level(north, 2, tensors), await level(late, 2, tensors)) == (3.0, 5.0)
+        assert (await north.level(2), await late.level(2)) == (3.0, 5.0)
 
 
 async def test_the_operator_is_told_who_is_missing_and_until_when_before_and_in_a_round(running: Running) -> None:
@@ -119,7 +97,7 @@ async def test_the_operator_is_told_who_is_missing_and_until_when_before_and_in_
 
 async def test_a_client_sees_itself_and_counts_and_nobody_s_name(running: Running) -> None:
     async with running() as federation:
-        north, south = await begun(federation, "north", "south", rounds=1)
+        north, south = await federation.begun("north", "south", rounds=1)
         await south.put(1, south.update(1.0, rho=0.75, margin=0.5))
         seen = (await north.get("/v1/runs/current")).json()
         assert (seen["standing"], seen["joined"], seen["received"]) == ("expected", 2, 1)
@@ -129,7 +107,7 @@ async def test_a_client_sees_itself_and_counts_and_nobody_s_name(running: Runnin
 
 async def test_refusals_are_counted_by_reason_and_time_since_the_last_round_is_told(running: Running) -> None:
     async with running() as federation:
-        (north,) = await begun(federation, "north", rounds=1)
+        (north,) = await federation.begun("north", rounds=1)
         assert (await north.put(1, b"no update")).status_code == 422
         assert (await north.put(2, north.update(1.0))).status_code == 409
         await north.put(1, north.update(1.0))
@@ -144,7 +122,7 @@ async def test_refusals_are_counted_by_reason_and_time_since_the_last_round_is_t
 
 async def test_a_new_run_does_not_wait_for_a_client_whose_key_was_removed(running: Running) -> None:
     async with running() as federation:
-        (north, _) = await begun(federation, "north", "gone", rounds=1, quorum=1)
+        (north, _) = await federation.begun("north", "gone", rounds=1, quorum=1)
         await north.put(1, north.update(1.0))
         federation.clock.pass_the_deadline()
         assert (await north.personalised(1)).status_code == 200

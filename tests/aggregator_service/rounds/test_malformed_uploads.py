@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from conftest import Running
 
 pytestmark = pytest.mark.anyio
-BODIES, SENT, SEED = 10_000, 320, 20
+BODIES, SENT, SEED = 10_000, 160, 20
 TRACED = 800  # tracing slows everything down
 MOST_BYTES = 4 << 20  # at once, for bodies of at most a hundred kilobytes
 GROWTH_KILOBYTES = 64 << 10
-METHOD = MethodSettings(width=4, layers=1)
+METHOD = MethodSettings(width=4, layers=1, margin_strength=1.0)
 SCALARS = {"margin": 0.5, "rho": 0.25}
 
 

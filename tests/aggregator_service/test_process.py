@@ -1,0 +1,56 @@
+"""What a service makes of its process: one thread of linear algebra, and large blocks that go back at once."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+THREADS = """
+from threadpoolctl import threadpool_info
+from shared.method import anchor
+from aggregator_service.process import multiply_alone
+
+def threads():
+    return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+assert max(threads()) == 2
+multiply_alone()
+assert threads() == {1}
+"""
+BLOCKS = """
+from pathlib import Path
+from aggregator_service.process import give_back_large_blocks
+
+def resident():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+
+assert give_back_large_blocks()
+for _ in range(3):  # by itself glibc would raise its threshold to this size, and keep the next ones
+    bytearray(24 << 20)
+between = [bytearray(24 << 20) for _ in range(4)]
+last = bytearray(1 << 10)
+full = resident()
+del between
+assert full - resident() > 90 << 10  # KiB
+"""
+
+
+def run_alone(program: str) -> None:
+    """In a process of its own, which may use two threads."""
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_linear_algebra_has_one_thread() -> None:
+    run_alone(THREADS)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library's allocator is left alone")
+def test_large_blocks_go_back() -> None:
+    run_alone(BLOCKS)
