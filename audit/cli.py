@@ -13,7 +13,7 @@ import typer
 from audit import console, evidence, flags
 from audit.case import open_case
 from audit.demonstration import plant_break
-from audit.entry import enter
+from audit.entry import run_command_line
 from audit.evidence import PartEvidence
 from audit.flags import RoleName
 from audit.inquiry import Inquiry, Services, ignore_announcement, run_inquiry, skip_waiting
@@ -181,4 +181,4 @@ for command in (probe, privacy_report):
 
 def main() -> None:
     """Entry point."""
-    enter(app)
+    run_command_line(app)

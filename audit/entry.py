@@ -16,7 +16,7 @@ from shared.errors import FederationError, SettingsError
 CLOSED_PIPE = 128 + signal.SIGPIPE  # as a shell reports a command that wrote to a reader who had gone
 
 
-def enter(command: Callable[[], object]) -> None:
+def run_command_line(command: Callable[[], object]) -> None:
     """Run a command line.
 
     An error of the tree, and a file or folder that the system refuses, is one line on stderr and exit code 1 or, for
@@ -29,25 +29,25 @@ def enter(command: Callable[[], object]) -> None:
             if sys.stdout is not None:
                 sys.stdout.flush()  # now: what this meets when the interpreter ends nobody could catch
     except FederationError as error:
-        _refuse(str(error), 2 if isinstance(error, SettingsError) else 1)
+        _exit_with_error(str(error), 2 if isinstance(error, SettingsError) else 1)
     except BrokenPipeError:
-        _leave()
+        _exit_closed_pipe()
     except OSError as error:
         if error.filename is None:
             raise
-        _refuse(f"{os.fsdecode(error.filename)}: expected a usable file or folder, got: {error.strerror}", 1)
+        _exit_with_error(f"{os.fsdecode(error.filename)}: expected a usable file or folder, got: {error.strerror}", 1)
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # typer and rich have caught it, and end with 1
-            _leave()
+            _exit_closed_pipe()
         raise
 
 
-def _refuse(reason: str, status: int) -> NoReturn:
+def _exit_with_error(reason: str, status: int) -> NoReturn:
     ERR.print("[red]error:[/]", escape(reason), highlight=False, soft_wrap=True)
     sys.exit(status)
 
 
-def _leave() -> NoReturn:
+def _exit_closed_pipe() -> NoReturn:
     """What is still to be written would be tried once more when the interpreter ends: it goes nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(CLOSED_PIPE)

@@ -68,7 +68,7 @@ class Inquiry:
 
 async def run_inquiry(inquiry: Inquiry) -> PartEvidence:
     """Every probe of the part's role, and then its evidence."""
-    probes = await network.probe_network(_surroundings(inquiry))
+    probes = await network.probe_network(_make_surroundings(inquiry))
     if inquiry.own.role != "gateway" or inquiry.standing.expected is not None:
         probes += standing.probe_location(inquiry.standing)
     if inquiry.own.role == "gateway":
@@ -77,7 +77,7 @@ async def run_inquiry(inquiry: Inquiry) -> PartEvidence:
     return evidence.model_copy(update={"probes": (*probes, *evidence.probes)})
 
 
-def _surroundings(inquiry: Inquiry) -> Surroundings:
+def _make_surroundings(inquiry: Inquiry) -> Surroundings:
     hosts = addresses.machine_addresses(addresses.own_interfaces())
     services = inquiry.services
     urls: dict[Role, str] = {"aggregator": services.aggregator, "client": services.client}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from audit.entry import enter
+from audit.entry import run_command_line
 from benchmarks.harness.command import main
 
 if __name__ == "__main__":
-    enter(lambda: sys.exit(main()))
+    run_command_line(lambda: sys.exit(main()))

@@ -49,7 +49,7 @@ def development_files(services: Iterable[str], hosts: Iterable[str], *, days: in
 def make_authority(name: str = "LPSFed development authority", *, days: int = DAYS) -> IssuedCertificate:
     """An authority that signs itself, and may sign services but no other authority."""
     key = generate_private_key(SECP256R1())
-    builder = _certificate_builder(name, key, _validity(days)).issuer_name(_subject_name(name))
+    builder = _certificate_builder(name, key, _validity_period(days)).issuer_name(_subject_name(name))
     usage = _key_usage(signs_certificates=True)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     return IssuedCertificate(builder.add_extension(usage, critical=True).sign(key, hashes.SHA256()), key)
@@ -64,7 +64,7 @@ def issue_certificate(
         (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
     )
     signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(root.key.public_key())
-    builder = _certificate_builder(name, key, _validity(days, begins)).issuer_name(root.certificate.subject)
+    builder = _certificate_builder(name, key, _validity_period(days, begins)).issuer_name(root.certificate.subject)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_key_usage(signs_certificates=False), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
@@ -82,7 +82,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
         write_new(folder / name, content, PRIVATE if name.endswith(".key") else PUBLIC)
 
 
-def _validity(days: int, begins: datetime | None = None) -> tuple[datetime, datetime]:
+def _validity_period(days: int, begins: datetime | None = None) -> tuple[datetime, datetime]:
     first = begins or datetime.now(UTC) - BACKDATED
     return first, first + timedelta(days=days)
 

@@ -16,9 +16,9 @@ from client_service.boundary.crossings import Attempt, attempts
 from shared.protocol.schemas import RunHistoryOut
 from simulation.federation import Observe
 from simulation.federation import Progress as RunProgress
-from simulation.operate import round_line, standing
-from simulation.operator_calls import nobody_to_tell
-from simulation.report import best_floor, measures_of
+from simulation.operate import describe_round, describe_run
+from simulation.operator_calls import ignore_line
+from simulation.report import best_floor, measure_labels
 
 OUT = Console()
 ERR = Console(stderr=True)
@@ -29,15 +29,15 @@ BETWEEN = ("waiting", "finished", "evaluating")  # phases in which the round nam
 @contextmanager
 def run_bars(names: tuple[str, ...], rounds: int, *, shown: bool) -> Iterator[Observe]:
     """A bar a client: rounds done, phase, time passed and left. On stderr, so that stdout stays for results."""
-    with _progress(shown) as progress:
+    with _make_progress(shown) as progress:
         tasks = {name: progress.add_task(name, total=rounds, phase="starting") for name in names}
 
-        def observe(seen: RunProgress) -> None:
+        def update_bars(seen: RunProgress) -> None:
             for name, status in seen.statuses.items():
                 done = max(0, status.round - (status.phase not in BETWEEN))
                 progress.update(tasks[name], completed=min(done, rounds), phase=status.problem or status.phase)
 
-        yield observe
+        yield update_bars
 
 
 def tell_on_stderr(line: str) -> None:
@@ -49,22 +49,22 @@ def tell_on_stderr(line: str) -> None:
 def round_lines(*, shown: bool) -> Iterator[Callable[[RunHistoryOut], None]]:
     """A line for each round that has closed, and one that says who is missing: at once while a run waits for clients,
     else after QUIET_SECONDS without another line. Beneath them a bar where there is a terminal."""
-    tell, quiet = tell_on_stderr if shown else nobody_to_tell, Quiet()
-    with _progress(shown and ERR.is_terminal) as progress:
+    tell, quiet = tell_on_stderr if shown else ignore_line, Quiet()
+    with _make_progress(shown and ERR.is_terminal) as progress:
         task, told = progress.add_task("run", total=None, phase="starting"), 0
 
-        def observe(history: RunHistoryOut) -> None:
+        def print_rounds(history: RunHistoryOut) -> None:
             nonlocal told
             closed = [one for one in history.rounds if one.closed_at is not None]
             for done in closed[told:]:
-                tell(f"{history.run}, {round_line(history.request, done)}")
+                tell(f"{history.run}, {describe_round(history.request, done)}")
             if quiet.is_over(history, len(closed) > told):
-                tell(standing(history))
+                tell(describe_run(history))
             told = len(closed)
             progress.update(task, description=history.run, completed=told, total=history.request.rounds)
             progress.update(task, phase=history.phase)
 
-        yield observe
+        yield print_rounds
 
 
 class Quiet:
@@ -88,12 +88,12 @@ class Quiet:
 @contextmanager
 def count_bar(what: str, total: int, *, shown: bool) -> Iterator[Callable[[str], None]]:
     """One bar for a number of like things."""
-    with _progress(shown) as progress:
+    with _make_progress(shown) as progress:
         task = progress.add_task(what, total=total, phase="")
         yield lambda done: progress.update(task, advance=1, phase=done)
 
 
-def _progress(shown: bool) -> Progress:
+def _make_progress(shown: bool) -> Progress:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -105,7 +105,7 @@ def _progress(shown: bool) -> Progress:
     return Progress(*columns, console=ERR, disable=not shown)
 
 
-def _columns(title: str, first: str, *others: str, caption: str | None = None) -> Table:
+def _new_table(title: str, first: str, *others: str, caption: str | None = None) -> Table:
     """Narrow enough for a terminal of 80 columns."""
     table = Table(title=title, caption=caption, box=box.SIMPLE, padding=0, collapse_padding=True, pad_edge=False)
     table.add_column(first, no_wrap=True)
@@ -117,7 +117,7 @@ def _columns(title: str, first: str, *others: str, caption: str | None = None) -
 def partition_table(summary: Mapping[str, Any]) -> Table:
     title = f"{summary['data']}: {summary['method']} partition {summary['partition']}"
     kept = f"{100 * summary['edges_kept']:.1f} % of training edges kept"
-    table = _columns(title, "client", "users", "items", "train", "valid", "test", caption=kept)
+    table = _new_table(title, "client", "users", "items", "train", "valid", "test", caption=kept)
     for client in summary["clients"]:
         table.add_row(client["client"], *(f"{client[key]:,}" for key in ("users", "items", "train", "valid", "test")))
     return table
@@ -128,20 +128,22 @@ def quality_table(report: Mapping[str, Any]) -> Table:
 
     A model that loses to a floor is red.
     """
-    means, labels = report["client_mean"], measures_of(report).values()
+    means, labels = report["client_mean"], measure_labels(report).values()
     keys = [label.key for label in labels]
     loses = any(means[key] < best_floor(report, key)[1] for key in keys)
     own = f"[bold {'red' if loses else 'green'}]{report['strategy']}"
-    table = _columns(f"{' / '.join(label.title for label in labels)}, test data", "client", *report["floors"], own)
-    table.caption = f"LPSFed before any training, client mean: {_cell(report['untrained'], keys)}"
+    table = _new_table(f"{' / '.join(label.title for label in labels)}, test data", "client", *report["floors"], own)
+    table.caption = f"LPSFed before any training, client mean: {_join_figures(report['untrained'], keys)}"
     for client in report["clients"]:
         floors = report["floors_by_client"][client["client"]]
         table.add_row(
-            client["client"], *(_cell(floors.get(name), keys) for name in report["floors"]), _cell(client, keys)
+            client["client"],
+            *(_join_figures(floors.get(name), keys) for name in report["floors"]),
+            _join_figures(client, keys),
         )
     table.add_section()
-    table.add_row("client mean", *(_cell(of, keys) for of in (*report["floors"].values(), means)))
-    table.add_row("user mean", *([""] * len(report["floors"])), _cell(report["user_mean"], keys))
+    table.add_row("client mean", *(_join_figures(of, keys) for of in (*report["floors"].values(), means)))
+    table.add_row("user mean", *([""] * len(report["floors"])), _join_figures(report["user_mean"], keys))
     return table
 
 
@@ -151,7 +153,7 @@ def crossing_table(ledgers: Mapping[str, list[dict[str, Any]]]) -> Table:
     masking = [call for call in ("keys", "roster", "shares", "delivery", "request", "answers") if call in made]
     calls = ("join", "model", "current", "anchor", *masking, "update", "personalized")
     title = "What left each client: calls and bytes, from its ledger"
-    table = _columns(title, "client", *calls)
+    table = _new_table(title, "client", *calls)
     for name, ledger in ledgers.items():
         made_here = attempts(ledger)
         table.add_row(name, *(_sent_text([one for one in made_here if one.call == call]) for call in calls))
@@ -161,7 +163,7 @@ def crossing_table(ledgers: Mapping[str, list[dict[str, Any]]]) -> Table:
 def field_table(ledger: list[dict[str, Any]]) -> Table:
     """The fields of a client's last update, one by one."""
     updates = [entry for entry in ledger if entry["kind"] == "intent" and entry["call"] == "update"]
-    table = _columns("The fields of an update, and nothing else", "field", "shape", "bytes")
+    table = _new_table("The fields of an update, and nothing else", "field", "shape", "bytes")
     for tensor in updates[-1]["tensors"] if updates else ():
         table.add_row(tensor["name"], " x ".join(map(str, tensor["shape"])), f"{tensor['bytes']:,}")
     for name in updates[-1]["scalars"] if updates else ():
@@ -171,7 +173,7 @@ def field_table(ledger: list[dict[str, Any]]) -> Table:
 
 def answer_table(answer: Mapping[str, Any]) -> Table:
     """A list of recommendations."""
-    table = _columns(f"For {answer['user']}", "item", "title", "score")
+    table = _new_table(f"For {answer['user']}", "item", "title", "score")
     for item in answer["items"]:
         table.add_row(item["item"], item.get("title") or "", f"{item['score']:.3f}")
     return table
@@ -182,10 +184,10 @@ def _sent_text(made: list[Attempt]) -> str:
     return f"{count} x, {size:,}" if size else f"{count} x"
 
 
-def _cell(figures: Mapping[str, float] | None, keys: list[str]) -> str:
-    return "-" if figures is None else "/".join(_short(figures[key]) for key in keys)
+def _join_figures(figures: Mapping[str, float] | None, keys: list[str]) -> str:
+    return "-" if figures is None else "/".join(_format_figure(figures[key]) for key in keys)
 
 
-def _short(value: float) -> str:
+def _format_figure(value: float) -> str:
     """.1234 for 0.1234: a table of many figures fits a terminal."""
     return f"{value:.4f}".removeprefix("0")

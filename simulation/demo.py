@@ -16,15 +16,15 @@ from client_service.shard import read_shard
 from shared.new_files import PRIVATE, write_new
 from shared.timeouts import TIMEOUT_SECONDS
 from simulation.experiment import Experiment
-from simulation.federation import Observe, Outcome, conduct
-from simulation.processes import Addresses, Children, addresses, connected, processes
-from simulation.study import study
+from simulation.federation import Observe, Outcome, conduct_run
+from simulation.processes import Addresses, Children, choose_addresses, connect_services, start_services
+from simulation.study import run_study
 
 KEPT = "processes.json"
 
 
 @dataclass(frozen=True)
-class Shown:
+class DemoResult:
     """What the demo ends with. `key_file` holds the key to ask for `url`, `page_key_file` the one of the pages."""
 
     report: dict[str, Any]
@@ -35,36 +35,40 @@ class Shown:
     answer: dict[str, Any]
 
 
-def demonstrate(experiment: Experiment, *, edges_kept: float | None, shown: bool, keep_in: Path | None = None) -> Shown:
+def run_demonstration(
+    experiment: Experiment, *, edges_kept: float | None, shown: bool, keep_in: Path | None = None
+) -> DemoResult:
     """Start the services, train, report, ask for one recommendation. `keep_in`: leave them running, noted there."""
-    places = addresses(experiment)
-    with processes(experiment, places) as children:
+    places = choose_addresses(experiment)
+    with start_services(experiment, places) as children:
 
         def over_loopback(experiment: Experiment, observe: Observe) -> Outcome:
-            return anyio.run(_conducted, experiment, places, children, observe)
+            return anyio.run(_conduct_over_loopback, experiment, places, children, observe)
 
-        report = study(experiment, over_loopback, edges_kept=edges_kept, shown=shown)
-        ledgers = {name: _ledger(url, experiment.operator_key) for name, url in places.clients.items()}
-        url, keys = _example(experiment, places), _written_keys(experiment)
-        answer = _got(url, experiment.application_key)
+        report = run_study(experiment, over_loopback, edges_kept=edges_kept, shown=shown)
+        ledgers = {name: _read_ledger(url, experiment.operator_key) for name, url in places.clients.items()}
+        url, keys = _example_url(experiment, places), _write_keys(experiment)
+        answer = _fetch_json(url, experiment.application_key)
         if keep_in is not None:
-            _write_kept(keep_in, places, children.keep())
-    return Shown(report, ledgers, url, *keys, answer)
+            _write_kept_services(keep_in, places, children.keep())
+    return DemoResult(report, ledgers, url, *keys, answer)
 
 
-async def _conducted(experiment: Experiment, places: Addresses, children: Children, observe: Observe) -> Outcome:
-    async with connected(experiment, places, children) as federation:
-        return await conduct(federation, experiment.request(), observe)
+async def _conduct_over_loopback(
+    experiment: Experiment, places: Addresses, children: Children, observe: Observe
+) -> Outcome:
+    async with connect_services(experiment, places, children) as federation:
+        return await conduct_run(federation, experiment.request(), observe)
 
 
-def _got(url: str, key: str, **query: int) -> dict[str, Any]:
+def _fetch_json(url: str, key: str, **query: int) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {key}"}
     answer = httpx.get(url, params=query or None, headers=headers, timeout=TIMEOUT_SECONDS).raise_for_status()
     found: dict[str, Any] = answer.json()
     return found
 
 
-def _written_keys(experiment: Experiment) -> tuple[Path, Path]:
+def _write_keys(experiment: Experiment) -> tuple[Path, Path]:
     """The keys of the clients' APIs, the application's and the operator's, each in a file for its owner alone."""
     found = experiment.folder / "application.key", experiment.folder / "operator.key"
     for path, key in zip(found, (experiment.application_key, experiment.operator_key), strict=True):
@@ -72,17 +76,17 @@ def _written_keys(experiment: Experiment) -> tuple[Path, Path]:
     return found
 
 
-def _ledger(url: str, key: str) -> list[dict[str, Any]]:
+def _read_ledger(url: str, key: str) -> list[dict[str, Any]]:
     """All entries of a client's ledger, page by page."""
     entries: list[dict[str, Any]] = []
     while True:
-        page = _got(f"{url}/v1/ledger", key, after=len(entries), limit=1000)
+        page = _fetch_json(f"{url}/v1/ledger", key, after=len(entries), limit=1000)
         entries += page["entries"]
         if not page["entries"] or len(entries) >= page["total"]:
             return entries
 
 
-def _example(experiment: Experiment, places: Addresses) -> str:
+def _example_url(experiment: Experiment, places: Addresses) -> str:
     """A real user of the first client."""
     shard = experiment.shards[0]
     user = httpx.URL(places.clients[shard.name]).copy_with(
@@ -91,13 +95,13 @@ def _example(experiment: Experiment, places: Addresses) -> str:
     return str(user)
 
 
-def _write_kept(folder: Path, places: Addresses, pids: dict[str, int]) -> None:
+def _write_kept_services(folder: Path, places: Addresses, pids: dict[str, int]) -> None:
     urls = {"aggregator": places.aggregator, **places.clients}
     kept = {name: {"pid": pid, "url": urls[name]} for name, pid in pids.items()}
     (folder / KEPT).write_text(json.dumps(kept, indent=1), encoding="utf-8")
 
 
-def stop_kept(folder: Path) -> list[str]:
+def stop_kept_services(folder: Path) -> list[str]:
     """End the services that an earlier demo left running; their names.
 
     A process that no longer answers at its address is left alone: its number may be somebody else's by now.
@@ -106,12 +110,12 @@ def stop_kept(folder: Path) -> list[str]:
     if not path.exists():
         return []
     kept = json.loads(path.read_text(encoding="utf-8"))
-    stopped = [name for name, one in kept.items() if _stopped(one["pid"], one["url"])]
+    stopped = [name for name, one in kept.items() if _stop_service(one["pid"], one["url"])]
     path.unlink()
     return stopped
 
 
-def _stopped(pid: int, url: str) -> bool:
+def _stop_service(pid: int, url: str) -> bool:
     try:
         httpx.get(f"{url}/health/live", timeout=TIMEOUT_SECONDS)
         os.kill(pid, signal.SIGTERM)

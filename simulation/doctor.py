@@ -34,43 +34,46 @@ class Check:
     found: str
 
 
-def examine(*, shard: Path | None, folder: Path, ports: tuple[int, ...], settings: Path | None) -> list[Check]:
+def examine_machine(*, shard: Path | None, folder: Path, ports: tuple[int, ...], settings: Path | None) -> list[Check]:
     """Every check that applies; none raises."""
-    checks = [_check("python", _python), *(_check(name, partial(_package, name)) for name in NEEDED)]
-    checks.append(_check("device", lambda: " because ".join(map(str, choose_device("auto")))))
-    checks.append(_check("disk", partial(_disk, folder)))
-    checks += [_check(f"port {port}", partial(_port, port)) for port in ports]
+    checks = [
+        _run_check("python", _python_version),
+        *(_run_check(name, partial(_package_version, name)) for name in NEEDED),
+    ]
+    checks.append(_run_check("device", lambda: " because ".join(map(str, choose_device("auto")))))
+    checks.append(_run_check("disk", partial(_free_disk, folder)))
+    checks += [_run_check(f"port {port}", partial(_require_free_port, port)) for port in ports]
     if shard is not None:
-        checks.append(_check("shard", partial(_shard, shard)))
+        checks.append(_run_check("shard", partial(_describe_shard, shard)))
     if settings is not None:
-        checks.append(_check("client settings", partial(_settings, settings)))
+        checks.append(_run_check("client settings", partial(_describe_settings, settings)))
     return checks
 
 
-def reach(url: str, authority: Path | None, certificate: Path | None, key: Path | None) -> Check:
+def check_aggregator(url: str, authority: Path | None, certificate: Path | None, key: Path | None) -> Check:
     """Does an aggregator answer there, by a certificate that can be believed?"""
-    return _check("aggregator", lambda: _answer(url, Calling(authority, certificate, key)))
+    return _run_check("aggregator", lambda: _describe_aggregator(url, Calling(authority, certificate, key)))
 
 
-def _check(name: str, probe: Callable[[], str]) -> Check:
+def _run_check(name: str, probe: Callable[[], str]) -> Check:
     try:
         return Check(name, True, probe())
     except (FederationError, OSError, ImportError) as error:
         return Check(name, False, str(error))
 
 
-def _python() -> str:
+def _python_version() -> str:
     if sys.version_info < LEAST_PYTHON:
         raise DataError(f"expected Python {LEAST_PYTHON[0]}.{LEAST_PYTHON[1]} or newer, got {sys.version.split()[0]}")
     return sys.version.split()[0]
 
 
-def _package(name: str) -> str:
+def _package_version(name: str) -> str:
     importlib.import_module(name)
     return version(name)
 
 
-def _disk(folder: Path) -> str:
+def _free_disk(folder: Path) -> str:
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
     if free < LEAST_FREE_BYTES:
@@ -78,7 +81,7 @@ def _disk(folder: Path) -> str:
     return f"{free / (1 << 30):.0f} GiB free at {existing}"
 
 
-def _port(port: int) -> str:
+def _require_free_port(port: int) -> str:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -88,7 +91,7 @@ def _port(port: int) -> str:
     return "free"
 
 
-def _settings(file: Path) -> str:
+def _describe_settings(file: Path) -> str:
     """The settings, and the certificates that they name."""
     settings = client_settings(file)
     calling = Calling(settings.aggregator_authority, settings.tls_client_certificate, settings.tls_client_key)
@@ -97,7 +100,7 @@ def _settings(file: Path) -> str:
     return f"client {settings.name!r}{left}"
 
 
-def _answer(url: str, calling: Calling) -> str:
+def _describe_aggregator(url: str, calling: Calling) -> str:
     url = require_url(url)
     try:
         answer = httpx.get(f"{url}/health/live", timeout=CALL_SECONDS, trust_env=False, verify=calling.context)
@@ -106,6 +109,6 @@ def _answer(url: str, calling: Calling) -> str:
     return f"answers with {answer.status_code} {'by TLS' if answer.url.scheme == 'https' else 'without TLS'}"
 
 
-def _shard(path: Path) -> str:
+def _describe_shard(path: Path) -> str:
     head = shard_head(read_shard(path))
     return f"{head.users:,} users, {head.items:,} items, {head.train:,} training interactions"

@@ -49,7 +49,7 @@ class Outcome(BaseModel):
 Observe = Callable[[Progress], None]
 
 
-async def conduct(federation: Federation, request: RunIn, observe: Observe) -> Outcome:
+async def conduct_run(federation: Federation, request: RunIn, observe: Observe) -> Outcome:
     """Start a run and wait until every client has evaluated it. FederationError with the reason when it fails."""
     began = time.perf_counter()
     run = RunHistoryOut.model_validate(
@@ -57,25 +57,25 @@ async def conduct(federation: Federation, request: RunIn, observe: Observe) -> O
     )
     ended: float | None = None
     while True:
-        statuses = await _statuses(federation)
+        statuses = await _fetch_statuses(federation)
         observe(Progress(statuses, request.rounds, time.perf_counter() - began))
-        qualities = await _qualities(federation)
+        qualities = await _fetch_qualities(federation)
         if all(quality.run == run.run and quality.finished for quality in qualities.values()):
             break
-        ended = await _watch(federation, run.run, statuses, ended)
+        ended = await _watch_aggregator(federation, run.run, statuses, ended)
         await asyncio.sleep(POLL_SECONDS)
-    statuses = await _statuses(federation)  # those of before may lack the last round
-    history = await _history(federation, run.run)
+    statuses = await _fetch_statuses(federation)  # those of before may lack the last round
+    history = await _fetch_history(federation, run.run)
     if history.phase == "failed":
         raise FederationError(f"the run failed: {history.reason}")
     return Outcome(history=history, qualities=qualities, statuses=statuses, seconds=time.perf_counter() - began)
 
 
-async def _watch(
+async def _watch_aggregator(
     federation: Federation, run: str, statuses: Mapping[str, StatusOut], ended: float | None
 ) -> float | None:
     """Since when the aggregator has had nothing more to do. A failure, or an aftermath without end, is an error."""
-    history = await _history(federation, run)
+    history = await _fetch_history(federation, run)
     problems = sorted({f"{name}: {status.problem}" for name, status in statuses.items() if status.problem})
     if history.phase == "failed":
         raise FederationError("; ".join([f"the run failed: {history.reason}", *problems]))
@@ -87,19 +87,19 @@ async def _watch(
     return since
 
 
-async def _statuses(federation: Federation) -> dict[str, StatusOut]:
+async def _fetch_statuses(federation: Federation) -> dict[str, StatusOut]:
     names = list(federation.clients)
     answers = await asyncio.gather(*(_fetch_answer(federation.clients[name], "GET", "/v1/status") for name in names))
     return {name: StatusOut.model_validate(answer) for name, answer in zip(names, answers, strict=True)}
 
 
-async def _qualities(federation: Federation) -> dict[str, QualityOut]:
+async def _fetch_qualities(federation: Federation) -> dict[str, QualityOut]:
     names = list(federation.clients)
     answers = await asyncio.gather(*(_fetch_answer(federation.clients[name], "GET", "/v1/quality") for name in names))
     return {name: QualityOut.model_validate(answer) for name, answer in zip(names, answers, strict=True)}
 
 
-async def _history(federation: Federation, run: str) -> RunHistoryOut:
+async def _fetch_history(federation: Federation, run: str) -> RunHistoryOut:
     return RunHistoryOut.model_validate(await _fetch_answer(federation.operator, "GET", f"/v1/runs/{run}"))
 
 

@@ -16,7 +16,7 @@ FLOORS = ("popularity", "lowpass", "ridge", "ease")
 START = "start"  # the fused score before any training: it tells what training adds, and is nobody's floor but our own
 
 
-def floors(shard: Shard, cutoff: int, cache: Path | None) -> dict[str, Measures | None]:
+def measure_floors(shard: Shard, cutoff: int, cache: Path | None) -> dict[str, Measures | None]:
     """Test quality of every floor and of our start on one shard, chosen on validation items; None: no EASE fits."""
     spectrum = cached_spectrum(shard, cutoff, cache)
     ease = best_ease(shard)
@@ -31,12 +31,12 @@ def floors(shard: Shard, cutoff: int, cache: Path | None) -> dict[str, Measures 
     return {name: None if top is None else on_test(shard, top) for name, top in lists.items()}
 
 
-def all_floors(
+def measure_all_floors(
     shards: tuple[Path, ...], cutoff: int, *, cache_of: Callable[[Path], Path | None], observe: Callable[[str], None]
 ) -> dict[str, dict[str, Measures | None]]:
     """Floors of every shard, by client. `observe` is told which shard is done."""
     found = {}
     for path in shards:
-        found[path.name] = floors(read_shard(path), cutoff, cache_of(path))
+        found[path.name] = measure_floors(read_shard(path), cutoff, cache_of(path))
         observe(path.name)
     return found

@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from shared.errors import DataError
-from simulation.datasets.dataset import WHOLE, Dataset, assemble
+from simulation.datasets.dataset import WHOLE, Dataset, assemble_dataset
 
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
@@ -56,31 +56,31 @@ def generate_dataset(seed: int, *, users: int = 2000, items: int = 1200) -> Data
         expected = f"expected at least {SMALLEST} users and items and at most {LARGEST} pairs"
         raise DataError(f"generator: {expected}, got {users} users and {items} items")
     rng = np.random.default_rng(seed)
-    user_community = _shares([community.users for community in COMMUNITIES], users, rng)
-    item_community = _shares([community.items for community in COMMUNITIES], items, rng)
+    user_community = _draw_communities([community.users for community in COMMUNITIES], users, rng)
+    item_community = _draw_communities([community.items for community in COMMUNITIES], items, rng)
     genre = rng.integers(0, GENRES, items)
-    weight = _affinity(user_community, item_community, genre, rng) * _popularity(item_community, rng)
-    degree = _user_degrees(user_community, item_community, rng)
+    weight = _draw_affinity(user_community, item_community, genre, rng) * _draw_popularity(item_community, rng)
+    degree = _draw_degrees(user_community, item_community, rng)
     rows, columns = _draw_pairs(weight, degree, rng)
-    user_ids, item_ids = _ids("user", users), _ids("item", items)
+    user_ids, item_ids = _make_ids("user", users), _make_ids("item", items)
     pairs = pl.DataFrame({"user": user_ids.gather(rows), "item": item_ids.gather(columns)})
-    titles = pl.DataFrame({"item": item_ids, "title": _titles(genre, rng)})
-    return assemble("synthetic", {WHOLE: pairs}, seed=seed, titles=titles)
+    titles = pl.DataFrame({"item": item_ids, "title": _draw_titles(genre, rng)})
+    return assemble_dataset("synthetic", {WHOLE: pairs}, seed=seed, titles=titles)
 
 
-def _shares(shares: list[float], count: int, rng: np.random.Generator) -> Int64:
+def _draw_communities(shares: list[float], count: int, rng: np.random.Generator) -> Int64:
     """(count,): the community of each node, in shuffled order, so that an id says nothing about it."""
     edges = np.round(np.cumsum(shares) * count).astype(np.int64)
     return rng.permutation(np.searchsorted(edges, np.arange(count), side="right"))
 
 
-def _affinity(users: Int64, items: Int64, genre: Int64, rng: np.random.Generator) -> Float64:
+def _draw_affinity(users: Int64, items: Int64, genre: Int64, rng: np.random.Generator) -> Float64:
     """(M, N): a user's taste for the genre of an item at home, and a small constant for all items abroad."""
     taste = rng.dirichlet(np.full(GENRES, TASTE), len(users))
     return np.where(users[:, None] == items[None, :], taste[:, genre] + ABROAD, ABROAD)
 
 
-def _popularity(items: Int64, rng: np.random.Generator) -> Float64:
+def _draw_popularity(items: Int64, rng: np.random.Generator) -> Float64:
     """(N,): a power law over the random ranks of the items of each community, with mean 1 there."""
     order = np.lexsort((rng.random(len(items)), items))
     sizes = np.bincount(items)
@@ -91,7 +91,7 @@ def _popularity(items: Int64, rng: np.random.Generator) -> Float64:
     return weight / mean[items]
 
 
-def _user_degrees(users: Int64, items: Int64, rng: np.random.Generator) -> Int64:
+def _draw_degrees(users: Int64, items: Int64, rng: np.random.Generator) -> Int64:
     """(M,): log-normal around each community's mean, at most half of its items."""
     sizes = np.bincount(items, minlength=len(COMMUNITIES))
     mean = np.array([community.density for community in COMMUNITIES]) * sizes
@@ -110,12 +110,12 @@ def _draw_pairs(weight: Float64, degree: Int64, rng: np.random.Generator) -> tup
     return np.nonzero(chosen)[0], order[chosen]
 
 
-def _ids(kind: str, count: int) -> pl.Series:
+def _make_ids(kind: str, count: int) -> pl.Series:
     numbers = pl.Series(np.arange(1, count + 1)).cast(pl.String)
     return pl.Series([f"{kind}-"]) + numbers.str.zfill(5)
 
 
-def _titles(genre: Int64, rng: np.random.Generator) -> pl.Series:
+def _draw_titles(genre: Int64, rng: np.random.Generator) -> pl.Series:
     """Made-up titles: the last word tells the genre, so that a list of recommendations can be judged by eye."""
     first, second = (pl.Series(words).gather(rng.integers(0, len(words), len(genre))) for words in (QUALITIES, THINGS))
     years = pl.Series(rng.integers(1950, 2025, len(genre))).cast(pl.String)

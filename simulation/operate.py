@@ -12,85 +12,85 @@ from shared.errors import ConflictError, FederationError, ProtocolError
 from shared.method.settings import validate_settings
 from shared.protocol.schemas import MemberOut, QuarantineIn, RoundOut, RunHistoryOut, RunIn
 from simulation import operator_calls as calls
-from simulation.operator_calls import Operator, ask
+from simulation.operator_calls import Operator, ask_aggregator
 
 ENDED = ("finished", "failed")
 
 Observe = Callable[[RunHistoryOut], None]
 
 
-def start(operator: Operator, request: RunIn) -> RunHistoryOut:
+def start_run(operator: Operator, request: RunIn) -> RunHistoryOut:
     """A new run. FederationError with the aggregator's reason where one is still going on."""
-    return _history(ask(operator, "POST", "/v1/runs", request.model_dump_json()))
+    return _parse_history(ask_aggregator(operator, "POST", "/v1/runs", request.model_dump_json()))
 
 
-def start_if_none(operator: Operator, request: RunIn) -> RunHistoryOut:
+def start_run_if_none(operator: Operator, request: RunIn) -> RunHistoryOut:
     """The newest run, or a new one where there is none, or where it has failed. One whose start was heard and not
     answered is the newest."""
-    if (found := latest(operator)) is not None and found.phase != "failed":
+    if (found := latest_run(operator)) is not None and found.phase != "failed":
         return found
     try:
-        return start(operator, request)
+        return start_run(operator, request)
     except ConflictError:
-        if (found := latest(operator)) is None:
+        if (found := latest_run(operator)) is None:
             raise
         return found
 
 
-def latest(operator: Operator) -> RunHistoryOut | None:
+def latest_run(operator: Operator) -> RunHistoryOut | None:
     """The newest run, without its rounds."""
-    runs = ask(operator, "GET", "/v1/runs")
-    return _history(runs[-1]) if isinstance(runs, list) and runs else None
+    runs = ask_aggregator(operator, "GET", "/v1/runs")
+    return _parse_history(runs[-1]) if isinstance(runs, list) and runs else None
 
 
-def members(operator: Operator) -> list[MemberOut]:
+def list_members(operator: Operator) -> list[MemberOut]:
     """Every client of the federation by name, and whether it is quarantined."""
-    answer = ask(operator, "GET", "/v1/clients")
-    return [_member(one) for one in answer] if isinstance(answer, list) else []
+    answer = ask_aggregator(operator, "GET", "/v1/clients")
+    return [_parse_member(one) for one in answer] if isinstance(answer, list) else []
 
 
-def shut_out(operator: Operator, client: str, reason: str) -> MemberOut:
+def quarantine_client(operator: Operator, client: str, reason: str) -> MemberOut:
     """Quarantine a client. FederationError where there is none of that name, or where it is shut out already."""
     body = validate_settings(QuarantineIn, {"reason": reason}).model_dump_json()
-    return _member(ask(operator, "POST", f"/v1/clients/{quote(client, safe='')}/quarantine", body))
+    return _parse_member(ask_aggregator(operator, "POST", f"/v1/clients/{quote(client, safe='')}/quarantine", body))
 
 
-def let_in(operator: Operator, client: str) -> MemberOut:
+def lift_quarantine(operator: Operator, client: str) -> MemberOut:
     """Lift a client's quarantine. FederationError where there is none."""
-    return _member(ask(operator, "DELETE", f"/v1/clients/{quote(client, safe='')}/quarantine"))
+    return _parse_member(ask_aggregator(operator, "DELETE", f"/v1/clients/{quote(client, safe='')}/quarantine"))
 
 
-def look(operator: Operator, run: str | None) -> RunHistoryOut | None:
+def fetch_run(operator: Operator, run: str | None) -> RunHistoryOut | None:
     """A run with its rounds, by default the newest; None where there has been none."""
-    name = run or (found.run if (found := latest(operator)) else None)
-    return None if name is None else _history(ask(operator, "GET", f"/v1/runs/{name}"))
+    name = run or (found.run if (found := latest_run(operator)) else None)
+    return None if name is None else _parse_history(ask_aggregator(operator, "GET", f"/v1/runs/{name}"))
 
 
-def standing(run: RunHistoryOut) -> str:
+def describe_run(run: RunHistoryOut) -> str:
     """Where a run stands in one line: what it waits for, from whom, and until when; or how it ended."""
     asked = run.request
     if run.phase == "failed":
         return f"{run.run} has failed: {run.reason}"
     if run.phase == "waiting":
         there = f"{len(run.enrolled)} of {asked.clients} clients have joined"
-        return f"{run.run} waits for clients: {there}; missing: {_names(run.missing)}; until {run.deadline_at}"
+        return f"{run.run} waits for clients: {there}; missing: {_join_names(run.missing)}; until {run.deadline_at}"
     now = run.rounds[-1]
     where = f"{run.run}, round {now.number} of {asked.rounds}"
     if run.phase != "open":
         return f"{where}: {run.phase}"
     came = sum(one.received for one in now.participants)
     needed = f"{came} of {len(now.participants)} updates, {asked.quorum or asked.clients} needed"
-    return f"{where} is open: {needed}; missing: {_names(run.missing)}; until {run.deadline_at}"
+    return f"{where} is open: {needed}; missing: {_join_names(run.missing)}; until {run.deadline_at}"
 
 
-def _names(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(names) or "nobody"
 
 
-def follow(operator: Operator, run: str, observe: Observe) -> RunHistoryOut:
+def follow_run(operator: Operator, run: str, observe: Observe) -> RunHistoryOut:
     """Look at a run until it has ended; its own deadlines bound that. FederationError with the reason if it failed."""
     while True:
-        history = _history(ask(operator, "GET", f"/v1/runs/{run}"))
+        history = _parse_history(ask_aggregator(operator, "GET", f"/v1/runs/{run}"))
         observe(history)
         if history.phase == "failed":
             raise FederationError(f"{run} failed: {history.reason}")
@@ -99,7 +99,7 @@ def follow(operator: Operator, run: str, observe: Observe) -> RunHistoryOut:
         time.sleep(calls.POLL_SECONDS)
 
 
-def round_line(request: RunIn, done: RoundOut) -> str:
+def describe_round(request: RunIn, done: RoundOut) -> str:
     """A closed round in one line."""
     received = [one for one in done.participants if one.received]
     size = sum(one.size for one in received)
@@ -108,14 +108,14 @@ def round_line(request: RunIn, done: RoundOut) -> str:
     )
 
 
-def _member(answer: object) -> MemberOut:
+def _parse_member(answer: object) -> MemberOut:
     try:
         return MemberOut.model_validate(answer)
     except ValidationError:
         raise ProtocolError("expected a client of the federation from the aggregator, got another answer") from None
 
 
-def _history(answer: object) -> RunHistoryOut:
+def _parse_history(answer: object) -> RunHistoryOut:
     try:
         return RunHistoryOut.model_validate(answer)
     except ValidationError:

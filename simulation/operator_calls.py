@@ -23,7 +23,7 @@ TELL_SECONDS = 15.0  # between two words about an aggregator that is still not t
 Tell = Callable[[str], None]
 
 
-def nobody_to_tell(line: str) -> None:
+def ignore_line(line: str) -> None:
     """Where nobody looks on."""
     del line
 
@@ -35,17 +35,17 @@ class Operator:
 
     http: httpx.Client
     patience: float = PATIENCE_SECONDS
-    tell: Tell = nobody_to_tell
+    tell: Tell = ignore_line
 
 
 @contextmanager
-def operating(
+def open_operator(
     url: str,
     token_file: Path,
     calling: Calling | None = None,
     *,
     patience: float = PATIENCE_SECONDS,
-    tell: Tell = nobody_to_tell,
+    tell: Tell = ignore_line,
 ) -> Iterator[Operator]:
     """As the operator; by default whom httpx believes is believed."""
     try:
@@ -61,12 +61,12 @@ def operating(
         yield Operator(http, patience, tell)
 
 
-def ask(operator: Operator, method: str, path: str, body: str | None = None) -> object:
+def ask_aggregator(operator: Operator, method: str, path: str, body: str | None = None) -> object:
     """One call, made again while nobody answers: an aggregator that restarts comes back to the same round."""
     began, told = time.monotonic(), -math.inf
     while True:
         try:
-            return _once(operator.http, method, path, body)
+            return _ask_once(operator.http, method, path, body)
         except UnavailableError as error:
             if (waited := time.monotonic() - began) > operator.patience:
                 raise
@@ -76,7 +76,7 @@ def ask(operator: Operator, method: str, path: str, body: str | None = None) -> 
             time.sleep(POLL_SECONDS)
 
 
-def _once(http: httpx.Client, method: str, path: str, body: str | None) -> object:
+def _ask_once(http: httpx.Client, method: str, path: str, body: str | None) -> object:
     headers = {} if body is None else {"Content-Type": "application/json"}
     try:
         answer = http.request(method, path, content=body, headers=headers)

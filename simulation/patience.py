@@ -14,11 +14,11 @@ from simulation.federation import Observe, Progress
 STUCK_SECONDS = 5.0  # a client that shows the same problem for so long will not get over it by itself
 
 
-def impatient(observe: Observe, clock: Callable[[], float] = time.monotonic) -> Observe:
+def fail_when_stuck(observe: Observe, clock: Callable[[], float] = time.monotonic) -> Observe:
     """The observer, and a FederationError once a client has had one problem for STUCK_SECONDS."""
     since: dict[tuple[str, str], float] = {}
 
-    def observed(seen: Progress) -> None:
+    def observe_and_check(seen: Progress) -> None:
         observe(seen)
         problems = {(name, status.problem) for name, status in seen.statuses.items() if status.problem}
         for gone in since.keys() - problems:
@@ -27,4 +27,4 @@ def impatient(observe: Observe, clock: Callable[[], float] = time.monotonic) -> 
             if clock() - since.setdefault((name, problem), clock()) >= STUCK_SECONDS:
                 raise FederationError(f"{name} cannot go on: {problem}")
 
-    return observed
+    return observe_and_check

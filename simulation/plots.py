@@ -11,7 +11,7 @@ from typing import Any
 from client_service.learning.quality import MeasureLabel
 from client_service.schemas import RoundQuality
 from shared.errors import DataError
-from simulation.report import best_floor, measures_of
+from simulation.report import best_floor, measure_labels
 
 
 def read_report(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -55,20 +55,22 @@ def _rounds_by_client(rows: list[dict[str, Any]]) -> dict[str, list[RoundQuality
 
 def markdown_table(report: Mapping[str, Any]) -> str:
     """The run beside its floors, test items, client by client."""
-    names, labels = [client["client"] for client in report["clients"]], measures_of(report).values()
+    names, labels = [client["client"] for client in report["clients"]], measure_labels(report).values()
     keys = [label.key for label in labels]
     head = f"| method | {' | '.join(names)} | client mean | user mean |"
     lines = [head, "|" + " --- |" * (len(names) + 3)]
     for name in report["floors"]:
-        cells = [_cell(report["floors_by_client"].get(client, {}).get(name), keys) for client in names]
-        lines.append(f"| {name} | {' | '.join(cells)} | {_cell(report['floors'][name], keys)} | |")
-    cells = [_cell(client, keys) for client in report["clients"]]
-    means = f"{_cell(report['client_mean'], keys)} | {_cell(report['user_mean'], keys)}"
+        cells = [_join_figures(report["floors_by_client"].get(client, {}).get(name), keys) for client in names]
+        lines.append(f"| {name} | {' | '.join(cells)} | {_join_figures(report['floors'][name], keys)} | |")
+    cells = [_join_figures(client, keys) for client in report["clients"]]
+    means = f"{_join_figures(report['client_mean'], keys)} | {_join_figures(report['user_mean'], keys)}"
     lines.append(f"| **{report['strategy']}** | {' | '.join(cells)} | {means} |")
-    return "\n".join([*lines, "", f"{' / '.join(label.title for label in labels)}.", *_verdict(report, keys), ""])
+    return "\n".join(
+        [*lines, "", f"{' / '.join(label.title for label in labels)}.", *_floor_verdicts(report, keys), ""]
+    )
 
 
-def _verdict(report: Mapping[str, Any], keys: list[str]) -> list[str]:
+def _floor_verdicts(report: Mapping[str, Any], keys: list[str]) -> list[str]:
     """Whether the trained model is worth its training, in words."""
     lines = []
     for metric in keys:
@@ -79,5 +81,5 @@ def _verdict(report: Mapping[str, Any], keys: list[str]) -> list[str]:
     return lines
 
 
-def _cell(figures: Mapping[str, float] | None, keys: list[str]) -> str:
+def _join_figures(figures: Mapping[str, float] | None, keys: list[str]) -> str:
     return "-" if figures is None else " / ".join(f"{figures[key]:.4f}" for key in keys)

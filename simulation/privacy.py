@@ -12,7 +12,7 @@ from shared.method.settings import MethodSettings, validate_settings
 from shared.strategies import build_strategy
 
 
-def privacy_of(words: Mapping[str, str]) -> dict[str, Any]:
+def parse_privacy(words: Mapping[str, str]) -> dict[str, Any]:
     """{'mechanism': 'gaussian', 'rho_range': '0,0.02', ...} -> values for the settings: a range is two numbers."""
     return {name: text.split(",") if name.endswith("_range") else text for name, text in words.items()}
 

@@ -47,7 +47,7 @@ def free_ports(count: int) -> list[int]:
             one.close()
 
 
-def addresses(experiment: Experiment) -> Addresses:
+def choose_addresses(experiment: Experiment) -> Addresses:
     """A free loopback port for each service."""
     first, *others = (f"http://{HOST}:{port}" for port in free_ports(1 + len(experiment.shards)))
     return Addresses(first, dict(zip(experiment.names, others, strict=True)))
@@ -70,28 +70,28 @@ class Children:
 
 
 @contextmanager
-def processes(experiment: Experiment, places: Addresses) -> Iterator[Children]:
+def start_services(experiment: Experiment, places: Addresses) -> Iterator[Children]:
     """The services as child processes; ended, by their handles, when the context ends. Logs lie in folder/logs."""
     logs = experiment.folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     children = Children({})
     try:
-        settings = experiment.aggregator(port=_port(places.aggregator))
-        environment = _environment("LPSFED_AGGREGATOR", settings)
-        children.processes["aggregator"] = _start("aggregator_service", environment, logs / "aggregator.log")
+        settings = experiment.aggregator(port=_url_port(places.aggregator))
+        environment = _environment_variables("LPSFED_AGGREGATOR", settings)
+        children.processes["aggregator"] = _start_service("aggregator_service", environment, logs / "aggregator.log")
         for shard in experiment.shards:
             url = places.clients[shard.name]
-            client = experiment.client(shard, aggregator_url=places.aggregator, port=_port(url))
-            environment = _environment("LPSFED_CLIENT", client)
-            children.processes[shard.name] = _start("client_service", environment, logs / f"{shard.name}.log")
+            client = experiment.client(shard, aggregator_url=places.aggregator, port=_url_port(url))
+            environment = _environment_variables("LPSFED_CLIENT", client)
+            children.processes[shard.name] = _start_service("client_service", environment, logs / f"{shard.name}.log")
         yield children
     finally:
         if not children.kept:
-            _stop(list(children.processes.values()))
+            stop_services(list(children.processes.values()))
 
 
 @asynccontextmanager
-async def connected(
+async def connect_services(
     experiment: Experiment, places: Addresses, children: Children | None = None
 ) -> AsyncIterator[Federation]:
     """Ways to talk to the processes, once all of them are ready.
@@ -100,26 +100,26 @@ async def connected(
     """
     started = {} if children is None else children.processes
     async with AsyncExitStack() as stack:
-        operator = await _reached(stack, places.aggregator, experiment.token, started.get("aggregator"))
+        operator = await _connect_service(stack, places.aggregator, experiment.token, started.get("aggregator"))
         clients = {
-            name: await _reached(stack, url, experiment.operator_key, started.get(name))
+            name: await _connect_service(stack, url, experiment.operator_key, started.get(name))
             for name, url in places.clients.items()
         }
         yield Federation(operator, clients)
 
 
-async def _reached(
+async def _connect_service(
     stack: AsyncExitStack, url: str, token: str, process: subprocess.Popen[bytes] | None
 ) -> httpx.AsyncClient:
     headers = {"Authorization": f"Bearer {token}"}
     # They train on all cores of this machine: an answer may well take longer than the five seconds that httpx waits.
     calling = httpx.AsyncClient(base_url=url, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False)
     http = await stack.enter_async_context(calling)
-    await _ready(http, process)
+    await _wait_until_ready(http, process)
     return http
 
 
-def _start(package: str, environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+def _start_service(package: str, environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
     """In a session of its own: a Ctrl-C at the terminal reaches the caller, which ends its children in order."""
     command = [sys.executable, "-m", package]
     with log.open("ab") as file:
@@ -133,7 +133,7 @@ def _start(package: str, environment: dict[str, str], log: Path) -> subprocess.P
         )
 
 
-def _stop(started: list[subprocess.Popen[bytes]]) -> None:
+def stop_services(started: list[subprocess.Popen[bytes]]) -> None:
     for process in reversed(started):
         process.terminate()
     for process in started:
@@ -144,7 +144,7 @@ def _stop(started: list[subprocess.Popen[bytes]]) -> None:
             process.wait()
 
 
-async def _ready(http: httpx.AsyncClient, process: subprocess.Popen[bytes] | None) -> None:
+async def _wait_until_ready(http: httpx.AsyncClient, process: subprocess.Popen[bytes] | None) -> None:
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until:
         if process is not None and process.poll() is not None:
@@ -158,14 +158,14 @@ async def _ready(http: httpx.AsyncClient, process: subprocess.Popen[bytes] | Non
     raise UnavailableError(f"{http.base_url}: expected a ready service within {START_SECONDS:g} s; see its log")
 
 
-def _environment(prefix: str, settings: BaseModel) -> dict[str, str]:
+def _environment_variables(prefix: str, settings: BaseModel) -> dict[str, str]:
     """Settings as environment variables, for a child alone: secrets as they are, a nested model as JSON."""
     names = type(settings).model_fields
     plain = {name: value for name, value in settings if name in names and value is not None}
-    return {f"{prefix}_{name.upper()}": _text(value) for name, value in plain.items()}
+    return {f"{prefix}_{name.upper()}": _variable_text(value) for name, value in plain.items()}
 
 
-def _text(value: object) -> str:
+def _variable_text(value: object) -> str:
     if isinstance(value, BaseModel):
         return value.model_dump_json(exclude_unset=True)  # some say something by being there at all
     if isinstance(value, SecretStr):
@@ -173,5 +173,5 @@ def _text(value: object) -> str:
     return json.dumps(value) if isinstance(value, tuple) else str(value)
 
 
-def _port(url: str) -> int:
+def _url_port(url: str) -> int:
     return int(url.rpartition(":")[2])

@@ -35,21 +35,25 @@ def build_report(experiment: Experiment, outcome: Outcome, floors: Floors, edges
         "rounds": experiment.rounds,
         "settings": experiment.method.model_dump(),
         "edges_kept": edges_kept,
-        "client_mean": _mean(tested.values(), labels),
-        "user_mean": _mean(tested.values(), labels, [users[name] for name in tested]),
-        "clients": [_client(name, quality, outcome.history) for name, quality in sorted(qualities.items())],
-        "floors": {name: _floor(name, floors, labels) for name in FLOORS},
-        "untrained": _floor(START, floors, labels),
-        "floors_by_client": {c: {n: _figures(q, labels) for n, q in of.items()} for c, of in floors.items()},
-        "bytes_up": {name: [entry.bytes_up for entry in _trained(quality)] for name, quality in qualities.items()},
-        "bytes_down": {name: [entry.bytes_down for entry in _trained(quality)] for name, quality in qualities.items()},
-        "seconds": _seconds(outcome),
+        "client_mean": _weighted_mean(tested.values(), labels),
+        "user_mean": _weighted_mean(tested.values(), labels, [users[name] for name in tested]),
+        "clients": [_client_figures(name, quality, outcome.history) for name, quality in sorted(qualities.items())],
+        "floors": {name: _floor_mean(name, floors, labels) for name in FLOORS},
+        "untrained": _floor_mean(START, floors, labels),
+        "floors_by_client": {c: {n: _labelled_figures(q, labels) for n, q in of.items()} for c, of in floors.items()},
+        "bytes_up": {
+            name: [entry.bytes_up for entry in _trained_rounds(quality)] for name, quality in qualities.items()
+        },
+        "bytes_down": {
+            name: [entry.bytes_down for entry in _trained_rounds(quality)] for name, quality in qualities.items()
+        },
+        "seconds": _spent_seconds(outcome),
         "privacy": {name: status.privacy.model_dump() for name, status in statuses.items() if status.privacy},
-        "digest": _digest(outcome),
+        "digest": _parameters_digest(outcome),
     }
 
 
-def measures_of(report: Mapping[str, Any]) -> dict[str, MeasureLabel]:
+def measure_labels(report: Mapping[str, Any]) -> dict[str, MeasureLabel]:
     """The measures that a report has; one of an earlier version may lack the newest, and names no task."""
     labels = task_named(report.get("task", ITEMS.name)).labels
     return {name: label for name, label in labels.items() if label.key in report["client_mean"]}
@@ -62,9 +66,9 @@ def best_floor(report: Mapping[str, Any], metric: str) -> tuple[str, float]:
     return name, known[name]
 
 
-def _client(name: str, quality: QualityOut, history: RunHistoryOut) -> dict[str, Any]:
+def _client_figures(name: str, quality: QualityOut, history: RunHistoryOut) -> dict[str, Any]:
     last = {one.client: one for one in history.rounds[-1].participants}.get(name) if history.rounds else None
-    trained = _trained(quality)
+    trained = _trained_rounds(quality)
     return {
         "client": name,
         **(quality.test or {}),
@@ -83,12 +87,12 @@ def _client(name: str, quality: QualityOut, history: RunHistoryOut) -> dict[str,
     }
 
 
-def _trained(quality: QualityOut) -> list[RoundQuality]:
+def _trained_rounds(quality: QualityOut) -> list[RoundQuality]:
     """The rounds in which something was sent; round 0 is the start."""
     return [entry for entry in quality.rounds if entry.round > 0 and entry.bytes_down > 0]
 
 
-def _seconds(outcome: Outcome) -> dict[str, Any]:
+def _spent_seconds(outcome: Outcome) -> dict[str, Any]:
     """Sums over clients and rounds. Overhead a round: that of the client which nobody had to wait for."""
     rounds = [entry for quality in outcome.qualities.values() for entry in quality.rounds]
     by_round: dict[int, list[float]] = {}
@@ -105,7 +109,7 @@ def _seconds(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _digest(outcome: Outcome) -> str:
+def _parameters_digest(outcome: Outcome) -> str:
     """sha256 over the final shared parameters of all clients, in the order of their names."""
     total = hashlib.sha256()
     for name, status in sorted(outcome.statuses.items()):
@@ -113,17 +117,19 @@ def _digest(outcome: Outcome) -> str:
     return total.hexdigest()
 
 
-def _floor(name: str, floors: Floors, labels: Labels) -> Figures | None:
+def _floor_mean(name: str, floors: Floors, labels: Labels) -> Figures | None:
     """A floor's client mean; None when it does not exist for some client, since the mean would be of others."""
-    figures = [_figures(of[name], labels) for of in floors.values()]
-    return None if not figures or None in figures else _mean([one for one in figures if one is not None], labels)
+    figures = [_labelled_figures(of[name], labels) for of in floors.values()]
+    return (
+        None if not figures or None in figures else _weighted_mean([one for one in figures if one is not None], labels)
+    )
 
 
-def _figures(measures: Measures | None, labels: Labels) -> Figures | None:
+def _labelled_figures(measures: Measures | None, labels: Labels) -> Figures | None:
     return None if measures is None else {labels[name].key: value for name, value in measures.values.items()}
 
 
-def _mean(figures: Iterable[Mapping[str, float]], labels: Labels, weights: list[int] | None = None) -> Figures:
+def _weighted_mean(figures: Iterable[Mapping[str, float]], labels: Labels, weights: list[int] | None = None) -> Figures:
     rows = list(figures)
     shares = weights or [1] * len(rows)
     total = sum(shares) or 1

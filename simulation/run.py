@@ -12,38 +12,38 @@ from fastapi import FastAPI
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
 from simulation.experiment import Experiment
-from simulation.federation import Federation, Observe, Outcome, conduct
-from simulation.patience import impatient
+from simulation.federation import Federation, Observe, Outcome, conduct_run
+from simulation.patience import fail_when_stuck
 
 AGGREGATOR = "http://127.0.0.1"  # nothing listens there: what is asked goes to the app in this process
 
 
 @asynccontextmanager
-async def in_process(experiment: Experiment) -> AsyncIterator[Federation]:
+async def open_federation(experiment: Experiment) -> AsyncIterator[Federation]:
     """The federation, running inside this event loop."""
     async with AsyncExitStack() as stack:
         aggregator = create_aggregator(experiment.aggregator())
-        operator = await _entered(stack, aggregator, token=experiment.token)
+        operator = await _enter_app(stack, aggregator, token=experiment.token)
         clients = {}
         for shard in experiment.shards:
             settings = experiment.client(shard, aggregator_url=AGGREGATOR)
             app = create_client(settings, outside=httpx.ASGITransport(aggregator))
-            clients[shard.name] = await _entered(stack, app, token=experiment.operator_key)
+            clients[shard.name] = await _enter_app(stack, app, token=experiment.operator_key)
         yield Federation(operator, clients)
 
 
-async def _entered(stack: AsyncExitStack, app: FastAPI, *, token: str) -> httpx.AsyncClient:
+async def _enter_app(stack: AsyncExitStack, app: FastAPI, *, token: str) -> httpx.AsyncClient:
     await stack.enter_async_context(app.router.lifespan_context(app))
     headers = {"Authorization": f"Bearer {token}"}
     http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=AGGREGATOR, headers=headers)
     return await stack.enter_async_context(http)
 
 
-def simulate(experiment: Experiment, observe: Observe) -> Outcome:
+def simulate_experiment(experiment: Experiment, observe: Observe) -> Outcome:
     """Run the experiment in this process."""
 
-    async def go() -> Outcome:
-        async with in_process(experiment) as federation:
-            return await conduct(federation, experiment.request(), impatient(observe))
+    async def conduct_in_process() -> Outcome:
+        async with open_federation(experiment) as federation:
+            return await conduct_run(federation, experiment.request(), fail_when_stuck(observe))
 
-    return anyio.run(go)
+    return anyio.run(conduct_in_process)

@@ -45,12 +45,12 @@ def cut_shards(data: str, cut: Cut, folder: Path) -> Shards:
     dataset = generate_dataset(cut.split_seed) if data == SYNTHETIC else load_dataset(Path(data), cut.split_seed)
     parts = partition_dataset(dataset, clients=cut.clients, method=cut.method, seed=cut.number)
     paths = write_partition(dataset, parts, folder)
-    summary = _summary(dataset.name, (*dataset.notes, *parts.notes), parts)
+    summary = _partition_summary(dataset.name, (*dataset.notes, *parts.notes), parts)
     (folder / SUMMARY).write_text(json.dumps(summary, indent=1), encoding="utf-8")
     return Shards(tuple(paths), summary)
 
 
-def _summary(name: str, notes: Sequence[str], parts: Partition) -> dict[str, Any]:
+def _partition_summary(name: str, notes: Sequence[str], parts: Partition) -> dict[str, Any]:
     clients = [{"client": part.name, **asdict(part.sizes)} for part in parts.parts]
     how = {"method": parts.method, "partition": parts.seed, "edges_kept": parts.edges_kept}
     return {"data": name, **how, "clients": clients, "notes": list(notes)}

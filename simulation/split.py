@@ -20,7 +20,7 @@ def split_by_user(events: pl.DataFrame, seed: int) -> pl.DataFrame:
     Pairs must be distinct; rows come back sorted by user and item.
     """
     table, place, size = _shuffle_by_user(events, seed)
-    held_out = np.where(size >= FEWEST, np.maximum(_tenth(size), 1), 0)
+    held_out = np.where(size >= FEWEST, np.maximum(_rounded_tenth(size), 1), 0)
     codes = np.where(place < held_out, 2, np.where(place < 2 * held_out, 1, 0))
     return _with_split(table, codes)
 
@@ -31,10 +31,10 @@ def split_validation(events: pl.DataFrame, seed: int) -> pl.DataFrame:
     Every user keeps at least one training item. Pairs must be distinct; rows come back sorted by user and item.
     """
     table, place, size = _shuffle_by_user(events, seed)
-    return _with_split(table, np.where(place < np.minimum(_tenth(size), size - 1), 1, 0))
+    return _with_split(table, np.where(place < np.minimum(_rounded_tenth(size), size - 1), 1, 0))
 
 
-def _tenth(size: Int64) -> Int64:
+def _rounded_tenth(size: Int64) -> Int64:
     return (size + HELD_OUT // 2) // HELD_OUT
 
 

@@ -10,19 +10,21 @@ from typing import Any
 from simulation.console import count_bar, run_bars
 from simulation.experiment import Experiment
 from simulation.federation import Observe, Outcome
-from simulation.floors import all_floors
+from simulation.floors import measure_all_floors
 from simulation.report import build_report
 
 Conduct = Callable[[Experiment, Observe], Outcome]
 
 
-def study(experiment: Experiment, conduct: Conduct, *, edges_kept: float | None, shown: bool) -> dict[str, Any]:
+def run_study(experiment: Experiment, conduct: Conduct, *, edges_kept: float | None, shown: bool) -> dict[str, Any]:
     """Run, hold against the floors, write the files, and give the report."""
     write_config(experiment)
     with run_bars(experiment.names, experiment.rounds, shown=shown) as observe:
         outcome = conduct(experiment, observe)
     with count_bar("floors", len(experiment.shards), shown=shown) as done:
-        floors = all_floors(experiment.shards, experiment.method.cutoff, cache_of=experiment.cache_of, observe=done)
+        floors = measure_all_floors(
+            experiment.shards, experiment.method.cutoff, cache_of=experiment.cache_of, observe=done
+        )
     report = build_report(experiment, outcome, floors, edges_kept)
     _write_metrics(experiment.folder / "metrics.jsonl", outcome)
     (experiment.folder / "report.json").write_text(json.dumps(report, indent=1), encoding="utf-8")

@@ -24,12 +24,16 @@ HEADER = "x-note"  # that no client sends
 
 def well_formed_update(declaration: Declaration) -> bytes:
     """An update as declared, of values that nobody has trained."""
-    return encode(Parameters(_arrays(declaration), _scalars(declaration)))
+    return encode(Parameters(_declared_arrays(declaration), _declared_scalars(declaration)))
 
 
 def malformed_updates(declaration: Declaration) -> dict[str, bytes]:
     """Updates that each differ from the declaration in one respect."""
-    arrays, scalars, more = _arrays(declaration), _scalars(declaration), np.full(3, VALUE, dtype=np.float32)
+    arrays, scalars, more = (
+        _declared_arrays(declaration),
+        _declared_scalars(declaration),
+        np.full(3, VALUE, dtype=np.float32),
+    )
     whole = {"scalars": json.dumps(scalars)}
     bodies = {
         "one tensor more": encode(Parameters({**arrays, WORD: more}, scalars)),
@@ -95,9 +99,9 @@ def with_header(body: bytes, old: str, new: str) -> bytes:
     return len(changed).to_bytes(8, "little") + changed + body[8 + length :]
 
 
-def _arrays(declaration: Declaration) -> dict[str, Any]:
+def _declared_arrays(declaration: Declaration) -> dict[str, Any]:
     return {spec.name: np.full(spec.shape, VALUE, dtype=np.float32) for spec in declaration.tensors}
 
 
-def _scalars(declaration: Declaration) -> dict[str, float]:
+def _declared_scalars(declaration: Declaration) -> dict[str, float]:
     return dict.fromkeys(sorted(declaration.scalars), VALUE)

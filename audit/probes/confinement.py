@@ -35,7 +35,7 @@ class DeviceObserver:
     expected: tuple[str, ...] = ()
     more: list[str] = field(default_factory=list)
 
-    def see(self, entry: SeenEntry) -> None:
+    def observe_entry(self, entry: SeenEntry) -> None:
         if not (stat.S_ISCHR(entry.mode) or stat.S_ISBLK(entry.mode)):
             return
         if not is_among(entry.place, (*DEVICES, *self.expected)):

@@ -31,7 +31,7 @@ class ContentObserver:
     read: int = 0
     closed: int = 0
 
-    def see(self, entry: SeenEntry) -> None:
+    def observe_entry(self, entry: SeenEntry) -> None:
         if not entry.is_file or entry.mount == IMAGE_S or self.read > MOST_FILES:
             return
         self.read += 1
@@ -44,7 +44,7 @@ class ContentObserver:
         if kind is not None and not hosts and not self.expected.may_lie(kind, entry.place):
             self.found[kind].append(entry.mount)
 
-    def probes(self, seen: WalkResult) -> Iterator[ProbeResult]:
+    def probe_results(self, seen: WalkResult) -> Iterator[ProbeResult]:
         closed = f", {count_noun(self.closed, 'file')} closed to it" if self.closed else ""
         rest = f"{count_noun(self.read, 'file')} read{closed}" if self.read <= MOST_FILES else "more than could be read"
         for kind in SOUGHT:

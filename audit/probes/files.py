@@ -23,12 +23,12 @@ class NameObserver:
     mine: Counter[str] = field(default_factory=Counter)
     others: Counter[str] = field(default_factory=Counter)
 
-    def see(self, entry: SeenEntry) -> None:
+    def observe_entry(self, entry: SeenEntry) -> None:
         if entry.name in PRIVATE:
             side = self.mine if any(entry.path.is_relative_to(one) for one in self.own) else self.others
             side[entry.name] += 1
 
-    def probes(self, seen: WalkResult) -> Iterator[ProbeResult]:
+    def probe_results(self, seen: WalkResult) -> Iterator[ProbeResult]:
         yield from (_none_of_others(self.others[name], name, seen) for name in PRIVATE)
         if self.own:
             yield _finds_its_own(self.mine[PRIVATE[0]])

@@ -135,8 +135,8 @@ async def _run_side_by_side(tries: Sequence[Try]) -> list[ProbeResult]:
     """So many at once, each bounded by itself; in the order given."""
     free = asyncio.Semaphore(SIDE_BY_SIDE)
 
-    async def one(tried: Try) -> ProbeResult:
+    async def run_bounded(tried: Try) -> ProbeResult:
         async with free:
             return await tried
 
-    return list(await asyncio.gather(*(one(tried) for tried in tries)))
+    return list(await asyncio.gather(*(run_bounded(tried) for tried in tries)))

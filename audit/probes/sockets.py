@@ -34,14 +34,14 @@ class SocketObserver:
     places: list[str] = field(default_factory=list)
     count: int = 0
 
-    def see(self, entry: SeenEntry) -> None:
+    def observe_entry(self, entry: SeenEntry) -> None:
         if stat.S_ISSOCK(entry.mode) and not is_among(entry.place, self.expected):
             self.count += 1
             if len(self.paths) < MOST_KEPT:
                 self.paths.append(entry.path)
                 self.places.append(entry.place)
 
-    def probes(self, seen: WalkResult) -> Iterator[ProbeResult]:
+    def probe_results(self, seen: WalkResult) -> Iterator[ProbeResult]:
         """Where it is known what should be there: a container of this system has no socket at all."""
         observed = f"{self.count}: {list_places(self.places)}" if self.places else f"none; {seen.words}"
         held = seen.counts and not self.places

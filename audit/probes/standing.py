@@ -44,7 +44,7 @@ def probe_location(here: PartLocation) -> list[ProbeResult]:
     names = NameObserver([_folder_beneath(root, folder, inside=inside) for folder in here.own])
     if here.expected is None:
         sockets = SocketObserver()
-        return [*names.probes(walk_entries(root, [names, sockets])), sockets.engine_probe(files.KIND)]
+        return [*names.probe_results(walk_entries(root, [names, sockets])), sockets.engine_probe(files.KIND)]
     there = [one for one in read_mounts(here.process) if here.is_another_s or one.place not in here.brought]
     return [*_control_probes(here, inside=inside), *_walk_probes(here, here.expected, names, there, root)]
 
@@ -60,9 +60,9 @@ def _walk_probes(
     )
     seen = walk_entries(root, [names, contents, sockets, devices], [one.place for one in there])
     yield from mounts.probe_mounts(there, expected)
-    yield from names.probes(seen)
-    yield from contents.probes(seen)
-    yield from sockets.probes(seen)
+    yield from names.probe_results(seen)
+    yield from contents.probe_results(seen)
+    yield from sockets.probe_results(seen)
     yield from confinement.probe_confinement(here.process, there, expected, devices)
 
 

@@ -33,7 +33,7 @@ class SeenEntry:
 class EntryObserver(Protocol):
     """Who is shown every entry."""
 
-    def see(self, entry: SeenEntry) -> None: ...
+    def observe_entry(self, entry: SeenEntry) -> None: ...
 
 
 @dataclass
@@ -68,7 +68,7 @@ def walk_entries(root: Path, lookers: Sequence[EntryObserver], mounts: Iterable[
             within = inner if inner in known else mount
             seen = SeenEntry(folder / entry.name, inner, within, entry.name, _entry_mode(entry))
             for looker in lookers:
-                looker.see(seen)
+                looker.observe_entry(seen)
             if stat.S_ISDIR(seen.mode) and not (folder == top and entry.name in SKIPPED):
                 waiting.append((seen.path, inner, within))
         found.complete = found.looked_at <= MOST_ENTRIES

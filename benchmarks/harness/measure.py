@@ -33,9 +33,9 @@ from shared.method.settings import MethodSettings
 from simulation.experiment import Experiment
 from simulation.federation import Outcome, Progress
 from simulation.floors import FLOORS as FLOOR_NAMES
-from simulation.floors import START, all_floors
+from simulation.floors import START, measure_all_floors
 from simulation.report import build_report
-from simulation.run import simulate
+from simulation.run import simulate_experiment
 
 Figures = dict[str, Any]
 THREADS = 1
@@ -117,7 +117,7 @@ def federation(work: Work) -> Figures:
         cache=work.cache_folder,
         privacy=work.privacy,
     )
-    outcome = simulate(experiment, _unseen)
+    outcome = simulate_experiment(experiment, _unseen)
     report = build_report(experiment, outcome, {}, None)
     clients = [_client(one, report, outcome) for one in report["clients"]]
     if work.groups:
@@ -181,7 +181,7 @@ def centralised(work: Work) -> Figures:
 
 def floors(work: Work) -> Figures:
     """Every floor of every client; None for one that does not exist for all of them."""
-    found = all_floors(work.shards, work.method.cutoff, cache_of=lambda _: None, observe=lambda _: None)
+    found = measure_all_floors(work.shards, work.method.cutoff, cache_of=lambda _: None, observe=lambda _: None)
     shards = {shard.name: shard for shard in work.clients()}
     tops = {name: _floor_tops(shard, work.method.cutoff) for name, shard in shards.items()} if work.groups else {}
     rows: dict[str, list[Figures] | None] = {}

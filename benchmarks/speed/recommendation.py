@@ -17,7 +17,7 @@ import numpy as np
 from client_service.shard import read_shard
 from shared.method.settings import method_settings
 from simulation.experiment import Experiment
-from simulation.processes import addresses, connected, processes
+from simulation.processes import choose_addresses, connect_services, start_services
 
 
 async def timed(http: httpx.AsyncClient, key: str, users: list[str], while_in: str | None) -> np.ndarray:
@@ -35,10 +35,10 @@ async def timed(http: httpx.AsyncClient, key: str, users: list[str], while_in: s
 
 
 async def measure(experiment: Experiment, requests: int) -> None:
-    places = addresses(experiment)
+    places = choose_addresses(experiment)
     users = np.random.default_rng(0).choice(read_shard(experiment.shards[0]).user_ids, requests).tolist()
-    with processes(experiment, places):
-        async with connected(experiment, places) as federation:
+    with start_services(experiment, places):
+        async with connect_services(experiment, places) as federation:
             client = next(iter(federation.clients.values()))
             key, message = experiment.application_key, experiment.request().model_dump_json()
             headers = {"Content-Type": "application/json"}

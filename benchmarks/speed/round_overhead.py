@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from shared.method.settings import method_settings
-from simulation.demo import demonstrate
+from simulation.demo import run_demonstration
 from simulation.experiment import Experiment
 from simulation.source import SYNTHETIC, Cut, cut_shards
 
@@ -24,7 +24,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         shards = cut_shards(SYNTHETIC, Cut(arguments.clients), Path(folder) / "shards")
         experiment = Experiment(shards.paths, Path(folder) / "state", method_settings(), rounds=arguments.rounds)
-        report = demonstrate(experiment, edges_kept=shards.edges_kept, shown=False).report
+        report = run_demonstration(experiment, edges_kept=shards.edges_kept, shown=False).report
     milliseconds = [1000 * seconds for seconds in report["seconds"]["overhead_by_round"]]
     for name, sent in report["bytes_up"].items():
         received = report["bytes_down"][name]

@@ -15,9 +15,9 @@ from benchmarks.harness.plan import Row, read_plan
 from client_service.learning.quality import TITLE
 from simulation.console import count_bar
 from simulation.source import Cut, cut_shards
-from simulation.tuning.blind import without_test
-from simulation.tuning.search import Search, open_study, run_search, spent_trials, summarise
-from simulation.tuning.spaces import space_of
+from simulation.tuning.blind import write_blind_shards
+from simulation.tuning.search import Search, open_study, run_search, spent_trials, summarise_search
+from simulation.tuning.spaces import search_space
 
 TABLE = "table1"  # whose rows are searched
 KEPT = ("strategy", "values", "validation", "default", "trials", "pruned", "failed", "epochs", "rounds")
@@ -28,7 +28,7 @@ def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) ->
     del quick
     with tempfile.TemporaryDirectory(dir=out) as folder:
         whole = cut_shards(source(config["data"], data), Cut(config["clients"], "spectral"), Path(folder))
-        paths = without_test(whole.paths, out / "blind")
+        paths = write_blind_shards(whole.paths, out / "blind")
     rows = [row for row in read_plan(TABLE).methods if row.label in config.get("only", [row.label])]
     return [{"data": config["data"], "label": row.label, **_searched(row, paths, config, out)} for row in rows]
 
@@ -36,11 +36,11 @@ def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) ->
 def _searched(row: Row, paths: tuple[Path, ...], config: dict[str, Any], out: Path) -> dict[str, Any]:
     begun = row.method | (config["item_tables"] if row.shared_items else {})
     base = row.model_copy(update={"method": begun}).settings()
-    task = Search(paths, row.strategy, base, space_of(row.strategy, base), config["rounds"], cache=out / "kept")
+    task = Search(paths, row.strategy, base, search_space(row.strategy, base), config["rounds"], cache=out / "kept")
     study = open_study(task, out / row.label)
     with count_bar(row.label, config["trials"] - len(spent_trials(study)), shown=sys.stderr.isatty()) as observe:
         run_search(task, study, config["trials"], observe)
-    found = summarise(task, study)
+    found = summarise_search(task, study)
     return {**{key: found[key] for key in KEPT}, "chosen": choose_values(found, config["worth"])}
 
 

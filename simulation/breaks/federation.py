@@ -59,14 +59,14 @@ class ComposeFederation:
 
     def container(self, service: str) -> str:
         """The name of a service's only container."""
-        names = containers(self.engine, self.project, service)
+        names = container_names(self.engine, self.project, service)
         if len(names) != 1:
             raise UnavailableError(f"{self.project}: expected one container of {service}, got {len(names)}")
         return names[0]
 
     def command(self, service: str) -> list[str]:
         """The arguments that its container was made with."""
-        return [str(word) for word in _inspect(self.engine, self.project, service)["Config"]["Cmd"]]
+        return [str(word) for word in _inspect_container(self.engine, self.project, service)["Config"]["Cmd"]]
 
     def bring_up(self, services: Iterable[str], override: Path | None = None, *, anew: bool = False) -> None:
         """Start these services as the files describe them; Compose recreates those whose description has changed."""
@@ -98,42 +98,44 @@ def find_federation(engine: Engine, project: str | None = None) -> ComposeFedera
     if len(projects) > 1:
         raise SettingsError(f"--project: expected one of the federations that run, {', '.join(projects)}, got none")
     (name,) = projects
-    parts = _parts(engine, name)
+    parts = _part_names(engine, name)
     _require_running(engine, name, parts)
-    return ComposeFederation(engine, name, (*compose_command(), *_files(engine, name)), _choices(engine, name), parts)
+    return ComposeFederation(
+        engine, name, (*compose_command(), *_compose_flags(engine, name)), _user_choices(engine, name), parts
+    )
 
 
-def _parts(engine: Engine, project: str) -> tuple[str, ...]:
+def _part_names(engine: Engine, project: str) -> tuple[str, ...]:
     """The names of all parts that serve, as the report of this federation is told them."""
-    if len(containers(engine, project, "report")) == 1:
-        names = _variables(engine, project, "report").get(PARTS, "")
+    if len(container_names(engine, project, "report")) == 1:
+        names = _container_environment(engine, project, "report").get(PARTS, "")
         if names:
             return tuple(names.split(","))
-    raise _before_its_report(project)
+    raise _unreported_error(project)
 
 
 def _require_running(engine: Engine, project: str, parts: Sequence[str]) -> None:
     running = ("ps", "--filter", f"label={LABEL}.project={project}", "--format", f'{{{{.Label "{LABEL}.service"}}}}')
     if missing := sorted({*parts} - {*engine.read(*running).split()}):
         raise UnavailableError(f"{project}: expected all parts to run, got none of {', '.join(missing)}")
-    if any(len(containers(engine, project, f"probe-{name}")) != 1 for name in parts):
-        raise _before_its_report(project)
+    if any(len(container_names(engine, project, f"probe-{name}")) != 1 for name in parts):
+        raise _unreported_error(project)
 
 
-def _before_its_report(project: str) -> UnavailableError:
+def _unreported_error(project: str) -> UnavailableError:
     return UnavailableError(f"{project}: expected a federation whose `up` has ended in its report, got one before it")
 
 
-def containers(engine: Engine, project: str, service: str) -> list[str]:
+def container_names(engine: Engine, project: str, service: str) -> list[str]:
     """Names of a service's containers, also of those that have ended; not of those that `docker compose run` made."""
     labels = (f"{LABEL}.project={project}", f"{LABEL}.service={service}", f"{LABEL}.oneoff=False")
     filters = [word for label in labels for word in ("--filter", f"label={label}")]
     return engine.read("ps", "--all", "--format", "{{.Names}}", *filters).split()
 
 
-def _files(engine: Engine, project: str) -> Sequence[str]:
+def _compose_flags(engine: Engine, project: str) -> Sequence[str]:
     """Compose's flags for project and files, from the labels of its containers."""
-    labels = _inspect(engine, project, NEVER_BROKEN)["Config"]["Labels"]
+    labels = _inspect_container(engine, project, NEVER_BROKEN)["Config"]["Labels"]
     folder = Path(labels[f"{LABEL}.project.working_dir"])
     files = [folder / name for name in labels[f"{LABEL}.project.config_files"].split(",")]
     if missing := [str(file) for file in files if not file.is_file()]:
@@ -142,16 +144,19 @@ def _files(engine: Engine, project: str) -> Sequence[str]:
     return ["--project-name", project, "--project-directory", str(folder), *flags]
 
 
-def _choices(engine: Engine, project: str) -> dict[str, str]:
-    values = {name: _variables(engine, project, service).get(variable) for name, (service, variable) in CHOICES.items()}
+def _user_choices(engine: Engine, project: str) -> dict[str, str]:
+    values = {
+        name: _container_environment(engine, project, service).get(variable)
+        for name, (service, variable) in CHOICES.items()
+    }
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _variables(engine: Engine, project: str, service: str) -> dict[str, str]:
+def _container_environment(engine: Engine, project: str, service: str) -> dict[str, str]:
     """The environment that its container was made with."""
-    return dict(line.split("=", 1) for line in _inspect(engine, project, service)["Config"]["Env"])
+    return dict(line.split("=", 1) for line in _inspect_container(engine, project, service)["Config"]["Env"])
 
 
-def _inspect(engine: Engine, project: str, service: str) -> dict[str, Any]:
-    described: dict[str, Any] = json.loads(engine.read("inspect", containers(engine, project, service)[0]))[0]
+def _inspect_container(engine: Engine, project: str, service: str) -> dict[str, Any]:
+    described: dict[str, Any] = json.loads(engine.read("inspect", container_names(engine, project, service)[0]))[0]
     return described

@@ -26,22 +26,22 @@ def is_planted(federation: ComposeFederation) -> bool:
     return federation.volume(COPY) in federation.engine.read("volume", "ls", "--quiet").split()
 
 
-def plant(federation: ComposeFederation, kinds: Sequence[str]) -> None:
+def plant_breaks(federation: ComposeFederation, kinds: Sequence[str]) -> None:
     """Plant all of these at once. SettingsError where something is planted already."""
     if is_planted(federation):
         raise SettingsError(f"{federation.project}: expected no break, got one that is planted; --mend takes it away")
     _copy_volumes(federation)
-    breaks = _breaks(federation, kinds)
+    breaks = _chosen_breaks(federation, kinds)
     for errand in (one.before for one in breaks if one.before):
         _run_errand(federation, errand)
-    changed = _services(breaks)
+    changed = _service_changes(breaks)
     if changed:
-        with _override(changed) as override:
+        with _override_file(changed) as override:
             federation.bring_up(sorted(changed), override)
     _wait_until_ready(federation)
 
 
-def probe_again(federation: ComposeFederation, kinds: Sequence[str] = ()) -> None:
+def repeat_probes(federation: ComposeFederation, kinds: Sequence[str] = ()) -> None:
     """Run every probe once more, in the place of the part as it is now; then do what the breaks do to the evidence."""
     federation.run_script({"meeting": "/meeting"}, "rm -f /meeting/*")
     federation.bring_up(federation.probes, anew=True)  # an old one is tied to a container that may be gone
@@ -49,7 +49,7 @@ def probe_again(federation: ComposeFederation, kinds: Sequence[str] = ()) -> Non
         code = federation.engine.read("wait", federation.container(name)).strip()
         if code != "0":
             raise UnavailableError(f"{name}: expected a probe that writes down what it saw, got exit code {code}")
-    for errand in (one.after for one in _breaks(federation, kinds) if one.after):
+    for errand in (one.after for one in _chosen_breaks(federation, kinds) if one.after):
         _run_errand(federation, errand)
 
 
@@ -62,7 +62,7 @@ def ask_report(federation: ComposeFederation) -> PrivacyReport:
     return PrivacyReport.model_validate(content)
 
 
-def mend(federation: ComposeFederation) -> None:
+def mend_breaks(federation: ComposeFederation) -> None:
     """Put containers, states and evidence back as they were before. SettingsError where nothing is planted."""
     if not is_planted(federation):
         raise SettingsError(f"{federation.project}: expected a planted break, got none")
@@ -99,12 +99,12 @@ def _run_errand(federation: ComposeFederation, errand: Errand) -> None:
     federation.run_script(errand.volumes, errand.script, **errand.variables)
 
 
-def _breaks(federation: ComposeFederation, kinds: Sequence[str]) -> list[Break]:
+def _chosen_breaks(federation: ComposeFederation, kinds: Sequence[str]) -> list[Break]:
     known = known_breaks(federation.silos)
     return [known[kind] for kind in kinds]
 
 
-def _services(breaks: Sequence[Break]) -> dict[str, Any]:
+def _service_changes(breaks: Sequence[Break]) -> dict[str, Any]:
     """What several breaks change; two that change the same service add up."""
     services: dict[str, Any] = {}
     for planted in breaks:
@@ -114,7 +114,7 @@ def _services(breaks: Sequence[Break]) -> dict[str, Any]:
 
 
 @contextmanager
-def _override(services: Mapping[str, Any]) -> Iterator[Path]:
+def _override_file(services: Mapping[str, Any]) -> Iterator[Path]:
     """A file for compose (JSON is YAML too), for as long as it is needed."""
     with tempfile.TemporaryDirectory(prefix="lpsfed-break-") as folder:
         path = Path(folder) / "override.yml"
@@ -127,13 +127,13 @@ def _wait_until_ready(federation: ComposeFederation) -> None:
     until = time.monotonic() + READY_SECONDS
     for name in federation.writers:
         check = ("exec", federation.container(name), *READY)
-        while not _succeeds(federation, check):
+        while not _command_succeeds(federation, check):
             if time.monotonic() > until:
                 raise UnavailableError(f"{name}: expected it to be ready within {READY_SECONDS:g} s, got no word of it")
             time.sleep(PAUSE_SECONDS)
 
 
-def _succeeds(federation: ComposeFederation, check: Sequence[str]) -> bool:
+def _command_succeeds(federation: ComposeFederation, check: Sequence[str]) -> bool:
     try:
         federation.engine.read(*check)
     except UnavailableError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from audit.cli import privacy_report, probe
-from audit.entry import enter
+from audit.entry import run_command_line
 from simulation.cli import breaks, deployment, experiments, keys, ledger, members, quarantine, services, shards, tuning
 
 app = typer.Typer(
@@ -40,4 +40,4 @@ app.add_typer(shards.app, name="shard")
 
 def main() -> None:
     """Entry point."""
-    enter(app)
+    run_command_line(app)

@@ -36,16 +36,16 @@ def break_(
     """
     if shown:
         return _print_kinds()
-    _require(kinds or (), mending=mending)
+    _require_kinds(kinds or (), mending=mending)
     require_engine()
     federation = find_federation(Engine(tell_on_stderr), project)
-    all_named = mending or _plant(federation, kinds or (), keep=keep)
-    holds = keep or _mend(federation)
+    all_named = mending or _plant_and_report(federation, kinds or (), keep=keep)
+    holds = keep or _mend_and_report(federation)
     if not (all_named and holds):
         raise typer.Exit(1)
 
 
-def _require(kinds: Sequence[str], *, mending: bool) -> None:
+def _require_kinds(kinds: Sequence[str], *, mending: bool) -> None:
     if unknown := sorted({*kinds} - {*LISTED}):
         raise SettingsError(f"expected kinds of break out of {', '.join(LISTED)}, got {', '.join(unknown)}")
     if bool(kinds) == mending:
@@ -59,18 +59,18 @@ def _print_kinds() -> None:
     OUT.print(table)
 
 
-def _plant(federation: ComposeFederation, kinds: Sequence[str], *, keep: bool) -> bool:
+def _plant_and_report(federation: ComposeFederation, kinds: Sequence[str], *, keep: bool) -> bool:
     """Plant, and print what the report names: true where that is every break. After an error, mend what is planted."""
     breaks = known_breaks(federation.silos)
     for kind in kinds:
         OUT.print(f"[bold]{kind}[/]: {escape(breaks[kind].description)}", highlight=False)
     try:
-        plant.plant(federation, kinds)
-        plant.probe_again(federation, kinds)
+        plant.plant_breaks(federation, kinds)
+        plant.repeat_probes(federation, kinds)
         report = plant.ask_report(federation)
     except BaseException:
         if not keep and plant.is_planted(federation):
-            plant.mend(federation)
+            plant.mend_breaks(federation)
         raise
     return _print_faults(report, {kind: breaks[kind] for kind in kinds})
 
@@ -92,9 +92,9 @@ def _print_verdict(report: PrivacyReport) -> None:
     OUT.print(f"[bold {'green' if report.held else 'red'}]{escape(report.verdict)}[/]", highlight=False)
 
 
-def _mend(federation: ComposeFederation) -> bool:
-    plant.mend(federation)
-    plant.probe_again(federation)
+def _mend_and_report(federation: ComposeFederation) -> bool:
+    plant.mend_breaks(federation)
+    plant.repeat_probes(federation)
     report = plant.ask_report(federation)
     _print_verdict(report)
     return report.held

@@ -24,7 +24,7 @@ def compose(
 
     All that `docker compose up` starts follows from the number. Secure aggregation needs three silos or more.
     """
-    _tell(write_compose(silos, out), silos)
+    _print_paths(write_compose(silos, out), silos)
 
 
 def kubernetes(
@@ -35,9 +35,9 @@ def kubernetes(
 
     The overlays demo, no-dns, tls and secure then have so many silos. The commands of docs/kubernetes.md name four.
     """
-    _tell(demo.write_kubernetes(folder, silos), silos)
+    _print_paths(demo.write_kubernetes(folder, silos), silos)
 
 
-def _tell(paths: Sequence[Path], silos: int) -> None:
+def _print_paths(paths: Sequence[Path], silos: int) -> None:
     for path in paths:
         ERR.print(f"{path}: written for {count_noun(silos, 'silo')}", highlight=False, soft_wrap=True)

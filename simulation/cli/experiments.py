@@ -26,18 +26,18 @@ from simulation.cli.options import (
     SplitSeed,
     StrategyName,
     ensure_folder,
-    pairs,
+    parse_pairs,
     print_json,
 )
 from simulation.console import ERR, OUT, answer_table, crossing_table, field_table, partition_table, quality_table
-from simulation.demo import Shown, demonstrate, stop_kept
+from simulation.demo import DemoResult, run_demonstration, stop_kept_services
 from simulation.experiment import Experiment
 from simulation.plots import draw_curves, markdown_table, read_report
-from simulation.privacy import privacy_of
-from simulation.report import measures_of
-from simulation.run import simulate as run_in_process
+from simulation.privacy import parse_privacy
+from simulation.report import measure_labels
+from simulation.run import simulate_experiment as run_in_process
 from simulation.source import SYNTHETIC, Cut, cut_shards, find_shards
-from simulation.study import study
+from simulation.study import run_study
 
 
 def demo(
@@ -51,7 +51,7 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Partition, start aggregator and clients as processes, train, report, and answer a request."""
-    for name in stop_kept(folder):
+    for name in stop_kept_services(folder):
         ERR.print(f"ended the {name} of an earlier demo")
     if stop:
         return
@@ -60,7 +60,9 @@ def demo(
     experiment = Experiment(shards.paths, fresh, method_settings(), rounds=rounds, secure=secure)
     if not as_json:
         OUT.print(partition_table(shards.summary))
-    seen = demonstrate(experiment, edges_kept=shards.edges_kept, shown=not as_json, keep_in=folder if keep else None)
+    seen = run_demonstration(
+        experiment, edges_kept=shards.edges_kept, shown=not as_json, keep_in=folder if keep else None
+    )
     if as_json:
         print_json({"report": seen.report, "url": seen.url, "key_file": str(seen.key_file), "answer": seen.answer})
     else:
@@ -112,7 +114,7 @@ def simulate(
     as_json: AsJson = False,
 ) -> None:
     """Train a federation in one process, over the very same services, and hold it against the floors."""
-    agreed = method_settings(preset.value, **pairs(changes or []))
+    agreed = method_settings(preset.value, **parse_pairs(changes or []))
     folder = _next_folder(Path("runs"), "runs") if out is None else _empty_folder(out)
     shards = find_shards(Path(data)) or cut_shards(
         data, Cut(clients, method.value, number, split_seed), folder / "shards"
@@ -127,9 +129,9 @@ def simulate(
         device=device.value,
         threads=threads,
         secure=secure,
-        privacy=privacy_of(pairs(privacy or [], "--privacy")),
+        privacy=parse_privacy(parse_pairs(privacy or [], "--privacy")),
     )
-    report = study(experiment, run_in_process, edges_kept=shards.edges_kept, shown=not as_json)
+    report = run_study(experiment, run_in_process, edges_kept=shards.edges_kept, shown=not as_json)
     if as_json:
         return print_json(report)
     OUT.print(quality_table(report), f"report: {folder / 'report.json'}", sep="\n")
@@ -138,7 +140,7 @@ def simulate(
 def report(folder: Annotated[Path, typer.Argument(help="folder of a simulation")], as_json: AsJson = False) -> None:
     """Draw a run's curves (curves.png) and write its table (report.md) into its folder."""
     found, rows = read_report(folder)
-    draw_curves(measures_of(found), rows, folder / "curves.png")
+    draw_curves(measure_labels(found), rows, folder / "curves.png")
     (folder / "report.md").write_text(markdown_table(found), encoding="utf-8")
     if as_json:
         return print_json(found)
@@ -159,7 +161,7 @@ def _empty_folder(folder: Path) -> Path:
     return ensure_folder(folder)
 
 
-def _print_request(seen: Shown, *, keep: bool) -> None:
+def _print_request(seen: DemoResult, *, keep: bool) -> None:
     if not keep:
         return OUT.print("The services have ended; --keep leaves them answering.")
     OUT.print("The services go on serving until `lpsfed demo --stop`. To ask:\n")

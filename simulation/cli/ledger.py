@@ -27,7 +27,7 @@ def verify(
     state_directory: State, signing_key_file: Key = None, records_directory: Records = None, as_json: AsJson = False
 ) -> None:
     """Are ledger and account whole, and is each as long as its head says? Ends with 1 where one is not."""
-    key = _key(state_directory, signing_key_file)
+    key = _read_signing_key(state_directory, signing_key_file)
     found = verify_records(state_directory, key, records_directory)
     if as_json:
         print_json({"whole": not found.faults, **asdict(found)})
@@ -65,7 +65,7 @@ def adopt(
 ) -> None:
     """Take records for whole that are not as their heads say, where the right ones are lost. The privacy report shows
     it."""
-    key = _key(state_directory, signing_key_file)
+    key = _read_signing_key(state_directory, signing_key_file)
     if key is None:
         raise SettingsError("signing_key_file: expected the client's private key, got none")
     path = adopt_records(state_directory, key, reason, give_up=give_up, directory=records_directory)
@@ -74,7 +74,7 @@ def adopt(
     OUT.print(f"{path}: tells of the records as they are", soft_wrap=True, markup=False)
 
 
-def _key(state_directory: Path, given: Path | None) -> PrivateKey | None:
+def _read_signing_key(state_directory: Path, given: Path | None) -> PrivateKey | None:
     """The key in the file, or the only one in the state directory; None where there is none."""
     files = [given] if given is not None else sorted(state_directory.glob("*.key"))
     return read_private(files[0]) if len(files) == 1 else None

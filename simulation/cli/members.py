@@ -32,16 +32,16 @@ def write(
     if file.exists() and not replace:
         raise ConflictError(f"{file}: expected no file there, got one; nothing was changed (--replace)")
     write_registry(file, aggregator, registered_files(keys))
-    _show(file, read_registry(file), as_json=as_json)
+    _print_members(file, read_registry(file), as_json=as_json)
 
 
 @app.command()
 def show(file: MembersFile, as_json: AsJson = False) -> None:
     """Show whose keys a file holds, and the fingerprint by which two silos see whether theirs is the same."""
-    _show(file, read_registry(file), as_json=as_json)
+    _print_members(file, read_registry(file), as_json=as_json)
 
 
-def _show(file: Path, found: Registry, *, as_json: bool) -> None:
+def _print_members(file: Path, found: Registry, *, as_json: bool) -> None:
     marks = {name: fingerprint(key) for name, key in sorted(found.clients.items())}
     own = fingerprint(found.aggregator)
     if as_json:

@@ -61,7 +61,7 @@ def given_flags(flags: dict[str, Any]) -> dict[str, Any]:
     return {name: flag for name, flag in plain.items() if flag is not None}
 
 
-def pairs(changes: list[str], flag: str = "--set") -> dict[str, str]:
+def parse_pairs(changes: list[str], flag: str = "--set") -> dict[str, str]:
     """['a=1', ...] -> {'a': '1', ...}. SettingsError for anything else."""
     split = [change.partition("=") for change in changes]
     if wrong := [change for change, (key, mark, _) in zip(changes, split, strict=True) if not key or not mark]:

@@ -14,7 +14,7 @@ from shared.web.calling import Calling
 from simulation import operate
 from simulation.cli.options import AsJson, Authority, Certificate, CertificateKey, print_json
 from simulation.console import OUT
-from simulation.operator_calls import operating
+from simulation.operator_calls import open_operator
 
 app = typer.Typer(no_args_is_help=True, help="Clients that are shut out: see them, shut one out, let one in again.")
 
@@ -34,8 +34,8 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Every client of the federation, how often it was refused in the newest run, and why it is shut out if it is."""
-    with operating(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
-        found = operate.members(operator)
+    with open_operator(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
+        found = operate.list_members(operator)
     if as_json:
         return print_json([one.model_dump(mode="json") for one in found])
     table = Table("client", "refused", "quarantined since", "cause", "reason")
@@ -57,8 +57,8 @@ def impose(
     as_json: AsJson = False,
 ) -> None:
     """Shut a client out: nothing of it is taken, and no round waits for it."""
-    with operating(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
-        _tell(operate.shut_out(operator, name, reason), "quarantined", as_json=as_json)
+    with open_operator(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
+        _print_member(operate.quarantine_client(operator, name, reason), "quarantined", as_json=as_json)
 
 
 @app.command()
@@ -72,11 +72,11 @@ def lift(
     as_json: AsJson = False,
 ) -> None:
     """Let a client in again, from the round at hand on."""
-    with operating(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
-        _tell(operate.let_in(operator, name), "not quarantined", as_json=as_json)
+    with open_operator(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
+        _print_member(operate.lift_quarantine(operator, name), "not quarantined", as_json=as_json)
 
 
-def _tell(found: MemberOut, standing: str, *, as_json: bool) -> None:
+def _print_member(found: MemberOut, standing: str, *, as_json: bool) -> None:
     if as_json:
         return print_json(found.model_dump(mode="json"))
     OUT.print(f"{found.client}: {standing}")

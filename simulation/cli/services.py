@@ -31,13 +31,13 @@ from simulation.cli.options import (
     SettingsFile,
     StrategyName,
     given_flags,
-    pairs,
+    parse_pairs,
     print_json,
 )
 from simulation.console import ERR, OUT, round_lines, tell_on_stderr
-from simulation.doctor import examine, reach
-from simulation.operate import follow, look, standing, start, start_if_none
-from simulation.operator_calls import PATIENCE_SECONDS, nobody_to_tell, operating
+from simulation.doctor import check_aggregator, examine_machine
+from simulation.operate import describe_run, fetch_run, follow_run, start_run, start_run_if_none
+from simulation.operator_calls import PATIENCE_SECONDS, ignore_line, open_operator
 
 PortCertificate = Annotated[Path | None, typer.Option(help="PEM; with it the port speaks TLS")]
 PortKey = Annotated[Path | None, typer.Option(help="PEM, the certificate's")]
@@ -97,9 +97,9 @@ def doctor(
 ) -> None:
     """Check Python, packages, device, disk, ports, shard, settings with their certificates, and the aggregator."""
     wanted = tuple(require_port("--port", port) for port in ports or (8800, 8801))
-    checks = examine(shard=shard, folder=folder, ports=wanted, settings=settings)
+    checks = examine_machine(shard=shard, folder=folder, ports=wanted, settings=settings)
     if aggregator_url is not None:
-        checks.append(reach(aggregator_url, ca, certificate, certificate_key))
+        checks.append(check_aggregator(aggregator_url, ca, certificate, certificate_key))
     if as_json:
         print_json([vars(check) for check in checks])
     else:
@@ -165,15 +165,15 @@ def run(
         "clients": clients,
         "quorum": quorum,
         "deadline_seconds": deadline_seconds,
-        "method": method_settings(preset.value, **pairs(changes or [])),
+        "method": method_settings(preset.value, **parse_pairs(changes or [])),
         "changing_members": changing_members,
     }
     request = validate_settings(RunIn, asked)
-    calling, tell = Calling(ca, certificate, certificate_key), nobody_to_tell if as_json else tell_on_stderr
-    with operating(aggregator_url, operator_token_file, calling, patience=wait_seconds, tell=tell) as operator:
-        found = start_if_none(operator, request) if if_none else start(operator, request)
+    calling, tell = Calling(ca, certificate, certificate_key), ignore_line if as_json else tell_on_stderr
+    with open_operator(aggregator_url, operator_token_file, calling, patience=wait_seconds, tell=tell) as operator:
+        found = start_run_if_none(operator, request) if if_none else start_run(operator, request)
         with round_lines(shown=not as_json) as observe:
-            history = follow(operator, found.run, observe)
+            history = follow_run(operator, found.run, observe)
     if as_json:
         print_json(history.model_dump(mode="json"))
 
@@ -189,11 +189,11 @@ def status(
 ) -> None:
     """Say where a run stands: who is missing and until when, or why it failed. Exit code 1 for one that failed."""
     calling = Calling(ca, certificate, certificate_key)
-    with operating(aggregator_url, operator_token_file, calling) as operator:
-        found = look(operator, run)
+    with open_operator(aggregator_url, operator_token_file, calling) as operator:
+        found = fetch_run(operator, run)
     if as_json:
         print_json(None if found is None else found.model_dump(mode="json"))
     elif found is None or found.phase != "failed":
-        OUT.print("no run yet" if found is None else standing(found), highlight=False, soft_wrap=True)
+        OUT.print("no run yet" if found is None else describe_run(found), highlight=False, soft_wrap=True)
     if found is not None and found.phase == "failed":
-        raise FederationError(standing(found))
+        raise FederationError(describe_run(found))

@@ -50,10 +50,10 @@ def erase(
         raise SettingsError("shard erase: expected either users (--user, --users) or --events")
     table = None if events is None else read_events(events)
 
-    def change(shard: Shard) -> Shard:
+    def erase_chosen(shard: Shard) -> Shard:
         return erase_users(shard, ids) if table is None or events is None else erase_events(shard, table, events)
 
-    _print_change(*change_shard(folder, change), as_json=as_json)
+    _print_change(*change_shard(folder, erase_chosen), as_json=as_json)
 
 
 def _print_change(before: Shard, after: Shard, *, as_json: bool) -> None:

@@ -28,14 +28,14 @@ from simulation.cli.options import (
     SplitSeed,
     StrategyName,
     ensure_folder,
-    pairs,
+    parse_pairs,
     print_json,
 )
 from simulation.console import ERR, OUT, count_bar
 from simulation.source import Cut, cut_shards, find_shards
-from simulation.tuning.blind import without_test
-from simulation.tuning.search import Search, open_study, run_search, spent_trials, summarise, write_best
-from simulation.tuning.spaces import space_of
+from simulation.tuning.blind import write_blind_shards
+from simulation.tuning.search import Search, open_study, run_search, spent_trials, summarise_search, write_best_settings
+from simulation.tuning.spaces import search_space
 
 INTERRUPTED = 130  # as a shell reports a command that Ctrl-C ended
 
@@ -59,26 +59,28 @@ def tune(
 ) -> None:
     """Search a strategy's settings by validation alone. A setting given with --set stays as it is."""
     ensure_folder(out)
-    fixed = pairs(changes or [])
+    fixed = parse_pairs(changes or [])
     base = method_settings(preset.value, **fixed)
-    space = space_of(strategy.value, base, fixed)
+    space = search_space(strategy.value, base, fixed)
     shards = find_shards(Path(data)) or cut_shards(data, Cut(clients, method.value, number, split_seed), out / "shards")
     with tempfile.TemporaryDirectory(prefix="lpsfed-blind-") as folder:
-        blind, cache = without_test(shards.paths, Path(folder) / "shards"), Path(folder) / "cache"
+        blind, cache = write_blind_shards(shards.paths, Path(folder) / "shards"), Path(folder) / "cache"
         task = Search(blind, strategy.value, base, space, rounds, seed, device.value, threads, cache)
-        stopped = _searched(task, out, trials, shown=not as_json)
-        found = summarise(task, open_study(task, out))
-    path = write_best(out, found)
+        stopped = _run_with_bar(task, out, trials, shown=not as_json)
+        found = summarise_search(task, open_study(task, out))
+    path = write_best_settings(out, found)
     if as_json:
         print_json(found)
     else:
-        OUT.print(_table(found, base), f"written: {path}. To train with them:", sep="\n")
-        OUT.print(_command(shards.paths[0].parent, found, preset.value, fixed), soft_wrap=True, highlight=False)
+        OUT.print(_values_table(found, base), f"written: {path}. To train with them:", sep="\n")
+        OUT.print(
+            _simulate_command(shards.paths[0].parent, found, preset.value, fixed), soft_wrap=True, highlight=False
+        )
     if stopped:
         raise typer.Exit(INTERRUPTED)
 
 
-def _searched(task: Search, out: Path, trials: int, *, shown: bool) -> bool:
+def _run_with_bar(task: Search, out: Path, trials: int, *, shown: bool) -> bool:
     """Whether Ctrl-C ended the search. Trials that failed are told with their reasons."""
     study = open_study(task, out)
     with count_bar("trials", max(0, trials - len(spent_trials(study))), shown=shown) as observe:
@@ -92,7 +94,7 @@ def _searched(task: Search, out: Path, trials: int, *, shown: bool) -> bool:
     return False
 
 
-def _table(found: Mapping[str, Any], base: MethodSettings) -> Table:
+def _values_table(found: Mapping[str, Any], base: MethodSettings) -> Table:
     """The best values beside those that the search began with."""
     spent = f"{found['trials']} trials: {found['pruned']} ended early, {found['failed']} failed"
     spent += f"\n{found['epochs']} epochs a client in all"
@@ -108,7 +110,7 @@ def _table(found: Mapping[str, Any], base: MethodSettings) -> Table:
     return table
 
 
-def _command(shards: Path, found: Mapping[str, Any], preset: str, fixed: Mapping[str, str]) -> str:
+def _simulate_command(shards: Path, found: Mapping[str, Any], preset: str, fixed: Mapping[str, str]) -> str:
     """The simulation with the best settings, on one line to be copied."""
     chosen = " ".join(f"--set {name}={value}" for name, value in {**fixed, **found["values"]}.items())
     named = "" if preset == "default" else f" --preset {preset}"

@@ -9,12 +9,12 @@ from pathlib import Path
 from shared.errors import DataError
 
 
-def kind(path: Path) -> str:
+def format_extension(path: Path) -> str:
     """The extension that names the format: "csv" of ratings.csv and of ratings.csv.gz."""
     return Path(path.name.removesuffix(".gz")).suffix.lstrip(".").lower()
 
 
-def stem(path: Path) -> str:
+def file_stem(path: Path) -> str:
     """The file's name without .gz and without the extension."""
     return Path(path.name.removesuffix(".gz")).stem
 

@@ -34,7 +34,7 @@ Value = TypeVar("Value")
 WHOLE = "all"  # the key of events that came without a split
 
 
-def assemble(
+def assemble_dataset(
     name: str,
     tables: Mapping[str, pl.DataFrame],
     *,

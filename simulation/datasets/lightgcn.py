@@ -25,7 +25,7 @@ def read_lightgcn(path: Path) -> Table:
     """
     data = read_content(path).rstrip()
     characters = np.frombuffer(data, dtype=np.uint8)
-    digit = _digits(path, characters)
+    digit = _digit_mask(path, characters)
     first = digit & ~np.concatenate([[False], digit[:-1]])
     starts = np.flatnonzero(first)
     line = np.cumsum(characters == NEWLINE)[starts]
@@ -35,7 +35,7 @@ def read_lightgcn(path: Path) -> Table:
     return _pair_table(path, numbers, line)
 
 
-def _digits(path: Path, characters: Bytes) -> NDArray[np.bool_]:
+def _digit_mask(path: Path, characters: Bytes) -> NDArray[np.bool_]:
     digit = (characters >= ZERO) & (characters <= NINE)
     end = characters == NEWLINE
     line_end = end | ((characters == RETURN) & np.concatenate([end[1:], [False]]))  # a return alone ends no line

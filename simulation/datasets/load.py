@@ -7,8 +7,8 @@ from pathlib import Path
 import polars as pl
 
 from shared.errors import DataError
-from simulation.datasets.content import kind
-from simulation.datasets.dataset import WHOLE, Dataset, assemble, ordered_splits
+from simulation.datasets.content import format_extension
+from simulation.datasets.dataset import WHOLE, Dataset, assemble_dataset, ordered_splits
 from simulation.datasets.formats import FORMATS, TITLES
 from simulation.datasets.locate import locate_files, require_format
 
@@ -24,7 +24,7 @@ def load_dataset(path: Path, seed: int) -> Dataset:
         parts = tables[WHOLE].partition_by("split", as_dict=True, maintain_order=True)
         tables = ordered_splits({str(split): part for (split,), part in parts.items()}, path)
     titles = None if files.titles is None else read_titles(files.titles)
-    return assemble(files.name, tables, seed=seed, titles=titles, path=path)
+    return assemble_dataset(files.name, tables, seed=seed, titles=titles, path=path)
 
 
 def read_events(path: Path) -> pl.DataFrame:
@@ -35,6 +35,8 @@ def read_events(path: Path) -> pl.DataFrame:
 def read_titles(path: Path) -> pl.DataFrame:
     """(item, title) of one file, with null where there is no title. Raises DataError."""
     name = path.name.removesuffix(".gz")
-    if (read := TITLES.get(name) or TITLES.get(kind(path))) is None:
-        raise DataError(f"{path}: expected a file of titles ({', '.join(TITLES)}), got the extension {kind(path)!r}")
+    if (read := TITLES.get(name) or TITLES.get(format_extension(path))) is None:
+        raise DataError(
+            f"{path}: expected a file of titles ({', '.join(TITLES)}), got the extension {format_extension(path)!r}"
+        )
     return read(path).titles()

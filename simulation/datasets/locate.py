@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from shared.errors import DataError
-from simulation.datasets.content import kind, stem
+from simulation.datasets.content import file_stem, format_extension
 from simulation.datasets.dataset import WHOLE, ordered_splits
 from simulation.datasets.formats import FORMATS, READ
 
@@ -33,17 +33,17 @@ def locate_files(path: Path) -> Files:
     if not path.exists():
         raise DataError(f"{path}: expected a file or a folder, got nothing there")
     if path.is_dir():
-        files = _require_one(path, _candidates(_list_files(path)))
+        files = _require_one(path, _candidate_files(_list_files(path)))
         return Files(path.resolve().name, files, _title_file(path, next(iter(files.values()))))
     require_format(path)
-    return Files(stem(path), {WHOLE: path}, _title_file(path.parent, path))
+    return Files(file_stem(path), {WHOLE: path}, _title_file(path.parent, path))
 
 
 def require_format(path: Path) -> str:
     """The extension that names the file's format. Raises DataError for one that is not read."""
-    if kind(path) not in FORMATS:
-        raise DataError(f"{path}: expected {READ}, got the extension {kind(path)!r}")
-    return kind(path)
+    if format_extension(path) not in FORMATS:
+        raise DataError(f"{path}: expected {READ}, got the extension {format_extension(path)!r}")
+    return format_extension(path)
 
 
 def _list_files(folder: Path) -> list[Path]:
@@ -62,17 +62,17 @@ def _require_one(folder: Path, candidates: list[dict[str, Path]]) -> dict[str, P
     return ordered_splits(candidates[0], folder)
 
 
-def _candidates(files: list[Path]) -> list[dict[str, Path]]:
+def _candidate_files(files: list[Path]) -> list[dict[str, Path]]:
     """Groups of train, valid and test files and well-known single files; without those, any file it could be."""
     groups: dict[tuple[str, str], dict[str, Path]] = {}
     known, others = [], []
-    for file in (file for file in files if kind(file) in FORMATS):
-        prefix, _, last = stem(file).rpartition(".")
+    for file in (file for file in files if format_extension(file) in FORMATS):
+        prefix, _, last = file_stem(file).rpartition(".")
         if last in SPLIT_NAMES:
-            _add_split(groups.setdefault((prefix, kind(file)), {}), SPLIT_NAMES[last], file)
-        elif any(fnmatch(stem(file), known_stem) for known_stem in FORMATS[kind(file)].stems):
+            _add_split(groups.setdefault((prefix, format_extension(file)), {}), SPLIT_NAMES[last], file)
+        elif any(fnmatch(file_stem(file), known_stem) for known_stem in FORMATS[format_extension(file)].stems):
             known.append({WHOLE: file})
-        elif stem(file).lower() not in ASIDE:
+        elif file_stem(file).lower() not in ASIDE:
             others.append({WHOLE: file})
     return [*groups.values(), *known] or others
 
@@ -85,9 +85,9 @@ def _add_split(group: dict[str, Path], split: str, file: Path) -> None:
 
 def _title_file(folder: Path, interactions: Path) -> Path | None:
     """The one file of titles that uses the same item ids."""
-    prefix, _, last = stem(interactions).rpartition(".")
-    own = prefix if last in SPLIT_NAMES else stem(interactions)
-    names = [name.format(stem=own) for name in FORMATS[kind(interactions)].titles]
+    prefix, _, last = file_stem(interactions).rpartition(".")
+    own = prefix if last in SPLIT_NAMES else file_stem(interactions)
+    names = [name.format(stem=own) for name in FORMATS[format_extension(interactions)].titles]
     files = [folder / f"{name}{end}" for name in names for end in ("", ".gz") if (folder / f"{name}{end}").is_file()]
     if len(files) > 1:
         raise DataError(f"{folder}: expected one file of titles, got {', '.join(file.name for file in files)}")

@@ -17,14 +17,14 @@ def read_parquet(path: Path) -> Table:
     table = parse_table(path, read_content(path))
     if table.is_empty():
         raise line_error(path, 1, "expected data, got a table without rows")
-    columns = {name.lower(): _strings(path, table[name]) for name in table.columns if name.lower() in ID_NAMES}
+    columns = {name.lower(): _string_column(path, table[name]) for name in table.columns if name.lower() in ID_NAMES}
     columns |= {name.lower(): table[name] for name in table.columns if name.lower() in DETAIL_NAMES}
     texts = [name for name in table.columns if table.schema[name] == pl.String and is_title(name.lower())]
     columns |= {name.lower(): table[name] for name in texts}
     return Table(path, columns, row_lines(len(table)))
 
 
-def _strings(path: Path, column: pl.Series) -> pl.Series:
+def _string_column(path: Path, column: pl.Series) -> pl.Series:
     if not (column.dtype.is_integer() or column.dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null)):
         raise DataError(f"{path}: expected strings or integers in column {column.name!r}, got {column.dtype}")
     return column.cast(pl.String)

@@ -53,17 +53,19 @@ class Table:
         """
         optional = {"split": self._checked_splits, "time": self._parsed_times, "rating": self._parsed_ratings}
         columns = {name: self._required_column(name) for name in ("user", "item")}
-        columns |= {name: read(column) for name, read in optional.items() if (column := self._column(name)) is not None}
+        columns |= {
+            name: read(column) for name, read in optional.items() if (column := self._find_column(name)) is not None
+        }
         return pl.DataFrame(columns)
 
     def titles(self) -> pl.DataFrame:
         """(item, title), with null where there is none."""
-        items, titles = self._required_column("item"), self._column("title")
+        items, titles = self._required_column("item"), self._find_column("title")
         if titles is None:
             return items.to_frame("item").with_columns(title=pl.lit(None, dtype=pl.String))
         return pl.DataFrame({"item": items, "title": titles.replace("", None)})
 
-    def _column(self, field: str) -> pl.Series | None:
+    def _find_column(self, field: str) -> pl.Series | None:
         """The column that goes by one of the field's names, if there is one."""
         names = [name for name in COLUMNS[field] if name in self.columns]
         if field == "title":
@@ -71,7 +73,7 @@ class Table:
         return self.columns[names[0]] if names else None
 
     def _required_column(self, field: str) -> pl.Series:
-        column = self._column(field)
+        column = self._find_column(field)
         if column is None:
             raise line_error(self.path, 1, f"expected a column {' or '.join(COLUMNS[field])}, got other columns")
         empty = (column.is_null() | (column == "")).fill_null(True)

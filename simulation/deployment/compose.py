@@ -20,13 +20,13 @@ def compose_files(silos: int, out: Path = Path(MAIN)) -> dict[Path, str]:
     """The main file `out` and the two beside it -> their texts. SettingsError for a number that is out of range."""
     numbers = range(1, require_silos(silos, MOST_SILOS, "for which an engine has networks") + 1)
 
-    def series(prefix: str, separator: str) -> str:
+    def join_numbered(prefix: str, separator: str) -> str:
         return separator.join(f"{prefix}{number}" for number in numbers)
 
-    known = {"silos": silos, "numbers": numbers, "series": series, "user": USERS[silos], "most": MOST_SILOS}
-    environment, templates = _environment(), _with_added(Path(MAIN))
+    known = {"silos": silos, "numbers": numbers, "series": join_numbered, "user": USERS[silos], "most": MOST_SILOS}
+    environment, templates = _template_environment(), _compose_paths(Path(MAIN))
     texts = [environment.get_template(template.name).render(known) for template in templates]
-    return dict(zip(_with_added(out), texts, strict=True))
+    return dict(zip(_compose_paths(out), texts, strict=True))
 
 
 def write_compose(silos: int, out: Path) -> tuple[Path, ...]:
@@ -34,11 +34,11 @@ def write_compose(silos: int, out: Path) -> tuple[Path, ...]:
     return write_files(compose_files(silos, out))
 
 
-def _with_added(main: Path) -> tuple[Path, ...]:
+def _compose_paths(main: Path) -> tuple[Path, ...]:
     return (main, *(main.with_suffix(end) for end in ADDED))
 
 
-def _environment() -> Environment:
+def _template_environment() -> Environment:
     return Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,

@@ -26,10 +26,12 @@ def kubernetes_files(folder: Path, silos: int) -> dict[Path, str]:
     listed = "".join(f"  - silo-{number}\n" for number in numbers)
     texts: dict[Path, str] = {}
     for overlay in (folder / name for name in OVERLAYS):
-        texts[overlay / FILE] = LISTED_SILOS.sub(listed, _read(overlay / FILE))
-        first = _read(overlay / "silo-1" / FILE)
+        texts[overlay / FILE] = LISTED_SILOS.sub(listed, _read_manifest(overlay / FILE))
+        first = _read_manifest(overlay / "silo-1" / FILE)
         texts |= {overlay / f"silo-{number}" / FILE: FIRST_SILO.sub(str(number), first) for number in numbers}
-    return texts | {folder / name: count.sub(str(silos), _read(folder / name)) for name, count in COUNTS.items()}
+    return texts | {
+        folder / name: count.sub(str(silos), _read_manifest(folder / name)) for name, count in COUNTS.items()
+    }
 
 
 def write_kubernetes(folder: Path, silos: int) -> tuple[Path, ...]:
@@ -38,18 +40,18 @@ def write_kubernetes(folder: Path, silos: int) -> tuple[Path, ...]:
     for overlay in OVERLAYS:
         for silo in (folder / overlay).glob("silo-*"):
             if int(silo.name.removeprefix("silo-")) > silos:
-                _remove(silo)
+                _remove_silo(silo)
     return paths
 
 
-def _read(path: Path) -> str:
+def _read_manifest(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"--folder: expected the project's k8s/, got no {path} ({error.strerror})") from None
 
 
-def _remove(silo: Path) -> None:
+def _remove_silo(silo: Path) -> None:
     """A silo's folder as it was written. What somebody has added to it stays, and is an error."""
     try:
         (silo / FILE).unlink(missing_ok=True)

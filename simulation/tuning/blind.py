@@ -10,7 +10,7 @@ import polars as pl
 from client_service.shard import build_shard, read_shard, save_shard
 
 
-def without_test(shards: Sequence[Path], folder: Path) -> tuple[Path, ...]:
+def write_blind_shards(shards: Sequence[Path], folder: Path) -> tuple[Path, ...]:
     """Each shard written anew into `folder`, under its own name.
 
     The catalogue keeps the items that occur in test pairs alone, so that validation ranks the very same candidates.

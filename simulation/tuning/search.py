@@ -18,8 +18,8 @@ from client_service.shard import read_shard
 from shared.errors import FederationError, SettingsError
 from shared.method.settings import MethodSettings, override
 from simulation.experiment import Experiment
-from simulation.tuning.spaces import Space, value_before
-from simulation.tuning.trial import validate
+from simulation.tuning.spaces import Space, initial_value
+from simulation.tuning.trial import validate_experiment
 
 STUDY = "lpsfed-tune"
 DATABASE = "study.db"
@@ -102,10 +102,10 @@ def run_search(plan: Search, study: optuna.Study, trials: int, observe: Callable
 
     One that fails is kept with its reason and counts; one that Ctrl-C ended does not count, and the interrupt goes on.
     """
-    _settle_left_over(study)
+    _fail_abandoned_trials(study)
     while (spent := len(spent_trials(study))) < trials:
         if spent == 0 and not study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-            study.enqueue_trial({name: value_before(name, plan.strategy, plan.base) for name in plan.space})
+            study.enqueue_trial({name: initial_value(name, plan.strategy, plan.base) for name in plan.space})
         # Seeded anew for each trial: a search in two goes tries what one in a single go would have tried.
         seed = int(np.random.SeedSequence([plan.seed, spent]).generate_state(1)[0])
         study.sampler = optuna.samplers.TPESampler(n_startup_trials=RANDOM_TRIALS, seed=seed)
@@ -122,7 +122,7 @@ def spent_trials(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
     return [trial for trial in found if trial.state != TrialState.FAIL or "reason" in trial.user_attrs]
 
 
-def summarise(plan: Search, study: optuna.Study) -> dict[str, Any]:
+def summarise_search(plan: Search, study: optuna.Study) -> dict[str, Any]:
     """What is known so far, as best.json has it. FederationError with the last reason when no trial was completed."""
     spent, best = spent_trials(study), _best_trial(study)
     if best is None:
@@ -144,7 +144,7 @@ def summarise(plan: Search, study: optuna.Study) -> dict[str, Any]:
     }
 
 
-def write_best(folder: Path, found: dict[str, Any]) -> Path:
+def write_best_settings(folder: Path, found: dict[str, Any]) -> Path:
     """best.json, whole or not at all."""
     path = folder / "best.json"
     partial = path.with_suffix(".partial")
@@ -158,7 +158,7 @@ def _best_trial(study: optuna.Study) -> optuna.trial.FrozenTrial | None:
     return max(complete, key=lambda trial: trial.value or 0.0, default=None)
 
 
-def _settle_left_over(study: optuna.Study) -> None:
+def _fail_abandoned_trials(study: optuna.Study) -> None:
     """A trial that still runs in the records was that of a process which is gone."""
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         study.tell(trial.number, state=TrialState.FAIL)
@@ -175,7 +175,7 @@ def _run_trial(plan: Search, study: optuna.Study, trial: optuna.Trial) -> str:
 
     try:
         with tempfile.TemporaryDirectory(prefix="lpsfed-trial-") as folder:
-            value = validate(plan.experiment(trial.params, Path(folder)), report_round)
+            value = validate_experiment(plan.experiment(trial.params, Path(folder)), report_round)
     except optuna.TrialPruned:
         study.tell(trial, state=TrialState.PRUNED)
         return "pruned"

@@ -49,7 +49,7 @@ SPACES: dict[str, Space] = {
 }
 
 
-def space_of(strategy: str, base: MethodSettings, fixed: Collection[str] = ()) -> Space:
+def search_space(strategy: str, base: MethodSettings, fixed: Collection[str] = ()) -> Space:
     """What there is to search for `strategy` with the settings `base`, of which those named in `fixed` stay.
 
     Raises SettingsError for an unknown strategy, or when nothing is left.
@@ -62,7 +62,7 @@ def space_of(strategy: str, base: MethodSettings, fixed: Collection[str] = ()) -
     return space
 
 
-def value_before(name: str, strategy: str, base: MethodSettings) -> Any:
+def initial_value(name: str, strategy: str, base: MethodSettings) -> Any:
     """The value that a searched setting has before the search."""
     own = name.removeprefix("strategy.")
     return getattr(base, name) if own == name else getattr(build_strategy(strategy, base).settings, own)

@@ -11,9 +11,9 @@ import anyio
 from client_service.schemas import QualityOut
 from client_service.tasks import task_named
 from simulation.experiment import Experiment
-from simulation.federation import Federation, Progress, conduct
-from simulation.patience import impatient
-from simulation.run import in_process
+from simulation.federation import Federation, Progress, conduct_run
+from simulation.patience import fail_when_stuck
+from simulation.run import open_federation
 
 POLL_SECONDS = 0.1
 
@@ -23,7 +23,7 @@ Curves = dict[str, dict[int, float]]
 """client -> round -> the primary measure on validation items; round 0 is the start."""
 
 
-def validate(experiment: Experiment, observe: ObserveRound) -> float:
+def validate_experiment(experiment: Experiment, observe: ObserveRound) -> float:
     """Run in this process. The client mean of each client's best round: what it would serve.
 
     `observe` hears of each round once, in order. FederationError when the run fails, or a client cannot go on.
@@ -34,8 +34,8 @@ def validate(experiment: Experiment, observe: ObserveRound) -> float:
 
 async def _follow_run(experiment: Experiment, observe: ObserveRound) -> Curves:
     primary = task_named(experiment.task).primary
-    async with in_process(experiment) as federation:
-        run = asyncio.create_task(conduct(federation, experiment.request(), impatient(_unseen)))
+    async with open_federation(experiment) as federation:
+        run = asyncio.create_task(conduct_run(federation, experiment.request(), fail_when_stuck(_ignore_progress)))
         try:
             return await _observe_rounds(federation, run, primary, observe)
         finally:
@@ -51,7 +51,7 @@ async def _observe_rounds(
         done, _ = await asyncio.wait({run}, timeout=POLL_SECONDS)
         for finished in done:
             finished.result()
-        curves = await _curves(federation, primary)
+        curves = await _fetch_curves(federation, primary)
         complete = set.intersection(*(set(curve) for curve in curves.values()))
         for number in sorted(complete - set(range(heard + 1))):
             observe(number, math.fsum(curve[number] for curve in curves.values()) / len(curves))
@@ -60,13 +60,13 @@ async def _observe_rounds(
             return curves
 
 
-async def _curves(federation: Federation, primary: str) -> Curves:
+async def _fetch_curves(federation: Federation, primary: str) -> Curves:
     """As the silos' own APIs show them."""
     answers = {name: await http.get("/v1/quality") for name, http in federation.clients.items()}
     found = {name: QualityOut.model_validate_json(answer.content) for name, answer in answers.items()}
     return {name: {entry.round: entry.values[primary] for entry in quality.rounds} for name, quality in found.items()}
 
 
-def _unseen(progress: Progress) -> None:
+def _ignore_progress(progress: Progress) -> None:
     """The search has a bar of its own."""
     del progress

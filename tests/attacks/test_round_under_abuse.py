@@ -21,8 +21,8 @@ from shared.method.settings import MethodSettings
 from shared.protocol.signing.enrolment import enrol
 from shared.protocol.signing.keys import read_private
 from simulation.experiment import Experiment
-from simulation.federation import Outcome, Progress, conduct
-from simulation.processes import addresses, connected, processes
+from simulation.federation import Outcome, Progress, conduct_run
+from simulation.processes import choose_addresses, connect_services, start_services
 from tests.attacks.besieged import MOST_MEBIBYTES
 from tests.support.gauge import Gauge
 from tests.support.signing import Signing
@@ -85,14 +85,14 @@ async def test_the_run_ends_with_everybody_in_it_and_the_aggregator_stays_small(
     """A run under each abuse, both in the same processes: their start takes longer than a run."""
     one = Experiment(silos(3), tmp_path, small, rounds=2, device="cpu", secure=True)
     mallory = read_private(enrol("mallory", tmp_path / "mallory", one.registry).private)
-    who, places = Signing("mallory", mallory, body=b"another"), addresses(one)
-    with processes(one, places) as children:
-        async with connected(one, places) as federation:
+    who, places = Signing("mallory", mallory, body=b"another"), choose_addresses(one)
+    with start_services(one, places) as children:
+        async with connect_services(one, places) as federation:
             aggregator = Gauge(children.processes["aggregator"].pid)
             idle = aggregator.resident()
             for abuse in (flood_keys, hold_heads):  # the first one knows the name of the first run
                 with under_way(abuse, places.aggregator, who):
-                    outcome: Outcome = await conduct(federation, one.request(), ignore)
+                    outcome: Outcome = await conduct_run(federation, one.request(), ignore)
                 assert outcome.history.phase == "finished", abuse
                 assert all(part.received for number in outcome.history.rounds for part in number.participants), abuse
                 assert aggregator.peak() - idle < MOST_MEBIBYTES, abuse

@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from audit.console import OUT
-from audit.entry import CLOSED_PIPE, enter
+from audit.entry import CLOSED_PIPE, run_command_line
 from shared.errors import DataError, FederationError, SettingsError
 
 
@@ -80,14 +80,14 @@ def test_an_error_of_the_tree_is_one_line(
         raise error("width: expected [1..1024], got 0")
 
     with pytest.raises(SystemExit) as ended:
-        enter(command)
+        run_command_line(command)
     assert ended.value.code == status
     assert capsys.readouterr().err == "error: width: expected [1..1024], got 0\n"
 
 
 def test_a_file_that_the_system_refuses_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        enter(lambda: tmp_path.read_text())
+        run_command_line(lambda: tmp_path.read_text())
     assert ended.value.code == 1
     said = capsys.readouterr().err
     assert said.startswith(f"error: {tmp_path}: ") and said.endswith("Is a directory\n")
@@ -98,7 +98,7 @@ def test_what_is_a_mistake_of_ours_keeps_its_traceback_and_an_ending_its_status(
         raise OSError(5, "of no file")
 
     with pytest.raises(OSError, match="of no file"):
-        enter(failing)
+        run_command_line(failing)
     with pytest.raises(SystemExit) as ended:
-        enter(lambda: sys.exit(7))
+        run_command_line(lambda: sys.exit(7))
     assert ended.value.code == 7

@@ -18,8 +18,8 @@ from audit.report import make_report
 from shared.protocol.signing.keys import read_private
 from shared.protocol.signing.messages import Signatory
 from simulation.experiment import Experiment
-from simulation.federation import conduct
-from simulation.run import in_process
+from simulation.federation import conduct_run
+from simulation.run import open_federation
 
 if TYPE_CHECKING:
     from conftest import Silos

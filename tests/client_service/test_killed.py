@@ -31,8 +31,8 @@ from client_service.tasks import items
 from client_service.training_checkpoint import NAME
 from client_service.training_run import TrainingRun
 from simulation.experiment import Experiment
-from simulation.federation import conduct
-from simulation.run import in_process
+from simulation.federation import conduct_run
+from simulation.run import open_federation
 from tests.support.federation import Federation, run_federation
 from tests.support.questions import finished, in_phase, is_set, read, uploads
 from tests.support.small import AGGREGATOR
@@ -298,8 +298,8 @@ def undisturbed(described: Callable[..., Experiment], remembered: dict[str, Left
         key = json.dumps([strategy, changes])
         if key not in remembered:
             one = described("undisturbed", strategy, **changes)
-            async with in_process(one) as federation:
-                outcome = await conduct(federation, one.request(), lambda _: None)
+            async with open_federation(one) as federation:
+                outcome = await conduct_run(federation, one.request(), lambda _: None)
             said = outcome.model_dump(mode="json")
             remembered[key] = left(said["history"], said["statuses"], said["qualities"])
         return remembered[key]

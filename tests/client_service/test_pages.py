@@ -27,8 +27,8 @@ from client_service.tasks.items import ITEMS
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.settings import MethodSettings
 from simulation.experiment import Experiment
-from simulation.federation import Progress, conduct
-from simulation.run import in_process
+from simulation.federation import Progress, conduct_run
+from simulation.run import open_federation
 
 if TYPE_CHECKING:
     from conftest import Opened, Silos, Until
@@ -79,8 +79,8 @@ async def test_after_a_run_the_page_tells_of_every_update_field_by_field(
     experiment: Callable[..., Experiment],
 ) -> None:
     described = experiment("run")
-    async with in_process(described) as federation:
-        outcome = await conduct(federation, described.request(), ignore)
+    async with open_federation(described) as federation:
+        outcome = await conduct_run(federation, described.request(), ignore)
         http = federation.clients["client-1"]
         shown = await page(http)
         ledger = (await http.get("/v1/ledger")).json()["entries"]

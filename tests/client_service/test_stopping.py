@@ -17,7 +17,7 @@ import pytest
 from client_service.boundary.ledger import Ledger
 from simulation import processes as subject
 from simulation.experiment import Experiment
-from simulation.processes import Addresses, addresses, connected
+from simulation.processes import Addresses, choose_addresses, connect_services
 
 if TYPE_CHECKING:
     from conftest import Until
@@ -60,7 +60,7 @@ class Services:
 
     def start(self, name: str, *, patched: str = "") -> None:
         kind = "aggregator" if name == "aggregator" else "client"
-        environment = os.environ | subject._environment(f"LPSFED_{kind.upper()}", self._settings(name))
+        environment = os.environ | subject._environment_variables(f"LPSFED_{kind.upper()}", self._settings(name))
         if kind == "aggregator":
             environment["LPSFED_AGGREGATOR_OPERATOR_TOKEN"] = self.described.token
         command = [sys.executable, "-c", patched + MAIN.format(package=f"{kind}_service")]
@@ -87,15 +87,15 @@ class Services:
 
     def _settings(self, name: str) -> Any:
         if name == "aggregator":
-            return self.described.aggregator(port=subject._port(self.places.aggregator))
-        port = subject._port(self.places.clients[name])
+            return self.described.aggregator(port=subject._url_port(self.places.aggregator))
+        port = subject._url_port(self.places.clients[name])
         return self.described.client(self.shard(name), aggregator_url=self.places.aggregator, port=port)
 
 
 @pytest.fixture
 def services(experiment: Callable[..., Experiment]) -> Iterator[Services]:
     described = experiment("run", strategy="fedavg")
-    found = Services(described, addresses(described))
+    found = Services(described, choose_addresses(described))
     yield found
     for process in found.running.values():
         process.kill()
@@ -112,7 +112,7 @@ async def test_services_that_are_ended_in_the_middle_of_a_round_end_at_once_and_
     services.start("aggregator")
     services.start("client-1", patched=ENDLESS)
     services.start("client-2")
-    async with connected(services.described, services.places) as federation:
+    async with connect_services(services.described, services.places) as federation:
         operator, one = federation.operator, federation.clients["client-1"]
 
         async def half_of_a_round() -> bool:
@@ -128,7 +128,7 @@ async def test_services_that_are_ended_in_the_middle_of_a_round_end_at_once_and_
             code, events = services.end(name)
             assert code == 0 and events[-1] == "stopped" and events.count("stopping") == 1
             services.start(name)
-    async with connected(services.described, services.places) as federation:
+    async with connect_services(services.described, services.places) as federation:
 
         async def finished() -> bool:
             return all([(await read(http, "/v1/quality"))["finished"] for http in federation.clients.values()])

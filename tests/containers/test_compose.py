@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from shared.protocol.schemas import RunIn
-from simulation.operate import follow
-from simulation.operator_calls import operating
+from simulation.operate import follow_run
+from simulation.operator_calls import open_operator
 
 if TYPE_CHECKING:
     from conftest import Stack
@@ -203,8 +203,8 @@ def test_a_client_stopped_in_the_middle_of_a_run_ends_cleanly_and_the_run_goes_o
         assert container.wait()["StatusCode"] == 0, container.logs(tail=20).decode()
         container.start()
     (tmp_path / "token").write_text(token)
-    with operating(OPERATOR, tmp_path / "token") as operator:
-        done = follow(operator, "run-2", [].append)
+    with open_operator(OPERATOR, tmp_path / "token") as operator:
+        done = follow_run(operator, "run-2", [].append)
     assert done.phase == "finished" and len(done.rounds) == 6 and not any(one.missing for one in done.rounds)
     assert stack.again("probe-aggregator")[0] == 0
 

@@ -175,7 +175,7 @@ def test_a_break_in_the_evidence_and_one_in_the_code_are_in_different_silos_wher
 
 def test_several_at_once_leave_each_its_change(docker: Made) -> None:
     calls = docker()
-    with plant._override(plant._services([BREAKS["key"], BREAKS["root"]])) as path:
+    with plant._override_file(plant._service_changes([BREAKS["key"], BREAKS["root"]])) as path:
         said = json.loads(path.read_text())["services"]
         federation().bring_up(sorted(said), path)
     assert set(said) == {"aggregator", "gateway-4"} and said["gateway-4"]["user"] == "0:0"
@@ -186,10 +186,10 @@ def test_several_at_once_leave_each_its_change(docker: Made) -> None:
 def test_what_is_planted_is_not_planted_again_and_nothing_is_not_mended(docker: Made, tmp_path: Path) -> None:
     calls = docker((["volume", "ls"], (0, "fed_break")))
     with pytest.raises(SettingsError, match="expected no break, got one that is planted; --mend takes it away"):
-        plant.plant(federation(), ["key"])
+        plant.plant_breaks(federation(), ["key"])
     (tmp_path / "answers").write_text("[]")
     with pytest.raises(SettingsError, match="expected a planted break, got none"):
-        plant.mend(federation())
+        plant.mend_breaks(federation())
     assert all("volume" in line for line in calls.read_text().splitlines())
 
 

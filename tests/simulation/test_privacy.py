@@ -24,9 +24,9 @@ from shared.method.settings import MethodSettings, validate_settings
 from shared.protocol.secure.fixed_point import STEP
 from simulation.cli import app
 from simulation.experiment import Experiment
-from simulation.privacy import privacy_of, require_affordable
+from simulation.privacy import parse_privacy, require_affordable
 from simulation.report import build_report
-from simulation.run import simulate
+from simulation.run import simulate_experiment
 
 if TYPE_CHECKING:
     from conftest import Silos
@@ -35,17 +35,17 @@ WORDS = {"mechanism": "laplace", "clip_norm": "0.5", "round_epsilon": "2", "scal
 
 
 def test_words_become_settings() -> None:
-    found = validate_settings(PrivacySettings, privacy_of(WORDS | {"rho_range": "0,0.01"}))
+    found = validate_settings(PrivacySettings, parse_privacy(WORDS | {"rho_range": "0,0.01"}))
     assert (found.mechanism, found.clip_norm, found.limits("rho")) == ("laplace", 0.5, (0.0, 0.01))
 
 
 def test_a_run_of_noised_clients_tells_what_each_has_spent(silos: Silos, small: MethodSettings, tmp_path: Path) -> None:
     experiment = Experiment(
-        silos(2), tmp_path / "run", small, rounds=2, device="cpu", privacy=privacy_of(WORDS | {"budget": "5.5"})
+        silos(2), tmp_path / "run", small, rounds=2, device="cpu", privacy=parse_privacy(WORDS | {"budget": "5.5"})
     )
-    outcome = simulate(experiment, lambda _: None)
+    outcome = simulate_experiment(experiment, lambda _: None)
     report: dict[str, Any] = build_report(experiment, outcome, {}, None)
-    settings = validate_settings(PrivacySettings, privacy_of(WORDS))
+    settings = validate_settings(PrivacySettings, parse_privacy(WORDS))
     assert planned_epsilon(settings, ("margin", "rho"), 2) == pytest.approx(5.5)
     assert {name: one["epsilon"] for name, one in report["privacy"].items()} == {
         "client-1": pytest.approx(5.5),
@@ -64,7 +64,7 @@ def test_a_run_of_noised_clients_tells_what_each_has_spent(silos: Silos, small: 
 def test_a_budget_that_does_not_last_for_the_run_is_refused_at_once(
     strategy: str, method: dict[str, Any], rounds: int, needed: str
 ) -> None:
-    privacy, agreed = privacy_of(WORDS), MethodSettings(**method)
+    privacy, agreed = parse_privacy(WORDS), MethodSettings(**method)
     with pytest.raises(SettingsError, match=f"privacy.budget: expected {needed}, got 9"):
         require_affordable(privacy, strategy, agreed, rounds)
     require_affordable(privacy, strategy, agreed, 2)
@@ -100,7 +100,7 @@ def test_under_secure_aggregation_the_sum_is_one_of_releases_and_the_ledger_tell
 
     monkeypatch.setattr(Guard, "release", note)
     experiment = Experiment(
-        silos(3), tmp_path / "run", small, rounds=1, device="cpu", secure=True, privacy=privacy_of(WORDS)
+        silos(3), tmp_path / "run", small, rounds=1, device="cpu", secure=True, privacy=parse_privacy(WORDS)
     )
     outcome = simulate(experiment, lambda _: None)
     assert outcome.history.phase == "finished" and len(released) == 3

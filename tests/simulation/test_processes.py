@@ -28,7 +28,7 @@ def test_free_ports_differ_and_can_be_listened_on() -> None:
 
 
 def test_every_service_has_an_address_of_its_own_on_loopback(experiment: Described) -> None:
-    places = addresses(experiment("run"))
+    places = choose_addresses(experiment("run"))
     urls = [places.aggregator, *places.clients.values()]
     assert set(places.clients) == {"client-1", "client-2"} and len(set(urls)) == 3
     assert all(url.startswith("http://127.0.0.1:") for url in urls)
@@ -40,9 +40,9 @@ async def test_nobody_at_an_address_is_named_in_bounded_time(
 ) -> None:
     monkeypatch.setattr(subject, "START_SECONDS", 0.2)
     described = experiment("run")
-    places = addresses(described)
+    places = choose_addresses(described)
     with pytest.raises(UnavailableError, match=r"http://127\.0\.0\.1:\d+: expected a ready service within 0\.2 s"):
-        async with connected(described, places):
+        async with connect_services(described, places):
             pass
 
 
@@ -76,11 +76,11 @@ async def test_a_service_that_cannot_start_is_named_and_the_others_end(experimen
     described = experiment("broken")
     described = replace(described, shards=described.shards[:1])
     (described.shards[0] / "interactions.parquet").unlink()
-    places = addresses(described)
-    with processes(described, places) as children:
+    places = choose_addresses(described)
+    with start_services(described, places) as children:
         ended = f"{places.clients['client-1']}: the service ended with code 1"
         with pytest.raises(UnavailableError, match=ended):
-            async with connected(described, places, children):
+            async with connect_services(described, places, children):
                 pass
     assert None not in [handle.poll() for handle in children.processes.values()]
     log = (described.folder / "logs" / "client-1.log").read_text()

@@ -12,8 +12,8 @@ import pytest
 from shared.errors import FederationError, UnavailableError
 from shared.protocol.signing.enrolment import registered_keys
 from simulation.experiment import Experiment
-from simulation.federation import Federation, Outcome, Progress, conduct
-from simulation.run import in_process, simulate
+from simulation.federation import Federation, Outcome, Progress, conduct_run
+from simulation.run import open_federation, simulate_experiment
 
 Described = Callable[..., Experiment]
 
@@ -33,7 +33,7 @@ def test_the_same_seed_gives_the_same_digest_and_another_one_another(experiment:
 
 def test_a_run_leaves_its_history_its_quality_and_the_way_there(experiment: Described) -> None:
     shown: list[Progress] = []
-    outcome = simulate(experiment("run", strategy="fedavg"), shown.append)
+    outcome = simulate_experiment(experiment("run", strategy="fedavg"), shown.append)
     assert (outcome.history.run, outcome.history.phase) == ("run-1", "finished")
     assert [[one.client for one in entry.participants] for entry in outcome.history.rounds] == [
         ["client-1", "client-2"],
@@ -65,7 +65,7 @@ async def test_a_run_that_fails_is_an_error_with_the_aggregator_s_reason(
 ) -> None:
     described = experiment("run")
     monkeypatch.setattr("aggregator_service.settings.require_time_for_a_body", lambda *_: None)
-    async with in_process(described) as federation:
+    async with open_federation(described) as federation:
         request = described.request().model_copy(update={"clients": 3, "deadline_seconds": 0.3})
         with pytest.raises(FederationError, match="of 3 clients had joined at the deadline"):
             await conduct(federation, request, lambda _: None)
@@ -82,7 +82,7 @@ async def test_a_second_run_in_the_same_federation_is_waited_for_by_its_own_name
 @pytest.mark.anyio
 async def test_another_operator_is_refused(experiment: Described) -> None:
     described = experiment("run")
-    async with in_process(described) as federation:
+    async with open_federation(described) as federation:
         federation.operator.headers["Authorization"] = "Bearer somebody-else-entirely"
         with pytest.raises(FederationError, match=r"POST /v1/runs: 401"):
             await conduct(federation, described.request(), lambda _: None)
@@ -95,7 +95,7 @@ async def test_clients_that_never_finish_are_named_with_their_problem(
     monkeypatch.setattr("simulation.federation.AFTERMATH_SECONDS", 0.3)
     monkeypatch.setattr("client_service.training_run.TrainingRun.finish", lambda *_: None)
     described = experiment("run")
-    async with in_process(described) as federation:
+    async with open_federation(described) as federation:
         with pytest.raises(UnavailableError, match="do not finish"):
             await conduct(Federation(federation.operator, federation.clients), described.request(), lambda _: None)
 

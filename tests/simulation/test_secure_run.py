@@ -27,7 +27,7 @@ from shared.protocol.secure.fixed_point import STEP
 from shared.protocol.wire import encode
 from simulation.experiment import Experiment
 from simulation.federation import Outcome, Progress
-from simulation.run import simulate
+from simulation.run import simulate_experiment
 
 if TYPE_CHECKING:
     from conftest import Silos
@@ -137,7 +137,7 @@ def test_the_aggregator_has_no_single_update_at_any_time(
         if len(seen) < LOOKS:
             seen.update(contents(folder))
 
-    simulate(one, look)
+    simulate_experiment(one, look)
     kept = list(contents(folder))
     wanted = set(rows(sent, means(one)))
     assert len(sent) == 3 * ROUNDS and len(wanted) > 100

@@ -24,12 +24,12 @@ from shared.strategies import STRATEGIES
 from simulation.cli import app
 from simulation.experiment import Experiment
 from simulation.federation import Progress
-from simulation.patience import STUCK_SECONDS, impatient
+from simulation.patience import STUCK_SECONDS, fail_when_stuck
 from simulation.tuning import search as searching
-from simulation.tuning.blind import without_test
-from simulation.tuning.search import Search, open_study, run_search, spent_trials, summarise, write_best
-from simulation.tuning.spaces import COMMON, space_of, value_before
-from simulation.tuning.trial import validate
+from simulation.tuning.blind import write_blind_shards
+from simulation.tuning.search import Search, open_study, run_search, spent_trials, summarise_search, write_best_settings
+from simulation.tuning.spaces import COMMON, initial_value, search_space
+from simulation.tuning.trial import validate_experiment
 
 Silos = Callable[..., tuple[Path, ...]]
 Validate = Callable[[Experiment, Callable[[int, float], None]], float]
@@ -69,8 +69,8 @@ def values(study: optuna.Study) -> list[float]:
 @pytest.mark.parametrize("preset", list(PRESETS))
 def test_every_strategy_has_a_space_of_valid_settings_that_holds_the_presets(strategy: str, preset: Any) -> None:
     base = method_settings(preset)
-    for name, distribution in space_of(strategy, base).items():
-        value = value_before(name, strategy, base)
+    for name, distribution in search_space(strategy, base).items():
+        value = initial_value(name, strategy, base)
         if isinstance(distribution, FloatDistribution):
             assert distribution.low <= value <= distribution.high
             ends: tuple[Any, ...] = (distribution.low, distribution.high)
@@ -82,26 +82,26 @@ def test_every_strategy_has_a_space_of_valid_settings_that_holds_the_presets(str
 
 def test_a_new_strategy_has_a_space_without_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STRATEGIES, "new", lambda method: replace(STRATEGIES["fedavg"](method), name="new"))
-    assert space_of("new", method_settings()) == COMMON
+    assert search_space("new", method_settings()) == COMMON
     with pytest.raises(SettingsError, match="'nobody'"):
-        space_of("nobody", method_settings())
+        search_space("nobody", method_settings())
 
 
 def test_a_strategy_with_an_item_table_has_no_mlps_and_no_softmax_to_tune() -> None:
-    assert set(space_of("fedmf", method_settings())) == {"learning_rate", "negatives"}
+    assert set(search_space("fedmf", method_settings())) == {"learning_rate", "negatives"}
 
 
 def test_only_what_a_strategy_uses_is_searched() -> None:
-    own = set(space_of("lpsfed", method_settings()))
-    assert own - set(space_of("fedavg", method_settings())) == {"margin_strength", "similarity_floor"}
-    assert "temperature" not in space_of("fedavg", method_settings(loss="bpr"))
+    own = set(search_space("lpsfed", method_settings()))
+    assert own - set(search_space("fedavg", method_settings())) == {"margin_strength", "similarity_floor"}
+    assert "temperature" not in search_space("fedavg", method_settings(loss="bpr"))
     assert not {"rounds", "local_epochs", "cutoff"} & own  # these would give one strategy a larger budget
 
 
 def test_what_is_fixed_stays_and_something_must_be_left() -> None:
-    assert "decay" not in space_of("fedavg", method_settings(decay=3), {"decay"})
+    assert "decay" not in search_space("fedavg", method_settings(decay=3), {"decay"})
     with pytest.raises(SettingsError, match="all of them fixed"):
-        space_of("fedavg", method_settings(), set(COMMON))
+        search_space("fedavg", method_settings(), set(COMMON))
 
 
 # What a trial sees
@@ -111,7 +111,7 @@ def test_blind_shards_have_no_test_pair_and_are_otherwise_the_same(tmp_path: Pat
     rows = [("a", "x", "train"), ("a", "y", "valid"), ("a", "z", "test"), ("b", "y", "train"), ("b", "x", "test")]
     table = pl.DataFrame(rows, schema=["user", "item", "split"], orient="row")
     write_shard(tmp_path / "client-1", "client-1", table, None)
-    whole, (path,) = read_shard(tmp_path / "client-1"), without_test([tmp_path / "client-1"], tmp_path / "blind")
+    whole, (path,) = read_shard(tmp_path / "client-1"), write_blind_shards([tmp_path / "client-1"], tmp_path / "blind")
     blind = read_shard(path)
     assert whole.test.nnz == 2 and blind.test.nnz == 0
     assert blind.item_ids == whole.item_ids  # z occurs in a test pair alone and is still ranked
@@ -121,7 +121,7 @@ def test_blind_shards_have_no_test_pair_and_are_otherwise_the_same(tmp_path: Pat
 
 def test_a_trial_s_value_is_the_mean_of_the_clients_best_rounds(task: Search, tmp_path: Path) -> None:
     heard: list[tuple[int, float]] = []
-    value = validate(task.experiment({}, tmp_path / "run"), lambda *one: heard.append(one))
+    value = validate_experiment(task.experiment({}, tmp_path / "run"), lambda *one: heard.append(one))
     kept = [json.loads((tmp_path / "run" / path.name / "model" / "quality.json").read_text()) for path in task.shards]
     curves = np.array([[entry["ndcg"] for entry in quality["rounds"]] for quality in kept])  # (clients, rounds + 1)
     assert value == pytest.approx(curves.max(axis=1).mean())
@@ -131,9 +131,11 @@ def test_a_trial_s_value_is_the_mean_of_the_clients_best_rounds(task: Search, tm
 
 def test_test_pairs_have_no_part_in_a_trial(silos: Silos, small: MethodSettings, tmp_path: Path) -> None:
     shards = silos(2)
-    blind = without_test(shards, tmp_path / "blind")
+    blind = write_blind_shards(shards, tmp_path / "blind")
     seen = [
-        validate(Search(paths, "fedavg", small, SPACE, rounds=1, device="cpu").experiment({}, tmp_path / name), quiet)
+        validate_experiment(
+            Search(paths, "fedavg", small, SPACE, rounds=1, device="cpu").experiment({}, tmp_path / name), quiet
+        )
         for name, paths in (("whole", shards), ("without", blind))
     ]
     assert seen[0] == seen[1] > 0.0
@@ -144,12 +146,12 @@ def test_whatever_told_raises_ends_the_run(task: Search, tmp_path: Path) -> None
         raise optuna.TrialPruned(f"{number} {mean > 0}")
 
     with pytest.raises(optuna.TrialPruned, match="1 True"):
-        validate(task.experiment({}, tmp_path / "run"), told)
+        validate_experiment(task.experiment({}, tmp_path / "run"), told)
 
 
 def test_a_client_that_cannot_go_on_ends_the_run_but_a_passing_problem_does_not() -> None:
     now = [0.0]
-    observe = impatient(lambda _: None, lambda: now[0])
+    observe = fail_when_stuck(lambda _: None, lambda: now[0])
 
     def seen(problem: str | None) -> Progress:
         status = StatusOut(client="c", phase="training", device="cpu", device_reason="", problem=problem)
@@ -198,7 +200,7 @@ def test_a_trial_that_fails_is_kept_with_its_reason_and_counts(task: Search, tmp
     instant(sometimes)
     study, heard = open_study(task, tmp_path), list[str]()
     run_search(task, study, 3, heard.append)
-    found = summarise(task, study)
+    found = summarise_search(task, study)
     assert (found["trials"], found["failed"], found["default"]) == (3, 1, None)
     assert study.trials[0].user_attrs["reason"] == "client-1: nothing to read" and heard[0] == "failed"
     assert found["validation"] == max(1.0 - abs(value - 0.7) for value in values(study)[1:])
@@ -212,7 +214,7 @@ def test_when_every_trial_fails_the_reason_is_told(task: Search, tmp_path: Path,
     study = open_study(task, tmp_path)
     run_search(task, study, 2, quiet)
     with pytest.raises(FederationError, match="none of 2; nothing to read"):
-        summarise(task, study)
+        summarise_search(task, study)
 
 
 def test_an_interrupt_keeps_what_is_done_and_its_trial_is_tried_again(
@@ -230,7 +232,7 @@ def test_an_interrupt_keeps_what_is_done_and_its_trial_is_tried_again(
     with pytest.raises(KeyboardInterrupt):
         run_search(task, open_study(task, tmp_path), 4, quiet)
     study = open_study(task, tmp_path)
-    assert len(spent_trials(study)) == 2 and summarise(task, study)["trials"] == 2
+    assert len(spent_trials(study)) == 2 and summarise_search(task, study)["trials"] == 2
     run_search(task, study, 4, quiet)
     assert len(spent_trials(study)) == 4 and len(tried) == 5
     assert tried[3] == tried[2]
@@ -261,14 +263,14 @@ def test_a_poor_trial_is_ended_early_and_its_epochs_are_counted(task: Search, tm
     run_search(long, study, searching.RANDOM_TRIALS + 1, quiet)
     last, warmup = study.trials[-1], long.base.warmup(8)
     assert last.state == TrialState.PRUNED and last.user_attrs["epochs"] == warmup + 1 < 8
-    assert summarise(long, study)["epochs"] == 8 * searching.RANDOM_TRIALS + warmup + 1
+    assert summarise_search(long, study)["epochs"] == 8 * searching.RANDOM_TRIALS + warmup + 1
 
 
 def test_best_json_holds_what_a_run_needs(task: Search, tmp_path: Path, instant: Any) -> None:
     instant(scored)
     study = open_study(task, tmp_path)
     run_search(task, study, 6, quiet)
-    kept = json.loads(write_best(tmp_path, summarise(task, study)).read_text())
+    kept = json.loads(write_best_settings(tmp_path, summarise_search(task, study)).read_text())
     assert method_settings(**kept["values"]).margin_strength == kept["values"]["margin_strength"]
     assert MethodSettings.model_validate(kept["settings"]).margin_strength == kept["values"]["margin_strength"]
     assert kept["validation"] == max(trial.value or 0.0 for trial in study.trials) and kept["epochs"] == 12

@@ -84,8 +84,8 @@ def test_a_device_more_is_named(tmp_path: Path) -> None:
     """Nobody without rights makes a device: the entry alone is shown."""
     found = DeviceObserver()
     for place in ("/dev/null", "/dev/pts/0", "/dev/sda", "/state/disk"):
-        found.see(SeenEntry(tmp_path, place, "/", Path(place).name, stat.S_IFBLK))
-    found.see(SeenEntry(tmp_path, "/dev/x", "/", "x", stat.S_IFREG))
+        found.observe_entry(SeenEntry(tmp_path, place, "/", Path(place).name, stat.S_IFBLK))
+    found.observe_entry(SeenEntry(tmp_path, "/dev/x", "/", "x", stat.S_IFREG))
     assert found.more == ["/dev/sda", "/state/disk"]
 
 
