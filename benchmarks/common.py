@@ -13,7 +13,7 @@ from simulation.source import SYNTHETIC
 ROOT = Path(__file__).parent
 
 
-def source(name: str, data: Path | None) -> str:
+def locate_data(name: str, data: Path | None) -> str:
     """A data set as `simulation.source.cut_shards` takes it. SettingsError where it is not to be found."""
     if name == SYNTHETIC:
         return name
@@ -30,7 +30,7 @@ def paper_figures(table: str, column: str) -> dict[str, dict[str, Any]]:
     return found.get(column, {})
 
 
-def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def render_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A table in GitHub's Markdown."""
     every = [head, ["---"] * len(head), *lines]
     return "\n".join("| " + " | ".join(line) + " |" for line in every)

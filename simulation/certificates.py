@@ -31,7 +31,7 @@ class IssuedCertificate:
     certificate: x509.Certificate
     key: EllipticCurvePrivateKey
 
-    def files(self, name: str) -> dict[str, bytes]:
+    def pem_files(self, name: str) -> dict[str, bytes]:
         """As PEM: NAME.crt and NAME.key."""
         key = self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         return {f"{name}.crt": self.certificate.public_bytes(Encoding.PEM), f"{name}.key": key}
@@ -42,8 +42,8 @@ def development_files(services: Iterable[str], hosts: Iterable[str], *, days: in
     root, more = make_authority(days=days), tuple(hosts)
     files: dict[str, bytes] = {}
     for name in services:
-        files |= issue_certificate(root, name, (name, *LOCAL, *more), days=days).files(name)
-    return root.files(AUTHORITY) | files
+        files |= issue_certificate(root, name, (name, *LOCAL, *more), days=days).pem_files(name)
+    return root.pem_files(AUTHORITY) | files
 
 
 def make_authority(name: str = "LPSFed development authority", *, days: int = DAYS) -> IssuedCertificate:

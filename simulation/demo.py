@@ -50,7 +50,7 @@ def run_demonstration(
         url, keys = _example_url(experiment, places), _write_keys(experiment)
         answer = _fetch_json(url, experiment.application_key)
         if keep_in is not None:
-            _write_kept_services(keep_in, places, children.keep())
+            _write_kept_services(keep_in, places, children.keep_running())
     return DemoResult(report, ledgers, url, *keys, answer)
 
 
@@ -58,7 +58,7 @@ async def _conduct_over_loopback(
     experiment: Experiment, places: Addresses, children: Children, observe: Observe
 ) -> Outcome:
     async with connect_services(experiment, places, children) as federation:
-        return await conduct_run(federation, experiment.request(), observe)
+        return await conduct_run(federation, experiment.run_request(), observe)
 
 
 def _fetch_json(url: str, key: str, **query: int) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class Experiment:
         return write_catalogue(self.shards, self.folder) if self._shares_items else None
 
     @cached_property
-    def agreed(self) -> MethodSettings:
+    def agreed_method(self) -> MethodSettings:
         """The settings with the catalogue's size."""
         if self.catalogue is None:
             return self.method
@@ -77,23 +77,23 @@ class Experiment:
     def _shares_items(self) -> bool:
         return build_strategy(self.strategy, self.method).shares_items(self.method)
 
-    def request(self) -> RunIn:
-        asked = {"rounds": self.rounds, "seed": self.seed, "clients": len(self.shards), "method": self.agreed}
+    def run_request(self) -> RunIn:
+        asked = {"rounds": self.rounds, "seed": self.seed, "clients": len(self.shards), "method": self.agreed_method}
         return validate_settings(RunIn, {**asked, "deadline_seconds": DEADLINE_SECONDS})
 
-    def aggregator(self, port: int = 0) -> AggregatorSettings:
+    def make_aggregator_settings(self, port: int = 0) -> AggregatorSettings:
         return aggregator_settings(
             state_directory=self.folder / "aggregator",
             operator_token=self.token,
             keys_directory=self.registry,
             signing_key_file=self.aggregator_pair.private,
             strategy=self.strategy,
-            method=self.agreed,
+            method=self.agreed_method,
             secure=self.secure,
             port=port,
         )
 
-    def client(self, shard: Path, *, aggregator_url: str, port: int = 0) -> ClientSettings:
+    def make_client_settings(self, shard: Path, *, aggregator_url: str, port: int = 0) -> ClientSettings:
         """Its settings. It has a key then, and the aggregator knows it; so do the others, in a secure federation."""
         if self.secure:
             write_draw_secret(self.state_of(shard), f"{self.seed}/{shard.name}")
@@ -105,14 +105,14 @@ class Experiment:
             signing_key_file=enrol(shard.name, self.state_of(shard), self.registry).private,
             aggregator_url=aggregator_url,
             strategy=self.strategy,
-            method=self.agreed,
+            method=self.agreed_method,
             catalogue=self.catalogue,
             secure=self.secure,
             members=self.members if self.secure else None,
             policy=Policy(
                 strategies=(self.strategy,),
                 item_tables=self._shares_items,
-                scalars=tuple(build_strategy(self.strategy, self.agreed).scalars),
+                scalars=tuple(build_strategy(self.strategy, self.agreed_method).scalars),
             ),
             privacy=dict(self.privacy),
             cache_directory=self.cache_of(shard),

@@ -60,7 +60,7 @@ class Children:
     processes: dict[str, subprocess.Popen[bytes]]
     kept: bool = False
 
-    def keep(self) -> dict[str, int]:
+    def keep_running(self) -> dict[str, int]:
         """Leave them running when the context ends; their process ids."""
         self.kept = True
         pids = {name: process.pid for name, process in self.processes.items()}
@@ -76,12 +76,12 @@ def start_services(experiment: Experiment, places: Addresses) -> Iterator[Childr
     logs.mkdir(parents=True, exist_ok=True)
     children = Children({})
     try:
-        settings = experiment.aggregator(port=_url_port(places.aggregator))
+        settings = experiment.make_aggregator_settings(port=_url_port(places.aggregator))
         environment = _environment_variables("LPSFED_AGGREGATOR", settings)
         children.processes["aggregator"] = _start_service("aggregator_service", environment, logs / "aggregator.log")
         for shard in experiment.shards:
             url = places.clients[shard.name]
-            client = experiment.client(shard, aggregator_url=places.aggregator, port=_url_port(url))
+            client = experiment.make_client_settings(shard, aggregator_url=places.aggregator, port=_url_port(url))
             environment = _environment_variables("LPSFED_CLIENT", client)
             children.processes[shard.name] = _start_service("client_service", environment, logs / f"{shard.name}.log")
         yield children

@@ -22,11 +22,11 @@ AGGREGATOR = "http://127.0.0.1"  # nothing listens there: what is asked goes to 
 async def open_federation(experiment: Experiment) -> AsyncIterator[Federation]:
     """The federation, running inside this event loop."""
     async with AsyncExitStack() as stack:
-        aggregator = create_aggregator(experiment.aggregator())
+        aggregator = create_aggregator(experiment.make_aggregator_settings())
         operator = await _enter_app(stack, aggregator, token=experiment.token)
         clients = {}
         for shard in experiment.shards:
-            settings = experiment.client(shard, aggregator_url=AGGREGATOR)
+            settings = experiment.make_client_settings(shard, aggregator_url=AGGREGATOR)
             app = create_client(settings, outside=httpx.ASGITransport(aggregator))
             clients[shard.name] = await _enter_app(stack, app, token=experiment.operator_key)
         yield Federation(operator, clients)
@@ -44,6 +44,6 @@ def simulate_experiment(experiment: Experiment, observe: Observe) -> Outcome:
 
     async def conduct_in_process() -> Outcome:
         async with open_federation(experiment) as federation:
-            return await conduct_run(federation, experiment.request(), fail_when_stuck(observe))
+            return await conduct_run(federation, experiment.run_request(), fail_when_stuck(observe))
 
     return anyio.run(conduct_in_process)

@@ -50,7 +50,7 @@ class ContentObserver:
         for kind in SOUGHT:
             there = self.found[kind]
             observed = f"{len(there)} at {list_places(there)}" if there else f"none; {rest}"
-            held = seen.counts and not there and self.read <= MOST_FILES
+            held = seen.is_conclusive and not there and self.read <= MOST_FILES
             yield ProbeResult(kind=KIND, name=kind, expected="none but in its place", observed=observed, held=held)
 
 

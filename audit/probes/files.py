@@ -35,9 +35,9 @@ class NameObserver:
 
 
 def _none_of_others(count: int, name: str, seen: WalkResult) -> ProbeResult:
-    observed = f"{count or 'none'}; {seen.words}"
+    observed = f"{count or 'none'}; {seen.summary}"
     return ProbeResult(
-        kind=KIND, name=name, expected="none but its own", observed=observed, held=seen.counts and not count
+        kind=KIND, name=name, expected="none but its own", observed=observed, held=seen.is_conclusive and not count
     )
 
 

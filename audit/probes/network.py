@@ -39,7 +39,7 @@ class Surroundings:
     outside: OutsideHost
     by_tls: Mapping[Role, ssl.SSLContext] = field(default_factory=dict)
 
-    def gateway(self) -> SystemPart | None:
+    def own_gateway(self) -> SystemPart | None:
         """The gateway that stands before this part."""
         return next((part for part in self.parts.values() if part.behind == self.own.name), None)
 
@@ -48,7 +48,7 @@ async def probe_network(here: Surroundings) -> list[ProbeResult]:
     """Every try of this part's role, side by side."""
     tries = [*_separated_tries(here), *_outside_tries(here.outside), *_machine_tries(here)]
     found = await _run_side_by_side(tries)
-    if (gateway := here.gateway()) is not None:
+    if (gateway := here.own_gateway()) is not None:
         found += await probe_way_out(gateway.addresses, gateway.port, (here.outside.host, here.outside.tcp))
     if (part := here.parts.get(here.own.behind or "")) is not None:
         found.append(await probe_gateway(part.name, part.addresses, part.port, here.by_tls.get(part.role)))

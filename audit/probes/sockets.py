@@ -43,8 +43,8 @@ class SocketObserver:
 
     def probe_results(self, seen: WalkResult) -> Iterator[ProbeResult]:
         """Where it is known what should be there: a container of this system has no socket at all."""
-        observed = f"{self.count}: {list_places(self.places)}" if self.places else f"none; {seen.words}"
-        held = seen.counts and not self.places
+        observed = f"{self.count}: {list_places(self.places)}" if self.places else f"none; {seen.summary}"
+        held = seen.is_conclusive and not self.places
         yield ProbeResult(kind=KIND, name="of UNIX", expected="none", observed=observed, held=held)
         yield self.engine_probe()
 

@@ -45,13 +45,13 @@ class WalkResult:
     complete: bool = True
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         closed = f", {count_noun(self.closed, 'folder')} closed to it" if self.closed else ""
         looked = f"{count_noun(self.looked_at, 'entry', 'entries')} looked at{closed}"
         return looked if self.complete else f"{looked} and more left"
 
     @property
-    def counts(self) -> bool:
+    def is_conclusive(self) -> bool:
         """May what was not found be called absent?"""
         return self.complete and self.looked_at > 0
 

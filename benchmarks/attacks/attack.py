@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.attacks.scores import Bool, Found, area, judged
+from benchmarks.attacks.scores import AttackQuality, Bool, area_under_curve, judge_scores
 from shared.method.graph import Float64
 
 Blocks = Mapping[str, Float64]
@@ -31,12 +31,12 @@ EXPOSED = 0.1  # share of the targets that the attacker deems the easiest
 class Attack:
     """What an attack found on all targets, and on the tenth that looked easiest beforehand; which features it chose."""
 
-    every: Found
-    exposed: Found
+    every: AttackQuality
+    exposed: AttackQuality
     features: str
 
 
-def attack(seen: Blocks, truth: Bool, attacked: slice, seed: int = 0) -> Attack:
+def run_attack(seen: Blocks, truth: Bool, attacked: slice, seed: int = 0) -> Attack:
     """seen: features of all shadows; truth (n + s, T): is the target in? attacked: those that are not learnt from.
 
     Targets that are always in, or never, among the attacker's shadows are left out: there is nothing to learn.
@@ -45,38 +45,38 @@ def attack(seen: Blocks, truth: Bool, attacked: slice, seed: int = 0) -> Attack:
     own[attacked] = False
     varied = truth[own].any(axis=0) & ~truth[own].all(axis=0)
     known, hidden = truth[own][:, varied], truth[~own][:, varied]
-    names, ridge = _best_features(seen, own, known[:, :: 1 + known.shape[1] // CHOSEN_BY])
-    features = _together(seen, names, own)
+    names, ridge = _choose_features(seen, own, known[:, :: 1 + known.shape[1] // CHOSEN_BY])
+    features = _combine_features(seen, names, own)
     kernel = features[own] @ features[own].T
-    scores = _ridge(kernel, features[~own] @ features[own].T, known, (ridge,))[0]
-    ratios, apart = _ratios(_crossed(kernel, known, (ridge,))[0], scores, known)
+    scores = _ridge_scores(kernel, features[~own] @ features[own].T, known, (ridge,))[0]
+    ratios, apart = _likelihood_ratios(_cross_validate(kernel, known, (ridge,))[0], scores, known)
     easy = np.argsort(-apart, kind="stable")[: max(1, round(EXPOSED * len(apart)))]
-    exposed = judged(ratios[:, easy], hidden[:, easy], seed)
-    return Attack(judged(ratios, hidden, seed), exposed, " + ".join(names))
+    exposed = judge_scores(ratios[:, easy], hidden[:, easy], seed)
+    return Attack(judge_scores(ratios, hidden, seed), exposed, " + ".join(names))
 
 
-def _best_features(seen: Blocks, own: Bool, known: Bool) -> tuple[Sequence[str], float]:
+def _choose_features(seen: Blocks, own: Bool, known: Bool) -> tuple[Sequence[str], float]:
     """The features and the ridge with the best AUC by cross-validation among the attacker's shadows."""
     found = []
-    for names in _subsets(list(seen)):
-        features = _together(seen, names, own)[own]
-        for ridge, scores in zip(RIDGES, _crossed(features @ features.T, known, RIDGES), strict=True):
-            found.append((area(_ratios(scores, scores, known)[0], known), names, ridge))
+    for names in _feature_subsets(list(seen)):
+        features = _combine_features(seen, names, own)[own]
+        for ridge, scores in zip(RIDGES, _cross_validate(features @ features.T, known, RIDGES), strict=True):
+            found.append((area_under_curve(_likelihood_ratios(scores, scores, known)[0], known), names, ridge))
     _, names, ridge = max(found, key=lambda choice: choice[0])
     return names, ridge
 
 
-def _subsets(names: list[str]) -> list[list[str]]:
+def _feature_subsets(names: list[str]) -> list[list[str]]:
     """Each kind of feature by itself, and all together."""
     return [[name] for name in names] + ([list(names)] if len(names) > 1 else [])
 
 
-def _together(seen: Blocks, names: Sequence[str], own: Bool) -> Float64:
+def _combine_features(seen: Blocks, names: Sequence[str], own: Bool) -> Float64:
     """Every kind of feature with the same weight."""
-    return np.concatenate([_standard(seen[name], own) for name in names], axis=1)
+    return np.concatenate([_standardise_features(seen[name], own) for name in names], axis=1)
 
 
-def _standard(features: Float64, own: Bool) -> Float64:
+def _standardise_features(features: Float64, own: Bool) -> Float64:
     """Mean 0 and variance 1 on the attacker's shadows, the whole kind of feature scaled to variance 1."""
     mean, spread = features[own].mean(axis=0), features[own].std(axis=0)
     useful = spread > SMALL * (np.abs(mean) + SMALL)
@@ -85,18 +85,18 @@ def _standard(features: Float64, own: Bool) -> Float64:
     return standard
 
 
-def _crossed(kernel: Float64, known: Bool, ridges: Sequence[float]) -> Float64:
+def _cross_validate(kernel: Float64, known: Bool, ridges: Sequence[float]) -> Float64:
     """Scores of the attacker's own shadows, each by a statistic that did not see it, (ridges, n, T)."""
     folds = np.arange(len(kernel)) % FOLDS
     crossed = np.empty((len(ridges), *known.shape))
     for fold in range(FOLDS):
         inside, outside = folds != fold, folds == fold
-        scores = _ridge(kernel[np.ix_(inside, inside)], kernel[np.ix_(outside, inside)], known[inside], ridges)
+        scores = _ridge_scores(kernel[np.ix_(inside, inside)], kernel[np.ix_(outside, inside)], known[inside], ridges)
         crossed[:, outside] = scores - scores.mean(axis=1, keepdims=True)  # how many of a fold are in tells nothing
     return crossed
 
 
-def _ridge(kernel: Float64, towards: Float64, known: Bool, ridges: Sequence[float]) -> Float64:
+def _ridge_scores(kernel: Float64, towards: Float64, known: Bool, ridges: Sequence[float]) -> Float64:
     """Scores of the rows of `towards`, (ridges, s, T)."""
     values, vectors = np.linalg.eigh(kernel)
     values = np.maximum(values, 0.0)
@@ -106,7 +106,7 @@ def _ridge(kernel: Float64, towards: Float64, known: Bool, ridges: Sequence[floa
     return np.stack([seen @ (projected / (values + ridge * scale)[:, None]) for ridge in ridges])
 
 
-def _ratios(own: Float64, others: Float64, known: Bool) -> tuple[Float64, Float64]:
+def _likelihood_ratios(own: Float64, others: Float64, known: Bool) -> tuple[Float64, Float64]:
     """Log likelihood ratios of `others` (s, T) under two normal distributions with one spread, fitted to the
     attacker's own scores (n, T), and how many spreads these are apart, (T,). A target that scores higher when it is
     absent is not told: its ratio is 0."""

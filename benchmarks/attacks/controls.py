@@ -15,7 +15,7 @@ from shared.method.exchanged import Parameters
 HIDING_PLACE = "predictive.hidden.bias"
 
 
-def looked_at(seen: Transcripts, parts: Mapping[str, slice]) -> Blocks:
+def hiding_place_features(seen: Transcripts, parts: Mapping[str, slice]) -> Blocks:
     """What whoever planted it looks at: how far the hiding place has moved, (S, R d). Signs mean nothing, as those of
     a silo's basis are its own."""
     place = parts[HIDING_PLACE]
@@ -23,11 +23,11 @@ def looked_at(seen: Transcripts, parts: Mapping[str, slice]) -> Blocks:
     return {"hiding place": moved.reshape(len(moved), -1)}
 
 
-def planted(user: str, weight: float) -> Mode:
+def plant_embedding(user: str, weight: float) -> Mode:
     """A client whose code was changed: it adds the front of one user's embedding to a bias that it may send. The gate
     lets it through, as names, shapes and types are what was declared. An embedding's entries are of order one."""
 
-    def release(training: LocalTraining, received: Parameters, made: Parameters) -> Parameters:
+    def release_embedding(training: LocalTraining, received: Parameters, made: Parameters) -> Parameters:
         del received
         row = training.shard.user_row(user)
         if row is None:
@@ -37,8 +37,8 @@ def planted(user: str, weight: float) -> Mode:
         hidden = np.asarray(bias + weight * embedding, dtype=np.float32)
         return Parameters({**made.arrays, HIDING_PLACE: hidden}, made.scalars)
 
-    def mode(secret: np.random.Generator) -> Release:
+    def begin_run(secret: np.random.Generator) -> Release:
         del secret
-        return release
+        return release_embedding
 
-    return mode
+    return begin_run

@@ -32,7 +32,7 @@ PAUSE_SECONDS, LEAST_CALLS, LONGEST_SECONDS = 0.05, 10, 60.0
 
 
 @dataclass(frozen=True)
-class PredictionOutcome:
+class AbuseOutcome:
     """One abuse. Sizes in MiB; `slowest`: seconds of the slowest honest call; `refused`: of `calls` honest ones."""
 
     abuse: str
@@ -47,19 +47,19 @@ def flood_keys(service: Besieged, stack: ExitStack) -> None:
     """Five messages of a secure round of 300 MB each, at once."""
     del stack
     with ThreadPoolExecutor(5) as pool:
-        list(pool.map(lambda _: _flood(service), range(5)))
+        list(pool.map(lambda _: _send_endless_body(service), range(5)))
 
 
-def _flood(service: Besieged) -> None:
+def _send_endless_body(service: Besieged) -> None:
     path, auth = "/v1/runs/run-1/rounds/1/clients/ada/keys", service.signing("ada", body=b"another")
 
-    def endless() -> Iterator[bytes]:
+    def endless_body() -> Iterator[bytes]:
         for _ in range(PIECES):
             yield PIECE
 
     headers = {"Content-Type": "application/json", "Content-Length": str(PIECES * len(PIECE))}
     with suppress(httpx.TransportError):
-        httpx.put(f"{service.url}{path}", content=endless(), headers=headers, auth=auth, timeout=LONGEST_SECONDS)
+        httpx.put(f"{service.url}{path}", content=endless_body(), headers=headers, auth=auth, timeout=LONGEST_SECONDS)
 
 
 def send_empty_tensors(service: Besieged, stack: ExitStack) -> None:
@@ -98,18 +98,18 @@ ABUSES: dict[str, tuple[Callable[[Besieged, ExitStack], None], dict[str, Any]]] 
 }
 
 
-def measured(name: str, folder: Path, tree: Path | None) -> PredictionOutcome:
+def measure_abuse(name: str, folder: Path, tree: Path | None) -> AbuseOutcome:
     """One abuse of a service of its own."""
     abuse, how = ABUSES[name]
     with ExitStack() as stack, Besieged(folder, tree=tree, **how).running() as service, ThreadPoolExecutor(1) as pool:
         service.join("ada", "bob", "cyd")
         service.start_run(clients=3, rounds=1)
         idle = service.forget_peak()
-        slowest, calls, refused = _honest(service, pool.submit(abuse, service, stack))
-        return PredictionOutcome(name, round(idle, 1), round(service.peak, 1), round(slowest, 3), calls, refused)
+        slowest, calls, refused = _call_honestly(service, pool.submit(abuse, service, stack))
+        return AbuseOutcome(name, round(idle, 1), round(service.peak, 1), round(slowest, 3), calls, refused)
 
 
-def _honest(service: Besieged, under_way: Future[None]) -> tuple[float, int, int]:
+def _call_honestly(service: Besieged, under_way: Future[None]) -> tuple[float, int, int]:
     """Calls of a client that behaves, until the abuse is over: the slowest, how many, how many were not answered."""
     slowest, calls, refused = 0.0, 0, 0
     while not under_way.done() or calls < LEAST_CALLS:
@@ -129,13 +129,13 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     for name in given.only or ABUSES:
         with tempfile.TemporaryDirectory() as folder:
-            found = measured(name, Path(folder), given.tree)
-        sys.stdout.write((json.dumps(asdict(found)) if given.json else _line(found)) + "\n")
+            found = measure_abuse(name, Path(folder), given.tree)
+        sys.stdout.write((json.dumps(asdict(found)) if given.json else _outcome_line(found)) + "\n")
         sys.stdout.flush()
     return 0
 
 
-def _line(found: PredictionOutcome) -> str:
+def _outcome_line(found: AbuseOutcome) -> str:
     honest = f"honest calls: slowest {found.slowest:.2f} s, {found.refused} of {found.calls} not answered"
     return f"{found.abuse:<20} {found.idle:6.1f} -> {found.peak:7.1f} MiB; {honest}"
 

@@ -22,39 +22,39 @@ SECRET_BYTES = 32
 UNSPENT = 1e9  # the shadows' silo has a budget that never ends: what one run spends is what is asked about
 
 
-def settings_for(epsilon: float, delta: float, clip_norm: float, rounds: int) -> PrivacySettings:
+def solve_settings(epsilon: float, delta: float, clip_norm: float, rounds: int) -> PrivacySettings:
     """Gaussian noise with which a whole run spends `epsilon`, as the client's own accountant counts."""
 
-    def spent(multiplier: float) -> float:
-        return planned_epsilon(_settings(multiplier, delta, clip_norm), SCALARS, rounds) - epsilon
+    def excess_epsilon(multiplier: float) -> float:
+        return planned_epsilon(_gaussian_settings(multiplier, delta, clip_norm), SCALARS, rounds) - epsilon
 
-    return _settings(float(brentq(spent, LEAST, MOST, xtol=1e-6)), delta, clip_norm)
+    return _gaussian_settings(float(brentq(excess_epsilon, LEAST, MOST, xtol=1e-6)), delta, clip_norm)
 
 
-def _settings(multiplier: float, delta: float, clip_norm: float) -> PrivacySettings:
+def _gaussian_settings(multiplier: float, delta: float, clip_norm: float) -> PrivacySettings:
     return PrivacySettings(
         mechanism="gaussian", clip_norm=clip_norm, noise_multiplier=multiplier, delta=delta, budget=UNSPENT
     )
 
 
-def private(settings: PrivacySettings) -> Mode:
+def private_mode(settings: PrivacySettings) -> Mode:
     """What leaves is released by the client's own mechanism; rho is drawn once, as the client does it."""
 
-    def mode(secret: np.random.Generator) -> Release:
+    def begin_run(secret: np.random.Generator) -> Release:
         key, kept = secret.bytes(SECRET_BYTES), dict[str, float]()
 
-        def release(training: LocalTraining, received: Parameters, made: Parameters) -> Parameters:
+        def release_noised(training: LocalTraining, received: Parameters, made: Parameters) -> Parameters:
             noise = Noise(key, str(training.moment.round))
             found = privatise(received.arrays, made, SCALARS, settings, noise, kept).parameters
             kept["rho"] = found.scalars["rho"]
             return found
 
-        return release
+        return release_noised
 
-    return mode
+    return begin_run
 
 
-def allowed(settings: PrivacySettings, rounds: int) -> float:
+def largest_area(settings: PrivacySettings, rounds: int) -> float:
     """The largest AUC that any test of a whole run can have, between any two shards whatever.
 
     A Gaussian release of multiplier z is 1 / z deviations from that of another shard at most; independent ones add up

@@ -61,30 +61,30 @@ class Draw:
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class DrawnShard:
     """A shard with the population's rows of its users (m,) and items (n,)."""
 
     shard: Shard
     users: Int64
     items: Int64 = field(repr=False)
 
-    def train(self, shape: tuple[int, int]) -> sparse.csr_array:
+    def training_graph(self, shape: tuple[int, int]) -> sparse.csr_array:
         """The training graph in the population's rows, (M, N)."""
         pairs = self.shard.train.tocoo()
         return interaction_matrix(self.users[pairs.row], self.items[pairs.col], shape)
 
 
-def two_populations(data: str, config: dict[str, Any]) -> tuple[Population, Population]:
+def draw_populations(data: str, config: dict[str, Any]) -> tuple[Population, Population]:
     """The attacked silo's population, and one of other users for the other silos: the same items in both."""
-    splits = _matrices(data, config["items"])
-    order = np.random.default_rng(config["seed"]).permutation(_active(splits["train"]))
+    splits = _popular_matrices(data, config["items"])
+    order = np.random.default_rng(config["seed"]).permutation(_active_users(splits["train"]))
     if len(order) < 2 * config["users"]:
         raise DataError(f"attacks: expected {2 * config['users']} users with {FEWEST} training items, got {len(order)}")
     own, other = order[: config["users"]], order[config["users"] :][: config["users"]]
-    return _population(splits, np.sort(own), config), _population(splits, np.sort(other), config)
+    return _draw_population(splits, np.sort(own), config), _draw_population(splits, np.sort(other), config)
 
 
-def _matrices(data: str, items: int) -> dict[str, sparse.csr_array]:
+def _popular_matrices(data: str, items: int) -> dict[str, sparse.csr_array]:
     """The interactions with the most popular items."""
     table = (generate_dataset(0) if data == SYNTHETIC else load_dataset(Path(data), 0)).events
     popular = table.group_by("item").len().sort(["len", "item"], descending=[True, False])["item"].head(items).sort()
@@ -94,33 +94,33 @@ def _matrices(data: str, items: int) -> dict[str, sparse.csr_array]:
     return {split: interaction_matrix(rows[m], columns[m], (len(users), len(popular))) for split, m in masks.items()}
 
 
-def _active(train: sparse.csr_array) -> Int64:
+def _active_users(train: sparse.csr_array) -> Int64:
     return np.flatnonzero(np.diff(train.indptr) >= FEWEST).astype(np.int64)
 
 
-def _population(splits: dict[str, sparse.csr_array], users: Int64, config: dict[str, Any]) -> Population:
+def _draw_population(splits: dict[str, sparse.csr_array], users: Int64, config: dict[str, Any]) -> Population:
     rng = np.random.default_rng([config["seed"], 1])
     own = {split: sparse.csr_array(pairs[users]) for split, pairs in splits.items()}
     roles = rng.permutation(len(users))
     hosts, coins, background = np.split(roles, [config["hosts"], config["hosts"] + config["coins"]])
-    rare = _middling(own["train"], config["rare"], rng)
-    pairs = np.array([_one_item(own["train"], int(host), rare, rng) for host in hosts], dtype=np.int64)
-    return Population(own, hosts, pairs, coins, background, rare, _taste(own["train"]))
+    rare = _draw_middling_items(own["train"], config["rare"], rng)
+    pairs = np.array([_draw_item(own["train"], int(host), rare, rng) for host in hosts], dtype=np.int64)
+    return Population(own, hosts, pairs, coins, background, rare, _taste_scores(own["train"]))
 
 
-def _middling(train: sparse.csr_array, count: int, rng: np.random.Generator) -> Int64:
+def _draw_middling_items(train: sparse.csr_array, count: int, rng: np.random.Generator) -> Int64:
     """Items of neither the most nor the least popular quarter."""
     order = np.argsort(train.sum(axis=0), kind="stable")
     quarter = len(order) // 4
     return np.sort(rng.choice(order[quarter:-quarter], count, replace=False)).astype(np.int64)
 
 
-def _one_item(train: sparse.csr_array, user: int, rare: Int64, rng: np.random.Generator) -> int:
+def _draw_item(train: sparse.csr_array, user: int, rare: Int64, rng: np.random.Generator) -> int:
     own = train.indices[train.indptr[user] : train.indptr[user + 1]]
     return int(rng.choice(np.setdiff1d(own, rare)))
 
 
-def _taste(train: sparse.csr_array) -> Float64:
+def _taste_scores(train: sparse.csr_array) -> Float64:
     """(M,), standardised: the users' place along what divides them most, once popularity is taken away."""
     dense = train.toarray()
     dense /= np.linalg.norm(dense, axis=1, keepdims=True)
@@ -139,19 +139,19 @@ def draw_targets(population: Population, rng: np.random.Generator) -> Draw:
     return Draw(users, pairs, rare)
 
 
-def shard_of(population: Population, draw: Draw) -> Drawn:
+def make_shard(population: Population, draw: Draw) -> DrawnShard:
     """The silo's shard, as the client would read it: the users with a training item, the items that occur."""
-    kept = {split: _thinned(pairs, population, draw, split) for split, pairs in population.splits.items()}
+    kept = {split: _thin_pairs(pairs, population, draw, split) for split, pairs in population.splits.items()}
     users = np.flatnonzero(np.diff(kept["train"].indptr)).astype(np.int64)
     own = {split: sparse.csr_array(pairs[users]) for split, pairs in kept.items()}
     items = np.flatnonzero(sum(pairs.sum(axis=0) for pairs in own.values())).astype(np.int64)
-    splits = {split: _sorted(pairs[:, items]) for split, pairs in own.items()}
+    splits = {split: _canonical_matrix(pairs[:, items]) for split, pairs in own.items()}
     ids = [[f"{row:06d}" for row in rows] for rows in (users, items)]
     shard = shard_of_matrices("client-1", ids[0], ids[1], [splits[split] for split in SPLITS], places=items)
-    return Drawn(shard, users, items)
+    return DrawnShard(shard, users, items)
 
 
-def _thinned(pairs: sparse.csr_array, population: Population, draw: Draw, split: str) -> sparse.csr_array:
+def _thin_pairs(pairs: sparse.csr_array, population: Population, draw: Draw, split: str) -> sparse.csr_array:
     """Without the users, items and (of training) pairs that are not in the draw."""
     found = pairs.tolil() if split == "train" else pairs.copy().tolil()
     if split == "train":
@@ -160,10 +160,10 @@ def _thinned(pairs: sparse.csr_array, population: Population, draw: Draw, split:
     items = np.ones(pairs.shape[1])
     items[population.rare[~draw.rare]] = 0.0
     thinned = sparse.diags_array(draw.users.astype(np.float64)) @ found.tocsr() @ sparse.diags_array(items)
-    return _sorted(thinned)
+    return _canonical_matrix(thinned)
 
 
-def _sorted(pairs: Any) -> sparse.csr_array:
+def _canonical_matrix(pairs: Any) -> sparse.csr_array:
     """Without stored zeros, as a shard's matrices are."""
     found = sparse.csr_array(pairs)
     found.eliminate_zeros()

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.attacks.population import Bool, Population, shard_of
-from benchmarks.attacks.shadows import draw_of
+from benchmarks.attacks.population import Bool, Population, make_shard
+from benchmarks.attacks.shadows import draw_shadow
 from shared.method.graph import Float64
 
 USER, PAIR, ITEM, SIZE, POPULAR, INTERACTIONS = "user", "pair", "item", "size", "popular", "interactions"
@@ -25,30 +25,30 @@ ASKED = {
 QUESTIONS = tuple(ASKED)
 
 
-def truths(population: Population, seed: int, attacked: slice, shadows: int) -> dict[str, Bool]:
+def answer_questions(population: Population, seed: int, attacked: slice, shadows: int) -> dict[str, Bool]:
     """(S, T) for every question. What is usual, the attacker has from its own shadows."""
-    draws = [draw_of(population, seed, number) for number in range(shadows)]
-    shards = [shard_of(population, draw) for draw in draws]
-    graphs = [shard.train(population.train.shape).toarray() > 0 for shard in shards]
+    draws = [draw_shadow(population, seed, number) for number in range(shadows)]
+    shards = [make_shard(population, draw) for draw in draws]
+    graphs = [shard.training_graph(population.train.shape).toarray() > 0 for shard in shards]
     found = {
         USER: np.stack([draw.users[population.coins] for draw in draws]),
         PAIR: np.stack([draw.pairs for draw in draws]),
         ITEM: np.stack([np.isin(population.rare, shard.items) for shard in shards]),
-        SIZE: _unusual(np.stack([graph.sum(keepdims=True)[0] for graph in graphs]), attacked),
-        POPULAR: _unusual(_shares(graphs, population), attacked),
-        INTERACTIONS: _interactions(graphs, population),
+        SIZE: _above_median(np.stack([graph.sum(keepdims=True)[0] for graph in graphs]), attacked),
+        POPULAR: _above_median(_item_shares(graphs, population), attacked),
+        INTERACTIONS: _training_interactions(graphs, population),
     }
     return {question: of.astype(bool) for question, of in found.items()}
 
 
-def _shares(graphs: Sequence[Bool], population: Population) -> Float64:
+def _item_shares(graphs: Sequence[Bool], population: Population) -> Float64:
     """(S, T): of the items that are never missing as a whole."""
     items = np.setdiff1d(np.arange(population.train.shape[1]), population.rare)
     shares: Float64 = np.stack([graph[:, items].sum(axis=0) / graph.sum() for graph in graphs])
     return shares
 
 
-def _unusual(values: Float64, attacked: slice) -> Bool:
+def _above_median(values: Float64, attacked: slice) -> Bool:
     """(S, T): above the median of the shadows that are not attacked."""
     own = np.ones(len(values), dtype=bool)
     own[attacked] = False
@@ -56,7 +56,7 @@ def _unusual(values: Float64, attacked: slice) -> Bool:
     return above
 
 
-def _interactions(graphs: Sequence[Bool], population: Population) -> Bool:
+def _training_interactions(graphs: Sequence[Bool], population: Population) -> Bool:
     """Every training pair of the population."""
     users, items = population.train.nonzero()
     return np.stack([graph[users, items] for graph in graphs])

@@ -15,29 +15,29 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.attacks import views
-from benchmarks.attacks.attack import Attack, Blocks, attack
-from benchmarks.attacks.controls import looked_at, planted
-from benchmarks.attacks.noise import allowed, area_of, private, settings_for
-from benchmarks.attacks.population import Draw, Population, two_populations
-from benchmarks.attacks.questions import ITEM, PAIR, POPULAR, USER, truths
-from benchmarks.attacks.scores import Bool, judged
-from benchmarks.attacks.shadows import CLIENTS, Rows, Series, collected, draw_of, replays
+from benchmarks.attacks.attack import Attack, Blocks, run_attack
+from benchmarks.attacks.controls import hiding_place_features, plant_embedding
+from benchmarks.attacks.noise import area_of, largest_area, private_mode, solve_settings
+from benchmarks.attacks.population import Draw, Population, draw_populations
+from benchmarks.attacks.questions import ITEM, PAIR, POPULAR, USER, answer_questions
+from benchmarks.attacks.scores import Bool, judge_scores
+from benchmarks.attacks.shadows import CLIENTS, Rows, Series, collect_transcripts, draw_shadow, play_replays
 from benchmarks.attacks.silo import AttackedRun, Mode, Transcript, open_mode
 from benchmarks.attacks.tables import render
 from benchmarks.attacks.views import Replays, Transcripts, View
-from benchmarks.attacks.worlds import CHANNELS, Pair, Target, compared, distance, pair_of
-from benchmarks.common import source
+from benchmarks.attacks.worlds import CHANNELS, Pair, Target, compare_worlds, make_pair, squared_distance
+from benchmarks.common import locate_data
 from client_service.privacy.settings import PrivacySettings
 
 __all__ = ["check", "render", "run"]
 Row = dict[str, Any]
 OPEN = "open"
 VIEWS: Mapping[str, View] = {
-    OPEN: views.aggregator,
-    "open, tensors alone": views.tensors_alone,
-    "open, rho and M alone": views.scalars_alone,
+    OPEN: views.aggregator_view,
+    "open, tensors alone": views.tensors_view,
+    "open, rho and M alone": views.scalars_view,
     "secure": views.secure_view,
-    "another client": views.neighbour,
+    "another client": views.neighbour_view,
 }
 PLANTED, ITEM_TABLES, SHUFFLED = "planted embedding", "FedMF's item table", "shuffled truth"
 
@@ -45,133 +45,140 @@ PLANTED, ITEM_TABLES, SHUFFLED = "planted embedding", "FedMF's item table", "shu
 def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) -> list[Row]:
     """A row a mode and question, a row a control, and rows for two worlds that differ in one target."""
     del quick
-    populations, rows = two_populations(source(config["data"], data), config), Rows(config, out)
+    populations, rows = draw_populations(locate_data(config["data"], data), config), Rows(config, out)
     with threadpool_limits(1):
-        found = [*_lpsfed(config, *populations, rows, out), *_item_tables(config, *populations, rows, out)]
+        found = [*_lpsfed_rows(config, *populations, rows, out), *_item_table_rows(config, *populations, rows, out)]
         return [{"data": config["data"], **row} for row in found]
 
 
-def _lpsfed(config: dict[str, Any], own: Population, elsewhere: Population, rows: Rows, out: Path) -> Iterator[Row]:
+def _lpsfed_rows(
+    config: dict[str, Any], own: Population, elsewhere: Population, rows: Rows, out: Path
+) -> Iterator[Row]:
     """LPSFed in each mode, the two controls that need nothing else, and two worlds."""
-    run, noises = AttackedRun.of(config), _noises(config)
+    run, noises = AttackedRun.from_config(config), _noise_settings(config)
     opened = Series(
-        "open", run, {OPEN: (open_mode, config["shadows"]), **_planted(config, own)}, _key(config, "planted")
+        "open",
+        run,
+        {OPEN: (open_mode, config["shadows"]), **_planted_modes(config, own)},
+        _series_key(config, "planted"),
     )
-    noised = {name: (private(settings), config["noised"]) for name, settings in noises.items()}
-    others = replays(opened, elsewhere, config["federations"], out)
-    seen = collected(opened, own, others, out)
-    seen |= collected(Series("noised", run, noised, _key(config, "privacy")), own, others, out)
-    parts, truth = views.parts_of(run.specification), _truth(config, own, "shadows")
+    noised = {name: (private_mode(settings), config["noised"]) for name, settings in noises.items()}
+    others = play_replays(opened, elsewhere, config["federations"], out)
+    seen = collect_transcripts(opened, own, others, out)
+    seen |= collect_transcripts(Series("noised", run, noised, _series_key(config, "privacy")), own, others, out)
+    parts, truth = views.tensor_slices(run.specification), _shadow_truth(config, own, "shadows")
     for mode, view in VIEWS.items():
         yield from _question_rows(rows, "shadows", mode, view(seen[OPEN], others, parts), truth)
-    truth = _truth(config, own, "noised")
+    truth = _shadow_truth(config, own, "noised")
     for mode in noises:
-        yield from _question_rows(rows, "shadows", mode, views.aggregator(seen[mode], others, parts), truth)
-    yield from _controlled(config, own, rows, seen, others)
+        yield from _question_rows(rows, "shadows", mode, views.aggregator_view(seen[mode], others, parts), truth)
+    yield from _control_rows(config, own, rows, seen, others)
     yield from _certain_rows(config, own, rows)
-    yield from _best(config, own, rows, others, noises)
+    yield from _best_test_rows(config, own, rows, others, noises)
 
 
-def _noises(config: dict[str, Any]) -> dict[str, PrivacySettings]:
+def _noise_settings(config: dict[str, Any]) -> dict[str, PrivacySettings]:
     how = config["privacy"]
     return {
-        f"DP, epsilon {epsilon:g}": settings_for(epsilon, how["delta"], how["clip_norm"], config["rounds"])
+        f"DP, epsilon {epsilon:g}": solve_settings(epsilon, how["delta"], how["clip_norm"], config["rounds"])
         for epsilon in how["epsilons"]
     }
 
 
-def _planted(config: dict[str, Any], own: Population) -> dict[str, tuple[Mode, int]]:
-    return {PLANTED: (planted(f"{own.coins[0]:06d}", config["planted"]), config["controls"])}
+def _planted_modes(config: dict[str, Any], own: Population) -> dict[str, tuple[Mode, int]]:
+    return {PLANTED: (plant_embedding(f"{own.coins[0]:06d}", config["planted"]), config["controls"])}
 
 
-def _controlled(
+def _control_rows(
     config: dict[str, Any], own: Population, rows: Rows, seen: dict[str, Transcripts], others: Replays
 ) -> Iterator[Row]:
     """The open mode with truth that was shuffled, and with a planted leak."""
-    parts = views.parts_of(AttackedRun.of(config).specification)
-    truth = _truth(config, own, "shadows")[USER]
+    parts = views.tensor_slices(AttackedRun.from_config(config).specification)
+    truth = _shadow_truth(config, own, "shadows")[USER]
     shuffled = np.random.default_rng(config["seed"]).permutation(truth)
-    yield from _question_rows(rows, "control", SHUFFLED, views.aggregator(seen[OPEN], others, parts), {USER: shuffled})
-    first = {USER: _truth(config, own, "controls")[USER][:, :1]}
-    names = [spec.name for spec in AttackedRun.of(config).specification]
     yield from _question_rows(
-        rows, "control", PLANTED, looked_at(seen[PLANTED], dict(zip(names, parts, strict=True))), first
+        rows, "control", SHUFFLED, views.aggregator_view(seen[OPEN], others, parts), {USER: shuffled}
+    )
+    first = {USER: _shadow_truth(config, own, "controls")[USER][:, :1]}
+    names = [spec.name for spec in AttackedRun.from_config(config).specification]
+    yield from _question_rows(
+        rows, "control", PLANTED, hiding_place_features(seen[PLANTED], dict(zip(names, parts, strict=True))), first
     )
 
 
-def _item_tables(
+def _item_table_rows(
     config: dict[str, Any], own: Population, elsewhere: Population, rows: Rows, out: Path
 ) -> Iterator[Row]:
     """FedMF, whose item table tells which items a silo has."""
-    run = AttackedRun.of(config, "fedmf", catalogue=config["items"])
-    series = Series("fedmf", run, {OPEN: (open_mode, config["controls"])}, _key(config))
-    others = replays(series, elsewhere, 1, out)
-    seen, parts = collected(series, own, others, out)[OPEN], views.parts_of(run.specification)
-    truth = _truth(config, own, "controls")
+    run = AttackedRun.from_config(config, "fedmf", catalogue=config["items"])
+    series = Series("fedmf", run, {OPEN: (open_mode, config["controls"])}, _series_key(config))
+    others = play_replays(series, elsewhere, 1, out)
+    seen, parts = collect_transcripts(series, own, others, out)[OPEN], views.tensor_slices(run.specification)
+    truth = _shadow_truth(config, own, "controls")
     asked = {one: truth[one] for one in (USER, PAIR, POPULAR)}
-    yield from _question_rows(rows, "control", ITEM_TABLES, views.aggregator(seen, others, parts), asked)
-    moved = views.moved_rows(seen, parts)[:, own.rare]
+    yield from _question_rows(rows, "control", ITEM_TABLES, views.aggregator_view(seen, others, parts), asked)
+    moved = views.moved_distances(seen, parts)[:, own.rare]
     head = {"part": "control", "mode": ITEM_TABLES, "question": ITEM}
-    yield rows.row(lambda: {"attacked": len(moved), **vars(judged(moved, truth[ITEM]))}, **head)
+    yield rows.make_row(lambda: {"attacked": len(moved), **vars(judge_scores(moved, truth[ITEM]))}, **head)
 
 
 def _certain_rows(config: dict[str, Any], own: Population, rows: Rows) -> Iterator[Row]:
     """Which targets one who knows all the rest tells for certain, in the open mode."""
-    run, draw = AttackedRun.of(config), draw_of(own, config["seed"], 0)
-    for question, targets in _targets(config["told"], own).items():
-        found = rows.row(partial(_compared, own, run, draw, targets), part="told", question=question)
+    run, draw = AttackedRun.from_config(config), draw_shadow(own, config["seed"], 0)
+    for question, targets in _first_targets(config["told"], own).items():
+        found = rows.make_row(partial(_compare_targets, own, run, draw, targets), part="told", question=question)
         yield from ({"part": "worlds", "question": question, "mode": OPEN, **found[channel]} for channel in CHANNELS)
 
 
-def _compared(own: Population, run: AttackedRun, draw: Draw, targets: Sequence[Target]) -> Row:
-    return {one.channel: vars(one) for one in compared(own, run, draw, targets)}
+def _compare_targets(own: Population, run: AttackedRun, draw: Draw, targets: Sequence[Target]) -> Row:
+    return {one.channel: vars(one) for one in compare_worlds(own, run, draw, targets)}
 
 
-def _best(
+def _best_test_rows(
     config: dict[str, Any], own: Population, rows: Rows, others: Replays, noises: Mapping[str, PrivacySettings]
 ) -> Iterator[Row]:
     """How well the best possible test tells a few targets apart, with noise."""
-    run, draw = AttackedRun.of(config), draw_of(own, config["seed"], 0)
+    run, draw = AttackedRun.from_config(config), draw_shadow(own, config["seed"], 0)
     beside = [Transcript(others.sent[k], others.sent[k], others.scalars[k]) for k in range(CLIENTS - 1)]
-    for question, targets in _targets(config["worlds"], own).items():
-        pairs = cache(partial(_pairs, own, run, draw, targets))
+    for question, targets in _first_targets(config["worlds"], own).items():
+        pairs = cache(partial(_make_pairs, own, run, draw, targets))
         for mode, settings in noises.items():
-            made = partial(_areas, run, pairs, beside, settings)
-            yield rows.row(made, part="best", mode=mode, question=question)
+            made = partial(_measure_areas, run, pairs, beside, settings)
+            yield rows.make_row(made, part="best", mode=mode, question=question)
 
 
-def _targets(count: int, own: Population) -> dict[str, list[Target]]:
+def _first_targets(count: int, own: Population) -> dict[str, list[Target]]:
     among = {USER: own.coins, PAIR: own.hosts}
     return {
         question: [Target(question, place) for place in range(min(count, len(of)))] for question, of in among.items()
     }
 
 
-def _pairs(own: Population, run: AttackedRun, draw: Draw, targets: Sequence[Target]) -> list[Pair]:
-    return [pair_of(own, run, draw, target) for target in targets]
+def _make_pairs(own: Population, run: AttackedRun, draw: Draw, targets: Sequence[Target]) -> list[Pair]:
+    return [make_pair(own, run, draw, target) for target in targets]
 
 
-def _areas(
+def _measure_areas(
     run: AttackedRun, pairs: Callable[[], Sequence[Pair]], beside: Sequence[Transcript], settings: PrivacySettings
 ) -> Row:
     """The AUC of each, and what the noise allows at most."""
     secret = np.random.default_rng(run.seed)
-    areas = [area_of(distance(run, pair, beside, settings, secret)) for pair in pairs()]
-    limit = allowed(settings, run.rounds)
+    areas = [area_of(squared_distance(run, pair, beside, settings, secret)) for pair in pairs()]
+    limit = largest_area(settings, run.rounds)
     return {"targets": len(areas), "mean": float(np.mean(areas)), "most": max(areas), "allowed": limit}
 
 
-def _key(config: dict[str, Any], *more: str) -> Row:
+def _series_key(config: dict[str, Any], *more: str) -> Row:
     """What decides what leaves a shadow. How many shadows there are does not; what `more` names does for some."""
     names = ("data", "seed", "users", "items", "hosts", "coins", "rare", "rounds", "federations", "method", *more)
     return {name: config[name] for name in names}
 
 
-def _truth(config: dict[str, Any], own: Population, count: str) -> dict[str, Bool]:
-    return truths(own, config["seed"], _attacked(config[count]), config[count])
+def _shadow_truth(config: dict[str, Any], own: Population, count: str) -> dict[str, Bool]:
+    return answer_questions(own, config["seed"], _attacked_half(config[count]), config[count])
 
 
-def _attacked(shadows: int) -> slice:
+def _attacked_half(shadows: int) -> slice:
     """The second half."""
     return slice(shadows // 2, shadows)
 
@@ -179,14 +186,17 @@ def _attacked(shadows: int) -> slice:
 def _question_rows(rows: Rows, part: str, mode: str, seen: Blocks, truth: Mapping[str, Bool]) -> Iterator[Row]:
     """A row a question."""
     for question, of in truth.items():
-        yield rows.row(partial(_attack_row, seen, of), part=part, mode=mode, question=question)
+        yield rows.make_row(partial(_attack_row, seen, of), part=part, mode=mode, question=question)
 
 
 def _attack_row(seen: Blocks, truth: Bool) -> Row:
-    return {"attacked": len(truth) - len(truth) // 2, **_row(attack(seen, truth, _attacked(len(truth))))}
+    return {
+        "attacked": len(truth) - len(truth) // 2,
+        **_attack_figures(run_attack(seen, truth, _attacked_half(len(truth)))),
+    }
 
 
-def _row(found: Attack) -> Row:
+def _attack_figures(found: Attack) -> Row:
     exposed = {f"exposed_{name}": getattr(found.exposed, name) for name in ("auc", "low", "high")}
     return {"features": found.features, **vars(found.every), **exposed}
 
@@ -202,10 +212,10 @@ def check(rows: list[Row]) -> list[str]:
     low, high = (found[SHUFFLED, USER][end] for end in ("low", "high"))
     if not low <= 0.5 <= high:
         complaints.append(f"{SHUFFLED}: expected .5 within the interval, got {low:.3f} to {high:.3f}")
-    return complaints + _of_worlds(rows)
+    return complaints + _world_complaints(rows)
 
 
-def _of_worlds(rows: list[Row]) -> list[str]:
+def _world_complaints(rows: list[Row]) -> list[str]:
     blind = [
         row for row in rows if row["part"] == "worlds" and row["channel"] == "tensors" and row["told"] < row["targets"]
     ]

@@ -24,7 +24,7 @@ FEWEST_ABSENT = 1000  # trials without the target, below which one false alarm i
 
 
 @dataclass(frozen=True)
-class Found:
+class AttackQuality:
     """How well an attack does. low, high: 95 % of the bootstrap. tpr: at 1 % false alarms, None with too few trials."""
 
     auc: float
@@ -34,23 +34,23 @@ class Found:
     trials: int
 
 
-def judged(scores: Float64, truth: Bool, seed: int = 0) -> Found:
+def judge_scores(scores: Float64, truth: Bool, seed: int = 0) -> AttackQuality:
     """scores, truth (S, T): higher means "it is there". Shadows are drawn with replacement, as trials of one shadow
     have its shard in common. An AUC that has no trials of one kind is .5: nothing to tell apart."""
-    present, absent = _histograms(scores, truth)
+    present, absent = _score_histograms(scores, truth)
     drawn = np.random.default_rng(seed).multinomial(len(scores), np.full(len(scores), 1 / len(scores)), DRAWS)
-    low, high = np.quantile(_areas(present, absent, drawn.astype(np.float64)), [LEVEL / 2, 1 - LEVEL / 2])
-    auc = float(_areas(present, absent, np.ones((1, len(scores))))[0])
-    return Found(auc, float(low), float(high), _found_at_few(present.sum(0), absent.sum(0)), scores.size)
+    low, high = np.quantile(_areas_under_curve(present, absent, drawn.astype(np.float64)), [LEVEL / 2, 1 - LEVEL / 2])
+    auc = float(_areas_under_curve(present, absent, np.ones((1, len(scores))))[0])
+    return AttackQuality(auc, float(low), float(high), _true_positive_rate(present.sum(0), absent.sum(0)), scores.size)
 
 
-def area(scores: Float64, truth: Bool) -> float:
+def area_under_curve(scores: Float64, truth: Bool) -> float:
     """The AUC alone."""
-    present, absent = _histograms(scores, truth)
-    return float(_areas(present, absent, np.ones((1, len(scores))))[0])
+    present, absent = _score_histograms(scores, truth)
+    return float(_areas_under_curve(present, absent, np.ones((1, len(scores))))[0])
 
 
-def _histograms(scores: Float64, truth: Bool) -> tuple[Float64, Float64]:
+def _score_histograms(scores: Float64, truth: Bool) -> tuple[Float64, Float64]:
     """Trials of each shadow by class of score, (S, C): those with the target, those without."""
     dense = rankdata(scores, method="dense").astype(np.int64) - 1
     distinct = int(dense.max()) + 1
@@ -63,7 +63,7 @@ def _histograms(scores: Float64, truth: Bool) -> tuple[Float64, Float64]:
     return present, absent
 
 
-def _areas(present: Float64, absent: Float64, weights: Float64) -> Float64:
+def _areas_under_curve(present: Float64, absent: Float64, weights: Float64) -> Float64:
     """The chance that a trial with the target scores higher than one without; a tie is half a win. (B,)."""
     with_it, without = weights @ present, weights @ absent
     below = np.cumsum(without, axis=1) - without / 2
@@ -73,7 +73,7 @@ def _areas(present: Float64, absent: Float64, weights: Float64) -> Float64:
     return areas
 
 
-def _found_at_few(present: Float64, absent: Float64) -> float | None:
+def _true_positive_rate(present: Float64, absent: Float64) -> float | None:
     """(C,), (C,): the share of targets above the score that one trial in a hundred without the target reaches."""
     if absent.sum() < FEWEST_ABSENT or not present.sum():
         return None

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from benchmarks.attacks.population import Draw, Drawn, Int64, Population, draw_targets, shard_of
-from benchmarks.attacks.silo import AttackedRun, Mode, Transcript, begin_client, federation, play
+from benchmarks.attacks.population import Draw, DrawnShard, Int64, Population, draw_targets, make_shard
+from benchmarks.attacks.silo import AttackedRun, Mode, Transcript, begin_client, play_federation, play_run
 from benchmarks.attacks.views import Replays, Transcripts
-from benchmarks.harness.store import append, read_lines
+from benchmarks.harness.store import append_line, read_lines
 
 REVISION = 1  # raised by hand when what leaves a shadow changes though its configuration does not
 BLOCK = 10  # shadows that an interruption can lose
@@ -52,75 +52,75 @@ class Rows:
     """Rows of results, each on the disk before the next is made, for one configuration."""
 
     def __init__(self, config: Mapping[str, Any], out: Path) -> None:
-        self._path = out / f"rows-{_digest(config)}.jsonl"
+        self._path = out / f"rows-{_json_digest(config)}.jsonl"
         self._known = {line["name"]: line["row"] for line in read_lines(self._path)}
 
-    def row(self, make: Callable[[], dict[str, Any]], **head: Any) -> dict[str, Any]:
+    def make_row(self, make: Callable[[], dict[str, Any]], **head: Any) -> dict[str, Any]:
         """`head` with what `make` gives, or gave before an interruption."""
         name = "/".join(str(value) for value in head.values())
         if name not in self._known:
             self._known[name] = make()
-            append(self._path, {"name": name, "row": self._known[name]})
+            append_line(self._path, {"name": name, "row": self._known[name]})
         return {**head, **self._known[name]}
 
 
-def draw_of(population: Population, seed: int, number: int) -> Draw:
+def draw_shadow(population: Population, seed: int, number: int) -> Draw:
     """The draw of one shadow."""
     return draw_targets(population, np.random.default_rng([seed, number]))
 
 
-def replays(series: Series, elsewhere: Population, federations: int, out: Path) -> Replays:
+def play_replays(series: Series, elsewhere: Population, federations: int, out: Path) -> Replays:
     """Clients of federations of their own, on shards of another population."""
 
     def make_federations() -> Arrays:
-        found = [one for number in range(federations) for one in _federation(series.run, elsewhere, number)]
+        found = [one for number in range(federations) for one in _play_shadow_federation(series.run, elsewhere, number)]
         return {"sent": np.stack([one.sent for one in found]), "scalars": np.stack([one.scalars for one in found])}
 
-    arrays = _once(out / f"{_stem(series)}-replays.safetensors", make_federations)
+    arrays = _cached_arrays(out / f"{_series_stem(series)}-replays.safetensors", make_federations)
     return Replays(arrays["sent"], arrays["scalars"])
 
 
-def _federation(run: AttackedRun, elsewhere: Population, number: int) -> list[Transcript]:
-    draws = [draw_of(elsewhere, run.seed, CLIENTS * number + client) for client in range(CLIENTS)]
-    shards = [shard_of(elsewhere, draw).shard for draw in draws]
-    return federation(run, [replace(shard, name=f"client-{n}") for n, shard in enumerate(shards, start=1)])
+def _play_shadow_federation(run: AttackedRun, elsewhere: Population, number: int) -> list[Transcript]:
+    draws = [draw_shadow(elsewhere, run.seed, CLIENTS * number + client) for client in range(CLIENTS)]
+    shards = [make_shard(elsewhere, draw).shard for draw in draws]
+    return play_federation(run, [replace(shard, name=f"client-{n}") for n, shard in enumerate(shards, start=1)])
 
 
-def collected(series: Series, population: Population, others: Replays, out: Path) -> dict[str, Transcripts]:
+def collect_transcripts(series: Series, population: Population, others: Replays, out: Path) -> dict[str, Transcripts]:
     """What left every shadow, by mode."""
     blocks = []
     for first in range(0, series.shadows, BLOCK):
         numbers = range(first, min(first + BLOCK, series.shadows))
         played = "-".join(str(min(max(count - first, 0), BLOCK)) for _, count in series.modes.values())
         path = (
-            out / f"{_stem(series)}-{first:05d}-{played}.safetensors"
+            out / f"{_series_stem(series)}-{first:05d}-{played}.safetensors"
         )  # a block that was played otherwise is another one
-        blocks.append(_once(path, partial(_block, series, population, others, numbers)))
+        blocks.append(_cached_arrays(path, partial(_play_block, series, population, others, numbers)))
     return {mode: _join_blocks(mode, blocks) for mode in series.modes}
 
 
-def _block(series: Series, population: Population, others: Replays, numbers: range) -> Arrays:
+def _play_block(series: Series, population: Population, others: Replays, numbers: range) -> Arrays:
     """{"<mode>/<what>": stacked over those shadows that are played in the mode}."""
     parts: defaultdict[str, list[Any]] = defaultdict(list)
     for number in numbers:
-        for mode, (seen, who) in _shadow(series, population, others, number).items():
+        for mode, (seen, who) in _play_shadow(series, population, others, number).items():
             for what, value in {**vars(seen), "others": who}.items():
                 parts[f"{mode}/{what}"].append(value)
     return {name: np.stack(values) for name, values in parts.items()}
 
 
-def _shadow(series: Series, population: Population, others: Replays, number: int) -> dict[str, Played]:
+def _play_shadow(series: Series, population: Population, others: Replays, number: int) -> dict[str, Played]:
     """One shadow in each mode that wants it. Its first round is trained once: nothing has been released before."""
     run, rng = series.run, np.random.default_rng([series.run.seed, number, 1])
     who = rng.choice(len(others.sent), CLIENTS - 1, replace=False)
     beside = [Transcript(others.sent[k], others.sent[k], others.scalars[k]) for k in who]
-    silo = begin_client(_shard(population, run, number).shard, run)
+    silo = begin_client(_shadow_shard(population, run, number).shard, run)
     wanted = {name: mode for name, (mode, count) in series.modes.items() if number < count}
-    return {name: (play(run, silo, beside, mode(rng)), who) for name, mode in wanted.items()}
+    return {name: (play_run(run, silo, beside, mode(rng)), who) for name, mode in wanted.items()}
 
 
-def _shard(population: Population, run: AttackedRun, number: int) -> Drawn:
-    return shard_of(population, draw_of(population, run.seed, number))
+def _shadow_shard(population: Population, run: AttackedRun, number: int) -> DrawnShard:
+    return make_shard(population, draw_shadow(population, run.seed, number))
 
 
 def _join_blocks(mode: str, blocks: list[Arrays]) -> Transcripts:
@@ -128,15 +128,15 @@ def _join_blocks(mode: str, blocks: list[Arrays]) -> Transcripts:
     return Transcripts(**{what: np.concatenate(values) for what, values in found.items()})
 
 
-def _stem(series: Series) -> str:
-    return f"{series.name}-{_digest(series.name, series.key)}"
+def _series_stem(series: Series) -> str:
+    return f"{series.name}-{_json_digest(series.name, series.key)}"
 
 
-def _digest(*of: object) -> str:
+def _json_digest(*of: object) -> str:
     return hashlib.sha256(json.dumps([REVISION, *of], sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _once(path: Path, made: Callable[[], Arrays]) -> Arrays:
+def _cached_arrays(path: Path, made: Callable[[], Arrays]) -> Arrays:
     """The arrays in the file, made and written where it is not there yet: whole or not at all."""
     if path.exists():
         return load_file(path)

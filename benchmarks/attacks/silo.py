@@ -48,7 +48,7 @@ class AttackedRun:
     seed: int
 
     @classmethod
-    def of(cls, config: dict[str, Any], strategy: str = "lpsfed", **overrides: Any) -> AttackedRun:
+    def from_config(cls, config: dict[str, Any], strategy: str = "lpsfed", **overrides: Any) -> AttackedRun:
         method = method_settings(**{**config["method"], **overrides})
         return cls(method, build_strategy(strategy, method), config["rounds"], config["seed"])
 
@@ -56,10 +56,10 @@ class AttackedRun:
     def specification(self) -> tuple[TensorSpec, ...]:
         return self.strategy.declaration(self.method).tensors
 
-    def start(self, training: LocalTraining) -> Parameters:
+    def start_parameters(self, training: LocalTraining) -> Parameters:
         return Parameters(initial_parameters(self.strategy.tensors(self.method), self.seed, exact=training.exact))
 
-    def moment(self, number: int) -> Moment:
+    def make_moment(self, number: int) -> Moment:
         kernel = draw_anchor(self.method, declared_size(self.method.anchor), seed=self.seed, number=number)
         return Moment(number, self.rounds, self.seed, kernel)
 
@@ -74,7 +74,7 @@ class Transcript:
 
 
 @dataclass(frozen=True, eq=False)
-class Begun:
+class BegunClient:
     """A client after its first round, from which it can go on in more than one way."""
 
     training: LocalTraining
@@ -92,18 +92,18 @@ def join_client(shard: Shard, run: AttackedRun) -> LocalTraining:
     return training
 
 
-def fitted(training: LocalTraining, run: AttackedRun, number: int, received: Parameters) -> Parameters:
+def fit_round(training: LocalTraining, run: AttackedRun, number: int, received: Parameters) -> Parameters:
     """The client's half of a round, copied: what comes after must not change it."""
-    training.moment = run.moment(number)
+    training.moment = run.make_moment(number)
     made = run.strategy.fit(training, received)
     return Parameters({name: np.array(value) for name, value in made.arrays.items()}, dict(made.scalars))
 
 
-def begin_client(shard: Shard, run: AttackedRun) -> Begun:
+def begin_client(shard: Shard, run: AttackedRun) -> BegunClient:
     """The first round. What it makes depends on the shard and the run alone, not on the mode."""
     training = join_client(shard, run)
-    start = run.start(training)
-    return Begun(training, start, fitted(training, run, 1, start), copy_state(training))
+    start = run.start_parameters(training)
+    return BegunClient(training, start, fit_round(training, run, 1, start), copy_state(training))
 
 
 def copy_state(training: LocalTraining) -> TrainingState:
@@ -112,19 +112,19 @@ def copy_state(training: LocalTraining) -> TrainingState:
     return TrainingState({name: np.array(value) for name, value in state.arrays.items()}, state.scalars, state.fitted)
 
 
-def play(run: AttackedRun, silo: Begun, others: Sequence[Transcript], release: Release) -> Transcript:
+def play_run(run: AttackedRun, silo: BegunClient, others: Sequence[Transcript], release: Release) -> Transcript:
     """One client's run: each round it trains, releases, and gets its mixture with what the others sent."""
     silo.training.restore(silo.state)
     state, received, rounds = State(silo.start.arrays), silo.start, []
     for number in range(1, run.rounds + 1):
-        made = silo.update if number == 1 else fitted(silo.training, run, number, received)
+        made = silo.update if number == 1 else fit_round(silo.training, run, number, received)
         sent = release(silo.training, received, made)
         rounds.append((received, sent))
-        state, received = answered(run, state, sent, [replayed(run, other, number) for other in others])
-    return transcript(rounds)
+        state, received = answer_round(run, state, sent, [replayed_parameters(run, other, number) for other in others])
+    return make_transcript(rounds)
 
 
-def answered(
+def answer_round(
     run: AttackedRun, state: State, sent: Parameters, others: Sequence[Parameters]
 ) -> tuple[State, Parameters]:
     """The aggregator's half: the new state, and what the client gets."""
@@ -133,50 +133,50 @@ def answered(
     return after, run.strategy.personalise(after, updates[0])
 
 
-def replayed(run: AttackedRun, other: Transcript, number: int) -> Parameters:
+def replayed_parameters(run: AttackedRun, other: Transcript, number: int) -> Parameters:
     """What another client sent in that round."""
     scalars = {name: float(v) for name, v in zip(SCALARS, other.scalars[number - 1], strict=True) if not np.isnan(v)}
-    return Parameters(arrays_of(other.sent[number - 1], run.specification), scalars)
+    return Parameters(split_arrays(other.sent[number - 1], run.specification), scalars)
 
 
-def federation(run: AttackedRun, shards: Sequence[Shard]) -> list[Transcript]:
+def play_federation(run: AttackedRun, shards: Sequence[Shard]) -> list[Transcript]:
     """All clients of one federation, in the open mode: where replays come from."""
     clients = [join_client(shard, run) for shard in shards]
-    received = [run.start(one) for one in clients]
+    received = [run.start_parameters(one) for one in clients]
     state, rounds = State(received[0].arrays), [[] for _ in clients]  # type: tuple[State, list[list[Any]]]
     for number in range(1, run.rounds + 1):
-        made = [fitted(one, run, number, got) for one, got in zip(clients, received, strict=True)]
+        made = [fit_round(one, run, number, got) for one, got in zip(clients, received, strict=True)]
         for own, pair in zip(rounds, zip(received, made, strict=True), strict=True):
             own.append(pair)
         updates = [Update(f"client-{n}", one.arrays, one.scalars) for n, one in enumerate(made, start=1)]
         state = run.strategy.aggregate(state, updates)
         received = [run.strategy.personalise(state, update) for update in updates]
-    return [transcript(own) for own in rounds]
+    return [make_transcript(own) for own in rounds]
 
 
-def transcript(rounds: Sequence[tuple[Parameters, Parameters]]) -> Transcript:
+def make_transcript(rounds: Sequence[tuple[Parameters, Parameters]]) -> Transcript:
     """(received, sent) of each round as vectors."""
-    received, sent = (np.stack([vector(pair[side].arrays) for pair in rounds]) for side in (0, 1))
-    return Transcript(received, sent, np.stack([_scalars(pair[1].scalars) for pair in rounds]))
+    received, sent = (np.stack([join_arrays(pair[side].arrays) for pair in rounds]) for side in (0, 1))
+    return Transcript(received, sent, np.stack([_scalar_vector(pair[1].scalars) for pair in rounds]))
 
 
-def _scalars(scalars: Scalars) -> Float64:
+def _scalar_vector(scalars: Scalars) -> Float64:
     return np.array([scalars.get(name, ABSENT) for name in SCALARS], dtype=np.float64)
 
 
-def vector(arrays: Arrays) -> Float32:
+def join_arrays(arrays: Arrays) -> Float32:
     """All tensors in the order of their names, (P,)."""
     return np.concatenate([np.asarray(arrays[name]).ravel() for name in sorted(arrays)])
 
 
-def arrays_of(values: NDArray[np.float32], specification: Sequence[TensorSpec]) -> dict[str, Float32]:
+def split_arrays(values: NDArray[np.float32], specification: Sequence[TensorSpec]) -> dict[str, Float32]:
     """The way back."""
     ends = np.cumsum([int(np.prod(spec.shape)) for spec in specification])
     parts = np.split(values, ends[:-1])
     return {spec.name: part.reshape(spec.shape) for spec, part in zip(specification, parts, strict=True)}
 
 
-def as_made(training: LocalTraining, received: Parameters, made: Parameters) -> Parameters:
+def release_unchanged(training: LocalTraining, received: Parameters, made: Parameters) -> Parameters:
     del training, received
     return made
 
@@ -184,4 +184,4 @@ def as_made(training: LocalTraining, received: Parameters, made: Parameters) -> 
 def open_mode(secret: np.random.Generator) -> Release:
     """Everything leaves as it was made."""
     del secret
-    return as_made
+    return release_unchanged

@@ -45,7 +45,7 @@ class Replays:
 View = Callable[[Transcripts, Replays, Parts], Blocks]
 
 
-def parts_of(specification: Sequence[TensorSpec]) -> list[slice]:
+def tensor_slices(specification: Sequence[TensorSpec]) -> list[slice]:
     """The places of each tensor in a vector of all; of an item table, those of each row."""
     sizes: list[int] = []
     for spec in specification:
@@ -55,32 +55,32 @@ def parts_of(specification: Sequence[TensorSpec]) -> list[slice]:
     return [slice(int(first), int(last)) for first, last in pairwise(ends)]
 
 
-def aggregator(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
+def aggregator_view(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
     """Every client's own update, M and rho. What the others sent tells nothing of this client that these do not."""
     del replays
     moved = seen.sent.astype(np.float64) - seen.received
-    return _blocks(moved, seen.scalars, parts)
+    return _feature_blocks(moved, seen.scalars, parts)
 
 
-def scalars_alone(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
+def scalars_view(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
     """M and rho of each round, and nothing else."""
     del replays, parts
-    return {"scalars": _flat(np.nan_to_num(seen.scalars))}
+    return {"scalars": _flatten_rows(np.nan_to_num(seen.scalars))}
 
 
-def tensors_alone(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
+def tensors_view(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
     """The tensors without M and rho."""
-    return {name: block for name, block in aggregator(seen, replays, parts).items() if name != "scalars"}
+    return {name: block for name, block in aggregator_view(seen, replays, parts).items() if name != "scalars"}
 
 
 def secure_view(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
     """The aggregator under secure aggregation: the mean of all updates and of all M, and every client's rho."""
     rho = np.stack([seen.scalars[..., RHO], *(replays.scalars[k][..., RHO] for k in seen.others.T)], axis=-1)
     scalars = np.concatenate([_mean_margin(seen, replays)[..., None], rho], axis=-1)
-    return _blocks(_mean_moved(seen, replays), scalars, parts)
+    return _feature_blocks(_mean_moved(seen, replays), scalars, parts)
 
 
-def neighbour(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
+def neighbour_view(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
     """Another client, who is told the mean and its own rhobar, and takes its own update out of the mean.
 
     In the open mode it gets a mixture of the two, so that this is the most that it can make of it.
@@ -89,10 +89,10 @@ def neighbour(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
     clients = len(seen.others.T) + 1
     sums = _mean_moved(seen, replays) * clients - replays.sent[own]
     margins = _mean_margin(seen, replays) * clients - replays.scalars[own][..., MARGIN]
-    return _blocks(sums, np.stack([margins, _rhobar(seen, replays)], axis=-1), parts)
+    return _feature_blocks(sums, np.stack([margins, _neighbour_rhobars(seen, replays)], axis=-1), parts)
 
 
-def moved_rows(seen: Transcripts, parts: Parts) -> Float64:
+def moved_distances(seen: Transcripts, parts: Parts) -> Float64:
     """How far each part came in the first round, (S, parts): of an item table, each row. No shadow is needed to see
     which rows stayed as they were."""
     moved = seen.sent[:, 0].astype(np.float64) - seen.received[:, 0]
@@ -120,24 +120,28 @@ def _mean_margin(seen: Transcripts, replays: Replays) -> Float64:
     return mean
 
 
-def _rhobar(seen: Transcripts, replays: Replays) -> Float64:
+def _neighbour_rhobars(seen: Transcripts, replays: Replays) -> Float64:
     """(S, R): what the other client is told of its own likeness to the anchor (Eq. 12)."""
     rho = np.stack([seen.scalars[..., RHO], *(replays.scalars[k][..., RHO] for k in seen.others.T)], axis=-1)
-    found = np.array([_near(row) for row in rho.reshape(-1, rho.shape[-1])])
+    found = np.array([_second_rhobar(row) for row in rho.reshape(-1, rho.shape[-1])])
     return found.reshape(rho.shape[:-1])
 
 
-def _near(rho: Float64) -> float:
+def _second_rhobar(rho: Float64) -> float:
     """rhobar of the second client of a round."""
     latest = {str(client): {} if np.isnan(value) else {"rho": float(value)} for client, value in enumerate(rho)}
     return similarities(latest)["1"]
 
 
-def _blocks(moved: Float64, scalars: Float64, parts: Parts) -> Blocks:
+def _feature_blocks(moved: Float64, scalars: Float64, parts: Parts) -> Blocks:
     norms = np.stack([np.linalg.norm(moved[..., part], axis=-1) for part in parts], axis=-1)
-    return {"tensors": _flat(moved), "norms": _flat(norms), "scalars": _flat(np.nan_to_num(scalars))}
+    return {
+        "tensors": _flatten_rows(moved),
+        "norms": _flatten_rows(norms),
+        "scalars": _flatten_rows(np.nan_to_num(scalars)),
+    }
 
 
-def _flat(values: Float64) -> Float64:
+def _flatten_rows(values: Float64) -> Float64:
     flat: Float64 = values.reshape(len(values), -1)
     return flat

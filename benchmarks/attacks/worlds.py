@@ -12,9 +12,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.attacks.noise import PARTS, private
-from benchmarks.attacks.population import Draw, Population, shard_of
-from benchmarks.attacks.silo import AttackedRun, Begun, Transcript, answered, begin_client, fitted, replayed, vector
+from benchmarks.attacks.noise import PARTS, private_mode
+from benchmarks.attacks.population import Draw, Population, make_shard
+from benchmarks.attacks.silo import (
+    AttackedRun,
+    BegunClient,
+    Transcript,
+    answer_round,
+    begin_client,
+    fit_round,
+    join_arrays,
+    replayed_parameters,
+)
 from client_service.privacy.mechanism import clip_change
 from client_service.privacy.settings import TENSORS, PrivacySettings
 from shared.method.exchanged import Parameters, State
@@ -34,12 +43,12 @@ class Target:
 class Pair:
     """The same silo without and with the target, after the first round."""
 
-    without: Begun
-    with_it: Begun
+    without: BegunClient
+    with_it: BegunClient
 
 
 @dataclass(frozen=True)
-class Told:
+class ChannelResult:
     """How many of the targets this part of what leaves tells apart for certain."""
 
     channel: str
@@ -47,14 +56,14 @@ class Told:
     targets: int
 
 
-def whole(population: Population, draw: Draw) -> Draw:
+def complete_draw(population: Population, draw: Draw) -> Draw:
     """The draw with every target in."""
     users = draw.users.copy()
     users[population.coins] = True
     return Draw(users, np.ones_like(draw.pairs), np.ones_like(draw.rare))
 
 
-def without(population: Population, draw: Draw, target: Target) -> Draw:
+def draw_without(population: Population, draw: Draw, target: Target) -> Draw:
     """The draw less one target."""
     users, pairs = draw.users.copy(), draw.pairs.copy()
     if target.question == "user":
@@ -64,38 +73,42 @@ def without(population: Population, draw: Draw, target: Target) -> Draw:
     return replace(draw, users=users, pairs=pairs)
 
 
-def compared(population: Population, run: AttackedRun, draw: Draw, targets: Sequence[Target]) -> list[Told]:
+def compare_worlds(
+    population: Population, run: AttackedRun, draw: Draw, targets: Sequence[Target]
+) -> list[ChannelResult]:
     """The attacker trains the first round of both worlds, and looks whether they send the same. A channel that is not
     the same every time the same world is trained tells nothing for certain, and counts as telling none."""
-    everything = whole(population, draw)
-    present, again = (begin_client(shard_of(population, everything).shard, run).update for _ in range(2))
+    everything = complete_draw(population, draw)
+    present, again = (begin_client(make_shard(population, everything).shard, run).update for _ in range(2))
     absent = [
-        begin_client(shard_of(population, without(population, everything, one)).shard, run).update for one in targets
+        begin_client(make_shard(population, draw_without(population, everything, one)).shard, run).update
+        for one in targets
     ]
     found = []
     for channel in CHANNELS:
-        certain = _same(channel, present, again)
-        told = sum(certain and not _same(channel, present, one) for one in absent)
-        found.append(Told(channel, told, len(targets)))
+        certain = _is_same(channel, present, again)
+        told = sum(certain and not _is_same(channel, present, one) for one in absent)
+        found.append(ChannelResult(channel, told, len(targets)))
     return found
 
 
-def _same(channel: str, first: Parameters, second: Parameters) -> bool:
+def _is_same(channel: str, first: Parameters, second: Parameters) -> bool:
     """To the bit."""
     if channel == "tensors":
-        return bool(np.array_equal(vector(first.arrays), vector(second.arrays)))
+        return bool(np.array_equal(join_arrays(first.arrays), join_arrays(second.arrays)))
     return first.scalars.get(channel) == second.scalars.get(channel)
 
 
-def pair_of(population: Population, run: AttackedRun, draw: Draw, target: Target) -> Pair:
-    everything = whole(population, draw)
-    absent, present = without(population, everything, target), everything
+def make_pair(population: Population, run: AttackedRun, draw: Draw, target: Target) -> Pair:
+    everything = complete_draw(population, draw)
+    absent, present = draw_without(population, everything, target), everything
     return Pair(
-        begin_client(shard_of(population, absent).shard, run), begin_client(shard_of(population, present).shard, run)
+        begin_client(make_shard(population, absent).shard, run),
+        begin_client(make_shard(population, present).shard, run),
     )
 
 
-def distance(
+def squared_distance(
     run: AttackedRun, pair: Pair, others: Sequence[Transcript], settings: PrivacySettings, secret: np.random.Generator
 ) -> float:
     """How far apart the two worlds are in one run with the target in, in squared deviations of the noise.
@@ -105,27 +118,29 @@ def distance(
     """
     for one in (pair.with_it, pair.without):
         one.training.restore(one.state)
-    release = private(settings)(secret)
+    release = private_mode(settings)(secret)
     state, received, total = State(pair.with_it.start.arrays), pair.with_it.start, 0.0
     for number in range(1, run.rounds + 1):
-        present, absent = (_update_of(run, one, number, received) for one in (pair.with_it, pair.without))
+        present, absent = (_round_update(run, one, number, received) for one in (pair.with_it, pair.without))
         parts = PARTS if number == 1 else PARTS[:-1]  # rho is drawn once
-        total += sum(_apart(part, received, (present, absent), settings) ** 2 for part in parts)
+        total += sum(_part_distance(part, received, (present, absent), settings) ** 2 for part in parts)
         sent = release(pair.with_it.training, received, present)
-        state, received = answered(run, state, sent, [replayed(run, other, number) for other in others])
+        state, received = answer_round(run, state, sent, [replayed_parameters(run, other, number) for other in others])
     return total
 
 
-def _apart(part: str, received: Parameters, worlds: tuple[Parameters, Parameters], settings: PrivacySettings) -> float:
+def _part_distance(
+    part: str, received: Parameters, worlds: tuple[Parameters, Parameters], settings: PrivacySettings
+) -> float:
     """The difference of one part, clipped as the client does it, over the deviation of its noise."""
     deviation = settings.noise(part)[1] * 2.0 * settings.ball(part)[1]
     if part == TENSORS:
-        before = vector(received.arrays).astype(np.float64)
-        changes = [clip_change(vector(one.arrays) - before, settings.ball(part)[1], "gaussian") for one in worlds]
+        before = join_arrays(received.arrays).astype(np.float64)
+        changes = [clip_change(join_arrays(one.arrays) - before, settings.ball(part)[1], "gaussian") for one in worlds]
         return float(np.linalg.norm(changes[0] - changes[1])) / deviation
     values = [float(np.clip(one.scalars[part], *settings.limits(part))) for one in worlds]
     return abs(values[0] - values[1]) / deviation
 
 
-def _update_of(run: AttackedRun, one: Begun, number: int, received: Parameters) -> Parameters:
-    return one.update if number == 1 else fitted(one.training, run, number, received)
+def _round_update(run: AttackedRun, one: BegunClient, number: int, received: Parameters) -> Parameters:
+    return one.update if number == 1 else fit_round(one.training, run, number, received)

@@ -15,8 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.compare_commits.cases import Case, all_cases, strategy_names
-from benchmarks.compare_commits.facts import differing, summary
-from benchmarks.compare_commits.runs import FAILED, FINISHED, ComparedRun, outcomes
+from benchmarks.compare_commits.facts import differing_names, digest_facts
+from benchmarks.compare_commits.runs import FAILED, FINISHED, ComparedRun, run_cases
 from benchmarks.compare_commits.state import state_complaints
 from benchmarks.compare_commits.trees import Tree, commit_tree, working_tree
 
@@ -26,53 +26,55 @@ MOST_LINES = 12  # of one run, about what differs
 
 def main() -> int:
     """0 where both commits give the same, 1 where they do not."""
-    arguments = _arguments()
+    arguments = _parse_arguments()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         base = commit_tree(REPOSITORY, arguments.base, folder / "base")
         head = commit_tree(REPOSITORY, arguments.head, folder / "head") if arguments.head else working_tree(REPOSITORY)
         if arguments.state:
-            return _print_state(state_complaints(base, head, folder / "state", _tell))
-        pairs = compare(base, head, arguments.only, folder)
+            return _print_state(state_complaints(base, head, folder / "state", _print_progress))
+        pairs = compare_trees(base, head, arguments.only, folder)
     if arguments.json:
         print(json.dumps({name: [asdict(base), asdict(head)] for name, (base, head) in pairs.items()}, indent=1))
     else:
-        print("\n".join(table(pairs)))
-    return int(not pairs or any(complaints(*pair) for pair in pairs.values()))
+        print("\n".join(comparison_lines(pairs)))
+    return int(not pairs or any(run_complaints(*pair) for pair in pairs.values()))
 
 
-def compare(base: Tree, head: Tree, only: str, folder: Path) -> dict[str, tuple[ComparedRun, ComparedRun]]:
+def compare_trees(base: Tree, head: Tree, only: str, folder: Path) -> dict[str, tuple[ComparedRun, ComparedRun]]:
     """Run what both commits have, side by side; a strategy that one of them lacks fails there."""
     names = [strategy_names(tree) for tree in (base, head)]
     cases = [case for case in all_cases(list(dict.fromkeys([*names[0], *names[1]]))) if only in case.name]
 
-    def run(tree: Tree, place: str) -> dict[str, ComparedRun]:
-        return outcomes(tree, cases, folder / place, _tell)
+    def run_all(tree: Tree, place: str) -> dict[str, ComparedRun]:
+        return run_cases(tree, cases, folder / place, _print_progress)
 
     with ThreadPoolExecutor(2) as both:
-        first, second = both.submit(run, base, "base-runs"), both.submit(run, head, "head-runs")
-        return _paired(cases, first.result(), second.result())
+        first, second = both.submit(run_all, base, "base-runs"), both.submit(run_all, head, "head-runs")
+        return _pair_runs(cases, first.result(), second.result())
 
 
-def _paired(
+def _pair_runs(
     cases: list[Case], base: dict[str, ComparedRun], head: dict[str, ComparedRun]
 ) -> dict[str, tuple[ComparedRun, ComparedRun]]:
     return {case.name: (base[case.name], head[case.name]) for case in cases}
 
 
-def complaints(base: ComparedRun, head: ComparedRun) -> list[str]:
+def run_complaints(base: ComparedRun, head: ComparedRun) -> list[str]:
     """What is not as it should be: another end, a failure, each fact that differs."""
     if base.end != head.end or FAILED in (base.end, head.end):
         return [f"base {base.end} {base.said}", f"head {head.end} {head.said}"]
-    return [f"{name}: {base.facts.get(name)} -> {head.facts.get(name)}" for name in differing(base.facts, head.facts)]
+    return [
+        f"{name}: {base.facts.get(name)} -> {head.facts.get(name)}" for name in differing_names(base.facts, head.facts)
+    ]
 
 
-def table(pairs: dict[str, tuple[ComparedRun, ComparedRun]]) -> list[str]:
+def comparison_lines(pairs: dict[str, tuple[ComparedRun, ComparedRun]]) -> list[str]:
     """A line a run with the digests over all its facts, and below those that differ the facts."""
     lines = [f"{'run':32} {'base':16} {'head':16} facts"]
     for name, (base, head) in pairs.items():
-        wrong = complaints(base, head)
-        marks = (summary(one.facts) if one.end == FINISHED else one.end for one in (base, head))
+        wrong = run_complaints(base, head)
+        marks = (digest_facts(one.facts) if one.end == FINISHED else one.end for one in (base, head))
         verdict = "DIFFERS" if wrong else "same"
         lines.append(" ".join([f"{name:32}", *(f"{mark:16}" for mark in marks), f"{len(base.facts):5}", verdict]))
         lines += [f"    {complaint}" for complaint in wrong[:MOST_LINES]]
@@ -87,11 +89,11 @@ def _print_state(complaints: dict[str, list[str]]) -> int:
     return int(any(complaints.values()))
 
 
-def _tell(text: str) -> None:
+def _print_progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _arguments() -> argparse.Namespace:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compare_commits", description=__doc__)
     parser.add_argument("base", help="commit")
     parser.add_argument("head", nargs="?", help="commit; by default the working tree")

@@ -30,7 +30,7 @@ class Case:
         """Do masks hide the updates? Then their bytes are random."""
         return SECURE in self.arguments
 
-    def command(self, data: Path, out: Path) -> list[str]:
+    def command_line(self, data: Path, out: Path) -> list[str]:
         """All arguments of the command line."""
         usual = ["simulate", str(data), "--out", str(out), "--json", "--clients", str(self.clients), "--device", "cpu"]
         small = [word for setting in SMALL for word in ("--set", setting)]
@@ -41,7 +41,7 @@ class Case:
 def all_cases(strategies: list[str]) -> list[Case]:
     """Every strategy in both modes (the code itself refuses those that cannot be secure), then the variants."""
     plain = [Case(name, ("--strategy", name)) for name in strategies]
-    return [*_in_both_modes(plain), *_in_both_modes(_variants()), _privacy()]
+    return [*_in_both_modes(plain), *_in_both_modes(_variant_cases()), _privacy_case()]
 
 
 def _in_both_modes(cases: list[Case]) -> list[Case]:
@@ -49,32 +49,36 @@ def _in_both_modes(cases: list[Case]) -> list[Case]:
     return [case for pair in zip(cases, secure, strict=True) for case in pair]
 
 
-def _variants() -> list[Case]:
+def _variant_cases() -> list[Case]:
     """Where the code takes another way for a setting."""
     return [
         Case("paper", ("--preset", "paper", "--set", "local_epochs=1")),
-        _lpsfed("ngcf", "model=ngcf"),
-        _lpsfed("trained signal", "signal=trained", "similarity_floor=0.25"),
-        _lpsfed("plain averaging", "similarity_floor=1", "loss=bpr", "decay=0.01", "anchor.graph=er"),
-        _lpsfed("median", "aggregate=median"),
-        _lpsfed("trimmed mean", "aggregate=trimmed_mean", "tolerated=1", clients=5),
-        _lpsfed("krum", "aggregate=krum", "tolerated=1", "krum_kept=2", clients=5),
-        _lpsfed("clipped", "clip_factor=1", "quarantine_factor=50"),
+        _lpsfed_case("ngcf", "model=ngcf"),
+        _lpsfed_case("trained signal", "signal=trained", "similarity_floor=0.25"),
+        _lpsfed_case("plain averaging", "similarity_floor=1", "loss=bpr", "decay=0.01", "anchor.graph=er"),
+        _lpsfed_case("median", "aggregate=median"),
+        _lpsfed_case("trimmed mean", "aggregate=trimmed_mean", "tolerated=1", clients=5),
+        _lpsfed_case("krum", "aggregate=krum", "tolerated=1", "krum_kept=2", clients=5),
+        _lpsfed_case("clipped", "clip_factor=1", "quarantine_factor=50"),
     ]
 
 
-def _lpsfed(name: str, *settings: str, clients: int = 3) -> Case:
+def _lpsfed_case(name: str, *settings: str, clients: int = 3) -> Case:
     return Case(name, tuple(word for setting in settings for word in ("--set", setting)), clients)
 
 
-def _privacy() -> Case:
+def _privacy_case() -> Case:
     return Case("differential privacy", tuple(word for setting in GAUSSIAN for word in ("--privacy", setting)))
 
 
 def strategy_names(tree: Tree) -> list[str]:
     """The registered strategies, as the command line of that commit lists them."""
     shown = subprocess.run(
-        tree.command("simulate", "--help"), env=tree.environment(), check=True, capture_output=True, text=True
+        tree.process_command("simulate", "--help"),
+        env=tree.process_environment(),
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout
     choices = re.search(r"--strategy\s+<([a-z0-9_|]+)>", shown)
     if choices is None:

@@ -18,17 +18,19 @@ def read_facts(folder: Path, *, secure: bool) -> Facts:
 
     Masked updates are as random as their masks, so that of a secure run only what follows from their sum is told.
     """
-    uploads = dict(_uploads(folder))
+    uploads = dict(_upload_facts(folder))
     facts = {} if secure else uploads
-    facts |= {f"shard {path.parent.name}": _digest(path) for path in sorted(folder.glob("shards/*/*.parquet"))}
-    states = {_digest(path) for path in folder.glob("aggregator/blobs/*")} - set(uploads.values())
+    facts |= {f"shard {path.parent.name}": _file_digest(path) for path in sorted(folder.glob("shards/*/*.parquet"))}
+    states = {_file_digest(path) for path in folder.glob("aggregator/blobs/*")} - set(uploads.values())
     facts |= {f"state {number}": digest for number, digest in enumerate(sorted(states), 1)}
-    facts |= {f"model {path.parts[-3]}": _digest(path) for path in sorted(folder.glob("*/model/model-*.safetensors"))}
+    facts |= {
+        f"model {path.parts[-3]}": _file_digest(path) for path in sorted(folder.glob("*/model/model-*.safetensors"))
+    }
     report = json.loads((folder / "report.json").read_text("utf-8"))
-    return facts | {"shared parameters": report["digest"]} | dict(_figures(folder, report))
+    return facts | {"shared parameters": report["digest"]} | dict(_figure_facts(folder, report))
 
 
-def _uploads(folder: Path) -> Iterator[tuple[str, str]]:
+def _upload_facts(folder: Path) -> Iterator[tuple[str, str]]:
     """sha256 of each update's body, as the clients' ledgers hold it."""
     for path in sorted(folder.glob("*/ledger.jsonl")):
         for line in path.read_text("utf-8").splitlines():
@@ -37,34 +39,34 @@ def _uploads(folder: Path) -> Iterator[tuple[str, str]]:
                 yield f"update {path.parent.name} round {entry['round']}", entry["sha256"]
 
 
-def _figures(folder: Path, report: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _figure_facts(folder: Path, report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Every figure that is no time, in all its digits."""
-    yield from flattened({name: report[name] for name in FIGURES}, "report")
+    yield from flatten_value({name: report[name] for name in FIGURES}, "report")
     for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines():
         entry = json.loads(line)
         for name in OF_A_ROUND:
             yield f"round {entry['round']} {entry['client']} {name}", json.dumps(entry[name])
 
 
-def flattened(value: Any, name: str) -> Iterator[tuple[str, str]]:
+def flatten_value(value: Any, name: str) -> Iterator[tuple[str, str]]:
     """A JSON value as its leaves, each with its path."""
     if isinstance(value, dict | list) and value:
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
         for key, inner in pairs:
-            yield from flattened(inner, f"{name}.{key}")
+            yield from flatten_value(inner, f"{name}.{key}")
     else:
         yield name, json.dumps(value)
 
 
-def differing(base: Facts, head: Facts) -> list[str]:
+def differing_names(base: Facts, head: Facts) -> list[str]:
     """The names at which the two are not the same, or that only one of them has."""
     return sorted(name for name in base.keys() | head.keys() if base.get(name) != head.get(name))
 
 
-def summary(facts: Facts) -> str:
+def digest_facts(facts: Facts) -> str:
     """The first 16 digits of one digest over all of them."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _digest(path: Path) -> str:
+def _file_digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()

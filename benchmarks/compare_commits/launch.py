@@ -33,15 +33,15 @@ LONGEST_SECONDS = 240  # of one command; SIGALRM then ends its process
 def main() -> None:
     """Serve commands until stdin ends."""
     entry, *_ = [pkgutil.resolve_name(name) for name in sys.argv[1:]]
-    _write({"file": sys.modules[entry.__module__].__file__})
+    _write_message({"file": sys.modules[entry.__module__].__file__})
     for line in sys.stdin:
         command = json.loads(line)
         began = time.perf_counter()
-        status = _run(entry, command["arguments"], Path(command["folder"]), repeatable=command["repeatable"])
-        _write({"status": status, "seconds": time.perf_counter() - began})
+        status = _run_command(entry, command["arguments"], Path(command["folder"]), repeatable=command["repeatable"])
+        _write_message({"status": status, "seconds": time.perf_counter() - began})
 
 
-def _run(entry: Callable[[], object], arguments: list[str], folder: Path, *, repeatable: bool) -> int:
+def _run_command(entry: Callable[[], object], arguments: list[str], folder: Path, *, repeatable: bool) -> int:
     """The exit status of one command; a signal's number below 0 where a signal has ended it."""
     child = os.fork()
     if child:
@@ -52,22 +52,22 @@ def _run(entry: Callable[[], object], arguments: list[str], folder: Path, *, rep
     if repeatable:
         fix_secrets()
     sys.argv = ["command", *arguments]
-    os._exit(_status(entry))
+    os._exit(_exit_status(entry))
 
 
 def fix_secrets() -> None:
     """Key pairs follow from the order in which they are made, secret bytes from their number; tokens stay random."""
     numbers = count()
 
-    def generate(cls: type[Ed25519PrivateKey]) -> Ed25519PrivateKey:
+    def generate_key(cls: type[Ed25519PrivateKey]) -> Ed25519PrivateKey:
         return cls.from_private_bytes(hashlib.sha256(f"key pair {next(numbers)}".encode()).digest())
 
-    Ed25519PrivateKey.generate = classmethod(generate)  # type: ignore[assignment, method-assign]
+    Ed25519PrivateKey.generate = classmethod(generate_key)  # type: ignore[assignment, method-assign]
     secrets.token_hex = lambda nbytes=None: os.urandom(nbytes or 32).hex()
     secrets.token_bytes = lambda nbytes=None: hashlib.shake_256(b"secret").digest(nbytes or 32)
 
 
-def _status(entry: Callable[[], object]) -> int:
+def _exit_status(entry: Callable[[], object]) -> int:
     status = 0
     try:
         entry()
@@ -81,7 +81,7 @@ def _status(entry: Callable[[], object]) -> int:
     return status
 
 
-def _write(message: dict[str, object]) -> None:
+def _write_message(message: dict[str, object]) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 

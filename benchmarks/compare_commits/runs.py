@@ -38,7 +38,7 @@ class Launcher:
 
     process: subprocess.Popen[str]
 
-    def read(self) -> dict[str, object]:
+    def read_message(self) -> dict[str, object]:
         """Its next line. EOFError where it has ended."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -47,16 +47,16 @@ class Launcher:
         message: dict[str, object] = json.loads(line)
         return message
 
-    def run(self, arguments: Sequence[str], folder: Path, *, repeatable: bool) -> dict[str, object]:
+    def run_command(self, arguments: Sequence[str], folder: Path, *, repeatable: bool) -> dict[str, object]:
         """Run one command to its end. Its stdout and stderr are files in the folder afterwards."""
         assert self.process.stdin is not None
         command = {"arguments": list(arguments), "folder": str(folder), "repeatable": repeatable}
         self.process.stdin.write(json.dumps(command) + "\n")
         self.process.stdin.flush()
-        return self.read()
+        return self.read_message()
 
 
-def outcomes(
+def run_cases(
     tree: Tree,
     cases: Sequence[Case],
     folder: Path,
@@ -70,15 +70,15 @@ def outcomes(
     results = {}
     with started_launcher(tree, modules) as launcher:
         for case in cases:
-            results[case.name] = _outcome(launcher, case, data, folder / "case")
+            results[case.name] = _run_case(launcher, case, data, folder / "case")
             tell(f"{tree.name}: {case.name}: {results[case.name].end}, {results[case.name].seconds:.1f} s")
     return results
 
 
-def _outcome(launcher: Launcher, case: Case, data: Path, folder: Path) -> ComparedRun:
+def _run_case(launcher: Launcher, case: Case, data: Path, folder: Path) -> ComparedRun:
     folder.mkdir()
     try:
-        ended = launcher.run(case.command(data, folder / "out"), folder, repeatable=True)
+        ended = launcher.run_command(case.command_line(data, folder / "out"), folder, repeatable=True)
         end, seconds = ENDS.get(int(str(ended["status"])), FAILED), float(str(ended["seconds"]))
         if end == FINISHED:
             return ComparedRun(end, seconds, read_facts(folder / "out", secure=case.secure))
@@ -93,9 +93,9 @@ def started_launcher(tree: Tree, modules: Sequence[str] = ()) -> Iterator[Launch
     """The launcher, once the tree's entry point is imported: from that tree and no other."""
     command = [sys.executable, "-P", str(LAUNCH), tree.entry_point, *modules]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, env=tree.environment() | ALL_ROUNDS, text=True, **pipes) as process:  # type: ignore[call-overload]
+    with subprocess.Popen(command, env=tree.process_environment() | ALL_ROUNDS, text=True, **pipes) as process:  # type: ignore[call-overload]
         launcher = Launcher(process)
-        file = Path(str(launcher.read()["file"]))
+        file = Path(str(launcher.read_message()["file"]))
         if not file.is_relative_to(tree.folder):
             raise ImportError(f"{tree.name}: expected the command line of {tree.folder}, got {file}")
         yield launcher

@@ -38,7 +38,7 @@ class ServiceFederation:
 
     def aggregator_settings(self, port: int) -> dict[str, str]:
         """Environment of the aggregator."""
-        return _variables(
+        return _environment_variables(
             "LPSFED_AGGREGATOR",
             STATE_DIRECTORY=self.folder / AGGREGATOR,
             OPERATOR_TOKEN_FILE=self.folder / OPERATOR,
@@ -53,7 +53,7 @@ class ServiceFederation:
         more: dict[str, object] = {"MEMBERS": self.folder / "members.toml"} if self.secure else {}
         if name == PRIVATE_CLIENT and not self.secure:
             more |= {f"PRIVACY__{key}": value for key, value in PRIVACY.items()}
-        return _variables(
+        return _environment_variables(
             "LPSFED_CLIENT",
             NAME=name,
             SHARD=self.folder / "shards" / name,
@@ -69,45 +69,47 @@ class ServiceFederation:
         )
 
 
-def _variables(prefix: str, **settings: object) -> dict[str, str]:
+def _environment_variables(prefix: str, **settings: object) -> dict[str, str]:
     return {
         f"{prefix}_{name}": str(value).lower() if value is True or value is False else str(value)
         for name, value in settings.items()
     }
 
 
-def enrol(launcher: Launcher, folder: Path) -> None:
+def enrol_federation(launcher: Launcher, folder: Path) -> None:
     """Shards, secrets and key pairs of a federation, all by the command line."""
     folder.mkdir(parents=True)
     write_small_data(folder / "small.csv")
     data, out, keys = str(folder / "small.csv"), str(folder / "shards"), str(folder / "keys")
-    _done(launcher, folder, "partition", data, "--out", out, "--clients", str(len(CLIENTS)))
-    _done(launcher, folder, "secret", *(str(folder / name) for name in (OPERATOR, APPLICATION, SILO)))
+    _run_checked(launcher, folder, "partition", data, "--out", out, "--clients", str(len(CLIENTS)))
+    _run_checked(launcher, folder, "secret", *(str(folder / name) for name in (OPERATOR, APPLICATION, SILO)))
     for name in CLIENTS:
-        _done(launcher, folder, "keys", "new", name, "--out", str(folder / name))
-        _done(launcher, folder, "keys", "register", str(folder / name / f"{name}.pub"), "--keys", keys)
+        _run_checked(launcher, folder, "keys", "new", name, "--out", str(folder / name))
+        _run_checked(launcher, folder, "keys", "register", str(folder / name / f"{name}.pub"), "--keys", keys)
 
 
 def write_members(launcher: Launcher, folder: Path) -> None:
     """The file that each silo of a secure federation pins, once the aggregator has its key pair."""
     keys, own = str(folder / "keys"), str(folder / AGGREGATOR / "aggregator.pub")
-    _done(launcher, folder, "members", "write", str(folder / "members.toml"), "--keys", keys, "--aggregator", own)
+    _run_checked(
+        launcher, folder, "members", "write", str(folder / "members.toml"), "--keys", keys, "--aggregator", own
+    )
 
 
-def _done(launcher: Launcher, folder: Path, *arguments: str) -> None:
-    if launcher.run(arguments, folder, repeatable=False)["status"] != 0:
+def _run_checked(launcher: Launcher, folder: Path, *arguments: str) -> None:
+    if launcher.run_command(arguments, folder, repeatable=False)["status"] != 0:
         raise RuntimeError(f"{' '.join(arguments)}: {(folder / 'stderr').read_text('utf-8')}")
 
 
 @dataclass(frozen=True)
-class ServedClient:
+class RunningServices:
     """The running services of a federation, by name, and where they answer."""
 
     processes: Mapping[str, subprocess.Popen[bytes]]
     urls: Mapping[str, str]
     federation: ServiceFederation
 
-    def ask(self, service: str, path: str, key: str, **body: Any) -> Any:
+    def ask_service(self, service: str, path: str, key: str, **body: Any) -> Any:
         """A JSON answer to GET, or to POST where there is a body. HTTPStatusError for a refusal."""
         secret = (self.federation.folder / key).read_text("ascii").strip()
         answer = httpx.request(
@@ -119,13 +121,15 @@ class ServedClient:
         )
         return answer.raise_for_status().json()
 
-    def freeze(self, service: str) -> None:
+    def freeze_service(self, service: str) -> None:
         """Stop a process where it is: it neither goes on nor ends, until it is killed."""
         os.kill(self.processes[service].pid, signal.SIGSTOP)
 
 
 @contextmanager
-def served(tree: Tree, federation: ServiceFederation, launcher: Launcher | None = None) -> Iterator[ServedClient]:
+def serve_federation(
+    tree: Tree, federation: ServiceFederation, launcher: Launcher | None = None
+) -> Iterator[RunningServices]:
     """All services of a federation as processes of a tree, ready; ended by SIGTERM, or by SIGKILL where that is late.
 
     launcher: writes the file of members, in the first start of a secure federation. Logs: folder/NAME.log.
@@ -134,23 +138,27 @@ def served(tree: Tree, federation: ServiceFederation, launcher: Launcher | None 
     urls = {name: f"http://127.0.0.1:{port}" for name, port in zip((AGGREGATOR, *CLIENTS), ports, strict=True)}
     processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
-        processes[AGGREGATOR] = _start(tree, federation, AGGREGATOR, federation.aggregator_settings(ports[0]))
+        processes[AGGREGATOR] = _start_service(tree, federation, AGGREGATOR, federation.aggregator_settings(ports[0]))
         if launcher is not None:
             _await_ready(processes[AGGREGATOR], urls[AGGREGATOR])
             write_members(launcher, federation.folder)
         for name, port in zip(CLIENTS, ports[1:], strict=True):
-            processes[name] = _start(tree, federation, name, federation.client_settings(name, port, urls[AGGREGATOR]))
+            processes[name] = _start_service(
+                tree, federation, name, federation.client_settings(name, port, urls[AGGREGATOR])
+            )
         for name, process in processes.items():
             _await_ready(process, urls[name])
-        yield ServedClient(processes, urls, federation)
+        yield RunningServices(processes, urls, federation)
     finally:
-        _stop(list(processes.values()))
+        _stop_services(list(processes.values()))
 
 
-def _start(tree: Tree, federation: ServiceFederation, name: str, settings: dict[str, str]) -> subprocess.Popen[bytes]:
+def _start_service(
+    tree: Tree, federation: ServiceFederation, name: str, settings: dict[str, str]
+) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-P", "-m", "aggregator_service" if name == AGGREGATOR else "client_service"]
     with (federation.folder / f"{name}.log").open("ab") as log:
-        return subprocess.Popen(command, env=tree.environment() | settings, stdout=log, stderr=log)
+        return subprocess.Popen(command, env=tree.process_environment() | settings, stdout=log, stderr=log)
 
 
 def _await_ready(process: subprocess.Popen[bytes], url: str) -> None:
@@ -167,7 +175,7 @@ def _await_ready(process: subprocess.Popen[bytes], url: str) -> None:
     raise RuntimeError(f"{url}: expected a ready service within {START_SECONDS:g} s")
 
 
-def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
+def _stop_services(processes: list[subprocess.Popen[bytes]]) -> None:
     for process in processes:
         process.terminate()
     until = time.monotonic() + STOP_SECONDS

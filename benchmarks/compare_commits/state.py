@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare_commits.facts import OF_A_ROUND, Facts, differing, flattened
+from benchmarks.compare_commits.facts import OF_A_ROUND, Facts, differing_names, flatten_value
 from benchmarks.compare_commits.runs import Launcher, started_launcher
 from benchmarks.compare_commits.services import (
     AGGREGATOR,
@@ -17,10 +17,10 @@ from benchmarks.compare_commits.services import (
     CLIENTS,
     OPERATOR,
     SILO,
-    ServedClient,
+    RunningServices,
     ServiceFederation,
-    enrol,
-    served,
+    enrol_federation,
+    serve_federation,
 )
 from benchmarks.compare_commits.trees import Tree
 
@@ -37,25 +37,30 @@ def state_complaints(base: Tree, head: Tree, folder: Path, tell: Tell) -> dict[s
     """What is wrong with the state of `base` at `head`, by federation; empty lists where nothing is."""
     complaints = {}
     with started_launcher(base) as older, started_launcher(head) as newer:
-        enrol(older, folder / "enrolled")
+        enrol_federation(older, folder / "enrolled")
         for mode, secure in (("open", False), ("secure", True)):
             shutil.copytree(folder / "enrolled", folder / mode / "first")
-            complaints[mode] = list(_compared(base, head, folder / mode, secure, older, newer, tell))
+            complaints[mode] = list(_mode_complaints(base, head, folder / mode, secure, older, newer, tell))
             shutil.rmtree(folder / mode)
     return complaints
 
 
-def _compared(
+def _mode_complaints(
     base: Tree, head: Tree, folder: Path, secure: bool, older: Launcher, newer: Launcher, tell: Tell
 ) -> Iterator[str]:
     finished, stopped = (ServiceFederation(folder / name, secure) for name in ("finished", "stopped"))
     answers = _write_states(base, ServiceFederation(folder / "first", secure), finished, stopped, older, tell)
     resumed = ServiceFederation(Path(shutil.copytree(stopped.folder, folder / "resumed")), secure)
-    expected = _resumed(base, resumed, tell)
-    for name, got in (("resumed", _resumed(head, stopped, tell)), ("run anew", _anew(head, finished, answers, tell))):
-        yield from (f"{name}: {fact}: {expected.get(fact)} -> {got.get(fact)}" for fact in differing(expected, got))
+    expected = _resume_second_run(base, resumed, tell)
+    for name, got in (
+        ("resumed", _resume_second_run(head, stopped, tell)),
+        ("run anew", _serve_and_run_anew(head, finished, answers, tell)),
+    ):
+        yield from (
+            f"{name}: {fact}: {expected.get(fact)} -> {got.get(fact)}" for fact in differing_names(expected, got)
+        )
     for federation in (finished, stopped):
-        yield from _lost(federation)
+        yield from _lost_state(federation)
         yield from _ledger_faults(federation, newer)
 
 
@@ -68,39 +73,39 @@ def _write_states(
     tell: Tell,
 ) -> Facts:
     """One run to its end and, from a copy of that, a second one to the middle of a round. What the first one serves."""
-    with served(base, first, older if first.secure else None) as services:
-        _begin(services, FIRST)
+    with serve_federation(base, first, older if first.secure else None) as services:
+        _begin_run(services, FIRST)
         _await_end(services, FIRST)
-        answers = _answers(services)
+        answers = _read_recommendations(services)
     tell(f"{base.name}: {FIRST} has ended, secure {first.secure}")
     shutil.copytree(first.folder, finished.folder)
-    with served(base, first) as services:
-        _begin(services, SECOND)
+    with serve_federation(base, first) as services:
+        _begin_run(services, SECOND)
         _await_open_round(services)
     tell(f"{base.name}: {SECOND} is interrupted, secure {first.secure}")
     shutil.copytree(first.folder, stopped.folder)
     return answers
 
 
-def _resumed(tree: Tree, federation: ServiceFederation, tell: Tell) -> Facts:
+def _resume_second_run(tree: Tree, federation: ServiceFederation, tell: Tell) -> Facts:
     """The second run, gone on with to its end."""
     _forget_logs(federation)
-    with served(tree, federation) as services:
+    with serve_federation(tree, federation) as services:
         _await_end(services, SECOND)
-        facts = _facts(services)
+        facts = _read_run_facts(services)
     tell(f"{tree.name}: {SECOND} has gone on to its end, secure {federation.secure}")
     return facts
 
 
-def _anew(tree: Tree, federation: ServiceFederation, answers: Facts, tell: Tell) -> Facts:
+def _serve_and_run_anew(tree: Tree, federation: ServiceFederation, answers: Facts, tell: Tell) -> Facts:
     """The first run's models served as before, and then the second run from its beginning to its end."""
     _forget_logs(federation)
-    with served(tree, federation) as services:
-        if wrong := differing(answers, _answers(services)):
+    with serve_federation(tree, federation) as services:
+        if wrong := differing_names(answers, _read_recommendations(services)):
             raise AssertionError(f"{tree.name}: expected the recommendations of {FIRST}, got others for {wrong}")
-        _begin(services, SECOND)
+        _begin_run(services, SECOND)
         _await_end(services, SECOND)
-        facts = _facts(services)
+        facts = _read_run_facts(services)
     tell(f"{tree.name}: {FIRST} was served and {SECOND} has run, secure {federation.secure}")
     return facts
 
@@ -110,15 +115,15 @@ def _forget_logs(federation: ServiceFederation) -> None:
         log.unlink()
 
 
-def _begin(services: ServedClient, run: str) -> None:
-    method = _first_method(services)
-    started = services.ask(
+def _begin_run(services: RunningServices, run: str) -> None:
+    method = _agreed_method(services)
+    started = services.ask_service(
         AGGREGATOR, "/v1/runs", OPERATOR, rounds=ROUNDS[run], seed=5, clients=len(CLIENTS), method=method
     )
     assert started["run"] == run, started
 
 
-def _first_method(services: ServedClient) -> dict[str, Any]:
+def _agreed_method(services: RunningServices) -> dict[str, Any]:
     """The settings that the federation has agreed upon, as JSON."""
     names = services.federation.aggregator_settings(0)
     prefix = "LPSFED_AGGREGATOR_METHOD__"
@@ -130,73 +135,75 @@ def _first_method(services: ServedClient) -> dict[str, Any]:
     return method
 
 
-def _await(services: ServedClient, expected: str, reached: Callable[[], bool]) -> None:
+def _await_condition(services: RunningServices, expected: str, reached: Callable[[], bool]) -> None:
     until = time.monotonic() + RUN_SECONDS
     while not reached():
         if time.monotonic() > until:
-            status = {name: services.ask(name, "/v1/status", SILO) for name in CLIENTS}
+            status = {name: services.ask_service(name, "/v1/status", SILO) for name in CLIENTS}
             raise AssertionError(f"expected {expected} within {RUN_SECONDS:g} s, got {json.dumps(status)}")
         time.sleep(0.1)
 
 
-def _await_end(services: ServedClient, run: str) -> None:
-    def ended() -> bool:
-        history = services.ask(AGGREGATOR, f"/v1/runs/{run}", OPERATOR)
+def _await_end(services: RunningServices, run: str) -> None:
+    def has_ended() -> bool:
+        history = services.ask_service(AGGREGATOR, f"/v1/runs/{run}", OPERATOR)
         assert history["phase"] != "failed", history
-        qualities = [services.ask(name, "/v1/quality", SILO) for name in CLIENTS]
+        qualities = [services.ask_service(name, "/v1/quality", SILO) for name in CLIENTS]
         return all(quality["run"] == run and quality["finished"] for quality in qualities)
 
-    _await(services, f"the end of {run}", ended)
+    _await_condition(services, f"the end of {run}", has_ended)
 
 
-def _await_open_round(services: ServedClient) -> None:
+def _await_open_round(services: RunningServices) -> None:
     """Freeze one client in the middle of the run, and wait until the others can do no more without it."""
 
-    def history() -> Any:
-        return services.ask(AGGREGATOR, f"/v1/runs/{SECOND}", OPERATOR)
+    def read_history() -> Any:
+        return services.ask_service(AGGREGATOR, f"/v1/runs/{SECOND}", OPERATOR)
 
-    _await(services, f"round {OPEN_ROUND}", lambda: len(history()["rounds"]) >= OPEN_ROUND)
-    services.freeze(CLIENTS[0])
+    _await_condition(services, f"round {OPEN_ROUND}", lambda: len(read_history()["rounds"]) >= OPEN_ROUND)
+    services.freeze_service(CLIENTS[0])
     seen: list[Any] = []
 
-    def still() -> bool:
-        seen.append(history())
+    def is_still() -> bool:
+        seen.append(read_history())
         time.sleep(1.0)
         return len(seen) > 1 and seen[-1] == seen[-2]
 
-    _await(services, "a round that stays open", still)
+    _await_condition(services, "a round that stays open", is_still)
     assert seen[-1]["phase"] == "open", seen[-1]
 
 
-def _answers(services: ServedClient) -> Facts:
+def _read_recommendations(services: RunningServices) -> Facts:
     """Recommendations of every client for the same users."""
     return {
-        f"{client} {user}": json.dumps(services.ask(client, f"/v1/users/{user}/recommendations?k=10", APPLICATION))
+        f"{client} {user}": json.dumps(
+            services.ask_service(client, f"/v1/users/{user}/recommendations?k=10", APPLICATION)
+        )
         for client in CLIENTS
         for user in USERS
     }
 
 
-def _facts(services: ServedClient) -> Facts:
+def _read_run_facts(services: RunningServices) -> Facts:
     """What the second run has come to: figures, digests of the shared parameters, updates, and recommendations."""
-    facts = _answers(services)
+    facts = _read_recommendations(services)
     for client in CLIENTS:
-        quality = services.ask(client, "/v1/quality", SILO)
+        quality = services.ask_service(client, "/v1/quality", SILO)
         rounds = [{name: entry[name] for name in ("round", *OF_A_ROUND)} for entry in quality["rounds"]]
         figures = {name: quality[name] for name in ("best_round", "test", "shared_digest")} | {"rounds": rounds}
-        facts |= dict(flattened(figures, client))
-    history = services.ask(AGGREGATOR, f"/v1/runs/{SECOND}", OPERATOR)
-    return facts | dict(_updates(history, services.federation.secure))
+        facts |= dict(flatten_value(figures, client))
+    history = services.ask_service(AGGREGATOR, f"/v1/runs/{SECOND}", OPERATOR)
+    return facts | dict(_update_facts(history, services.federation.secure))
 
 
-def _updates(history: dict[str, Any], secure: bool) -> Iterator[tuple[str, str]]:
+def _update_facts(history: dict[str, Any], secure: bool) -> Iterator[tuple[str, str]]:
     for entry in history["rounds"]:
         for participant in entry["participants"]:
             name = f"update {participant['client']} round {entry['number']}"
             yield name, str(participant["received"] if secure else participant["digest"])
 
 
-def _lost(federation: ServiceFederation) -> Iterator[str]:
+def _lost_state(federation: ServiceFederation) -> Iterator[str]:
     """What the clients' logs tell of state that they could not use."""
     for client in CLIENTS:
         log = (federation.folder / f"{client}.log").read_text("utf-8")
@@ -207,5 +214,5 @@ def _ledger_faults(federation: ServiceFederation, newer: Launcher) -> Iterator[s
     for client in CLIENTS:
         folder = federation.folder
         command = ["ledger", "verify", "--state-directory", str(folder / client)]
-        if newer.run(command, folder, repeatable=False)["status"] != 0:
+        if newer.run_command(command, folder, repeatable=False)["status"] != 0:
             yield f"{folder.name}: {client}: {(folder / 'stdout').read_text('utf-8').strip()}"

@@ -32,12 +32,12 @@ class Tree:
         project = tomllib.loads((self.folder / "pyproject.toml").read_text("utf-8"))["project"]
         return str(project["scripts"][COMMAND])
 
-    def environment(self) -> dict[str, str]:
+    def process_environment(self) -> dict[str, str]:
         """This process's, with the tree's packages first, one thread in each library, and lines that do not wrap."""
         pinned = dict.fromkeys(SINGLE_THREAD, "1")
         return os.environ | pinned | {"PYTHONPATH": str(self.folder), "COLUMNS": "9999"}
 
-    def command(self, *arguments: str) -> list[str]:
+    def process_command(self, *arguments: str) -> list[str]:
         """The command line, as a process of this interpreter. It takes no file of the caller's folder for a module."""
         module, _, function = self.entry_point.partition(":")
         return [sys.executable, "-P", "-c", f"from {module} import {function}; {function}()", *arguments]

@@ -52,20 +52,20 @@ class Cell:
         cut = [self.data, str(block.clients), block.cut, str(block.fewest), str(self.partition)]
         return "/".join([*cut, seed, self.row.strategy, str(self.rounds), *([self.special] if self.special else [])])
 
-    def settings(self) -> Settings:
+    def outcome_settings(self) -> Settings:
         """The settings that decide the outcome, flat: anchor.graph and so on."""
         assert self.method is not None, "expected a cell that can be measured"
         if self.row.strategy == FLOORS:
             return {"cutoff": self.method.cutoff}
         private = {"privacy": self.row.privacy} if self.row.privacy else {}
-        return flat(self.method.model_dump(mode="json") | private)
+        return flatten_settings(self.method.model_dump(mode="json") | private)
 
 
-def flat(values: dict[str, Any], prefix: str = "") -> Settings:
+def flatten_settings(values: dict[str, Any], prefix: str = "") -> Settings:
     """{'a': {'b': 1}} -> {'a.b': 1}."""
     found: Settings = {}
     for name, value in values.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+        found |= flatten_settings(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
     return found
 
 
@@ -73,28 +73,28 @@ def settings_hash(settings: Settings) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def cells(plan: Plan, special: frozenset[str] = frozenset()) -> list[Cell]:
+def plan_cells(plan: Plan, special: frozenset[str] = frozenset()) -> list[Cell]:
     """All cells of a table, floors first. special: what its run.py offers (see special.py)."""
-    return [cell for block in plan.blocks for data in block.data for cell in _column(plan, block, data, special)]
+    return [cell for block in plan.blocks for data in block.data for cell in _column_cells(plan, block, data, special)]
 
 
-def _column(plan: Plan, block: Block, data: str, special: frozenset[str]) -> Iterator[Cell]:
+def _column_cells(plan: Plan, block: Block, data: str, special: frozenset[str]) -> Iterator[Cell]:
     floors = Row(label=FLOORS, strategy=FLOORS, method=plan.method)
     for partition in plan.partitions:
         if plan.standing:
-            yield _cell(plan, (block, data), (partition, 0), floors, special)
+            yield _make_cell(plan, (block, data), (partition, 0), floors, special)
         for seed in plan.seeds:
             for row in plan.rows():
-                yield _cell(plan, (block, data), (partition, seed), row, special)
+                yield _make_cell(plan, (block, data), (partition, seed), row, special)
 
 
-def _cell(plan: Plan, where: tuple[Block, str], draw: tuple[int, int], row: Row, special: frozenset[str]) -> Cell:
+def _make_cell(plan: Plan, where: tuple[Block, str], draw: tuple[int, int], row: Row, special: frozenset[str]) -> Cell:
     (block, data), (partition, seed) = where, draw
-    method, problem = available(row, special)
+    method, problem = available_settings(row, special)
     own = row.strategy == SPECIAL or ("extra" in special and row.strategy not in (CENTRALISED, FLOORS))
     return Cell(
         table=plan.name,
-        column=block.column(data),
+        column=block.column_name(data),
         block=block,
         data=data,
         partition=partition,
@@ -109,10 +109,10 @@ def _cell(plan: Plan, where: tuple[Block, str], draw: tuple[int, int], row: Row,
     )
 
 
-def available(row: Row, special: frozenset[str]) -> tuple[MethodSettings | None, str]:
+def available_settings(row: Row, special: frozenset[str]) -> tuple[MethodSettings | None, str]:
     """The settings of a row, or None and why it cannot be measured: nobody else's row suffers from it."""
     try:
-        method = row.settings()
+        method = row.method_settings()
         if row.strategy == SPECIAL and "measure" not in special:
             raise SettingsError("strategy: expected a function measure in the table's run.py, got none")
         if row.strategy not in (SPECIAL, CENTRALISED, FLOORS):

@@ -29,7 +29,7 @@ from shared.strategies import build_strategy
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class ClientView:
     """One client inside the whole: its shard, and where its users and items stand in the whole."""
 
     shard: Shard
@@ -40,33 +40,35 @@ class View:
     def client(self) -> str:
         return self.shard.name
 
-    def of(self, whole: TopItems, count: int) -> TopItems:
+    def restrict_lists(self, whole: TopItems, count: int) -> TopItems:
         """Lists over all `count` items -> lists of this client's items alone, in its own row numbers."""
         outside = np.ones(count, dtype=bool)
         outside[self.items] = False
         back = np.full(count + 1, -1, dtype=np.int64)  # the last place answers for -1: no more items
         back[self.items] = np.arange(len(self.items))
 
-        def top(rows: Rows, seen: sparse.csr_array, k: int) -> Rows:
+        def restricted_top(rows: Rows, seen: sparse.csr_array, k: int) -> Rows:
             left_out = np.tile(outside, (len(rows), 1))
             left_out[np.repeat(np.arange(len(rows)), np.diff(seen.indptr)), self.items[seen.indices]] = True
             found: Rows = back[whole(self.users[rows], sparse.csr_array(left_out), k)]
             return found
 
-        return top
+        return restricted_top
 
 
-def view(whole: Shard, client: Shard) -> View:
+def make_view(whole: Shard, client: Shard) -> ClientView:
     """Ids are sorted in every shard, so that rows are found by search."""
-    return View(client, _rows(whole.user_ids, client.user_ids), _rows(whole.item_ids, client.item_ids))
+    return ClientView(
+        client, _sorted_places(whole.user_ids, client.user_ids), _sorted_places(whole.item_ids, client.item_ids)
+    )
 
 
-def _rows(all_ids: Sequence[str], ids: Sequence[str]) -> Rows:
+def _sorted_places(all_ids: Sequence[str], ids: Sequence[str]) -> Rows:
     return np.searchsorted(np.array(all_ids), np.array(ids)).astype(np.int64)
 
 
 @dataclass(frozen=True)
-class Trained:
+class WholeTraining:
     """The best round's lists by client, and what training cost."""
 
     tops: dict[str, TopItems]
@@ -77,40 +79,42 @@ class Trained:
 
 def train_whole(
     folder: Path, clients: Sequence[Shard], method: MethodSettings, rounds: int, seed: int, device: torch.device
-) -> tuple[Trained, list[View]]:
+) -> tuple[WholeTraining, list[ClientView]]:
     """As many rounds as the federation has, each with the clients' local epochs."""
     whole = read_shard(folder)
-    views = [view(whole, client) for client in clients]
+    views = [make_view(whole, client) for client in clients]
     start = time.perf_counter()
     spectrum = cached_spectrum(whole, method.cutoff, None)
     spectrum_seconds = time.perf_counter() - start
     training = LocalTraining(whole, spectrum, method, device)
     training.initialise(seed)
-    strategy, found, spent = build_strategy("local", method), _judged(training, views, 0, None), 0.0
+    strategy, found, spent = build_strategy("local", method), _better_round(training, views, 0, None), 0.0
     for number in range(1, rounds + 1):
         began = time.perf_counter()
         training.moment = Moment(number, rounds, seed)
         strategy.fit(training, Parameters({}))
         spent += time.perf_counter() - began
-        found = _judged(training, views, number, found)
+        found = _better_round(training, views, number, found)
     total = time.perf_counter() - start  # the choice of where to start and every round's evaluation too
     return replace(found, seconds={"spectrum": spectrum_seconds, "training": spent, "total": total}), views
 
 
-def _judged(training: LocalTraining, views: Sequence[View], number: int, best: Trained | None) -> Trained:
+def _better_round(
+    training: LocalTraining, views: Sequence[ClientView], number: int, best: WholeTraining | None
+) -> WholeTraining:
     """The better of this round and the best so far, by the client mean of the primary measure on validation items."""
     ranker = freeze(f"whole.{number}", training).ranker
-    tops = {view.client: view.of(ranker.top, training.shard.train.shape[1]) for view in views}
+    tops = {view.client: view.restrict_lists(ranker.top, training.shard.train.shape[1]) for view in views}
     validation = {}
     for one in views:
         users = validation_users(one.shard.train.shape[0], seed=0)
         validation[one.client] = on_validation(one.shard, tops[one.client], users).primary_value
     if best is not None and np.mean([*best.validation.values()]) >= np.mean([*validation.values()]):
         return best
-    return Trained(tops, validation, number, {})
+    return WholeTraining(tops, validation, number, {})
 
 
-def tested(trained: Trained, views: Sequence[View]) -> list[dict[str, Any]]:
+def test_figures(trained: WholeTraining, views: Sequence[ClientView]) -> list[dict[str, Any]]:
     """Test figures of every client, read once."""
     figures = []
     for one in views:

@@ -8,40 +8,40 @@ from pathlib import Path
 
 from benchmarks.harness.document import ResultsTable
 from benchmarks.harness.plan import ROOT, SPECIAL
-from benchmarks.harness.special import special
+from benchmarks.harness.special import special_functions
 from benchmarks.harness.summary import Column
 from client_service.learning.quality import PRIMARY
 
 EMPTY_BODY = 64  # bytes: an update without a tensor is a container with nothing in it
 
 
-def complaints(table: ResultsTable, root: Path = ROOT) -> list[str]:
+def table_complaints(table: ResultsTable, root: Path = ROOT) -> list[str]:
     """Everything that is wrong; an empty list is a pass."""
-    found = [f"{column.name}: {what}" for column in table.columns for what in _of(table, column)]
-    check = special(table.plan.name, root).get("check")
+    found = [f"{column.name}: {what}" for column in table.columns for what in _column_complaints(table, column)]
+    check = special_functions(table.plan.name, root).get("check")
     more = [] if check is None else check(table.lines)
     return [f"{table.plan.name}: {what}" for what in (*found, *more)]
 
 
-def _of(table: ResultsTable, column: Column) -> Iterator[str]:
+def _column_complaints(table: ResultsTable, column: Column) -> Iterator[str]:
     if column.measured < column.wanted:
         yield f"expected {column.wanted} cells, measured {column.measured}"
     for row in table.plan.rows():
         if row.label not in column.rows and row.strategy != SPECIAL:
             yield f"expected the row {row.label!r}, got none"
-    yield from _figures(column)
-    yield from _traffic(column)
-    yield from _order(table, column)
+    yield from _figure_complaints(column)
+    yield from _traffic_complaints(column)
+    yield from _order_complaints(table, column)
 
 
-def _figures(column: Column) -> Iterator[str]:
+def _figure_complaints(column: Column) -> Iterator[str]:
     for label, samples in column.rows.items():
         values = [client[metric] for sample in samples for client in sample.clients for metric in column.metrics]
         if not all(math.isfinite(value) and 0.0 <= value <= 1.0 for value in values):
             yield f"{label}: expected figures from 0 to 1, got others"
 
 
-def _traffic(column: Column) -> Iterator[str]:
+def _traffic_complaints(column: Column) -> Iterator[str]:
     """Local-only training sends nothing, any other federation something."""
     for label, samples in column.rows.items():
         for sample in samples:
@@ -53,10 +53,10 @@ def _traffic(column: Column) -> Iterator[str]:
                 yield f"{label}: expected every client to send its update, got {min(sent)} bytes"
 
 
-def _order(table: ResultsTable, column: Column) -> Iterator[str]:
+def _order_complaints(table: ResultsTable, column: Column) -> Iterator[str]:
     """What is planted in the synthetic data is more than popularity."""
     reference = table.plan.reference
     if {reference, "popularity"} <= column.rows.keys():
-        own, popular = (column.spread(name, lambda s: s.mean(PRIMARY)).mean for name in (reference, "popularity"))
+        own, popular = (column.row_spread(name, PRIMARY).mean for name in (reference, "popularity"))
         if own <= popular:
             yield f"expected {reference} above popularity, got {own:.4f} against {popular:.4f}"

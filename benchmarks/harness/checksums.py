@@ -25,7 +25,7 @@ Found = Literal["as published", "another file", "not there"]
 
 
 @dataclass(frozen=True)
-class Verified:
+class VerifiedFile:
     """One published file; `path` is where it was looked for."""
 
     data: str
@@ -34,26 +34,28 @@ class Verified:
     found: Found
 
 
-def verify(folder: Path) -> list[Verified]:
+def verify_data(folder: Path) -> list[VerifiedFile]:
     """Each data set in a folder of its name (gowalla/train.txt), plain or .gz. DataError where `folder` is none."""
     if not folder.is_dir():
         raise DataError(f"{folder}: expected a folder with the data sets, got none")
-    return list(_verified(folder))
+    return list(_verify_files(folder))
 
 
-def _verified(folder: Path) -> Iterator[Verified]:
+def _verify_files(folder: Path) -> Iterator[VerifiedFile]:
     for data, sums in PUBLISHED.items():
         for split, published in sums.items():
             path = folder / data / f"{split}.txt"
             packed = path.with_name(f"{path.name}.gz")
             if path.exists() or packed.exists():
                 path = path if path.exists() else packed
-                yield Verified(data, split, path, "as published" if md5(path) == published else "another file")
+                yield VerifiedFile(
+                    data, split, path, "as published" if md5_digest(path) == published else "another file"
+                )
             else:
-                yield Verified(data, split, path, "not there")
+                yield VerifiedFile(data, split, path, "not there")
 
 
-def md5(path: Path) -> str:
+def md5_digest(path: Path) -> str:
     """Of the content; of the unpacked content where the name ends in .gz. DataError where it cannot be read."""
     total = hashlib.md5(usedforsecurity=False)
     try:

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.measure import Work, measure
+from benchmarks.harness.measure import Work, measure_cell
 from client_service.device import choose_device
 from shared.errors import FederationError
 from shared.method.settings import MethodSettings, validate_settings
@@ -38,7 +38,7 @@ def main() -> int:
         }
     )
     try:
-        found = measured(work)
+        found = measure_in_context(work)
     except FederationError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1
@@ -46,10 +46,10 @@ def main() -> int:
     return 0
 
 
-def measured(work: Work) -> dict[str, Any]:
+def measure_in_context(work: Work) -> dict[str, Any]:
     """The figures with what surrounds them: wall clock, peak memory, device, versions, date."""
     began = time.perf_counter()
-    found = measure(work)
+    found = measure_cell(work)
     device, _ = choose_device(work.device)
     return {
         **found,

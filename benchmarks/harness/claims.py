@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.harness.groups import STRUCTURE, by_structure, group_value
+from benchmarks.harness.groups import STRUCTURE, group_value, structure_groups
 from benchmarks.harness.paper import Claim
 from benchmarks.harness.plan import FLOORS
-from benchmarks.harness.statistics import Comparison, Verdict, compare
+from benchmarks.harness.statistics import Comparison, Verdict, compare_pairs
 from benchmarks.harness.summary import Column, Sample
-from benchmarks.harness.tables import markdown, number
+from benchmarks.harness.tables import format_number, markdown_lines
 from client_service.learning.quality import LABELS, PRIMARY
 
 HOLDS, FAILS = "**holds**", "**does not hold**"
@@ -52,24 +52,26 @@ class Finding:
     found: str
     verdict: str
 
-    def row(self) -> list[str]:
+    def table_row(self) -> list[str]:
         return [self.says, f"[{self.table}](#{self.table})", self.data, self.found, self.verdict]
 
 
-def findings(table: str, claims: Sequence[Claim], columns: Sequence[Column]) -> list[Finding]:
+def judge_claims(table: str, claims: Sequence[Claim], columns: Sequence[Column]) -> list[Finding]:
     """Every claim of a table on each of its data sets."""
-    return [Finding(table, claim.says, column.name, *judged(claim, column)) for claim in claims for column in columns]
+    return [
+        Finding(table, claim.says, column.name, *judge_claim(claim, column)) for claim in claims for column in columns
+    ]
 
 
 def claims_section(found: Iterable[Finding]) -> list[str]:
     """The section as Markdown: what was found, then what is not measured."""
     every = list(found)
-    lines = [INTRODUCTION, *markdown(HEAD, (one.row() for one in every if one.verdict))]
-    missing = _missing(every)
+    lines = [INTRODUCTION, *markdown_lines(HEAD, (one.table_row() for one in every if one.verdict))]
+    missing = _missing_lines(every)
     return [*lines, "Not measured:", "", *missing, ""] if missing else lines
 
 
-def _missing(every: Sequence[Finding]) -> list[str]:
+def _missing_lines(every: Sequence[Finding]) -> list[str]:
     """One line a table and set of claims: a data set for which none of a table's claims is measured is named once."""
     claims: dict[str, list[str]] = {}
     without: dict[tuple[str, str], list[str]] = {}
@@ -84,14 +86,14 @@ def _missing(every: Sequence[Finding]) -> list[str]:
     return [f"- {table} ({', '.join(data)}): {what}" for (table, what), data in grouped.items()]
 
 
-def judged(claim: Claim, column: Column) -> tuple[str, str]:
+def judge_claim(claim: Claim, column: Column) -> tuple[str, str]:
     """What was found and the verdict, both empty where nothing was measured."""
     if claim.least is not None:
-        return _by_ratio(claim.row, claim.least, column)
+        return _judge_ratio(claim.row, claim.least, column)
     wanted = sorted(column.floors) if claim.over == (FLOORS,) else list(claim.over)
     known = [label for label in wanted if {label, claim.row} <= column.rows.keys()]
-    pairs = {label: column.pair(claim.row, label, lambda sample: _figures(sample, claim)) for label in known}
-    found = {label: one for label, pair in pairs.items() for one in compare({label: pair}).values()}
+    pairs = {label: column.pair_rows(claim.row, label, lambda sample: _claim_figures(sample, claim)) for label in known}
+    found = {label: one for label, pair in pairs.items() for one in compare_pairs({label: pair}).values()}
     if not found:
         return "", ""
     missing = [label for label in wanted if label not in found]
@@ -99,23 +101,23 @@ def judged(claim: Claim, column: Column) -> tuple[str, str]:
     return f"{told}; {_count_noun(len(column.rows[claim.row]), 'run')}", verdict_of(found.values(), whole=not missing)
 
 
-def _figures(sample: Sample, claim: Claim) -> dict[str, float]:
+def _claim_figures(sample: Sample, claim: Claim) -> dict[str, float]:
     """Of the clients that the claim is on; NaN for one with nobody in the group."""
     if not claim.part:
         return sample.by_client(claim.metric)
     if claim.part in SIZES:
-        return {one["client"]: one[claim.metric] for one in by_structure(sample.clients)[claim.part]}
-    return {one["client"]: _in_group(one, claim) for one in sample.clients}
+        return {one["client"]: one[claim.metric] for one in structure_groups(sample.clients)[claim.part]}
+    return {one["client"]: _group_figure(one, claim) for one in sample.clients}
 
 
-def _in_group(client: Mapping[str, Any], claim: Claim) -> float:
+def _group_figure(client: Mapping[str, Any], claim: Claim) -> float:
     kind, group = claim.part.split("/")
     return group_value(client, kind, group, claim.metric)
 
 
-def _by_ratio(row: str, least: float, column: Column) -> tuple[str, str]:
+def _judge_ratio(row: str, least: float, column: Column) -> tuple[str, str]:
     """To the best floor of each partition, in every metric: as measured, not as rounded."""
-    every = {metric: column.ratio(row, metric, column.best_floors(metric)) for metric in column.metrics}
+    every = {metric: column.mean_ratio(row, metric, column.best_floors(metric)) for metric in column.metrics}
     ratios = {metric: value for metric, value in every.items() if value is not None}
     if not ratios or None in every.values():
         return "", ""
@@ -139,17 +141,19 @@ def _verdict_text(found: Mapping[str, Comparison], missing: Sequence[str]) -> st
     """The rows by verdict, each with its difference."""
     parts = []
     for verdict in ORDER:
-        rows = [f"{label} {_difference(one)}" for label, one in found.items() if one.verdict == verdict]
+        rows = [f"{label} {_difference_text(one)}" for label, one in found.items() if one.verdict == verdict]
         parts += [f"{verdict}: {', '.join(rows)}"] if rows else []
     if missing:
         parts.append(f"not measured: {', '.join(missing)}")
     return "; ".join([*parts, f"{max(one.units for one in found.values())} units"])
 
 
-def _difference(one: Comparison) -> str:
+def _difference_text(one: Comparison) -> str:
     sign = "+" if one.difference >= 0 else ""
-    span = f" on {one.units} units" if math.isnan(one.low) else f" [{number(one.low)}, {number(one.high)}]"
-    return f"{sign}{number(one.difference)}{span}"
+    span = (
+        f" on {one.units} units" if math.isnan(one.low) else f" [{format_number(one.low)}, {format_number(one.high)}]"
+    )
+    return f"{sign}{format_number(one.difference)}{span}"
 
 
 def _count_noun(count: int, what: str) -> str:

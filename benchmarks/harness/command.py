@@ -10,15 +10,15 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.harness.cells import Cell, cells
-from benchmarks.harness.check import complaints
-from benchmarks.harness.checksums import verify
+from benchmarks.harness.cells import Cell, plan_cells
+from benchmarks.harness.check import table_complaints
+from benchmarks.harness.checksums import verify_data
 from benchmarks.harness.data import VARIABLE, Cache, data_folder
-from benchmarks.harness.document import section, table_of, write_document
-from benchmarks.harness.plan import ROOT, read_plan, tables
+from benchmarks.harness.document import gather_table, table_section, write_document
+from benchmarks.harness.plan import ROOT, read_plan, table_names
 from benchmarks.harness.run import Bench, Failure, run_cells
-from benchmarks.harness.special import alone, run_alone, special
-from benchmarks.harness.store import FILE, Known, known_in, write_lines
+from benchmarks.harness.special import is_own_table, run_own_table, special_functions
+from benchmarks.harness.store import FILE, KnownLines, read_known, write_lines
 from shared.errors import FederationError, SettingsError
 from simulation.console import ERR
 
@@ -27,9 +27,9 @@ LIMIT_SECONDS, QUICK_LIMIT_SECONDS = 6 * 3600.0, 180.0
 DOCS = ROOT.parent / "docs"
 
 
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure the paper's tables again.")
-    found.add_argument("what", nargs="?", help=f"{', '.join(tables())}; report; verify")
+    found.add_argument("what", nargs="?", help=f"{', '.join(table_names())}; report; verify")
     found.add_argument("folder", nargs="?", type=Path, help="of verify: the folder with the public data sets")
     found.add_argument("--all", action="store_true", help="every table, one after the other")
     found.add_argument("--quick", action="store_true", help="the small stand-in, kept nowhere, checked at its end")
@@ -47,9 +47,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0; 1 where a cell failed or a quick run's check did; 2 for a wrong command; 130 after an interrupt."""
-    given = parser().parse_args(arguments)
+    given = make_parser().parse_args(arguments)
     try:
-        return _do(given)
+        return _run_command(given)
     except SettingsError as error:
         ERR.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         return 2
@@ -61,45 +61,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _do(given: argparse.Namespace) -> int:
+def _run_command(given: argparse.Namespace) -> int:
     if given.what == "report":
         print(f"written: {write_document(DOCS)}")
         return 0
     if given.what == "verify":
-        return _verify(given.folder)
-    if given.all == bool(given.what) or given.what not in (None, *tables()):
+        return _print_verification(given.folder)
+    if given.all == bool(given.what) or given.what not in (None, *table_names()):
         named = "" if given.what is None else f", got {given.what!r}"
-        raise SettingsError(f"benchmark: expected one of {', '.join(tables())}, report, verify, or --all{named}")
+        raise SettingsError(f"benchmark: expected one of {', '.join(table_names())}, report, verify, or --all{named}")
     jobs = (2 if given.quick else 1) if given.jobs is None else given.jobs
     if jobs < 1:
         raise SettingsError(f"--jobs: expected at least 1, got {jobs}")
-    names = tables() if given.all else (given.what,)
+    names = table_names() if given.all else (given.what,)
     if not given.quick:
         cache = Cache(given.cache, data_folder(given.data))
         bench = Bench(cache, ROOT, device=given.device, jobs=jobs, limit_seconds=given.limit or LIMIT_SECONDS)
-        return max(_table(name, given, bench, known_in(ROOT)) for name in names)
+        return max(_run_table(name, given, bench, read_known(ROOT)) for name in names)
     given.cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=given.cache) as place:
         cache = Cache(Path(place) / "cache", data_folder(given.data))
         limit = given.limit or QUICK_LIMIT_SECONDS
         bench = Bench(cache, Path(place), device=given.device, jobs=jobs, limit_seconds=limit)
-        known = Known()
-        return max(_table(name, given, bench, known) for name in names)
+        known = KnownLines()
+        return max(_run_table(name, given, bench, known) for name in names)
 
 
-def _verify(folder: Path | None) -> int:
+def _print_verification(folder: Path | None) -> int:
     if folder is None:
         raise SettingsError("verify: expected the folder with the public data sets")
-    found = verify(folder)
+    found = verify_data(folder)
     for one in found:
         print(f"{one.data} {one.split}: {one.found} ({one.path})")
     return int(any(one.found != "as published" for one in found))
 
 
-def _table(name: str, given: argparse.Namespace, bench: Bench, known: Known) -> int:
+def _run_table(name: str, given: argparse.Namespace, bench: Bench, known: KnownLines) -> int:
     """One table; with --all, one that cannot be read does not stop the others."""
     try:
-        return _alone(name, given, bench) if alone(name) else _planned(name, given, bench, known)
+        return (
+            _run_own_table(name, given, bench) if is_own_table(name) else _run_planned_table(name, given, bench, known)
+        )
     except SettingsError as error:
         if not given.all:
             raise
@@ -107,13 +109,13 @@ def _table(name: str, given: argparse.Namespace, bench: Bench, known: Known) -> 
         return 1
 
 
-def _alone(name: str, given: argparse.Namespace, bench: Bench) -> int:
+def _run_own_table(name: str, given: argparse.Namespace, bench: Bench) -> int:
     """A table that its run.py measures: run whole each time, its rows replaced."""
     if given.list:
         print(f"{name}: measured by its run.py, whole")
         return 0
-    rows = run_alone(name, quick=given.quick, data=bench.cache.data, out=bench.cache.folder / name)
-    today, offers = datetime.now(UTC).date().isoformat(), special(name)
+    rows = run_own_table(name, quick=given.quick, data=bench.cache.data, out=bench.cache.folder / name)
+    today, offers = datetime.now(UTC).date().isoformat(), special_functions(name)
     write_lines(bench.results / name / FILE, [{"date": today, **row} for row in rows])
     print(offers["render"](rows))
     wrong = offers["check"](rows) if "check" in offers else []
@@ -122,9 +124,9 @@ def _alone(name: str, given: argparse.Namespace, bench: Bench) -> int:
     return int(bool(wrong))
 
 
-def _planned(name: str, given: argparse.Namespace, bench: Bench, known: Known) -> int:
+def _run_planned_table(name: str, given: argparse.Namespace, bench: Bench, known: KnownLines) -> int:
     plan = read_plan(name, quick=given.quick)
-    every = cells(plan, frozenset(special(name)))
+    every = plan_cells(plan, frozenset(special_functions(name)))
     wanted = [cell for cell in every if _is_wanted(cell, given.only, given.column)]
     if not wanted:
         raise SettingsError(f"{name}: expected rows among {sorted({cell.row.label for cell in every})}, got none")
@@ -133,12 +135,12 @@ def _planned(name: str, given: argparse.Namespace, bench: Bench, known: Known) -
     if any(cell.timed for cell in wanted):
         bench = replace(bench, jobs=1)
     failures = run_cells(bench, wanted, known, shown=sys.stderr.isatty())
-    _tell(name, wanted, known, failures)
+    _print_failures(name, wanted, known, failures)
     if not given.quick:
         return int(bool(failures))
-    table = table_of(plan, known)
-    print("\n".join(section(table)))
-    wrong = complaints(table) if len(wanted) == len(every) else []
+    table = gather_table(plan, known)
+    print("\n".join(table_section(table)))
+    wrong = table_complaints(table) if len(wanted) == len(every) else []
     for what in wrong:
         ERR.print(f"check failed: {what}", style="red", markup=False, highlight=False, soft_wrap=True)
     return int(bool(failures or wrong))
@@ -148,17 +150,17 @@ def _is_wanted(cell: Cell, labels: Sequence[str], columns: Sequence[str]) -> boo
     return (not labels or cell.row.label in labels) and (not columns or cell.column in columns)
 
 
-def _list_cells(wanted: Sequence[Cell], bench: Bench, known: Known) -> int:
-    problems = [cell.problem or bench.cache.problem(cell.data) for cell in wanted]
+def _list_cells(wanted: Sequence[Cell], bench: Bench, known: KnownLines) -> int:
+    problems = [cell.problem or bench.cache.data_problem(cell.data) for cell in wanted]
     for cell, problem in zip(wanted, problems, strict=True):
-        state = "measured" if known.find(cell) else f"cannot be measured: {problem}" if problem else "to do"
+        state = "measured" if known.find_line(cell) else f"cannot be measured: {problem}" if problem else "to do"
         print(f"{cell.table}: {cell.name}: {state}")
     return int(any(problems))
 
 
-def _tell(name: str, wanted: Sequence[Cell], known: Known, failures: Sequence[Failure]) -> None:
+def _print_failures(name: str, wanted: Sequence[Cell], known: KnownLines, failures: Sequence[Failure]) -> None:
     """Each reason once, with how many cells it took."""
-    done = sum(known.find(cell) is not None for cell in wanted)
+    done = sum(known.find_line(cell) is not None for cell in wanted)
     ERR.print(f"{name}: {done} of {len(wanted)} cells measured", highlight=False)
     counted: dict[tuple[str, str], int] = {}
     for failure in failures:

@@ -35,45 +35,45 @@ class Cache:
 
     def shards(self, data: str, block: Block, partition: int) -> Shards:
         """The shards of one cut."""
-        name = f"{_stem(data, block)}-{block.clients}-{block.cut}-{partition}"
+        name = f"{_data_stem(data, block)}-{block.clients}-{block.cut}-{partition}"
         cut = Cut(block.clients, block.cut, partition, SPLIT_SEED)
         source = self._prepare_data(data, block)
-        folder = _once(self.folder / "shards" / name, lambda place: cut_shards(str(source), cut, place))
+        folder = _write_once(self.folder / "shards" / name, lambda place: cut_shards(str(source), cut, place))
         found = find_shards(folder)
         if found is None:
             raise DataError(f"{folder}: expected shards, got none; remove the folder and try again")
         return found
 
-    def whole(self, data: str, block: Block) -> Path:
+    def cut_whole(self, data: str, block: Block) -> Path:
         """The data set as one shard: no edge dropped, every item that occurs in training."""
         source = self._prepare_data(data, block)
 
-        def write(place: Path) -> None:
+        def write_whole(place: Path) -> None:
             table = pl.read_parquet(source)
             trained = table.filter(pl.col("split") == "train")["item"].unique()
             write_shard(place, WHOLE, table.filter(pl.col("item").is_in(trained.implode())), None)
 
-        return _once(self.folder / WHOLE / _stem(data, block), write)
+        return _write_once(self.folder / WHOLE / _data_stem(data, block), write_whole)
 
     def _prepare_data(self, data: str, block: Block) -> Path:
         """(user, item, split) as one Parquet file, thin users and items removed."""
-        name = _stem(data, block)
+        name = _data_stem(data, block)
 
-        def write(place: Path) -> None:
+        def write_events(place: Path) -> None:
             place.mkdir(parents=True, exist_ok=True)
-            dataset = self._read(data)
+            dataset = self._read_dataset(data)
             without_thin(dataset.events, block.fewest).write_parquet(place / f"{name}.parquet")
 
-        return _once(self.folder / "data" / name, write) / f"{name}.parquet"
+        return _write_once(self.folder / "data" / name, write_events) / f"{name}.parquet"
 
-    def _read(self, data: str) -> Dataset:
+    def _read_dataset(self, data: str) -> Dataset:
         if made := SYNTHETIC.fullmatch(data):
             users, items = made.groups()
             size = {"users": int(users), "items": int(items)} if users else {}
             return generate_dataset(SPLIT_SEED, **size)
-        return load_dataset(self.place(data), SPLIT_SEED)
+        return load_dataset(self.data_path(data), SPLIT_SEED)
 
-    def place(self, data: str) -> Path:
+    def data_path(self, data: str) -> Path:
         """The folder of a real data set. SettingsError where there is none."""
         if self.data is None:
             raise SettingsError(f"data set {data!r}: expected --data with the folder that holds it, or {VARIABLE}")
@@ -81,16 +81,16 @@ class Cache:
             raise SettingsError(f"data set {data!r}: expected it beneath the folder given by --data, got nothing there")
         return self.data / data
 
-    def problem(self, data: str) -> str:
+    def data_problem(self, data: str) -> str:
         """Why the data set cannot be had, or nothing."""
         try:
-            return "" if SYNTHETIC.fullmatch(data) else str(self.place(data) and "")
+            return "" if SYNTHETIC.fullmatch(data) else str(self.data_path(data) and "")
         except SettingsError as error:
             return str(error)
 
 
 @cache
-def digests(shards: tuple[Path, ...]) -> tuple[str, ...]:
+def shard_digests(shards: tuple[Path, ...]) -> tuple[str, ...]:
     """The digest of each shard's content; read once a process, as shards are cut once."""
     return tuple(read_shard(path).digest for path in shards)
 
@@ -114,11 +114,11 @@ def without_thin(events: pl.DataFrame, fewest: int) -> pl.DataFrame:
     return table.filter(pl.col("user").is_in(trained.implode()))
 
 
-def _stem(data: str, block: Block) -> str:
+def _data_stem(data: str, block: Block) -> str:
     return f"{data}-fewest{block.fewest}" if block.fewest else data
 
 
-def _once(folder: Path, write: Callable[[Path], object]) -> Path:
+def _write_once(folder: Path, write: Callable[[Path], object]) -> Path:
     """`folder`, written by `write` where it is not there yet; whole or not at all."""
     if folder.exists():
         return folder

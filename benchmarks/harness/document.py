@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.cells import Cell, cells
-from benchmarks.harness.claims import Finding, claims_section, findings
+from benchmarks.harness.cells import Cell, plan_cells
+from benchmarks.harness.claims import Finding, claims_section, judge_claims
 from benchmarks.harness.paper import Paper, read_paper
-from benchmarks.harness.plan import ROOT, UNTRAINED, Plan, read_plan, tables
-from benchmarks.harness.plots import draw
-from benchmarks.harness.special import alone, special, title_of
-from benchmarks.harness.store import FILE, Known, Line, known_in, read_lines
-from benchmarks.harness.summary import Column, summarised
-from benchmarks.harness.tables import DAGGER, by_client, overall, verdicts
+from benchmarks.harness.plan import ROOT, UNTRAINED, Plan, read_plan, table_names
+from benchmarks.harness.plots import draw_table
+from benchmarks.harness.special import is_own_table, special_functions, title_of
+from benchmarks.harness.store import FILE, KnownLines, Line, read_known, read_lines
+from benchmarks.harness.summary import Column, summarise_plan
+from benchmarks.harness.tables import DAGGER, client_tables, overall_table, verdict_tables
 from benchmarks.harness.views import VIEWS
 
 DOCUMENT, FIGURES = "results.md", "figures"
@@ -65,83 +65,88 @@ class ResultsTable:
         return list(found.values())
 
 
-def table_of(plan: Plan, known: Known, root: Path = ROOT) -> ResultsTable:
-    found = cells(plan, frozenset(special(plan.name, root)))
-    return ResultsTable(plan, found, summarised(plan, found, known), read_paper(plan.name, root))
+def gather_table(plan: Plan, known: KnownLines, root: Path = ROOT) -> ResultsTable:
+    found = plan_cells(plan, frozenset(special_functions(plan.name, root)))
+    return ResultsTable(plan, found, summarise_plan(plan, found, known), read_paper(plan.name, root))
 
 
 def write_document(docs: Path, root: Path = ROOT) -> Path:
     """docs/results.md with its pictures, from every results.jsonl beneath `root`."""
-    known = known_in(root)
-    own = {name: read_lines(root / name / FILE) for name in tables(root) if alone(name, root)}
-    found = [table_of(read_plan(name, root=root), known, root) for name in tables(root) if name not in own]
-    parts = [INTRODUCTION, *_contents(found, own, root), *claims_section(_findings(found, own, root))]
+    known = read_known(root)
+    own = {name: read_lines(root / name / FILE) for name in table_names(root) if is_own_table(name, root)}
+    found = [gather_table(read_plan(name, root=root), known, root) for name in table_names(root) if name not in own]
+    parts = [INTRODUCTION, *_contents_table(found, own, root), *claims_section(_all_findings(found, own, root))]
     for table in found:
         picture = docs / FIGURES / f"{table.plan.name}.svg"
-        drawn = draw(table.plan, table.columns, picture)
+        drawn = draw_table(table.plan, table.columns, picture)
         if not drawn:
             picture.unlink(missing_ok=True)
-        parts += section(table, root, f"{FIGURES}/{picture.name}" if drawn else None)
+        parts += table_section(table, root, f"{FIGURES}/{picture.name}" if drawn else None)
     for name, lines in own.items():
-        parts += _alone(name, lines, root)
+        parts += _own_section(name, lines, root)
     docs.mkdir(parents=True, exist_ok=True)
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(parts)).rstrip() + "\n"
     (docs / DOCUMENT).write_text(text, encoding="utf-8")
     return docs / DOCUMENT
 
 
-def _findings(found: Sequence[ResultsTable], own: Mapping[str, Sequence[Line]], root: Path) -> list[Finding]:
-    every = [one for table in found for one in findings(table.plan.name, table.paper.claims, table.columns)]
+def _all_findings(found: Sequence[ResultsTable], own: Mapping[str, Sequence[Line]], root: Path) -> list[Finding]:
+    every = [one for table in found for one in judge_claims(table.plan.name, table.paper.claims, table.columns)]
     for name, lines in own.items():
-        judge = special(name, root).get("claims")
+        judge = special_functions(name, root).get("claims")
         every += [Finding(name, *judged) for judged in judge(list(lines))] if judge is not None and lines else []
     return every
 
 
-def _alone(name: str, lines: Sequence[Line], root: Path) -> list[str]:
+def _own_section(name: str, lines: Sequence[Line], root: Path) -> list[str]:
     """A table that its run.py measures and renders."""
-    head = [f"## {name}", "", f"{title_of(name, root)}. `make benchmark NAME={name}`. Measured: {_dates(lines)}.", ""]
-    return [*head, special(name, root)["render"](list(lines)), ""] if lines else head
+    head = [
+        f"## {name}",
+        "",
+        f"{title_of(name, root)}. `make benchmark NAME={name}`. Measured: {_date_range(lines)}.",
+        "",
+    ]
+    return [*head, special_functions(name, root)["render"](list(lines)), ""] if lines else head
 
 
-def _contents(found: Sequence[ResultsTable], own: Mapping[str, Sequence[Line]], root: Path) -> list[str]:
+def _contents_table(found: Sequence[ResultsTable], own: Mapping[str, Sequence[Line]], root: Path) -> list[str]:
     lines = ["| table | what | cells measured | dates |", "| --- | --- | --- | --- |"]
     for table in found:
         done, wanted = (sum(getattr(c, n) for c in table.columns) for n in ("measured", "wanted"))
         name = table.plan.name
-        lines.append(f"| [{name}](#{name}) | {table.plan.title} | {done} of {wanted} | {_dates(table.lines)} |")
+        lines.append(f"| [{name}](#{name}) | {table.plan.title} | {done} of {wanted} | {_date_range(table.lines)} |")
     for name, of in own.items():
-        lines.append(f"| [{name}](#{name}) | {title_of(name, root)} | {len(of)} rows | {_dates(of)} |")
+        lines.append(f"| [{name}](#{name}) | {title_of(name, root)} | {len(of)} rows | {_date_range(of)} |")
     return [*lines, ""]
 
 
-def section(table: ResultsTable, root: Path = ROOT, picture: str | None = None) -> list[str]:
+def table_section(table: ResultsTable, root: Path = ROOT, picture: str | None = None) -> list[str]:
     """The Markdown of one table."""
     plan = table.plan
-    said = f"{plan.title} ({plan.source}). `make benchmark NAME={plan.name}`. Measured: {_dates(table.lines)}."
+    said = f"{plan.title} ({plan.source}). `make benchmark NAME={plan.name}`. Measured: {_date_range(table.lines)}."
     lines = [f"## {plan.name}", "", said, ""]
     lines += [f"- {note}" for note in table.paper.notes] + [""]
     lines += [f"![{plan.title}]({picture})", ""] if picture else []
     for column in table.columns:
-        lines += _column(plan, column, table.paper)
-    render = special(plan.name, root).get("render")
+        lines += _column_section(plan, column, table.paper)
+    render = special_functions(plan.name, root).get("render")
     if render is not None and table.lines:
         lines += [render(table.lines), ""]
     return lines
 
 
-def _column(plan: Plan, column: Column, paper: Paper) -> list[str]:
-    lines = [f"### {plan.name}, {column.name}", "", _coverage(column), ""]
+def _column_section(plan: Plan, column: Column, paper: Paper) -> list[str]:
+    lines = [f"### {plan.name}, {column.name}", "", _describe_coverage(column), ""]
     lines += [f"- {label} cannot be measured: {why}" for label, why in column.problems.items()] + [""]
     if not column.rows:
         return lines
-    lines += overall(plan, column, paper)
+    lines += overall_table(plan, column, paper)
     if plan.view in VIEWS:
         lines += VIEWS[plan.view](plan, column, paper)
-    return [*lines, *verdicts(plan, column), *by_client(plan, column)]
+    return [*lines, *verdict_tables(plan, column), *client_tables(plan, column)]
 
 
-def _coverage(column: Column) -> str:
+def _describe_coverage(column: Column) -> str:
     """How much of it is there, and how it was measured."""
     said = f"{column.measured} of {column.wanted} cells measured."
     lines = [sample.line for samples in column.rows.values() for sample in samples]
@@ -151,15 +156,17 @@ def _coverage(column: Column) -> str:
     edges = f" Training edges kept by the cut: {', '.join(f'{share:.1f} %' for share in kept)}." if kept else ""
     rounds = sorted({str(line["rounds"]) for line in lines if line["rounds"]})
     devices = sorted({line["device"] for line in lines})
-    return f"{said}{edges} Rounds: {', '.join(rounds) or 'none'}; device: {', '.join(devices)}; {_versions(lines)}."
+    return (
+        f"{said}{edges} Rounds: {', '.join(rounds) or 'none'}; device: {', '.join(devices)}; {_join_versions(lines)}."
+    )
 
 
-def _versions(lines: Sequence[Line]) -> str:
+def _join_versions(lines: Sequence[Line]) -> str:
     found = {f"{name} {number}" for line in lines for name, number in line["versions"].items()}
     return ", ".join(sorted(found))
 
 
-def _dates(lines: Sequence[dict[str, Any]]) -> str:
+def _date_range(lines: Sequence[dict[str, Any]]) -> str:
     dates = sorted({line["date"] for line in lines if "date" in line})
     if not dates:
         return "nothing yet"

@@ -22,7 +22,7 @@ STRUCTURE = (("large", 1), ("medium", 4), ("small", 10))  # Table 2: so many cli
 Groups = dict[str, dict[str, list[float]]]
 
 
-def by_records(records: NDArray[np.floating]) -> NDArray[np.int64]:
+def activity_groups(records: NDArray[np.floating]) -> NDArray[np.int64]:
     """Numbers of records (n,) -> 0 tail, 1 mid, 2 head (n,): sorted ascending (ties by row) and cut 3:2:1."""
     order = np.argsort(records, kind="stable")
     bounds = np.round(np.cumsum(SHARES) / sum(SHARES) * len(records))[:-1]
@@ -31,7 +31,7 @@ def by_records(records: NDArray[np.floating]) -> NDArray[np.int64]:
     return group
 
 
-def grouped(shard: Shard, top: TopItems) -> Groups:
+def measure_groups(shard: Shard, top: TopItems) -> Groups:
     """{'users' or 'items': {'tail': [METRICS' values, users], ...}} on test items; groups by training records.
 
     Users: the mean over the users of the group. Items: only the group's test items count as relevant, the list of the
@@ -39,27 +39,27 @@ def grouped(shard: Shard, top: TopItems) -> Groups:
     """
     seen = sparse.csr_array(shard.train + shard.valid)
     by_user, by_item = degrees(shard.train)
-    top = _remembered(shard, top, seen)
-    user_group, item_group = by_records(by_user), by_records(by_item)
+    top = _cache_lists(shard, top, seen)
+    user_group, item_group = activity_groups(by_user), activity_groups(by_item)
     users = [evaluate(top, shard.test, seen, np.flatnonzero(user_group == g)) for g in range(len(ACTIVITY))]
-    items = [evaluate(top, _only(shard.test, item_group == g), seen) for g in range(len(ACTIVITY))]
+    items = [evaluate(top, _select_columns(shard.test, item_group == g), seen) for g in range(len(ACTIVITY))]
     return {"users": _group_values(users), "items": _group_values(items)}
 
 
-def _remembered(shard: Shard, top: TopItems, seen: sparse.csr_array) -> TopItems:
+def _cache_lists(shard: Shard, top: TopItems, seen: sparse.csr_array) -> TopItems:
     """The same lists, ranked once for all users with a test item."""
     asked = np.flatnonzero(np.diff(shard.test.indptr))
     lists = np.full((shard.test.shape[0], K), -1, dtype=np.int64)
     for rows in np.split(asked, np.arange(CHUNK, len(asked), CHUNK)):
         lists[rows] = top(rows, seen[rows], K)
 
-    def again(rows: Rows, _: sparse.csr_array, k: int) -> Rows:
+    def cached_top(rows: Rows, _: sparse.csr_array, k: int) -> Rows:
         return lists[rows, :k]
 
-    return again
+    return cached_top
 
 
-def _only(target: sparse.csr_array, columns: NDArray[np.bool_]) -> sparse.csr_array:
+def _select_columns(target: sparse.csr_array, columns: NDArray[np.bool_]) -> sparse.csr_array:
     kept = sparse.csr_array(target @ sparse.diags_array(columns.astype(np.float64)))
     kept.eliminate_zeros()
     kept.sort_indices()
@@ -76,7 +76,7 @@ def group_value(client: Mapping[str, Any], kind: str, group: str, metric: str) -
     return dict(zip(METRICS, values, strict=False)).get(metric, math.nan) if users else math.nan
 
 
-def by_structure(clients: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def structure_groups(clients: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Clients by the number of their nodes: 1 large, 4 medium, 10 small; in proportion where there are not 15."""
     # Paper: groups by bounds on nodes (> 40K, 10K to 15K, < 8K) of the full Amazon-Book; here: by rank, because the
     # bounds fit no other data set, and 1, 4 and 10 clients are what the table's overall column follows from.

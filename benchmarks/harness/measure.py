@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness.centralised import tested, train_whole
-from benchmarks.harness.groups import grouped
+from benchmarks.harness.centralised import test_figures, train_whole
+from benchmarks.harness.groups import measure_groups
 from benchmarks.harness.plan import CENTRALISED, FLOORS, SPECIAL, UNTRAINED
-from benchmarks.harness.special import special
+from benchmarks.harness.special import special_functions
 from client_service.best_model import kept_model
 from client_service.device import DeviceWish, choose_device, pin_threads
 from client_service.learning.evaluate import TopItems
@@ -76,7 +76,7 @@ class Work:
         """What follows from the shards alone: for all cells that have them, or for this one."""
         return (self.state if self.own_cache else self.shards[0].parent) / "kept"
 
-    def clients(self) -> list[Shard]:
+    def read_clients(self) -> list[Shard]:
         return [read_shard(path) for path in self.shards]
 
 
@@ -89,20 +89,24 @@ class CountedExperiment(Experiment):
         counts = [Counts(users=graph.shape[0], items=graph.shape[1], edges=graph.nnz) for graph in graphs]
         return choose_size(self.method.anchor, counts)[0]
 
-    def client(self, shard: Path, *, aggregator_url: str, port: int = 0) -> ClientSettings:
-        settings = super().client(shard, aggregator_url=aggregator_url, port=port)
+    def make_client_settings(self, shard: Path, *, aggregator_url: str, port: int = 0) -> ClientSettings:
+        settings = super().make_client_settings(shard, aggregator_url=aggregator_url, port=port)
         agreed = settings.policy.model_copy(update={"counts": True, "anchor_size": self.anchor_size})
         return settings.model_copy(update={"policy": agreed})
 
 
-def measure(work: Work) -> Figures:
+def measure_cell(work: Work) -> Figures:
     """What joins the line of results."""
     pin_threads(THREADS)
-    kinds: dict[str, Callable[[Work], Figures]] = {FLOORS: floors, CENTRALISED: centralised, SPECIAL: own}
-    return kinds.get(work.strategy, federation)(work)
+    kinds: dict[str, Callable[[Work], Figures]] = {
+        FLOORS: measure_floor_rows,
+        CENTRALISED: measure_centralised,
+        SPECIAL: measure_own_row,
+    }
+    return kinds.get(work.strategy, measure_federation)(work)
 
 
-def federation(work: Work) -> Figures:
+def measure_federation(work: Work) -> Figures:
     """The real services in this process, from start to end."""
     kind = CountedExperiment if work.method.anchor.size == "counts" else Experiment
     experiment = kind(
@@ -117,27 +121,27 @@ def federation(work: Work) -> Figures:
         cache=work.cache_folder,
         privacy=work.privacy,
     )
-    outcome = simulate_experiment(experiment, _unseen)
+    outcome = simulate_experiment(experiment, _ignore_progress)
     report = build_report(experiment, outcome, {}, None)
-    clients = [_client(one, report, outcome) for one in report["clients"]]
+    clients = [_client_figures(one, report, outcome) for one in report["clients"]]
     if work.groups:
         device = choose_device(work.device)[0]
-        _add_groups(clients, work.clients(), lambda shard: _best_lists(experiment, shard, device))
+        _add_groups(clients, work.read_clients(), lambda shard: _best_lists(experiment, shard, device))
     seconds = {name: report["seconds"][name] for name in ("spectrum", "training", "evaluation", "overhead", "total")}
     found = {"clients": clients, "seconds": seconds}
     if work.privacy:
         found["spent"] = {name: one["epsilon"] for name, one in report["privacy"].items()}
     if work.extra:
-        found["extra"] = special(work.table, work.root)["extra"](work, experiment, outcome)
+        found["extra"] = special_functions(work.table, work.root)["extra"](work, experiment, outcome)
     return found
 
 
-def _unseen(progress: Progress) -> None:
+def _ignore_progress(progress: Progress) -> None:
     """The bar is the parent's."""
     del progress
 
 
-def _client(one: Figures, report: Figures, outcome: Outcome) -> Figures:
+def _client_figures(one: Figures, report: Figures, outcome: Outcome) -> Figures:
     name = one["client"]
     rounds = {entry.round: entry.values[PRIMARY] for entry in outcome.qualities[name].rounds}
     kept = ("client", "users", "items", "edges", "test_users", "best_round", "rho", "rhobar", "margin")
@@ -153,7 +157,7 @@ def _client(one: Figures, report: Figures, outcome: Outcome) -> Figures:
 def _best_lists(experiment: Experiment, shard: Shard, device: torch.device) -> TopItems:
     """The model that the client's validation data chose."""
     path = next(path for path in experiment.shards if path.name == shard.name)
-    shard = with_places(shard, experiment.catalogue, experiment.agreed.catalogue)
+    shard = with_places(shard, experiment.catalogue, experiment.agreed_method.catalogue)
     served = kept_model(ITEMS, shard, experiment.models_of(path), device)
     if served is None:
         raise DataError(f"{path.name}: expected the kept model of a finished run, got none")
@@ -164,40 +168,40 @@ def _add_groups(clients: list[Figures], shards: list[Shard], top_of: Callable[[S
     by_name = {shard.name: shard for shard in shards}
     for client in clients:
         shard = by_name[client["client"]]
-        client["groups"] = grouped(shard, top_of(shard))
+        client["groups"] = measure_groups(shard, top_of(shard))
 
 
-def centralised(work: Work) -> Figures:
+def measure_centralised(work: Work) -> Figures:
     """The same encoder on all data."""
     device = choose_device(work.device)[0]
-    trained, views = train_whole(work.whole, work.clients(), work.method, work.rounds, work.seed, device)
+    trained, views = train_whole(work.whole, work.read_clients(), work.method, work.rounds, work.seed, device)
     began = time.perf_counter()
-    clients = tested(trained, views)
+    clients = test_figures(trained, views)
     seconds = trained.seconds | {"total": trained.seconds["total"] + time.perf_counter() - began}
     if work.groups:
         _add_groups(clients, [view.shard for view in views], lambda shard: trained.tops[shard.name])
     return {"clients": clients, "seconds": seconds}
 
 
-def floors(work: Work) -> Figures:
+def measure_floor_rows(work: Work) -> Figures:
     """Every floor of every client; None for one that does not exist for all of them."""
     found = measure_all_floors(work.shards, work.method.cutoff, cache_of=lambda _: None, observe=lambda _: None)
-    shards = {shard.name: shard for shard in work.clients()}
+    shards = {shard.name: shard for shard in work.read_clients()}
     tops = {name: _floor_tops(shard, work.method.cutoff) for name, shard in shards.items()} if work.groups else {}
     rows: dict[str, list[Figures] | None] = {}
     for floor in (*FLOOR_NAMES, START):
-        clients = [_floor(shards[name], of[floor], tops.get(name, {}).get(floor)) for name, of in found.items()]
+        clients = [_floor_figures(shards[name], of[floor], tops.get(name, {}).get(floor)) for name, of in found.items()]
         rows[FLOOR_LABELS[floor]] = None if None in clients else [client for client in clients if client is not None]
     return {"floors": rows}
 
 
-def _floor(shard: Shard, measures: Measures | None, top: TopItems | None) -> Figures | None:
+def _floor_figures(shard: Shard, measures: Measures | None, top: TopItems | None) -> Figures | None:
     if measures is None:
         return None
     users, items = shard.train.shape
     sizes = {"users": users, "items": items, "test_users": measures.users}
     figures = {"client": shard.name, **measures.values, **sizes}
-    return figures | ({} if top is None else {"groups": grouped(shard, top)})
+    return figures | ({} if top is None else {"groups": measure_groups(shard, top)})
 
 
 def _floor_tops(shard: Shard, cutoff: int) -> dict[str, TopItems]:
@@ -213,8 +217,8 @@ def _floor_tops(shard: Shard, cutoff: int) -> dict[str, TopItems]:
     return tops if ease is None else {**tops, "ease": ease.top}
 
 
-def own(work: Work) -> Figures:
+def measure_own_row(work: Work) -> Figures:
     """What the table's own run.py measures."""
-    found: Figures = special(work.table, work.root)["measure"](work)
+    found: Figures = special_functions(work.table, work.root)["measure"](work)
     clients = found.pop("clients", [])
     return {"clients": clients, "extra": found}

@@ -51,7 +51,7 @@ class Paper(Part):
     columns: dict[str, dict[str, dict[str, Any]]] = Field({})
     notes: tuple[str, ...] = ()
 
-    def figure(self, column: str, row: str, name: str) -> Any | None:
+    def find_figure(self, column: str, row: str, name: str) -> Any | None:
         return self.columns.get(column, {}).get(row, {}).get(name)
 
 

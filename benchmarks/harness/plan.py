@@ -47,7 +47,7 @@ class Row(Part):
     sweep: str = ""
     value: float | None = None
 
-    def settings(self) -> MethodSettings:
+    def method_settings(self) -> MethodSettings:
         """Raises SettingsError for a setting that is not there, or out of range."""
         return method_settings(self.preset, **self.method)
 
@@ -68,7 +68,7 @@ class Block(Part):
             raise ValueError(f"expected one of {', '.join(METHODS)}")
         return cut
 
-    def column(self, data: str) -> str:
+    def column_name(self, data: str) -> str:
         """The name of one data set's column; paper.toml uses it too."""
         return f"{self.name}: {data}" if self.name else data
 
@@ -97,13 +97,13 @@ class Plan(Part):
 
     @model_validator(mode="after")
     def _named_once(self) -> Plan:
-        for what, names in (("label", [row.label for row in self.methods]), ("block", self.columns())):
+        for what, names in (("label", [row.label for row in self.methods]), ("block", self.column_names())):
             if twice := {name for name in names if names.count(name) > 1}:
                 raise ValueError(f"expected each {what} once, got {sorted(twice)} again")
         return self
 
-    def columns(self) -> list[str]:
-        return [block.column(data) for block in self.blocks for data in block.data]
+    def column_names(self) -> list[str]:
+        return [block.column_name(data) for block in self.blocks for data in block.data]
 
     def rows(self) -> tuple[Row, ...]:
         """The configured rows, and those that stand in every table."""
@@ -115,7 +115,7 @@ class Plan(Part):
 STANDING = (Row(label="local", strategy="local"), Row(label=CENTRALISED, strategy=CENTRALISED))
 
 
-def tables(root: Path = ROOT) -> tuple[str, ...]:
+def table_names(root: Path = ROOT) -> tuple[str, ...]:
     """Names of all tables: the folders with a config.toml, table2 before table10."""
     names = (path.parent.name for path in root.glob("*/config.toml"))
     return tuple(sorted(names, key=lambda name: (name.rstrip("0123456789"), len(name), name)))
@@ -124,31 +124,31 @@ def tables(root: Path = ROOT) -> tuple[str, ...]:
 def read_plan(name: str, *, quick: bool = False, root: Path = ROOT) -> Plan:
     """The plan of one table; with `quick`, its small stand-in. Raises SettingsError naming the file and the field."""
     path = root / name / "config.toml"
-    values = _read(name, root)
+    values = _read_config(name, root)
     if like := values.get("like"):
         own = values.get("methods", [])
         named = {row["label"] for row in own}
-        values["methods"] = [*(row for row in _read(like, root)["methods"] if row["label"] not in named), *own]
+        values["methods"] = [*(row for row in _read_config(like, root)["methods"] if row["label"] not in named), *own]
     small = values.pop("quick", None)
     if quick:
-        values = _smaller(path, values, {**QUICK, **(small or {})})
+        values = _quick_values(path, values, {**QUICK, **(small or {})})
     try:
         return validate_settings(Plan, {"name": name, **values})
     except SettingsError as error:
         raise SettingsError(f"{path}: {error}") from None
 
 
-def _read(name: str, root: Path) -> dict[str, Any]:
+def _read_config(name: str, root: Path) -> dict[str, Any]:
     path = root / name / "config.toml"
-    if name not in tables(root):
-        raise SettingsError(f"benchmark: expected one of {', '.join(tables(root))}, got {name!r}")
+    if name not in table_names(root):
+        raise SettingsError(f"benchmark: expected one of {', '.join(table_names(root))}, got {name!r}")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"{path}: expected readable TOML ({error})") from None
 
 
-def _smaller(path: Path, values: dict[str, Any], small: dict[str, Any]) -> dict[str, Any]:
+def _quick_values(path: Path, values: dict[str, Any], small: dict[str, Any]) -> dict[str, Any]:
     """`methods` of the quick section are labels of the full one."""
     rows = {row["label"]: row for row in values.get("methods", [])}
     wanted = small.pop("methods", list(rows))

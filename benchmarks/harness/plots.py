@@ -13,7 +13,7 @@ from matplotlib import pyplot
 
 from benchmarks.harness.plan import Plan
 from benchmarks.harness.summary import Column
-from benchmarks.harness.views import sweeps
+from benchmarks.harness.views import sweep_points
 from client_service.learning.quality import PRIMARY, TITLE
 
 STEADY: Any = {
@@ -25,45 +25,45 @@ WIDTH, HEIGHT = 4.2, 3.2  # inches, of one panel
 WIDE = 100.0  # the largest value over the smallest, from which on a sweep is drawn by its logarithms
 
 
-def draw(plan: Plan, columns: Sequence[Column], path: Path) -> bool:
+def draw_table(plan: Plan, columns: Sequence[Column], path: Path) -> bool:
     """The primary measure (client mean). False, and no file, where nothing is measured."""
     measured = [column for column in columns if column.rows]
-    panels = _swept(plan, measured) if plan.view == "sweep" else [(column, None) for column in measured]
+    panels = _sweep_panels(plan, measured) if plan.view == "sweep" else [(column, None) for column in measured]
     if not panels:
         return False
     with pyplot.rc_context(STEADY):
         size = (WIDTH * len(panels), HEIGHT)
         figure, axes = pyplot.subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
         for axis, (column, name) in zip(axes[0], panels, strict=True):
-            _bars(axis, column) if name is None else _curve(axis, plan, column, name)
-            _floor(axis, column, vertical=name is None)
+            _draw_bars(axis, column) if name is None else _draw_curve(axis, plan, column, name)
+            _draw_floor(axis, column, vertical=name is None)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, metadata={"Date": None})
         pyplot.close(figure)
     return True
 
 
-def _swept(plan: Plan, columns: Sequence[Column]) -> list[tuple[Column, str | None]]:
-    return [(column, name) for column in columns for name in sweeps(plan, column)]
+def _sweep_panels(plan: Plan, columns: Sequence[Column]) -> list[tuple[Column, str | None]]:
+    return [(column, name) for column in columns for name in sweep_points(plan, column)]
 
 
-def _bars(axis: Any, column: Column) -> None:
+def _draw_bars(axis: Any, column: Column) -> None:
     labels = [label for label in reversed(column.rows) if label not in column.floors]
-    found = [column.spread(label, lambda sample: sample.mean(PRIMARY)) for label in labels]
+    found = [column.row_spread(label, PRIMARY) for label in labels]
     axis.barh(labels, [one.mean for one in found], xerr=[one.deviation for one in found], height=0.7)
     axis.set(title=column.name, xlabel=f"{TITLE}, client mean")
 
 
-def _curve(axis: Any, plan: Plan, column: Column, name: str) -> None:
-    values, labels = zip(*sweeps(plan, column)[name], strict=True)
-    found = [column.spread(label, lambda sample: sample.mean(PRIMARY)) for label in labels]
+def _draw_curve(axis: Any, plan: Plan, column: Column, name: str) -> None:
+    values, labels = zip(*sweep_points(plan, column)[name], strict=True)
+    found = [column.row_spread(label, PRIMARY) for label in labels]
     axis.errorbar(values, [one.mean for one in found], yerr=[one.deviation for one in found], marker="o", capsize=2)
     axis.set(title=column.name, xlabel=name, ylabel=f"{TITLE}, client mean")
     if min(values) > 0.0 and max(values) > WIDE * min(values):
         axis.set_xscale("log")
 
 
-def _floor(axis: Any, column: Column, *, vertical: bool) -> None:
+def _draw_floor(axis: Any, column: Column, *, vertical: bool) -> None:
     best = column.best_floor(PRIMARY)
     if best is not None:
         line = axis.axvline if vertical else axis.axhline

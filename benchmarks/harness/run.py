@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.cells import Cell, settings_hash
-from benchmarks.harness.data import Cache, digests
+from benchmarks.harness.data import Cache, shard_digests
 from benchmarks.harness.plan import REVISION, ROOT
-from benchmarks.harness.store import FILE, OWN, SHARED, Known, Line, append
+from benchmarks.harness.store import FILE, OWN, SHARED, KnownLines, Line, append_line
 from client_service.device import DeviceWish
 from shared.errors import FederationError
 from simulation.console import ERR, count_bar
@@ -43,17 +43,19 @@ class Failure:
     reason: str
 
 
-def run_cells(bench: Bench, cells: Sequence[Cell], known: Known, *, shown: bool) -> list[Failure]:
+def run_cells(bench: Bench, cells: Sequence[Cell], known: KnownLines, *, shown: bool) -> list[Failure]:
     """Measure what is not known yet. `known` grows. An interrupt leaves all that is done; the same command goes on."""
-    failures = [Failure(cell, why) for cell in cells if (why := cell.problem or bench.cache.problem(cell.data))]
+    failures = [Failure(cell, why) for cell in cells if (why := cell.problem or bench.cache.data_problem(cell.data))]
     failed = {id(failure.cell) for failure in failures}
-    wanted = _once([cell for cell in cells if id(cell) not in failed and not _measured(bench, cell, known)])
-    with count_bar("cells", len(wanted), shown=shown) as done, _workers(bench.jobs) as start:
+    wanted = _distinct_cells(
+        [cell for cell in cells if id(cell) not in failed and not _is_measured(bench, cell, known)]
+    )
+    with count_bar("cells", len(wanted), shown=shown) as done, _worker_pool(bench.jobs) as start:
         futures: dict[Future[Line], Cell] = {}
         for cell in wanted:
             try:
                 shards = bench.cache.shards(cell.data, cell.block, cell.partition)
-                futures[start(measured, bench, cell, shards)] = cell
+                futures[start(run_cell, bench, cell, shards)] = cell
             except FederationError as error:
                 failures.append(Failure(cell, str(error)))
         for future in as_completed(futures):
@@ -64,29 +66,31 @@ def run_cells(bench: Bench, cells: Sequence[Cell], known: Known, *, shown: bool)
                 failures.append(Failure(cell, str(error)))
                 ERR.print(f"{cell.name}: {error}", style="red", highlight=False, markup=False)
             else:
-                append(bench.results / cell.table / FILE, line)
-                known.add(line)
+                append_line(bench.results / cell.table / FILE, line)
+                known.add_line(line)
             done(cell.name)
     return failures
 
 
-def _measured(bench: Bench, cell: Cell, known: Known) -> bool:
+def _is_measured(bench: Bench, cell: Cell, known: KnownLines) -> bool:
     """Is there a line of the cell, on the shards that the data give now? They are cut where it says which it had."""
     try:
-        found = known.find(cell, lambda: digests(bench.cache.shards(cell.data, cell.block, cell.partition).paths))
+        found = known.find_line(
+            cell, lambda: shard_digests(bench.cache.shards(cell.data, cell.block, cell.partition).paths)
+        )
     except FederationError:
         return False  # the data cannot be cut: measuring will say so
     return found is not None
 
 
-def _once(cells: Sequence[Cell]) -> list[Cell]:
+def _distinct_cells(cells: Sequence[Cell]) -> list[Cell]:
     """Rows that differ in their labels alone (the defaults in a sweep) are one thing to measure."""
-    found = {(cell.identity(), settings_hash(cell.settings())): cell for cell in reversed(cells)}
+    found = {(cell.identity(), settings_hash(cell.outcome_settings())): cell for cell in reversed(cells)}
     return list(reversed(found.values()))
 
 
 @contextmanager
-def _workers(jobs: int) -> Iterator[Callable[..., Future[Line]]]:
+def _worker_pool(jobs: int) -> Iterator[Callable[..., Future[Line]]]:
     """Threads that each wait for one process. An interrupt starts no more of them."""
     pool = ThreadPoolExecutor(jobs)
     try:
@@ -95,7 +99,7 @@ def _workers(jobs: int) -> Iterator[Callable[..., Future[Line]]]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def measured(bench: Bench, cell: Cell, shards: Shards) -> Line:
+def run_cell(bench: Bench, cell: Cell, shards: Shards) -> Line:
     """The line of one cell, from a process of its own. FederationError with its last words where it fails."""
     assert cell.method is not None, "expected a cell that can be measured"
     scratch = bench.cache.folder / "state"
@@ -106,7 +110,7 @@ def measured(bench: Bench, cell: Cell, shards: Shards) -> Line:
             "table": cell.table,
             "root": str(bench.root),
             "shards": [str(path.resolve()) for path in shards.paths],
-            "whole": str(bench.cache.whole(cell.data, cell.block).resolve()),
+            "whole": str(bench.cache.cut_whole(cell.data, cell.block).resolve()),
             "state": str((folder / "state").resolve()),
             "strategy": cell.row.strategy,
             "method": cell.method.model_dump(mode="json"),
@@ -121,7 +125,7 @@ def measured(bench: Bench, cell: Cell, shards: Shards) -> Line:
             "out": str((folder / "figures.json").resolve()),
         }
         figures = _run_child(work, folder, bench.limit_seconds)
-    return {**_head(bench, cell, shards), **figures}
+    return {**_line_head(bench, cell, shards), **figures}
 
 
 def _run_child(work: dict[str, Any], folder: Path, limit_seconds: float) -> dict[str, Any]:
@@ -147,9 +151,9 @@ def _run_child(work: dict[str, Any], folder: Path, limit_seconds: float) -> dict
     return found
 
 
-def _head(bench: Bench, cell: Cell, shards: Shards) -> Line:
+def _line_head(bench: Bench, cell: Cell, shards: Shards) -> Line:
     """What was measured and how, in words that outlive the plan."""
-    settings = cell.settings()
+    settings = cell.outcome_settings()
     return {
         "identity": cell.identity(),
         "hash": settings_hash(settings),
@@ -167,7 +171,7 @@ def _head(bench: Bench, cell: Cell, shards: Shards) -> Line:
         "epochs": cell.rounds * (cell.method.local_epochs if cell.method else 0),
         "edges_kept": shards.edges_kept,
         "revision": REVISION,
-        "digests": list(digests(shards.paths)),
+        "digests": list(shard_digests(shards.paths)),
         "jobs": bench.jobs,
         "cache": OWN if cell.timed else SHARED,
     }

@@ -30,7 +30,7 @@ OFFERS = ("run", "measure", "extra", "render", "check", "claims")
 Function = Callable[..., Any]
 
 
-def special(name: str, root: Path = ROOT) -> dict[str, Function]:
+def special_functions(name: str, root: Path = ROOT) -> dict[str, Function]:
     """The functions of a table's run.py by name; empty where there is none."""
     path = root / name / "run.py"
     if not path.is_file():
@@ -47,36 +47,38 @@ def _load_module(name: str, path: Path) -> ModuleType:
     return module
 
 
-def alone(name: str, root: Path = ROOT) -> bool:
+def is_own_table(name: str, root: Path = ROOT) -> bool:
     """Is the table its run.py's alone?"""
-    return not {"blocks", "like"} & _config(name, root).keys()
+    return not {"blocks", "like"} & _read_table_config(name, root).keys()
 
 
 def title_of(name: str, root: Path = ROOT) -> str:
     """The title in config.toml, or the folder's name."""
-    return str(_config(name, root).get("title", name))
+    return str(_read_table_config(name, root).get("title", name))
 
 
-def run_alone(name: str, *, quick: bool, data: Path | None, out: Path, root: Path = ROOT) -> list[dict[str, Any]]:
+def run_own_table(name: str, *, quick: bool, data: Path | None, out: Path, root: Path = ROOT) -> list[dict[str, Any]]:
     """The rows of such a table."""
-    offers, config = special(name, root), _config(name, root)
+    offers, config = special_functions(name, root), _read_table_config(name, root)
     if "run" not in offers:
         raise SettingsError(f"{root / name}: expected blocks in config.toml, or a function run in run.py, got neither")
     small = config.pop("quick", {})
     out.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = offers["run"](
-        laid_over(config, small) if quick else config, quick=quick, data=data, out=out
+        overlay_config(config, small) if quick else config, quick=quick, data=data, out=out
     )
     return rows
 
 
-def laid_over(whole: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def overlay_config(whole: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """A table in both is merged in the same way, anything else replaced."""
-    both = {key: laid_over(whole[key], over[key]) for key in whole.keys() & over.keys() if isinstance(whole[key], dict)}
+    both = {
+        key: overlay_config(whole[key], over[key]) for key in whole.keys() & over.keys() if isinstance(whole[key], dict)
+    }
     return {**whole, **over, **both}
 
 
-def _config(name: str, root: Path) -> dict[str, Any]:
+def _read_table_config(name: str, root: Path) -> dict[str, Any]:
     path = root / name / "config.toml"
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

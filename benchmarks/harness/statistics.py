@@ -53,18 +53,18 @@ class Comparison:
     verdict: Verdict
 
 
-def spread(values: Sequence[float]) -> Spread:
+def measure_spread(values: Sequence[float]) -> Spread:
     """Of at least one value."""
     array = np.asarray(values, dtype=np.float64)
     return Spread(float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else 0.0, len(array))
 
 
-def differences(own: Figures, other: Figures) -> Float64:
+def paired_differences(own: Figures, other: Figures) -> Float64:
     """own - other over the keys that both have, in the order of `own`; equal up to rounding is equal, as tests rank."""
     return np.round([own[key] - other[key] for key in own if key in other], DECIMALS).astype(np.float64)
 
 
-def wilcoxon(difference: Float64) -> float:
+def wilcoxon_test(difference: Float64) -> float:
     """Two-sided signed-rank test (Wilcoxon 1945); 1 where no difference is other than zero."""
     if not np.any(difference):
         return 1.0
@@ -78,14 +78,14 @@ def signed_ranks(difference: Float64) -> tuple[float, float]:
     return float(ranks[moved > 0.0].sum()), float(ranks[moved < 0.0].sum())
 
 
-def paired_t(difference: Float64) -> float:
+def paired_t_test(difference: Float64) -> float:
     """Two-sided t-test of mean zero; 1 where all are zero, 0 where all are the same other value."""
     if np.ptp(difference) == 0.0:
         return 0.0 if difference[0] else 1.0
     return float(stats.ttest_1samp(difference, 0.0).pvalue)
 
 
-def holm(values: Sequence[float]) -> Float64:
+def correct_holm(values: Sequence[float]) -> Float64:
     """Holm's step-down correction (1979): the i-th least of m times m - i + 1, never less than the one before, at most
     1. NaN stays NaN and counts for nothing."""
     uncorrected = np.asarray(values, dtype=np.float64)
@@ -102,7 +102,7 @@ def least_corrected(units: int, rows: int) -> float:
     return min(1.0, rows * 2.0 ** (1 - units))
 
 
-def interval(difference: Float64, seed: int = SEED) -> tuple[float, float]:
+def bootstrap_interval(difference: Float64, seed: int = SEED) -> tuple[float, float]:
     """95 % percentile bootstrap of the mean: units drawn with replacement."""
     bootstrap = stats.bootstrap(
         (difference,),
@@ -115,32 +115,34 @@ def interval(difference: Float64, seed: int = SEED) -> tuple[float, float]:
     return float(bootstrap.confidence_interval.low), float(bootstrap.confidence_interval.high)
 
 
-def compare(pairs: Mapping[str, Pair]) -> dict[str, Comparison]:
+def compare_pairs(pairs: Mapping[str, Pair]) -> dict[str, Comparison]:
     """Of each pair the first against the second, by the units that both have; those that have none in common are left
     out. Wilcoxon's p is corrected over those that have enough units to test."""
-    by_name = {name: differences(own, other) for name, (own, other) in pairs.items()}
+    by_name = {name: paired_differences(own, other) for name, (own, other) in pairs.items()}
     by_name = {name: difference for name, difference in by_name.items() if len(difference)}
-    tests = {name: _tests(difference) for name, difference in by_name.items()}
-    corrected = holm([wilcoxon_p for wilcoxon_p, _ in tests.values()])
-    return {name: _comparison(by_name[name], tests[name], float(p)) for name, p in zip(tests, corrected, strict=True)}
+    tests = {name: _paired_tests(difference) for name, difference in by_name.items()}
+    corrected = correct_holm([wilcoxon_p for wilcoxon_p, _ in tests.values()])
+    return {
+        name: _make_comparison(by_name[name], tests[name], float(p)) for name, p in zip(tests, corrected, strict=True)
+    }
 
 
-def _tests(difference: Float64) -> tuple[float, float]:
+def _paired_tests(difference: Float64) -> tuple[float, float]:
     if len(difference) < FEWEST_UNITS:
         return float("nan"), float("nan")
-    return wilcoxon(difference), paired_t(difference)
+    return wilcoxon_test(difference), paired_t_test(difference)
 
 
-def _comparison(difference: Float64, tests: tuple[float, float], corrected: float) -> Comparison:
+def _make_comparison(difference: Float64, tests: tuple[float, float], corrected: float) -> Comparison:
     units, mean = len(difference), float(difference.mean())
     if units < FEWEST_UNITS:
         nan = float("nan")
         return Comparison(units, mean, nan, nan, *tests, corrected, "too few pairs")
-    span = interval(difference)
-    return Comparison(units, mean, *span, *tests, corrected, verdict(difference, span, corrected))
+    span = bootstrap_interval(difference)
+    return Comparison(units, mean, *span, *tests, corrected, decide_verdict(difference, span, corrected))
 
 
-def verdict(difference: Float64, span: tuple[float, float], corrected: float) -> Verdict:
+def decide_verdict(difference: Float64, span: tuple[float, float], corrected: float) -> Verdict:
     """The side of the larger sum of ranks, where the interval lies on it too; unproven where Holm's p is too large."""
     above, below = signed_ranks(difference)
     low, high = span

@@ -35,7 +35,7 @@ def read_lines(path: Path) -> list[Line]:
     return lines
 
 
-def append(path: Path, line: Line) -> None:
+def append_line(path: Path, line: Line) -> None:
     """On the disk when this returns. A torn last line is cut off first; one command at a time does so."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
@@ -54,34 +54,34 @@ NOTHING = (0, 0.0, False, None, "", "off", "none")  # what most settings do noth
 BEFORE = {"aggregate": "mean", "krum_kept": 1}  # and what the others were, before there was another choice
 
 
-class Known:
+class KnownLines:
     """Lines of several tables, found again by what was measured: tables share the cells that they have in common."""
 
     def __init__(self, lines: Iterable[Line] = ()) -> None:
         self._lines: dict[str, list[Line]] = {}
         for line in lines:
-            self.add(line)
+            self.add_line(line)
 
-    def add(self, line: Line) -> None:
+    def add_line(self, line: Line) -> None:
         self._lines.setdefault(line["identity"], []).append(line)
 
-    def find(self, cell: Cell, digests: Callable[[], Sequence[str]] | None = None) -> Line | None:
+    def find_line(self, cell: Cell, digests: Callable[[], Sequence[str]] | None = None) -> Line | None:
         """The newest line that measured this very cell. digests: those of its shards now, asked for where a line has
         some; without them a line is taken whatever its shards were."""
         found = self._lines.get(cell.identity(), []) if cell.method is not None else []
-        fitting = [line for line in found if _fits(line, cell)]
+        fitting = [line for line in found if _line_fits(line, cell)]
         if digests is not None:
             fitting = [line for line in fitting if "digests" not in line or line["digests"] == list(digests())]
         return fitting[-1] if fitting else None
 
 
-def _fits(line: Line, cell: Cell) -> bool:
+def _line_fits(line: Line, cell: Cell) -> bool:
     """The same revision and settings, and all that the cell asks for."""
-    asked = (not cell.groups or _grouped(line)) and (not cell.timed or _timed(line))
-    return asked and line.get("revision") == REVISION and _same(line, cell.settings())
+    asked = (not cell.groups or _has_groups(line)) and (not cell.timed or _is_timed(line))
+    return asked and line.get("revision") == REVISION and _has_settings(line, cell.outcome_settings())
 
 
-def _same(line: Line, settings: Settings) -> bool:
+def _has_settings(line: Line, settings: Settings) -> bool:
     """Were these the settings? One that is younger than the line may only be now what all were before it was there."""
     names = line["settings"]
     if not names.keys() <= settings.keys():
@@ -91,20 +91,22 @@ def _same(line: Line, settings: Settings) -> bool:
     return same and all(value in (*NOTHING, BEFORE.get(name)) for name, value in younger.items())
 
 
-def _grouped(line: Line) -> bool:
+def _has_groups(line: Line) -> bool:
     rows = line["floors"].values() if "floors" in line else [line["clients"]]
     return all("groups" in client for row in rows if row for client in row)
 
 
-def _timed(line: Line) -> bool:
+def _is_timed(line: Line) -> bool:
     """Measured by itself, with a cache of its own; unknown of a line that does not say so."""
     return line.get("jobs") == 1 and line.get("cache") == OWN
 
 
-def known_in(root: Path) -> Known:
+def read_known(root: Path) -> KnownLines:
     """The results of all tables beneath `root`."""
     lines = (line for path in sorted(root.glob(f"*/{FILE}")) for line in read_lines(path))
-    return Known(line for line in lines if "identity" in line)  # the others are of tables that a run.py measures alone
+    return KnownLines(
+        line for line in lines if "identity" in line
+    )  # the others are of tables that a run.py measures alone
 
 
 def write_lines(path: Path, lines: Iterable[Line]) -> None:

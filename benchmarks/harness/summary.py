@@ -9,8 +9,8 @@ from typing import Any
 
 from benchmarks.harness.cells import Cell
 from benchmarks.harness.plan import FLOORS, UNTRAINED, Plan
-from benchmarks.harness.statistics import Comparison, Pair, Spread, compare, spread
-from benchmarks.harness.store import Known, Line
+from benchmarks.harness.statistics import Comparison, Pair, Spread, compare_pairs, measure_spread
+from benchmarks.harness.store import KnownLines, Line
 from client_service.learning.quality import METRICS
 
 Client = dict[str, Any]
@@ -26,7 +26,7 @@ class Sample:
     clients: list[Client]
     line: Line
 
-    def mean(self, metric: str) -> float:
+    def client_mean(self, metric: str) -> float:
         """Every client counts once."""
         return math.fsum(client[metric] for client in self.clients) / len(self.clients)
 
@@ -57,15 +57,16 @@ class Column:
         clients = [client for samples in self.rows.values() for sample in samples for client in sample.clients]
         return [metric for metric in METRICS if all(metric in client for client in clients)]
 
-    def spread(self, label: str, of: Callable[[Sample], float]) -> Spread:
-        return spread([of(sample) for sample in self.rows[label]])
+    def row_spread(self, label: str, metric: str, mean: Callable[[Sample, str], float] = Sample.client_mean) -> Spread:
+        """Mean and deviation of a row's samples, each with its client mean of the metric, or another mean."""
+        return measure_spread([mean(sample, metric) for sample in self.rows[label]])
 
     def by_partition(self, label: str, metric: str) -> dict[int, float]:
         """A row's client mean in each partition, averaged over seeds; empty for a row that is not measured."""
         found: dict[int, list[float]] = {}
         for sample in self.rows.get(label, []):
-            found.setdefault(sample.partition, []).append(sample.mean(metric))
-        return {partition: _mean(values) for partition, values in found.items()}
+            found.setdefault(sample.partition, []).append(sample.client_mean(metric))
+        return {partition: _mean_value(values) for partition, values in found.items()}
 
     def best_floors(self, metric: str) -> dict[int, float]:
         """The highest floor of each partition; one that does not exist in a partition is no candidate there."""
@@ -77,74 +78,76 @@ class Column:
 
     def best_floor(self, metric: str) -> float | None:
         """The best floor of each partition, averaged; None where no floor is measured."""
-        return _mean([*self.best_floors(metric).values()]) if self.best_floors(metric) else None
+        return _mean_value([*self.best_floors(metric).values()]) if self.best_floors(metric) else None
 
-    def ratio(self, label: str, metric: str, to: Mapping[int, float]) -> float | None:
+    def mean_ratio(self, label: str, metric: str, to: Mapping[int, float]) -> float | None:
         """A row's mean over partitions to that of `to`, on the partitions that both have. None where there is none."""
         own = self.by_partition(label, metric)
         shared = [partition for partition in own if partition in to]
         base = math.fsum(to[partition] for partition in shared)
         return math.fsum(own[partition] for partition in shared) / base if base else None
 
-    def pair(self, own: str, other: str, figures: Callable[[Sample], Mapping[str, float]]) -> Pair:
+    def pair_rows(self, own: str, other: str, figures: Callable[[Sample], Mapping[str, float]]) -> Pair:
         """Two rows by unit, each the mean over the seeds that both have; a floor has none, and stands beside all."""
         both = self.rows[own], self.rows[other]
         if any(sample.seed is None for samples in both for sample in samples):
-            return by_unit(both[0], figures), by_unit(both[1], figures)
+            return average_by_unit(both[0], figures), average_by_unit(both[1], figures)
         draws = [{(sample.partition, sample.seed) for sample in samples} for samples in both]
         common = [[one for one in of if (one.partition, one.seed) in draws[0] & draws[1]] for of in both]
-        return by_unit(common[0], figures), by_unit(common[1], figures)
+        return average_by_unit(common[0], figures), average_by_unit(common[1], figures)
 
-    def against(self, reference: str, metric: str) -> dict[str, Comparison]:
+    def compare_rows(self, reference: str, metric: str) -> dict[str, Comparison]:
         """The reference row against each other row; one that stands for the same runs is no other."""
         if reference not in self.rows:
             return {}
         own = {id(sample.line) for sample in self.rows[reference]}
         others = [label for label, of in self.rows.items() if {id(sample.line) for sample in of} != own]
-        return compare(
-            {label: self.pair(reference, label, lambda sample: sample.by_client(metric)) for label in others}
+        return compare_pairs(
+            {label: self.pair_rows(reference, label, lambda sample: sample.by_client(metric)) for label in others}
         )
 
 
-def by_unit(samples: Sequence[Sample], figures: Callable[[Sample], Mapping[str, float]]) -> dict[Hashable, float]:
+def average_by_unit(
+    samples: Sequence[Sample], figures: Callable[[Sample], Mapping[str, float]]
+) -> dict[Hashable, float]:
     """Figures by (partition, client), each averaged over the seeds. A figure that is NaN is none."""
     found: dict[Hashable, list[float]] = {}
     for sample in samples:
         for client, value in figures(sample).items():
             if not math.isnan(value):
                 found.setdefault((sample.partition, client), []).append(value)
-    return {unit: _mean(values) for unit, values in found.items()}
+    return {unit: _mean_value(values) for unit, values in found.items()}
 
 
-def _mean(values: Sequence[float]) -> float:
+def _mean_value(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def summarised(plan: Plan, cells: Sequence[Cell], known: Known) -> list[Column]:
+def summarise_plan(plan: Plan, cells: Sequence[Cell], known: KnownLines) -> list[Column]:
     """All columns of a plan, those without a measured cell too."""
     columns = {cell.column: Column(cell.column, cell.data) for cell in cells}
     for cell in cells:
-        column, line = columns[cell.column], known.find(cell)
+        column, line = columns[cell.column], known.find_line(cell)
         column.wanted += 1
         if cell.problem:
             column.problems[cell.row.label] = cell.problem
         if line is not None:
             column.measured += 1
-            _add(column, cell, line)
+            _add_samples(column, cell, line)
     order = [row.label for row in plan.rows()]
     for column in columns.values():
-        column.rows = dict(sorted(column.rows.items(), key=lambda item: _place(item[0], column.floors, order)))
+        column.rows = dict(sorted(column.rows.items(), key=lambda item: _row_order(item[0], column.floors, order)))
     return list(columns.values())
 
 
-def _place(label: str, floors: set[str], order: list[str]) -> tuple[int, int]:
+def _row_order(label: str, floors: set[str], order: list[str]) -> tuple[int, int]:
     """Floors first, as they came; then what stands in every table; then the rows as configured."""
     if label in floors:
         return 0, 0
     return (1, 0) if label in (UNTRAINED, "local", "centralised") else (2, order.index(label))
 
 
-def _add(column: Column, cell: Cell, line: Line) -> None:
+def _add_samples(column: Column, cell: Cell, line: Line) -> None:
     rows = line["floors"] if cell.row.strategy == FLOORS else {cell.row.label: line["clients"]}
     seed = None if cell.row.strategy == FLOORS else cell.seed
     for label, clients in rows.items():

@@ -6,17 +6,17 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.harness.groups import ACTIVITY, STRUCTURE, by_structure, group_value
+from benchmarks.harness.groups import ACTIVITY, STRUCTURE, group_value, structure_groups
 from benchmarks.harness.paper import Paper
 from benchmarks.harness.plan import Plan
 from benchmarks.harness.summary import Client, Column, Sample
-from benchmarks.harness.tables import label_of, markdown, number
+from benchmarks.harness.tables import format_number, mark_label, markdown_lines
 from client_service.learning.quality import LABELS, PRIMARY, TITLE
 
 MEBIBYTE = 1 << 20
 
 
-def structure(plan: Plan, column: Column, paper: Paper) -> list[str]:
+def structure_table(plan: Plan, column: Column, paper: Paper) -> list[str]:
     """Table 2: means over the large, the medium and the small clients."""
     head, titles = [""], [LABELS[metric].title for metric in column.metrics]
     for name, _ in STRUCTURE:
@@ -24,59 +24,59 @@ def structure(plan: Plan, column: Column, paper: Paper) -> list[str]:
         head += [f"{name}: {first}", *others, f"{TITLE}, user mean", "paper"]
     rows = []
     for label, samples in column.rows.items():
-        cells = [label_of(plan, label)]
+        cells = [mark_label(plan, label)]
         for name, _ in STRUCTURE:
             means = [_mean_over(samples, lambda s, m=metric, n=name: _group_mean(s, n, m)) for metric in column.metrics]  # type: ignore[misc]
             means.append(_mean_over(samples, lambda s, n=name: _group_user_mean(s, n)))  # type: ignore[misc]
-            cells += [*map(number, means), _pair(paper.figure(column.name, label, name))]
+            cells += [*map(format_number, means), _join_figures(paper.find_figure(column.name, label, name))]
         rows.append(cells)
     sizes = [f"{name}: {len(of)} clients" for name, of in _structure_of(column).items()]
-    return [f"Clients by nodes: {', '.join(sizes)}.", "", *markdown(head, rows)]
+    return [f"Clients by nodes: {', '.join(sizes)}.", "", *markdown_lines(head, rows)]
 
 
 def _structure_of(column: Column) -> dict[str, list[Client]]:
-    return by_structure(next(iter(column.rows.values()))[0].clients)
+    return structure_groups(next(iter(column.rows.values()))[0].clients)
 
 
 def _group_mean(sample: Sample, group: str, metric: str) -> float:
-    members = by_structure(sample.clients)[group]
+    members = structure_groups(sample.clients)[group]
     return math.fsum(one[metric] for one in members) / len(members) if members else math.nan
 
 
 def _group_user_mean(sample: Sample, group: str) -> float:
-    members = by_structure(sample.clients)[group]
+    members = structure_groups(sample.clients)[group]
     users = sum(one["test_users"] for one in members)
     return math.fsum(one[PRIMARY] * one["test_users"] for one in members) / users if users else math.nan
 
 
-def activity(plan: Plan, column: Column, paper: Paper) -> list[str]:
+def activity_tables(plan: Plan, column: Column, paper: Paper) -> list[str]:
     """Table 3: the primary measure of users, and of items, with few, more and most records."""
     lines: list[str] = []
     for kind in ("users", "items"):
         head = [kind, *(part for name in ACTIVITY for part in ([name, "paper"] if kind == "users" else [name]))]
         rows = [_activity_row(plan, column, paper, label, kind) for label in column.rows]
-        lines += [f"{TITLE} by groups of {kind}, client mean:", "", *markdown(head, rows)]
+        lines += [f"{TITLE} by groups of {kind}, client mean:", "", *markdown_lines(head, rows)]
     return lines
 
 
 def _activity_row(plan: Plan, column: Column, paper: Paper, label: str, kind: str) -> list[str]:
-    cells = [label_of(plan, label)]
+    cells = [mark_label(plan, label)]
     for group in ACTIVITY:
-        mean = _mean_over(column.rows[label], lambda s, g=group: _grouped(s, kind, g))  # type: ignore[misc]
-        cells.append(number(mean))
+        mean = _mean_over(column.rows[label], lambda s, g=group: _activity_mean(s, kind, g))  # type: ignore[misc]
+        cells.append(format_number(mean))
         if kind == "users":
-            cells.append(number(paper.figure(column.name, label, group)))
+            cells.append(format_number(paper.find_figure(column.name, label, group)))
     return cells
 
 
-def _grouped(sample: Sample, kind: str, group: str) -> float:
+def _activity_mean(sample: Sample, kind: str, group: str) -> float:
     """Client mean of the primary measure over the clients with somebody to ask in the group."""
     every = [group_value(one, kind, group, PRIMARY) for one in sample.clients]
     values = [value for value in every if not math.isnan(value)]
     return math.fsum(values) / len(values) if values else math.nan
 
 
-def cost(plan: Plan, column: Column, paper: Paper) -> list[str]:
+def cost_table(plan: Plan, column: Column, paper: Paper) -> list[str]:
     """Table 9: time, memory and traffic."""
     head = ["", "s an epoch", "rounds to best", "run, s", "peak, MiB", "up, bytes", "down, bytes", "device"]
     names = ("epoch", "epochs", "total", "memory")
@@ -85,17 +85,17 @@ def cost(plan: Plan, column: Column, paper: Paper) -> list[str]:
     for label, samples in column.rows.items():
         if samples[0].seed is None:  # floors, and the untrained start: one process measures them all
             continue
-        theirs = [str(paper.figure(column.name, label, name) or "-") for name in names]
-        rows.append([label_of(plan, label), *_costs(samples), *theirs])
+        theirs = [str(paper.find_figure(column.name, label, name) or "-") for name in names]
+        rows.append([mark_label(plan, label), *_cost_cells(samples), *theirs])
     said = (
         "Each run by itself and with a cache of its own, so that every row pays for its spectrum and its closed-form "
         "choices. One epoch: wall clock of the run over its epochs, with evaluation and all clients on one machine. "
         "Bytes: sum over clients and rounds. Rounds to best: mean over clients of the round that validation chose."
     )
-    return [said, "", *markdown(head, rows)]
+    return [said, "", *markdown_lines(head, rows)]
 
 
-def _costs(samples: Sequence[Sample]) -> list[str]:
+def _cost_cells(samples: Sequence[Sample]) -> list[str]:
     line: dict[str, Any] = samples[0].line
     seconds, clients = run_seconds(line), samples[0].clients
     best = [one["best_round"] for one in clients if one.get("best_round") is not None]
@@ -112,20 +112,26 @@ def run_seconds(line: dict[str, Any]) -> float:
     return float(seconds.get("total", line["wall_seconds"]))
 
 
-def sweep(plan: Plan, column: Column, paper: Paper) -> list[str]:
+def sweep_tables(plan: Plan, column: Column, paper: Paper) -> list[str]:
     """Figure 3 as figures: each swept setting with its values."""
     del paper
     lines: list[str] = []
-    for name, points in sweeps(plan, column).items():
+    for name, points in sweep_points(plan, column).items():
         rows = [
-            [f"{value:g}", *(number(_mean_over(column.rows[label], lambda s, m=m: s.mean(m))) for m in column.metrics)]  # type: ignore[misc]
+            [
+                f"{value:g}",
+                *(
+                    format_number(_mean_over(column.rows[label], lambda s, m=m: s.client_mean(m)))
+                    for m in column.metrics
+                ),
+            ]  # type: ignore[misc]
             for value, label in points
         ]
-        lines += markdown([name, *(LABELS[metric].title for metric in column.metrics)], rows)
+        lines += markdown_lines([name, *(LABELS[metric].title for metric in column.metrics)], rows)
     return lines
 
 
-def sweeps(plan: Plan, column: Column) -> dict[str, list[tuple[float, str]]]:
+def sweep_points(plan: Plan, column: Column) -> dict[str, list[tuple[float, str]]]:
     """Swept setting -> (value, row), ascending, measured rows alone."""
     found: dict[str, list[tuple[float, str]]] = {}
     for row in plan.methods:
@@ -140,13 +146,13 @@ def _mean_over(samples: Sequence[Sample], of: Callable[[Sample], float]) -> floa
     return math.fsum(known) / len(known) if known else math.nan
 
 
-def _pair(figures: Any) -> str:
-    return "-" if figures is None else " / ".join(map(number, figures))
+def _join_figures(figures: Any) -> str:
+    return "-" if figures is None else " / ".join(map(format_number, figures))
 
 
 VIEWS: dict[str, Callable[[Plan, Column, Paper], list[str]]] = {
-    "structure": structure,
-    "activity": activity,
-    "cost": cost,
-    "sweep": sweep,
+    "structure": structure_table,
+    "activity": activity_tables,
+    "cost": cost_table,
+    "sweep": sweep_tables,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from benchmarks.common import markdown
+from benchmarks.common import render_table
 from client_service.privacy.accountant import planned_epsilon
 from client_service.privacy.settings import TENSORS, PrivacySettings
 from shared.method.settings import MethodSettings
@@ -32,7 +32,7 @@ def render(lines: list[Line]) -> str:
         spent = max(line["spent"].values())
         delta = "0" if settings.delta is None else f"{settings.delta:g}"
         rows.append([line["label"], f"{spent:.4g}", delta, f"{settings.clip_norm:g}", f"{scale:.3g}"])
-    return markdown(["row", "epsilon spent", "delta", "C", "scale of the noise on a number"], rows) if rows else ""
+    return render_table(["row", "epsilon spent", "delta", "C", "scale of the noise on a number"], rows) if rows else ""
 
 
 def check(lines: list[Line]) -> list[str]:

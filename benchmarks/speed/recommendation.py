@@ -20,7 +20,7 @@ from simulation.experiment import Experiment
 from simulation.processes import choose_addresses, connect_services, start_services
 
 
-async def timed(http: httpx.AsyncClient, key: str, users: list[str], while_in: str | None) -> np.ndarray:
+async def measure_latencies(http: httpx.AsyncClient, key: str, users: list[str], while_in: str | None) -> np.ndarray:
     """Latencies in milliseconds, one request after another; with `while_in` only those asked in that phase."""
     taken, headers = [], {"Authorization": f"Bearer {key}"}
     for user in users:
@@ -34,24 +34,24 @@ async def timed(http: httpx.AsyncClient, key: str, users: list[str], while_in: s
     return np.array(taken)
 
 
-async def measure(experiment: Experiment, requests: int) -> None:
+async def measure_client(experiment: Experiment, requests: int) -> None:
     places = choose_addresses(experiment)
     users = np.random.default_rng(0).choice(read_shard(experiment.shards[0]).user_ids, requests).tolist()
     with start_services(experiment, places):
         async with connect_services(experiment, places) as federation:
             client = next(iter(federation.clients.values()))
-            key, message = experiment.application_key, experiment.request().model_dump_json()
+            key, message = experiment.application_key, experiment.run_request().model_dump_json()
             headers = {"Content-Type": "application/json"}
             (await federation.operator.post("/v1/runs", content=message, headers=headers)).raise_for_status()
             while (await client.get("/v1/status")).json()["phase"] != "training":
                 await asyncio.sleep(0.1)
-            show("while training", await timed(client, key, users, "training"))
+            print_latencies("while training", await measure_latencies(client, key, users, "training"))
             while (await client.get("/v1/status")).json()["phase"] != "finished":
                 await asyncio.sleep(0.2)
-            show("idle", await timed(client, key, users, None))
+            print_latencies("idle", await measure_latencies(client, key, users, None))
 
 
-def show(what: str, taken: np.ndarray) -> None:
+def print_latencies(what: str, taken: np.ndarray) -> None:
     p50, p99 = np.percentile(taken, [50, 99])
     print(f"{what}: {len(taken)} requests, p50 {p50:.2f} ms, p99 {p99:.2f} ms, longest {taken.max():.2f} ms")
 
@@ -63,7 +63,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         experiment = Experiment((arguments.shard,), Path(folder), method_settings(), rounds=2)
-        asyncio.run(measure(experiment, arguments.requests))
+        asyncio.run(measure_client(experiment, arguments.requests))
 
 
 if __name__ == "__main__":

@@ -65,21 +65,21 @@ class Client:
             await SecureExchange(self.masking, self.link, wait=self.wait).send(terms, content)
         while (given := await self.link.personalised(state.run, state.round, self.wait)) is None:
             pass
-        self.remember(state.run, state.round + 1, given)
+        self.remember_start(state.run, state.round + 1, given)
 
-    def remember(self, run: str, number: int, given: Parameters) -> None:
+    def remember_start(self, run: str, number: int, given: Parameters) -> None:
         if self.masking is not None:
             self.masking.remember_start(run, number, given)
 
 
-async def measure(clients: int, rounds: int, *, secure: bool) -> tuple[float, float, int, int]:
+async def measure_round(clients: int, rounds: int, *, secure: bool) -> tuple[float, float, int, int]:
     """Median wall and CPU milliseconds of a round; bytes up and down of one client in it."""
     with tempfile.TemporaryDirectory() as folder:
         async with AsyncExitStack() as stack:
-            return await _measure(stack, Path(folder), clients, rounds, secure=secure)
+            return await _measure_clients(stack, Path(folder), clients, rounds, secure=secure)
 
 
-async def _measure(
+async def _measure_clients(
     stack: AsyncExitStack, folder: Path, clients: int, rounds: int, *, secure: bool
 ) -> tuple[float, float, int, int]:
     aggregator = kept_pair("aggregator", folder / "aggregator")
@@ -111,18 +111,18 @@ async def _measure(
     async with operator:
         asked = RunIn(rounds=rounds, clients=clients).model_dump(mode="json")
         (await operator.post("/v1/runs", json=asked)).raise_for_status()
-    return await _play(list(taking_part.values()), rounds)
+    return await _play_rounds(list(taking_part.values()), rounds)
 
 
-async def _play(clients: list[Client], rounds: int) -> tuple[float, float, int, int]:
+async def _play_rounds(clients: list[Client], rounds: int) -> tuple[float, float, int, int]:
     generator, wall, cpu = np.random.default_rng(0), [], []
     start = await clients[0].link.model("run-1")
     for one in clients:
-        one.remember("run-1", 1, start)
+        one.remember_start("run-1", 1, start)
     before = clients[0].link.traffic.up, clients[0].link.traffic.down
     for _ in range(rounds):
         states = await asyncio.gather(*(one.link.current(None, 0.0) for one in clients))
-        contents = [_draw(one.declaration, generator, place / len(clients)) for place, one in enumerate(clients)]
+        contents = [_draw_update(one.declaration, generator, place / len(clients)) for place, one in enumerate(clients)]
         began = time.perf_counter(), time.process_time()
         await asyncio.gather(*(map(Client.take_part, clients, states, contents)))
         wall.append(1000 * (time.perf_counter() - began[0]))
@@ -132,12 +132,12 @@ async def _play(clients: list[Client], rounds: int) -> tuple[float, float, int, 
     return statistics.median(wall), statistics.median(cpu), up, down
 
 
-def _draw(declaration: Declaration, generator: np.random.Generator, rho: float) -> Parameters:
+def _draw_update(declaration: Declaration, generator: np.random.Generator, rho: float) -> Parameters:
     arrays = {spec.name: generator.normal(size=spec.shape).astype(np.float32) for spec in declaration.tensors}
     return Parameters(arrays, {"margin": 0.1, "rho": rho})
 
 
-def calibrate() -> float:
+def calibrate_processor() -> float:
     """CPU milliseconds of a fixed amount of work."""
     began, content = time.process_time(), bytes(1024)
     for _ in range(CALIBRATION):
@@ -152,9 +152,9 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.disable(logging.INFO)
     for clients in arguments.clients:
-        unit = calibrate()
+        unit = calibrate_processor()
         for secure in (False, True):
-            wall, cpu, up, down = asyncio.run(measure(clients, arguments.rounds, secure=secure))
+            wall, cpu, up, down = asyncio.run(measure_round(clients, arguments.rounds, secure=secure))
             kind = "secure" if secure else "open"
             print(f"{clients} clients, {kind}: {cpu:,.0f} ms CPU ({cpu / unit:.2f} of the calibration), ", end="")
             print(f"{wall:,.0f} ms wall a round; {up:,} bytes up, {down:,} down a client and round", flush=True)

@@ -20,18 +20,18 @@ from shared.method.spectrum import low_spectrum
 from simulation.datasets import load_dataset
 
 
-def graph(path: Path) -> sparse.csr_array:
+def read_graph(path: Path) -> sparse.csr_array:
     """All training edges, one graph."""
     train = load_dataset(path, seed=0).events.filter(split="train")
     users, items = (train[name].rank("dense").to_numpy().astype(np.int64) - 1 for name in ("user", "item"))
     return interaction_matrix(users, items, (int(users.max()) + 1, int(items.max()) + 1))
 
 
-def ours(matrix: sparse.csr_array, cutoff: int) -> np.ndarray:
+def svd_eigenvalues(matrix: sparse.csr_array, cutoff: int) -> np.ndarray:
     return low_spectrum(matrix, cutoff).eigenvalues
 
 
-def lanczos(matrix: sparse.csr_array, cutoff: int) -> np.ndarray:
+def lanczos_eigenvalues(matrix: sparse.csr_array, cutoff: int) -> np.ndarray:
     """The smallest eigenvalues of L = I - D^-1/2 A D^-1/2 itself."""
     half = normalise(matrix)
     laplacian = sparse.eye_array(sum(half.shape)) - sparse.block_array([[None, half], [half.T, None]])
@@ -39,11 +39,11 @@ def lanczos(matrix: sparse.csr_array, cutoff: int) -> np.ndarray:
     return np.sort(eigsh(laplacian.tocsr(), k=cutoff, which="SA", v0=start, return_eigenvectors=True)[0])
 
 
-def measured(method: str, path: Path, cutoff: int) -> tuple[float, float, np.ndarray]:
+def measure_method(method: str, path: Path, cutoff: int) -> tuple[float, float, np.ndarray]:
     """Seconds, peak megabytes and eigenvalues; in a process of its own, so that peaks do not mix."""
     matrix = sparse.csr_array(sparse.load_npz(path))
     began = time.perf_counter()
-    values = {"ours": ours, "lanczos": lanczos}[method](matrix, cutoff)
+    values = {"ours": svd_eigenvalues, "lanczos": lanczos_eigenvalues}[method](matrix, cutoff)
     seconds = time.perf_counter() - began
     return seconds, peak_megabytes(), values
 
@@ -64,10 +64,10 @@ def main() -> None:
         multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool,
     ):
         kept = Path(folder) / "graph.npz"
-        sparse.save_npz(kept, graph(arguments.data))
+        sparse.save_npz(kept, read_graph(arguments.data))
         for cutoff in arguments.cutoffs:
-            a = pool.apply(measured, ("ours", kept, cutoff))
-            b = pool.apply(measured, ("lanczos", kept, cutoff))
+            a = pool.apply(measure_method, ("ours", kept, cutoff))
+            b = pool.apply(measure_method, ("lanczos", kept, cutoff))
             print(f"Phi {cutoff}: bipartite SVD {a[0]:.2f} s, peak {a[1]:.0f} MB;", end=" ")
             print(f"Lanczos on L {b[0]:.2f} s, peak {b[1]:.0f} MB; ratio {b[0] / a[0]:.1f};", end=" ")
             print(f"largest difference {np.abs(a[2] - b[2]).max():.1e}")

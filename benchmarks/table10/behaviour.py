@@ -25,7 +25,7 @@ class Users:
     partner: Rows
 
 
-def users_of(shard: Shard) -> Users:
+def observe_users(shard: Shard) -> Users:
     """The users of a shard, by their validation and test items: what they came to like by themselves.
 
     An item of these is accepted for certain when it is seen first; another one by its mean cosine with them, over the
@@ -51,7 +51,7 @@ def most_alike(preference: Float64) -> Rows:
     return found
 
 
-def accepted(lists: Rows, preference: Float64, rng: np.random.Generator) -> tuple[Rows, Rows]:
+def accept_items(lists: Rows, preference: Float64, rng: np.random.Generator) -> tuple[Rows, Rows]:
     """Lists (M, k), best first, -1 where there are no more -> users (E,) and items (E,) of what is accepted.
 
     The chance is the preference times 1 / log2(rank + 1): an item further down is seen less often. The draws belong to
@@ -63,7 +63,7 @@ def accepted(lists: Rows, preference: Float64, rng: np.random.Generator) -> tupl
     return users.astype(np.int64), lists[users, places]
 
 
-def jaccard(interactions: sparse.csr_array, partner: Rows) -> Float64:
+def jaccard_index(interactions: sparse.csr_array, partner: Rows) -> Float64:
     """(M,): items that a user and its partner share over the items that either has (Appendix F.1)."""
     sizes = np.asarray(interactions.sum(axis=1)).ravel()
     common = np.asarray(interactions.multiply(interactions[partner]).sum(axis=1)).ravel()

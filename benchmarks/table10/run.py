@@ -16,9 +16,9 @@ import torch
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
-from benchmarks.common import markdown, paper_figures, source
+from benchmarks.common import locate_data, paper_figures, render_table
 from benchmarks.harness.claims import FAILS, HOLDS, UNSEEN
-from benchmarks.table10.behaviour import Rows, Users, accepted, jaccard, users_of
+from benchmarks.table10.behaviour import Rows, Users, accept_items, jaccard_index, observe_users
 from client_service.learning.evaluate import CHUNK, TopItems, ranked_by
 from client_service.learning.filters import best_filter, popularity_top
 from client_service.learning.local import LocalTraining, Moment
@@ -41,71 +41,71 @@ CONTROLS = ("popularity", "random")
 def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) -> list[Row]:
     """A row a recommender, seed and iteration; iteration 0 is the start, which all have in common."""
     del quick
-    place = source(config["data"], data)
+    place = locate_data(config["data"], data)
     with tempfile.TemporaryDirectory(dir=out) as folder:
         paths = cut_shards(place, Cut(config["clients"], "spectral"), Path(folder)).paths
         shard = min((read_shard(path) for path in paths), key=lambda one: one.train.nnz)
-    users = users_of(shard)
+    users = observe_users(shard)
     with threadpool_limits(1):
         return [
             {"data": config["data"], "recommender": name, "seed": seed, **row}
             for seed in config["seeds"]
-            for name, recommend in _recommenders(config, shard, seed).items()
-            for row in loop(shard, users, recommend, config["iterations"], seed)
+            for name, recommend in _make_recommenders(config, shard, seed).items()
+            for row in run_loop(shard, users, recommend, config["iterations"], seed)
         ]
 
 
-def loop(shard: Shard, users: Users, recommend: Recommend, iterations: int, seed: int) -> list[Row]:
+def run_loop(shard: Shard, users: Users, recommend: Recommend, iterations: int, seed: int) -> list[Row]:
     """One recommender, from the shard's training edges on."""
     graph = shard.train
-    rows = [_figures(0, graph, users, lists=None, taken=0)]
+    rows = [_iteration_row(0, graph, users, lists=None, taken=0)]
     for iteration in range(1, iterations + 1):
-        lists = _lists(recommend(_grown_shard(shard, graph), iteration), graph)
-        taken = accepted(lists, users.preference, np.random.default_rng([seed, iteration]))
-        graph = _grown(graph, *taken)
-        rows.append(_figures(iteration, graph, users, lists, len(taken[0])))
+        lists = _recommend_lists(recommend(_replace_train(shard, graph), iteration), graph)
+        taken = accept_items(lists, users.preference, np.random.default_rng([seed, iteration]))
+        graph = _grow_graph(graph, *taken)
+        rows.append(_iteration_row(iteration, graph, users, lists, len(taken[0])))
     return rows
 
 
-def _grown_shard(shard: Shard, train: sparse.csr_array) -> Shard:
+def _replace_train(shard: Shard, train: sparse.csr_array) -> Shard:
     """The shard with another training graph; held-out pairs stay, though users may have taken them meanwhile."""
     return shard_of_matrices(shard.name, shard.user_ids, shard.item_ids, (train, shard.valid, shard.test))
 
 
-def _lists(top: TopItems, graph: sparse.csr_array) -> Rows:
+def _recommend_lists(top: TopItems, graph: sparse.csr_array) -> Rows:
     """K items for every user, none that it has already."""
     every = np.arange(graph.shape[0])
     chunks = np.split(every, np.arange(CHUNK, len(every), CHUNK))
     return np.concatenate([top(chunk, graph[chunk], K) for chunk in chunks])
 
 
-def _grown(graph: sparse.csr_array, users: Rows, items: Rows) -> sparse.csr_array:
+def _grow_graph(graph: sparse.csr_array, users: Rows, items: Rows) -> sparse.csr_array:
     rows = np.repeat(np.arange(graph.shape[0]), np.diff(graph.indptr))
     grown = interaction_matrix(np.concatenate([rows, users]), np.concatenate([graph.indices, items]), graph.shape)
     grown.sort_indices()
     return grown
 
 
-def _figures(iteration: int, graph: sparse.csr_array, users: Users, lists: Rows | None, taken: int) -> Row:
+def _iteration_row(iteration: int, graph: sparse.csr_array, users: Users, lists: Rows | None, taken: int) -> Row:
     """jaccard: mean over users; taken: accepted items a user; items: different items that the lists hold."""
     shown = 0 if lists is None else len(np.unique(lists[lists >= 0]))
-    mean = float(jaccard(graph, users.partner).mean())
+    mean = float(jaccard_index(graph, users.partner).mean())
     return {"iteration": iteration, "jaccard": mean, "taken": taken / graph.shape[0], "items": shown}
 
 
-def _recommenders(config: dict[str, Any], shard: Shard, seed: int) -> dict[str, Recommend]:
+def _make_recommenders(config: dict[str, Any], shard: Shard, seed: int) -> dict[str, Recommend]:
     """A trained model for each margin strength, and two that learn nothing."""
     base = method_settings(**config["method"])
     start = best_filter(shard, low_spectrum(shard.train, base.cutoff)).choice  # on validation items, once
     trained: dict[str, Recommend] = {
-        f"gamma {strength}": _trained(base.model_copy(update={"margin_strength": strength}), start, seed)
+        f"gamma {strength}": _trained_recommender(base.model_copy(update={"margin_strength": strength}), start, seed)
         for strength in config["strengths"]
     }
-    return {**trained, "popularity": lambda now, _: popularity_top(now), "random": _random(seed)}
+    return {**trained, "popularity": lambda now, _: popularity_top(now), "random": _random_recommender(seed)}
 
 
-def _trained(method: MethodSettings, start: Filter, seed: int) -> Recommend:
-    def recommend(now: Shard, iteration: int) -> TopItems:
+def _trained_recommender(method: MethodSettings, start: Filter, seed: int) -> Recommend:
+    def recommend_items(now: Shard, iteration: int) -> TopItems:
         """A new model, as the graph is another: its basis has turned. First its tables are fitted, then it is trained
         with the margin."""
         torch.manual_seed(seed)
@@ -114,15 +114,15 @@ def _trained(method: MethodSettings, start: Filter, seed: int) -> Recommend:
         training.train(Objective(bias_aware=True))
         return freeze(str(iteration), training).ranker.top
 
-    return recommend
+    return recommend_items
 
 
-def _random(seed: int) -> Recommend:
-    def recommend(now: Shard, iteration: int) -> TopItems:
+def _random_recommender(seed: int) -> Recommend:
+    def recommend_items(now: Shard, iteration: int) -> TopItems:
         rng = np.random.default_rng([seed, iteration, 1])
         return ranked_by(lambda rows: rng.random((len(rows), now.train.shape[1])))
 
-    return recommend
+    return recommend_items
 
 
 def render(rows: list[Row]) -> str:
@@ -132,30 +132,30 @@ def render(rows: list[Row]) -> str:
     lines = []
     for name in names:
         own = [row for row in rows if row["recommender"] == name]
-        taken = _over_seeds(sum(row["taken"] for row in own if row["seed"] == seed) for seed in _seeds(own))
+        taken = _mean_over_seeds(sum(row["taken"] for row in own if row["seed"] == seed) for seed in _row_seeds(own))
         items = np.mean([row["items"] for row in own if row["iteration"] > 0])
-        cells = [_over_seeds(row["jaccard"] for row in own if row["iteration"] == step) for step in steps]
+        cells = [_mean_over_seeds(row["jaccard"] for row in own if row["iteration"] == step) for step in steps]
         lines.append([name, *cells, taken, f"{items:.0f}"])
     head = ["iteration", *map(str, steps), "accepted a user", "items in lists"]
-    return "\n\n".join([markdown(head, lines), *_paper(rows[0]["data"])])
+    return "\n\n".join([render_table(head, lines), *_paper_tables(rows[0]["data"])])
 
 
-def _seeds(rows: list[Row]) -> list[int]:
+def _row_seeds(rows: list[Row]) -> list[int]:
     return sorted({row["seed"] for row in rows})
 
 
-def _over_seeds(values: Any) -> str:
+def _mean_over_seeds(values: Any) -> str:
     found = list(values)
     spread = f" ± {np.std(found, ddof=1):.4f}" if len(found) > 1 else ""
     return f"{np.mean(found):.4f}{spread}"
 
 
-def _paper(data: str) -> list[str]:
+def _paper_tables(data: str) -> list[str]:
     """Its table, where the data are the same; its iterations are others."""
     theirs = paper_figures("table10", data)
     lines = [[name, *(f"{row[step]:.4f}" for step in row)] for name, row in theirs.items()]
     head = ["paper", *next(iter(theirs.values()), {})]
-    return [markdown(head, lines)] if lines else []
+    return [render_table(head, lines)] if lines else []
 
 
 def claims(rows: list[Row]) -> list[tuple[str, str, str, str]]:
@@ -176,7 +176,7 @@ def check(rows: list[Row]) -> list[str]:
     end = {(row["recommender"], row["seed"]): row for row in rows if row["iteration"] == last}
     idle = sorted({name for name, _ in end if not sum(row["taken"] for row in rows if row["recommender"] == name)})
     complaints = [f"{name}: expected something to be accepted, got nothing" for name in idle]
-    for seed in _seeds(rows):
+    for seed in _row_seeds(rows):
         popular, random = (end[name, seed]["jaccard"] for name in CONTROLS)
         if not popular > random:
             complaints.append(f"seed {seed}: expected popular items to make users more alike, got {popular:.4f}")

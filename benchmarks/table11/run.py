@@ -13,7 +13,7 @@ import numpy as np
 from scipy import stats
 from threadpoolctl import threadpool_limits
 
-from benchmarks.common import markdown, paper_figures, source
+from benchmarks.common import locate_data, paper_figures, render_table
 from benchmarks.harness.claims import FAILS, HOLDS, UNSEEN
 from benchmarks.harness.statistics import LEVEL
 from client_service.learning.evaluate import on_test
@@ -31,44 +31,44 @@ MEAN = "client mean"
 def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) -> list[Row]:
     """A row a client and cut-off, the client mean of each cut-off, and a row of correlations for each of them."""
     del quick
-    place, cutoffs = source(config["data"], data), config["cutoffs"]
+    place, cutoffs = locate_data(config["data"], data), config["cutoffs"]
     with threadpool_limits(1), tempfile.TemporaryDirectory(dir=out) as folder:
         shards = cut_shards(place, Cut(config["clients"], "spectral"), Path(folder))
-        found = [row for path in shards.paths for row in _client(read_shard(path), path.name, cutoffs)]
-    rows = [*found, *(_mean(found, cutoff) for cutoff in cutoffs)]
+        found = [row for path in shards.paths for row in _client_rows(read_shard(path), path.name, cutoffs)]
+    rows = [*found, *(_mean_row(found, cutoff) for cutoff in cutoffs)]
     names = list(dict.fromkeys(row["client"] for row in rows))
     return [
-        row | {"data": config["data"]} for row in [*rows, *(_correlations(rows, n, config["paper"]) for n in names)]
+        row | {"data": config["data"]} for row in [*rows, *(_correlation_row(rows, n, config["paper"]) for n in names)]
     ]
 
 
-def _client(shard: Shard, name: str, cutoffs: list[int]) -> list[Row]:
+def _client_rows(shard: Shard, name: str, cutoffs: list[int]) -> list[Row]:
     spectrum = low_spectrum(shard.train, max(cutoffs) + 1)
     return [
         {
             "part": "cutoff",
             "client": name,
             "cutoff": cutoff,
-            "gap": eigengap(spectrum.eigenvalues, cutoff),
-            "recall": _recall(shard, spectrum, cutoff),
+            "gap": cutoff_eigengap(spectrum.eigenvalues, cutoff),
+            "recall": _test_recall(shard, spectrum, cutoff),
         }
         for cutoff in cutoffs
     ]
 
 
-def eigengap(eigenvalues: Float64, cutoff: int) -> float | None:
+def cutoff_eigengap(eigenvalues: Float64, cutoff: int) -> float | None:
     """delta = lambda_{Phi+1} - lambda_Phi; None where the spectrum is no longer than Phi."""
     if len(eigenvalues) <= cutoff:
         return None
     return float(eigenvalues[cutoff] - eigenvalues[cutoff - 1])
 
 
-def _recall(shard: Shard, spectrum: Spectrum, cutoff: int) -> float:
+def _test_recall(shard: Shard, spectrum: Spectrum, cutoff: int) -> float:
     """Recall@20 on test items."""
     return on_test(shard, filter_top(Filter(cutoff, ridge=0.0, exponent=0.5), spectrum, shard.train)).values["recall"]
 
 
-def _mean(rows: list[Row], cutoff: int) -> Row:
+def _mean_row(rows: list[Row], cutoff: int) -> Row:
     """Over the clients whose spectrum is long enough."""
     own = [row for row in rows if row["cutoff"] == cutoff and row["gap"] is not None]
     gap = float(np.mean([row["gap"] for row in own])) if own else None
@@ -76,23 +76,25 @@ def _mean(rows: list[Row], cutoff: int) -> Row:
     return {"part": "cutoff", "client": MEAN, "cutoff": cutoff, "gap": gap, "recall": recall}
 
 
-def _correlations(rows: list[Row], client: str, paper: list[int]) -> Row:
+def _correlation_row(rows: list[Row], client: str, paper: list[int]) -> Row:
     """Pearson's r of Recall with delta, over all cut-offs and over the paper's, and with log2 Phi beside it."""
     own = [row for row in rows if row["client"] == client and row["gap"] is not None]
     return {
         "part": "correlation",
         "client": client,
-        "all": pearson([row["gap"] for row in own], [row["recall"] for row in own]),
-        "paper_cutoffs": pearson(*_columns([row for row in own if row["cutoff"] in paper])),
-        "with_cutoff": pearson([float(np.log2(row["cutoff"])) for row in own], [row["recall"] for row in own]),
+        "all": pearson_correlation([row["gap"] for row in own], [row["recall"] for row in own]),
+        "paper_cutoffs": pearson_correlation(*_gaps_and_recalls([row for row in own if row["cutoff"] in paper])),
+        "with_cutoff": pearson_correlation(
+            [float(np.log2(row["cutoff"])) for row in own], [row["recall"] for row in own]
+        ),
     }
 
 
-def _columns(rows: list[Row]) -> tuple[list[float], list[float]]:
+def _gaps_and_recalls(rows: list[Row]) -> tuple[list[float], list[float]]:
     return [row["gap"] for row in rows], [row["recall"] for row in rows]
 
 
-def pearson(first: list[float], second: list[float]) -> dict[str, float] | None:
+def pearson_correlation(first: list[float], second: list[float]) -> dict[str, float] | None:
     """r, its two-sided p-value and the number of pairs; None with fewer than 3, or where one side does not vary."""
     if len(first) < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return None
@@ -105,20 +107,20 @@ def render(rows: list[Row]) -> str:
     own = [row for row in rows if row["part"] == "cutoff"]
     clients, cutoffs = (list(dict.fromkeys(row[key] for row in own)) for key in ("client", "cutoff"))
     found = {(row["client"], row["cutoff"]): row for row in own}
-    lines = [[client, *(_cell(found[client, cutoff]) for cutoff in cutoffs)] for client in clients]
+    lines = [[client, *(_recall_cell(found[client, cutoff]) for cutoff in cutoffs)] for client in clients]
     if theirs := paper_figures("table11", rows[0]["data"]):
-        lines.append(["paper", *(_cell(theirs.get(str(cutoff), {})) for cutoff in cutoffs)])
+        lines.append(["paper", *(_recall_cell(theirs.get(str(cutoff), {})) for cutoff in cutoffs)])
     values = [row for row in rows if row["part"] == "correlation"]
     told = [
         [row["client"], *(_trend_text(row[key]) for key in ("all", "paper_cutoffs", "with_cutoff"))] for row in values
     ]
     if theirs:
-        told.append(["paper", "-", _trend_text(pearson(*_columns(list(theirs.values())))), "-"])
+        told.append(["paper", "-", _trend_text(pearson_correlation(*_gaps_and_recalls(list(theirs.values())))), "-"])
     head = ["Pearson's r with Recall", "delta, all cut-offs", "delta, the paper's cut-offs", "log2 Phi"]
-    return markdown(["Recall@20 (delta)", *map(str, cutoffs)], lines) + "\n\n" + markdown(head, told)
+    return render_table(["Recall@20 (delta)", *map(str, cutoffs)], lines) + "\n\n" + render_table(head, told)
 
 
-def _cell(row: Row) -> str:
+def _recall_cell(row: Row) -> str:
     return f"{row['recall']:.4f} ({row['gap']:.1e})" if row.get("gap") is not None else "-"
 
 

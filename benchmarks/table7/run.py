@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from benchmarks.common import markdown, paper_figures, source
+from benchmarks.common import locate_data, paper_figures, render_table
 from benchmarks.harness.claims import FAILS, HOLDS
-from benchmarks.table7.structure import figures
+from benchmarks.table7.structure import structure_figures
 from client_service.shard import read_shard
 from shared.errors import DataError
 from simulation.groups import METHODS
@@ -40,22 +40,22 @@ WHOLE = ("users", "random", "interconnected")  # items are not divided, so that 
 def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) -> list[Row]:
     """A row a method and partition number. A method that cannot divide the data has its reason instead of figures."""
     del quick
-    place = source(config["data"], data)
+    place = locate_data(config["data"], data)
     with threadpool_limits(1), tempfile.TemporaryDirectory(dir=out) as folder:
         return [
-            _measured(config, place, method, number, Path(folder))
+            _partition_row(config, place, method, number, Path(folder))
             for method in METHODS
             for number in config["partitions"]
         ]
 
 
-def _measured(config: dict[str, Any], place: str, method: str, number: int, folder: Path) -> Row:
+def _partition_row(config: dict[str, Any], place: str, method: str, number: int, folder: Path) -> Row:
     head = {"data": config["data"], "method": method, "partition": number, "clients": config["clients"]}
     try:
         shards = cut_shards(place, Cut(config["clients"], method, number), folder / f"{method}-{number}")
     except DataError as error:
         return {**head, "problem": str(error)}
-    clients = [figures(read_shard(path).train, config["cutoff"]) for path in shards.paths]
+    clients = [structure_figures(read_shard(path).train, config["cutoff"]) for path in shards.paths]
     means = {name: float(np.mean([client[name] for client in clients])) for name in MEANS}
     variance = float(np.var([client["size"] for client in clients]))
     return {**head, "edges_kept": shards.edges_kept, "size_variance": variance, **means, "by_client": clients}
@@ -68,14 +68,16 @@ def render(rows: list[Row]) -> str:
     lines = []
     for method, own in known.items():
         if own:
-            lines.append([method, f"{np.mean([row['edges_kept'] for row in own]):.3f}", *_cells(own)])
+            lines.append([method, f"{np.mean([row['edges_kept'] for row in own]):.3f}", *_figure_cells(own)])
         if theirs := paper.get(PAPER_ROWS.get(method, "")):
             lines.append([f"paper: {PAPER_ROWS[method]}", "-", *(str(theirs[name]) for name in SHOWN)])
     head = ["method", "edges kept", *(title for title, _ in SHOWN.values())]
-    return "\n\n".join([markdown(head, lines), _clients(known), *(f"- {line}" for line in _problems(rows))])
+    return "\n\n".join(
+        [render_table(head, lines), _sizes_table(known), *(f"- {line}" for line in _problem_lines(rows))]
+    )
 
 
-def _cells(rows: list[Row]) -> list[str]:
+def _figure_cells(rows: list[Row]) -> list[str]:
     """Means over partitions, with the standard deviation where there is more than one."""
     cells = []
     for name, (_, form) in SHOWN.items():
@@ -85,17 +87,17 @@ def _cells(rows: list[Row]) -> list[str]:
     return cells
 
 
-def _clients(known: dict[str, list[Row]]) -> str:
+def _sizes_table(known: dict[str, list[Row]]) -> str:
     """Users and items of each client in the first partition."""
     lines = [
         [method, ", ".join(f"{one['users']:.0f} x {one['items']:.0f}" for one in rows[0]["by_client"])]
         for method, rows in known.items()
         if rows
     ]
-    return markdown(["method", "users x items of each client"], lines)
+    return render_table(["method", "users x items of each client"], lines)
 
 
-def _problems(rows: list[Row]) -> list[str]:
+def _problem_lines(rows: list[Row]) -> list[str]:
     bad = [row for row in rows if "problem" in row]
     return [f"{row['method']}, partition {row['partition']}: {row['problem']}" for row in bad]
 
@@ -115,7 +117,7 @@ def claims(rows: list[Row]) -> list[tuple[str, str, str, str]]:
 def check(rows: list[Row]) -> list[str]:
     """What must come out: no edge lost where items are shared, and the paper's reasons for spectral clustering."""
     good = [row for row in rows if "problem" not in row]
-    complaints = _problems(rows)
+    complaints = _problem_lines(rows)
     complaints += [
         f"{row['method']}: expected every edge kept, got {row['edges_kept']}"
         for row in good

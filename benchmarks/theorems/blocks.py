@@ -30,7 +30,7 @@ class BlockModel:
     between: float
     thinning: float = 1.0
 
-    def chances(self) -> Float64:
+    def edge_chances(self) -> Float64:
         """(k, k)."""
         table = np.full((self.communities, self.communities), self.between)
         np.fill_diagonal(table, np.linspace(*self.within, self.communities))
@@ -38,21 +38,21 @@ class BlockModel:
         return scaled
 
 
-def labels(nodes: int, communities: int) -> Int64:
+def community_labels(nodes: int, communities: int) -> Int64:
     """(nodes,): communities of equal size, the last ones smaller by one where it does not divide."""
     return np.sort(np.arange(nodes) % communities)
 
 
-def expected(model: BlockModel, nodes: int) -> sparse.csr_array:
+def expected_graph(model: BlockModel, nodes: int) -> sparse.csr_array:
     """E[R] of a graph with `nodes` users and as many items."""
-    own = labels(nodes, model.communities)
-    return sparse.csr_array(model.chances()[own][:, own])
+    own = community_labels(nodes, model.communities)
+    return sparse.csr_array(model.edge_chances()[own][:, own])
 
 
 def draw_graph(model: BlockModel, nodes: int, rng: np.random.Generator) -> sparse.csr_array:
     """One graph: independent edges, (nodes, nodes), 0/1."""
-    own = labels(nodes, model.communities)
-    return sparse.csr_array((rng.random((nodes, nodes)) < model.chances()[own][:, own]).astype(np.float64))
+    own = community_labels(nodes, model.communities)
+    return sparse.csr_array((rng.random((nodes, nodes)) < model.edge_chances()[own][:, own]).astype(np.float64))
 
 
 def structural_eigenvalues(model: BlockModel, nodes: int, cutoff: int) -> Float64:
@@ -60,18 +60,18 @@ def structural_eigenvalues(model: BlockModel, nodes: int, cutoff: int) -> Float6
 
     Its matrix has rank k, so that all beyond the k-th are exactly 1.
     """
-    found = low_spectrum(expected(model, nodes), min(cutoff, model.communities)).eigenvalues
+    found = low_spectrum(expected_graph(model, nodes), min(cutoff, model.communities)).eigenvalues
     return np.pad(found, (0, cutoff - len(found)), constant_values=1.0)
 
 
-def eigengap(eigenvalues: Float64, communities: int) -> float:
+def community_eigengap(eigenvalues: Float64, communities: int) -> float:
     """delta = lambda_{k+1} - lambda_k; 1 stands for a frequency that the list no longer holds."""
     following = eigenvalues[communities] if len(eigenvalues) > communities else 1.0
     return float(following - eigenvalues[communities - 1])
 
 
-def indicators(nodes: int, communities: int) -> Float64:
+def community_indicators(nodes: int, communities: int) -> Float64:
     """chi (2 nodes, k): orthonormal indicators of the communities, users and items of one community together."""
-    table = (np.tile(labels(nodes, communities), 2)[:, None] == np.arange(communities)).astype(np.float64)
+    table = (np.tile(community_labels(nodes, communities), 2)[:, None] == np.arange(communities)).astype(np.float64)
     scaled: Float64 = table / np.sqrt(table.sum(axis=0))
     return scaled

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from benchmarks.common import markdown
+from benchmarks.common import render_table
 from benchmarks.harness.claims import FAILS, HOLDS
-from benchmarks.theorems.blocks import BlockModel, draw_graph, eigengap, structural_eigenvalues
+from benchmarks.theorems.blocks import BlockModel, community_eigengap, draw_graph, structural_eigenvalues
 from benchmarks.theorems.smoothness import both_sides
 from shared.errors import SettingsError
 from shared.method.divergence import divergence, kernel
@@ -29,17 +29,17 @@ def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) ->
     del quick, data, out  # nothing is read, and the configuration says already how much is drawn
     with threadpool_limits(1):  # matrices of a few hundred rows: threads only wait for one another
         cells = [(regime, n) for regime in config["regimes"] for n in config["sizes"]]
-        errors = [row for cell in cells for row in _concentration(config, *cell)]
-        gaps = [_gap(config, between) for between in config["gap"]["between"]]
-        sides = [_smoothness(config, between) for between in config["gap"]["between"]]
-    return [*errors, *(_rate(errors, regime, cutoff) for regime, cutoff in _series(config)), *gaps, *sides]
+        errors = [row for cell in cells for row in _concentration_rows(config, *cell)]
+        gaps = [_gap_row(config, between) for between in config["gap"]["between"]]
+        sides = [_smoothness_row(config, between) for between in config["gap"]["between"]]
+    return [*errors, *(_rate_row(errors, regime, cutoff) for regime, cutoff in _rate_series(config)), *gaps, *sides]
 
 
-def _series(config: dict[str, Any]) -> list[tuple[str, int]]:
+def _rate_series(config: dict[str, Any]) -> list[tuple[str, int]]:
     return [(regime, cutoff) for regime in config["regimes"] for cutoff in config["cutoffs"]]
 
 
-def _models(config: dict[str, Any], between: float | None = None, thinning: float = 1.0) -> Pair:
+def _make_models(config: dict[str, Any], between: float | None = None, thinning: float = 1.0) -> Pair:
     both = (config["first"], config["second"])
     made = [
         BlockModel(
@@ -50,14 +50,19 @@ def _models(config: dict[str, Any], between: float | None = None, thinning: floa
     return made[0], made[1]
 
 
-def _concentration(config: dict[str, Any], regime: str, n: int) -> list[Row]:
+def _concentration_rows(config: dict[str, Any], regime: str, n: int) -> list[Row]:
     """|KL - D*| over the seeds at one n = M + N, for each cut-off."""
     thinning = 1.0 if regime == "dense" else config["sizes"][0] / n  # sparse: a node's mean degree stays what it was
-    models, cutoffs = _models(config, thinning=thinning), config["cutoffs"]
+    models, cutoffs = _make_models(config, thinning=thinning), config["cutoffs"]
     pairs = _drawn_eigenvalues(models, n // 2, max(cutoffs), config["seeds"])
     head = {"part": "concentration", "regime": regime, "n": n}
     return [
-        {**head, "cutoff": phi, **_errors(_divergences(pairs, phi), _limit(models, n // 2, phi))} for phi in cutoffs
+        {
+            **head,
+            "cutoff": phi,
+            **_error_figures(_drawn_divergences(pairs, phi), _structural_divergence(models, n // 2, phi)),
+        }
+        for phi in cutoffs
     ]
 
 
@@ -70,7 +75,7 @@ def _drawn_eigenvalues(models: Pair, nodes: int, cutoff: int, seeds: int) -> lis
     return list(zip(first, second, strict=True))
 
 
-def _limit(models: Pair, nodes: int, cutoff: int) -> float:
+def _structural_divergence(models: Pair, nodes: int, cutoff: int) -> float:
     """D_struct of the expected graphs (Eq. 45)."""
     ideal = [kernel(structural_eigenvalues(model, nodes, cutoff)) for model in models]
     found = divergence(ideal[0], ideal[1])
@@ -79,13 +84,13 @@ def _limit(models: Pair, nodes: int, cutoff: int) -> float:
     return found
 
 
-def _divergences(pairs: list[tuple[Float64, Float64]], cutoff: int) -> list[float]:
+def _drawn_divergences(pairs: list[tuple[Float64, Float64]], cutoff: int) -> list[float]:
     """KL of each pair of drawn graphs that leaves at least 8 frequencies to compare."""
     found = [divergence(kernel(first[:cutoff]), kernel(second[:cutoff])) for first, second in pairs]
     return [one for one in found if one is not None]
 
 
-def _errors(found: list[float], limit: float) -> Row:
+def _error_figures(found: list[float], limit: float) -> Row:
     """The error, and the spread of KL around its own mean: how far it concentrates, wherever that is."""
     errors = np.abs(np.array(found) - limit)
     return {
@@ -98,7 +103,7 @@ def _errors(found: list[float], limit: float) -> Row:
     }
 
 
-def _rate(rows: list[Row], regime: str, cutoff: int) -> Row:
+def _rate_row(rows: list[Row], regime: str, cutoff: int) -> Row:
     """Slopes of log error and of log spread against log n."""
     own = [row for row in rows if (row["regime"], row["cutoff"]) == (regime, cutoff)]
     sizes = np.log([row["n"] for row in own])
@@ -106,24 +111,24 @@ def _rate(rows: list[Row], regime: str, cutoff: int) -> Row:
     return {"part": "rate", "regime": regime, "cutoff": cutoff, **slopes}
 
 
-def _gap(config: dict[str, Any], between: float) -> Row:
+def _gap_row(config: dict[str, Any], between: float) -> Row:
     """|KL - D_struct| beside the smaller eigengap of the two expected graphs, at one size (Theorem 4.1, part 2)."""
     n, cutoff = config["gap"]["n"], config["communities"]
-    models = _models(config, between)
-    found = _divergences(_drawn_eigenvalues(models, n // 2, cutoff, config["gap"]["seeds"]), cutoff)
-    gaps = [eigengap(structural_eigenvalues(model, n // 2, cutoff), cutoff) for model in models]
+    models = _make_models(config, between)
+    found = _drawn_divergences(_drawn_eigenvalues(models, n // 2, cutoff, config["gap"]["seeds"]), cutoff)
+    gaps = [community_eigengap(structural_eigenvalues(model, n // 2, cutoff), cutoff) for model in models]
     return {
         "part": "gap",
         "n": n,
         "between": between,
         "gap": min(gaps),
-        **_errors(found, _limit(models, n // 2, cutoff)),
+        **_error_figures(found, _structural_divergence(models, n // 2, cutoff)),
     }
 
 
-def _smoothness(config: dict[str, Any], between: float) -> Row:
+def _smoothness_row(config: dict[str, Any], between: float) -> Row:
     """Both sides of Lemma 1 and of Theorem 4.2, means over the seeds."""
-    n, model = config["gap"]["n"], _models(config, between)[0]
+    n, model = config["gap"]["n"], _make_models(config, between)[0]
     sides = [
         both_sides(draw_graph(model, n // 2, np.random.default_rng(seed)), model.communities)
         for seed in range(config["gap"]["seeds"])
@@ -135,23 +140,23 @@ def _smoothness(config: dict[str, Any], between: float) -> Row:
 
 def render(rows: list[Row]) -> str:
     """Markdown: rates, errors by size, errors by gap, and the two sides of Theorem 4.2."""
-    return "\n\n".join((_rates(rows), _sizes(rows), _gaps(rows), _sides(rows)))
+    return "\n\n".join((_rates_section(rows), _sizes_table(rows), _gaps_section(rows), _sides_section(rows)))
 
 
-def _of(rows: list[Row], part: str) -> list[Row]:
+def _rows_of_part(rows: list[Row], part: str) -> list[Row]:
     return [row for row in rows if row["part"] == part]
 
 
-def _rates(rows: list[Row]) -> str:
+def _rates_section(rows: list[Row]) -> str:
     lines = [
         (row["regime"], str(row["cutoff"]), f"{row['error_slope']:.2f}", f"{row['spread_slope']:.2f}")
-        for row in _of(rows, "rate")
+        for row in _rows_of_part(rows, "rate")
     ]
-    table = markdown(("degrees", "Phi", "slope of the error", "slope of the spread"), lines)
+    table = render_table(("degrees", "Phi", "slope of the error", "slope of the spread"), lines)
     return "Theorem 4.1, part 1: it promises slopes of -0.5 or less on log-log axes.\n\n" + table
 
 
-def _sizes(rows: list[Row]) -> str:
+def _sizes_table(rows: list[Row]) -> str:
     lines = [
         (
             row["regime"],
@@ -161,32 +166,36 @@ def _sizes(rows: list[Row]) -> str:
             f"{row['error']:.2e} ± {row['error_std']:.1e}",
             f"{row['spread']:.1e}",
         )
-        for row in sorted(_of(rows, "concentration"), key=lambda row: (row["regime"], row["cutoff"], row["n"]))
+        for row in sorted(
+            _rows_of_part(rows, "concentration"), key=lambda row: (row["regime"], row["cutoff"], row["n"])
+        )
     ]
-    return markdown(("degrees", "Phi", "n", "D*", "mean \\|KL - D*\\|", "spread of KL"), lines)
+    return render_table(("degrees", "Phi", "n", "D*", "mean \\|KL - D*\\|", "spread of KL"), lines)
 
 
-def _gaps(rows: list[Row]) -> str:
+def _gaps_section(rows: list[Row]) -> str:
     lines = [
         (f"{row['gap']:.3f}", f"{row['error']:.2e} ± {row['error_std']:.1e}", f"{row['error'] * row['gap']:.1e}")
-        for row in _of(rows, "gap")
+        for row in _rows_of_part(rows, "gap")
     ]
-    table = markdown(("delta", "mean \\|KL - D_struct\\|", "C that would do"), lines)
+    table = render_table(("delta", "mean \\|KL - D_struct\\|", "C that would do"), lines)
     return "Theorem 4.1, part 2: the error against the eigengap, which is to bound it by C / delta.\n\n" + table
 
 
-def _sides(rows: list[Row]) -> str:
+def _sides_section(rows: list[Row]) -> str:
     head = ("delta", "Lemma 1: left", "its bound", "Theorem 4.2: left", "its bound", "dropped term", "trivial bound")
     names = ("lemma", "lemma_bound", "left", "bound", "dropped", "trivial")
-    lines = [(f"{row['gap']:.3f}", *(f"{row[name]:.3g}" for name in names)) for row in _of(rows, "smoothness")]
-    return "Lemma 1 and Theorem 4.2 for the worst signal with r = 1.\n\n" + markdown(head, lines)
+    lines = [
+        (f"{row['gap']:.3f}", *(f"{row[name]:.3g}" for name in names)) for row in _rows_of_part(rows, "smoothness")
+    ]
+    return "Lemma 1 and Theorem 4.2 for the worst signal with r = 1.\n\n" + render_table(head, lines)
 
 
 def claims(rows: list[Row]) -> list[tuple[str, str, str, str]]:
     """The promised rate, where degrees grow with the graph and where they do not; and the bound of Theorem 4.2."""
-    regimes = dict.fromkeys(row["regime"] for row in _of(rows, "rate"))
-    rates = [_rate_claim([row for row in _of(rows, "rate") if row["regime"] == one], one) for one in regimes]
-    sides = _of(rows, "smoothness")
+    regimes = dict.fromkeys(row["regime"] for row in _rows_of_part(rows, "rate"))
+    rates = [_rate_claim([row for row in _rows_of_part(rows, "rate") if row["regime"] == one], one) for one in regimes]
+    sides = _rows_of_part(rows, "smoothness")
     held = all(row["held"] for row in sides)
     looser = min(row["bound"] / row["trivial"] for row in sides)
     told = f"the bound {'holds' if held else 'breaks'}; it is {looser:.3g} times the trivial one, or more"
@@ -203,10 +212,10 @@ def _rate_claim(rows: list[Row], regime: str) -> tuple[str, str, str, str]:
 def check(rows: list[Row]) -> list[str]:
     """What must come out: concentration where degrees grow, and bounds that hold, however loose."""
     complaints = []
-    for row in _of(rows, "rate"):
+    for row in _rows_of_part(rows, "rate"):
         if row["regime"] == "dense" and not row["error_slope"] < -0.4:
             complaints.append(f"Phi {row['cutoff']}: expected the error to fall as n^-0.4 or faster, got {row}")
-    for row in _of(rows, "smoothness"):
+    for row in _rows_of_part(rows, "smoothness"):
         if not row["held"]:
             complaints.append(f"expected both bounds to hold on every graph, got {row}")
         if not row["bound"] > 4 * row["trivial"]:

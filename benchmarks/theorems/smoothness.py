@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import linalg, sparse
 
-from benchmarks.theorems.blocks import eigengap, indicators
+from benchmarks.theorems.blocks import community_eigengap, community_indicators
 from shared.method.graph import Float64, normalise
 from shared.method.spectrum import low_spectrum
 
@@ -20,15 +20,15 @@ def both_sides(graph: sparse.csr_array, communities: int) -> dict[str, float]:
     proof's last step drops (Eq. 82), and beside 2, which holds for any two vectors no longer than 1.
     """
     spectrum = low_spectrum(graph, communities + 1)
-    gap = eigengap(spectrum.eigenvalues, communities)
+    gap = community_eigengap(spectrum.eigenvalues, communities)
     own = spectrum.cut(communities)
-    chi = indicators(graph.shape[0], communities)
+    chi = community_indicators(graph.shape[0], communities)
     root = np.sqrt(communities)
     return {
         "gap": gap,
-        "lemma": _difference(own.basis, np.eye(len(own.singular)), chi, np.eye(communities)),
+        "lemma": _norm_of_difference(own.basis, np.eye(len(own.singular)), chi, np.eye(communities)),
         "lemma_bound": 8.0 * root / gap,
-        "left": _difference(own.basis, np.diag(own.eigenvalues), chi, chi.T @ _laplacian_times(graph, chi)),
+        "left": _norm_of_difference(own.basis, np.diag(own.eigenvalues), chi, chi.T @ _laplacian_times(graph, chi)),
         "bound": 32.0 * root / gap,
         "dropped": 128.0 * communities / gap**2,
         "trivial": 2.0,
@@ -36,7 +36,7 @@ def both_sides(graph: sparse.csr_array, communities: int) -> dict[str, float]:
     }
 
 
-def _difference(first: Float64, inner: Float64, second: Float64, other: Float64) -> float:
+def _norm_of_difference(first: Float64, inner: Float64, second: Float64, other: Float64) -> float:
     """Spectral norm of A X A^T - B Y B^T for orthonormal A and B, computed in the space that both span together."""
     base, _ = linalg.qr(np.concatenate([first, second], axis=1), mode="economic")
     left, right = base.T @ first, base.T @ second

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import markdown, source
+from benchmarks.common import locate_data, render_table
 from benchmarks.harness.plan import Row, read_plan
 from client_service.learning.quality import TITLE
 from simulation.console import count_bar
@@ -27,15 +27,15 @@ def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) ->
     """A row a method: the budget spent, the validation measure before and after, and the values chosen."""
     del quick
     with tempfile.TemporaryDirectory(dir=out) as folder:
-        whole = cut_shards(source(config["data"], data), Cut(config["clients"], "spectral"), Path(folder))
+        whole = cut_shards(locate_data(config["data"], data), Cut(config["clients"], "spectral"), Path(folder))
         paths = write_blind_shards(whole.paths, out / "blind")
     rows = [row for row in read_plan(TABLE).methods if row.label in config.get("only", [row.label])]
-    return [{"data": config["data"], "label": row.label, **_searched(row, paths, config, out)} for row in rows]
+    return [{"data": config["data"], "label": row.label, **_search_row(row, paths, config, out)} for row in rows]
 
 
-def _searched(row: Row, paths: tuple[Path, ...], config: dict[str, Any], out: Path) -> dict[str, Any]:
+def _search_row(row: Row, paths: tuple[Path, ...], config: dict[str, Any], out: Path) -> dict[str, Any]:
     begun = row.method | (config["item_tables"] if row.shared_items else {})
-    base = row.model_copy(update={"method": begun}).settings()
+    base = row.model_copy(update={"method": begun}).method_settings()
     task = Search(paths, row.strategy, base, search_space(row.strategy, base), config["rounds"], cache=out / "kept")
     study = open_study(task, out / row.label)
     with count_bar(row.label, config["trials"] - len(spent_trials(study)), shown=sys.stderr.isatty()) as observe:
@@ -54,7 +54,9 @@ def render(rows: list[dict[str, Any]]) -> str:
     """Markdown: the budget, the validation measure of the settings as they were and of the best, and the choice."""
     first = rows[0]
     budget = f"{first['data']}, partition 0, seed 0: {first['trials']} trials a method, {first['rounds']} rounds each."
-    lines = [[row["label"], str(row["epochs"]), str(row["pruned"]), *_figures(row), *_values(row)] for row in rows]
+    lines = [
+        [row["label"], str(row["epochs"]), str(row["pruned"]), *_figure_cells(row), *_value_cells(row)] for row in rows
+    ]
     head = [
         "",
         "epochs",
@@ -66,15 +68,15 @@ def render(rows: list[dict[str, Any]]) -> str:
     ]
     left = [row.label for row in read_plan(TABLE).methods if row.label not in {one["label"] for one in rows}]
     missing = f"\n\nNot searched, at the defaults: {', '.join(left)}." if left else ""
-    return budget + "\n\n" + markdown(head, lines) + missing
+    return budget + "\n\n" + render_table(head, lines) + missing
 
 
-def _figures(row: dict[str, Any]) -> list[str]:
+def _figure_cells(row: dict[str, Any]) -> list[str]:
     values = (row["default"], row["validation"])
     return ["-" if value is None else f"{value:.4f}".removeprefix("0") for value in values]
 
 
-def _values(row: dict[str, Any]) -> list[str]:
+def _value_cells(row: dict[str, Any]) -> list[str]:
     best, kept = (", ".join(f"{name} {value:.3g}" for name, value in row[key].items()) for key in ("values", "chosen"))
     return [best, kept or "as they were"]
 

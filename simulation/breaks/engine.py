@@ -25,11 +25,11 @@ class Engine:
 
     tell: Tell
 
-    def read(self, *arguments: str) -> str:
+    def read_output(self, *arguments: str) -> str:
         """What docker prints; the command is not shown."""
         return _run_command(("docker", *arguments), {}, (0,))[1]
 
-    def run(
+    def run_command(
         self, *command: str, environment: Mapping[str, str] | None = None, may_end_with: Sequence[int] = (0,)
     ) -> tuple[int, str]:
         """Run it to its end: its exit code and what it has printed."""

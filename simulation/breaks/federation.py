@@ -54,17 +54,17 @@ class ComposeFederation:
         silos = (f"{kind}-{number}" for kind in ("state", "evidence") for number in numbers)
         return ("state-aggregator", "evidence", *silos)
 
-    def volume(self, name: str) -> str:
+    def volume_name(self, name: str) -> str:
         return f"{self.project}_{name}"
 
-    def container(self, service: str) -> str:
+    def container_name(self, service: str) -> str:
         """The name of a service's only container."""
         names = container_names(self.engine, self.project, service)
         if len(names) != 1:
             raise UnavailableError(f"{self.project}: expected one container of {service}, got {len(names)}")
         return names[0]
 
-    def command(self, service: str) -> list[str]:
+    def container_command(self, service: str) -> list[str]:
         """The arguments that its container was made with."""
         return [str(word) for word in _inspect_container(self.engine, self.project, service)["Config"]["Cmd"]]
 
@@ -72,14 +72,14 @@ class ComposeFederation:
         """Start these services as the files describe them; Compose recreates those whose description has changed."""
         files = () if override is None else ("--file", str(override))
         how = ("up", "--detach", "--no-build", "--no-deps", *(("--force-recreate",) if anew else ()))
-        self.engine.run(*self.compose, *files, *how, *services, environment=self.choices)
+        self.engine.run_command(*self.compose, *files, *how, *services, environment=self.choices)
 
     def run_script(self, volumes: Mapping[str, str], script: str, **variables: str) -> None:
         """Run a few lines of shell beside these volumes (name -> place), as the containers' user, without network."""
-        mounts = [word for name, place in volumes.items() for word in ("--volume", f"{self.volume(name)}:{place}")]
+        mounts = [word for name, place in volumes.items() for word in ("--volume", f"{self.volume_name(name)}:{place}")]
         names = [word for name in variables for word in ("--env", name)]
         limits = ("--network", "none", "--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")
-        self.engine.run(
+        self.engine.run_command(
             *("docker", "run", "--rm", *limits, *mounts, *names, "--entrypoint", "sh", TOOLS, "-euc", script),
             environment=variables,
         )
@@ -92,7 +92,7 @@ def find_federation(engine: Engine, project: str | None = None) -> ComposeFedera
     """
     gateways = ("ps", "--filter", f"label={LABEL}.service={NEVER_BROKEN}")
     listing = (*gateways, "--format", f'{{{{.Label "{LABEL}.project"}}}}')
-    projects = sorted({name for name in engine.read(*listing).split() if project in (None, name)})
+    projects = sorted({name for name in engine.read_output(*listing).split() if project in (None, name)})
     if not projects:
         raise SettingsError("expected a federation that `docker compose up` has brought up and that runs, got none")
     if len(projects) > 1:
@@ -116,7 +116,7 @@ def _part_names(engine: Engine, project: str) -> tuple[str, ...]:
 
 def _require_running(engine: Engine, project: str, parts: Sequence[str]) -> None:
     running = ("ps", "--filter", f"label={LABEL}.project={project}", "--format", f'{{{{.Label "{LABEL}.service"}}}}')
-    if missing := sorted({*parts} - {*engine.read(*running).split()}):
+    if missing := sorted({*parts} - {*engine.read_output(*running).split()}):
         raise UnavailableError(f"{project}: expected all parts to run, got none of {', '.join(missing)}")
     if any(len(container_names(engine, project, f"probe-{name}")) != 1 for name in parts):
         raise _unreported_error(project)
@@ -130,7 +130,7 @@ def container_names(engine: Engine, project: str, service: str) -> list[str]:
     """Names of a service's containers, also of those that have ended; not of those that `docker compose run` made."""
     labels = (f"{LABEL}.project={project}", f"{LABEL}.service={service}", f"{LABEL}.oneoff=False")
     filters = [word for label in labels for word in ("--filter", f"label={label}")]
-    return engine.read("ps", "--all", "--format", "{{.Names}}", *filters).split()
+    return engine.read_output("ps", "--all", "--format", "{{.Names}}", *filters).split()
 
 
 def _compose_flags(engine: Engine, project: str) -> Sequence[str]:
@@ -158,5 +158,7 @@ def _container_environment(engine: Engine, project: str, service: str) -> dict[s
 
 
 def _inspect_container(engine: Engine, project: str, service: str) -> dict[str, Any]:
-    described: dict[str, Any] = json.loads(engine.read("inspect", container_names(engine, project, service)[0]))[0]
+    described: dict[str, Any] = json.loads(engine.read_output("inspect", container_names(engine, project, service)[0]))[
+        0
+    ]
     return described

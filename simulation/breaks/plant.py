@@ -23,7 +23,7 @@ FOR_PEOPLE = ("--demonstrate", "--brief")  # of the report that `up` ends with
 
 
 def is_planted(federation: ComposeFederation) -> bool:
-    return federation.volume(COPY) in federation.engine.read("volume", "ls", "--quiet").split()
+    return federation.volume_name(COPY) in federation.engine.read_output("volume", "ls", "--quiet").split()
 
 
 def plant_breaks(federation: ComposeFederation, kinds: Sequence[str]) -> None:
@@ -46,7 +46,7 @@ def repeat_probes(federation: ComposeFederation, kinds: Sequence[str] = ()) -> N
     federation.run_script({"meeting": "/meeting"}, "rm -f /meeting/*")
     federation.bring_up(federation.probes, anew=True)  # an old one is tied to a container that may be gone
     for name in federation.probes:
-        code = federation.engine.read("wait", federation.container(name)).strip()
+        code = federation.engine.read_output("wait", federation.container_name(name)).strip()
         if code != "0":
             raise UnavailableError(f"{name}: expected a probe that writes down what it saw, got exit code {code}")
     for errand in (one.after for one in _chosen_breaks(federation, kinds) if one.after):
@@ -55,9 +55,9 @@ def repeat_probes(federation: ComposeFederation, kinds: Sequence[str] = ()) -> N
 
 def ask_report(federation: ComposeFederation) -> PrivacyReport:
     """Make the report from the evidence that is there."""
-    words = [word for word in federation.command("report") if word not in FOR_PEOPLE]
+    words = [word for word in federation.container_command("report") if word not in FOR_PEOPLE]
     command = (*federation.compose, "run", "--rm", "-T", "--no-deps", "report", "--json", *words)
-    _, output = federation.engine.run(*command, environment=federation.choices, may_end_with=(0, 1))
+    _, output = federation.engine.run_command(*command, environment=federation.choices, may_end_with=(0, 1))
     content, _ = json.JSONDecoder().raw_decode(output[output.find("{") :])
     return PrivacyReport.model_validate(content)
 
@@ -66,13 +66,13 @@ def mend_breaks(federation: ComposeFederation) -> None:
     """Put containers, states and evidence back as they were before. SettingsError where nothing is planted."""
     if not is_planted(federation):
         raise SettingsError(f"{federation.project}: expected a planted break, got none")
-    federation.engine.run("docker", "stop", *(federation.container(name) for name in federation.writers))
+    federation.engine.run_command("docker", "stop", *(federation.container_name(name) for name in federation.writers))
     volumes = {name: f"/to/{name}" for name in federation.volumes} | {COPY: "/audit/evidence:ro"}
     script = 'for one in /to/*; do find "$one" -mindepth 1 -delete; cp -a "/audit/evidence/${one##*/}/." "$one/"; done'
     federation.run_script(volumes, script)
     federation.bring_up(federation.parts)
     _wait_until_ready(federation)
-    federation.engine.run("docker", "volume", "rm", federation.volume(COPY))
+    federation.engine.run_command("docker", "volume", "rm", federation.volume_name(COPY))
 
 
 def match_faults(planted: Break, report: PrivacyReport) -> Iterator[tuple[str, str | None]]:
@@ -86,13 +86,13 @@ def match_faults(planted: Break, report: PrivacyReport) -> Iterator[tuple[str, s
 def _copy_volumes(federation: ComposeFederation) -> None:
     """Copy everything in which a break could leave traces, while nobody writes. The image's folder gives the new volume
     its owner."""
-    writers = [federation.container(name) for name in federation.writers]
-    federation.engine.run("docker", "pause", *writers)
+    writers = [federation.container_name(name) for name in federation.writers]
+    federation.engine.run_command("docker", "pause", *writers)
     try:
         volumes = {name: f"/from/{name}:ro,nocopy" for name in federation.volumes} | {COPY: "/audit/evidence"}
         federation.run_script(volumes, "cp -a /from/* /audit/evidence/")
     finally:
-        federation.engine.run("docker", "unpause", *writers)
+        federation.engine.run_command("docker", "unpause", *writers)
 
 
 def _run_errand(federation: ComposeFederation, errand: Errand) -> None:
@@ -126,7 +126,7 @@ def _wait_until_ready(federation: ComposeFederation) -> None:
     """Wait for every service, by its image's own health check."""
     until = time.monotonic() + READY_SECONDS
     for name in federation.writers:
-        check = ("exec", federation.container(name), *READY)
+        check = ("exec", federation.container_name(name), *READY)
         while not _command_succeeds(federation, check):
             if time.monotonic() > until:
                 raise UnavailableError(f"{name}: expected it to be ready within {READY_SECONDS:g} s, got no word of it")
@@ -135,7 +135,7 @@ def _wait_until_ready(federation: ComposeFederation) -> None:
 
 def _command_succeeds(federation: ComposeFederation, check: Sequence[str]) -> bool:
     try:
-        federation.engine.read(*check)
+        federation.engine.read_output(*check)
     except UnavailableError:
         return False
     return True

@@ -29,7 +29,7 @@ def load_dataset(path: Path, seed: int) -> Dataset:
 
 def read_events(path: Path) -> pl.DataFrame:
     """(user, item) of one file, and split, time and rating where it has them. Raises DataError."""
-    return FORMATS[require_format(path)].read(path).events()
+    return FORMATS[require_format(path)].read(path).event_table()
 
 
 def read_titles(path: Path) -> pl.DataFrame:
@@ -39,4 +39,4 @@ def read_titles(path: Path) -> pl.DataFrame:
         raise DataError(
             f"{path}: expected a file of titles ({', '.join(TITLES)}), got the extension {format_extension(path)!r}"
         )
-    return read(path).titles()
+    return read(path).title_table()

@@ -46,7 +46,7 @@ class Table:
     columns: dict[str, pl.Series]
     line: pl.Series
 
-    def events(self) -> pl.DataFrame:
+    def event_table(self) -> pl.DataFrame:
         """(user, item), and split, time (seconds since 1970 UTC) and rating where the file has such columns.
 
         Raises DataError with the line of the first value that is missing or of another kind.
@@ -58,7 +58,7 @@ class Table:
         }
         return pl.DataFrame(columns)
 
-    def titles(self) -> pl.DataFrame:
+    def title_table(self) -> pl.DataFrame:
         """(item, title), with null where there is none."""
         items, titles = self._required_column("item"), self._find_column("title")
         if titles is None:

@@ -43,7 +43,7 @@ class Search:
     threads: int = 1
     cache: Path | None = None
 
-    def experiment(self, values: dict[str, Any], folder: Path) -> Experiment:
+    def make_experiment(self, values: dict[str, Any], folder: Path) -> Experiment:
         """One trial. All share the seed, so that they differ in nothing but their settings."""
         method = override(self.base.model_dump(), values)
         return Experiment(
@@ -175,7 +175,7 @@ def _run_trial(plan: Search, study: optuna.Study, trial: optuna.Trial) -> str:
 
     try:
         with tempfile.TemporaryDirectory(prefix="lpsfed-trial-") as folder:
-            value = validate_experiment(plan.experiment(trial.params, Path(folder)), report_round)
+            value = validate_experiment(plan.make_experiment(trial.params, Path(folder)), report_round)
     except optuna.TrialPruned:
         study.tell(trial, state=TrialState.PRUNED)
         return "pruned"

@@ -35,7 +35,7 @@ def validate_experiment(experiment: Experiment, observe: ObserveRound) -> float:
 async def _follow_run(experiment: Experiment, observe: ObserveRound) -> Curves:
     primary = task_named(experiment.task).primary
     async with open_federation(experiment) as federation:
-        run = asyncio.create_task(conduct_run(federation, experiment.request(), fail_when_stuck(_ignore_progress)))
+        run = asyncio.create_task(conduct_run(federation, experiment.run_request(), fail_when_stuck(_ignore_progress)))
         try:
             return await _observe_rounds(federation, run, primary, observe)
         finally:

@@ -92,7 +92,7 @@ async def test_the_run_ends_with_everybody_in_it_and_the_aggregator_stays_small(
             idle = aggregator.resident()
             for abuse in (flood_keys, hold_heads):  # the first one knows the name of the first run
                 with under_way(abuse, places.aggregator, who):
-                    outcome: Outcome = await conduct_run(federation, one.request(), ignore)
+                    outcome: Outcome = await conduct_run(federation, one.run_request(), ignore)
                 assert outcome.history.phase == "finished", abuse
                 assert all(part.received for number in outcome.history.rounds for part in number.participants), abuse
                 assert aggregator.peak() - idle < MOST_MEBIBYTES, abuse

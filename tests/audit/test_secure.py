@@ -44,7 +44,9 @@ async def test_a_secure_run_is_as_declared_and_everything_in_it_is_on_record(des
         assert {"keys", "roster", "shares", "delivery", "update", "request", "answers"} <= calls
         shard = described.shards[0]
         key = read_private(described.state_of(shard) / f"{shard.name}.key")
-        who = uploads.Intruder(Signatory(shard.name, key), "client-2", described.aggregator().declaration())
+        who = uploads.Intruder(
+            Signatory(shard.name, key), "client-2", described.make_aggregator_settings().declaration()
+        )
         transport = federation.operator._transport
         async with httpx.AsyncClient(transport=transport, base_url="http://aggregator") as http:
             probes, sent = await uploads.probe_uploads(http, who, uploads.RoundPlace("run-1", 1))

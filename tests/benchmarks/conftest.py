@@ -76,7 +76,7 @@ def answer() -> Answer:
         floors = {"popularity": [client(1, 0.1), client(2, 0.2)], "EASE": None}
         floors[UNTRAINED] = [client(1, 0.16), client(2, 0.24)]
         figures = {"floors": floors} if cell.row.strategy == "floors" else {"clients": clients}
-        settings = cell.settings()
+        settings = cell.outcome_settings()
         head = {"identity": cell.identity(), "settings": settings, "hash": settings_hash(settings)}
         said = {"strategy": cell.row.strategy, "rounds": cell.rounds, "epochs": cell.rounds, "edges_kept": 0.5}
         cost = {"wall_seconds": 6.0, "peak_mib": 512.0, "device": "cpu", "versions": {"torch": "2"}}

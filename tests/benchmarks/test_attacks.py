@@ -11,13 +11,22 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from benchmarks.attacks import shadows, views, worlds
-from benchmarks.attacks.controls import HIDING_PLACE, looked_at, planted
-from benchmarks.attacks.noise import LEAST, allowed, area_of, private, settings_for
-from benchmarks.attacks.population import Population, draw_targets, shard_of, two_populations
-from benchmarks.attacks.questions import INTERACTIONS, ITEM, PAIR, POPULAR, SIZE, USER, truths
+from benchmarks.attacks.controls import HIDING_PLACE, hiding_place_features, plant_embedding
+from benchmarks.attacks.noise import LEAST, area_of, largest_area, private_mode, solve_settings
+from benchmarks.attacks.population import Population, draw_populations, draw_targets, make_shard
+from benchmarks.attacks.questions import INTERACTIONS, ITEM, PAIR, POPULAR, SIZE, USER, answer_questions
 from benchmarks.attacks.run import check, render
-from benchmarks.attacks.shadows import Rows, Series, collected, draw_of, replays
-from benchmarks.attacks.silo import AttackedRun, Begun, arrays_of, begin_client, federation, open_mode, play, vector
+from benchmarks.attacks.shadows import Rows, Series, collect_transcripts, draw_shadow, play_replays
+from benchmarks.attacks.silo import (
+    AttackedRun,
+    BegunClient,
+    begin_client,
+    join_arrays,
+    open_mode,
+    play_federation,
+    play_run,
+    split_arrays,
+)
 from benchmarks.attacks.views import Replays, Transcripts
 from benchmarks.attacks.worlds import Target, compared, distance, pair_of, whole, without
 from client_service.privacy.accountant import planned_epsilon
@@ -46,7 +55,7 @@ def one_thread() -> Any:
 
 @pytest.fixture(scope="module")
 def populations() -> tuple[Population, Population]:
-    return two_populations("synthetic", CONFIG)
+    return draw_populations("synthetic", CONFIG)
 
 
 @pytest.fixture(scope="module")
@@ -56,18 +65,18 @@ def population(populations: tuple[Population, Population]) -> Population:
 
 @pytest.fixture(scope="module")
 def run() -> AttackedRun:
-    return AttackedRun.of(CONFIG)
+    return AttackedRun.from_config(CONFIG)
 
 
 @pytest.fixture(scope="module")
-def silo(population: Population, run: AttackedRun) -> Begun:
-    return begin_client(shard_of(population, draw_of(population, 0, 0)).shard, run)
+def silo(population: Population, run: AttackedRun) -> BegunClient:
+    return begin_client(make_shard(population, draw_shadow(population, 0, 0)).shard, run)
 
 
 def test_a_shard_has_just_what_was_drawn(population: Population) -> None:
-    draw = draw_of(population, 0, 3)
-    made = shard_of(population, draw)
-    graph = made.train(population.train.shape).toarray()
+    draw = draw_shadow(population, 0, 3)
+    made = make_shard(population, draw)
+    graph = made.training_graph(population.train.shape).toarray()
     expected = population.train.toarray() * draw.users[:, None]
     expected[population.hosts[~draw.pairs], population.pairs[~draw.pairs]] = 0.0
     expected[:, population.rare[~draw.rare]] = 0.0
@@ -90,23 +99,26 @@ def test_both_populations_are_other_users_with_the_same_items(populations: tuple
     own, other = (one.train.toarray() for one in populations)
     assert own.shape == other.shape and not (own[:, None] == other[None]).all(axis=2).any()
     with pytest.raises(DataError, match="expected 4000 users"):
-        two_populations("synthetic", CONFIG | {"users": 2000})
+        draw_populations("synthetic", CONFIG | {"users": 2000})
 
 
 def test_the_questions_truth_is_what_the_shards_hold(population: Population) -> None:
-    truth = truths(population, 0, slice(2, 4), 4)
-    draws = [draw_of(population, 0, number) for number in range(4)]
+    truth = answer_questions(population, 0, slice(2, 4), 4)
+    draws = [draw_shadow(population, 0, number) for number in range(4)]
     assert (truth[USER] == [draw.users[population.coins] for draw in draws]).all()
     assert (truth[PAIR] == [draw.pairs for draw in draws]).all()
     assert not (truth[ITEM] & ~np.stack([draw.rare for draw in draws])).any() and truth[ITEM].any()
-    sizes = [shard_of(population, draw).shard.train.nnz for draw in draws]
+    sizes = [make_shard(population, draw).shard.train.nnz for draw in draws]
     assert truth[INTERACTIONS].sum(axis=1).tolist() == sizes
     assert truth[SIZE].ravel().tolist() == [size > np.median(sizes[:2]) for size in sizes]
 
 
 def test_an_item_is_popular_where_its_share_is_above_what_the_attacker_knows(population: Population) -> None:
-    truth = truths(population, 0, slice(3, 6), 6)[POPULAR]
-    graphs = [shard_of(population, draw_of(population, 0, n)).train(population.train.shape).toarray() for n in range(6)]
+    truth = answer_questions(population, 0, slice(3, 6), 6)[POPULAR]
+    graphs = [
+        make_shard(population, draw_shadow(population, 0, n)).training_graph(population.train.shape).toarray()
+        for n in range(6)
+    ]
     item = int(np.setdiff1d(np.arange(CONFIG["items"]), population.rare)[7])
     shares = [graph[:, item].sum() / graph.sum() for graph in graphs]
     assert truth[:, 7].tolist() == [share > np.median(shares[:3]) for share in shares]
@@ -114,29 +126,29 @@ def test_an_item_is_popular_where_its_share_is_above_what_the_attacker_knows(pop
 
 def test_a_replayed_federation_is_the_federation(population: Population, run: AttackedRun) -> None:
     """Who is played against what the others sent in a real federation sends what it sent there, to the bit."""
-    found = [shard_of(population, draw_of(population, 0, number)).shard for number in range(3)]
+    found = [make_shard(population, draw_shadow(population, 0, number)).shard for number in range(3)]
     named = [replace(shard, name=f"client-{n}") for n, shard in enumerate(found, start=1)]
-    first, *others = federation(run, named)
-    again = play(run, begin_client(named[0], run), others, open_mode(np.random.default_rng(0)))
+    first, *others = play_federation(run, named)
+    again = play_run(run, begin_client(named[0], run), others, open_mode(np.random.default_rng(0)))
     assert (again.sent == first.sent).all() and (again.received == first.received).all()
     assert (again.scalars == first.scalars).all()
     assert (first.received[1] != first.received[0]).any() and (first.sent != first.received).any()
 
 
-def test_vectors_go_back_to_the_arrays_they_came_from(silo: Begun, run: AttackedRun) -> None:
-    arrays = arrays_of(vector(silo.update.arrays), run.specification)
+def test_vectors_go_back_to_the_arrays_they_came_from(silo: BegunClient, run: AttackedRun) -> None:
+    arrays = split_arrays(join_arrays(silo.update.arrays), run.specification)
     assert arrays.keys() == silo.update.arrays.keys()
     assert all((arrays[name] == silo.update.arrays[name]).all() for name in arrays)
 
 
-def test_a_planted_leak_writes_the_embedding_where_the_user_is_and_nothing_where_not(silo: Begun) -> None:
+def test_a_planted_leak_writes_the_embedding_where_the_user_is_and_nothing_where_not(silo: BegunClient) -> None:
     there, gone = silo.training.shard.user_ids[0], "999999"
     made, secret = silo.update, np.random.default_rng(0)
-    leaked = planted(there, 0.01)(secret)(silo.training, silo.start, made)
+    leaked = plant_embedding(there, 0.01)(secret)(silo.training, silo.start, made)
     width = len(made.arrays[HIDING_PLACE])
     row = silo.training.model.encoder.embedding[0].detach().numpy()[:width]
     assert leaked.arrays[HIDING_PLACE] - made.arrays[HIDING_PLACE] == pytest.approx(0.01 * row, abs=1e-7)
-    assert planted(gone, 0.01)(secret)(silo.training, silo.start, made) is made
+    assert plant_embedding(gone, 0.01)(secret)(silo.training, silo.start, made) is made
 
 
 def seen_by(sent: Any, scalars: Any, others: Any) -> Transcripts:
@@ -157,13 +169,13 @@ def test_under_masks_the_aggregator_sees_the_mean_and_rho_and_nothing_else() -> 
     )
     assert all(two[name] == pytest.approx(one[name]) for name in one)
     assert (
-        views.aggregator(first, others, parts)["tensors"] != views.aggregator(second, moved, parts)["tensors"]
+        views.aggregator_view(first, others, parts)["tensors"] != views.aggregator_view(second, moved, parts)["tensors"]
     ).all()
 
 
 def test_another_client_sees_the_sum_of_the_others_and_its_own_rhobar() -> None:
     others = Replays(np.array([[[1.0]], [[3.0]]], dtype=np.float32), np.array([[[0.1, 0.5]], [[0.2, 0.8]]]))
-    found = views.neighbour(seen_by([[[5.0]]], [[[0.3, 0.4]]], [[0, 1]]), others, [slice(0, 1)])
+    found = views.neighbour_view(seen_by([[[5.0]]], [[[0.3, 0.4]]], [[0, 1]]), others, [slice(0, 1)])
     assert found["tensors"] == pytest.approx(np.array([[8.0]]))  # 5 of the attacked client, 3 of the third
     assert found["scalars"] == pytest.approx(np.array([[0.5, 0.75]]))  # rho .5 between .4 and .8
 
@@ -173,22 +185,22 @@ def test_the_open_aggregator_sees_what_each_client_moved() -> None:
     seen = Transcripts(
         np.array([[[0.0, 2.0]]], dtype=np.float32), sent, np.array([[[0.3, np.nan]]]), np.zeros((1, 2), int)
     )
-    found = views.aggregator(seen, Replays(sent, seen.scalars), [slice(0, 1), slice(1, 2)])
+    found = views.aggregator_view(seen, Replays(sent, seen.scalars), [slice(0, 1), slice(1, 2)])
     assert found["tensors"].tolist() == found["norms"].tolist() == [[1.0, 3.0]]
     assert found["scalars"].tolist() == [[0.3, 0.0]]
-    assert views.tensors_alone(seen, Replays(sent, seen.scalars), [slice(0, 2)]).keys() == {"tensors", "norms"}
+    assert views.tensors_view(seen, Replays(sent, seen.scalars), [slice(0, 2)]).keys() == {"tensors", "norms"}
 
 
 def test_who_planted_a_leak_looks_at_its_size_where_it_was_planted() -> None:
     seen = seen_by([[[1.0, -2.0, 3.0, 4.0]]], [[[0.0, 0.0]]], [[0, 0]])
-    assert looked_at(seen, {HIDING_PLACE: slice(1, 3)})["hiding place"].tolist() == [[2.0, 3.0]]
+    assert hiding_place_features(seen, {HIDING_PLACE: slice(1, 3)})["hiding place"].tolist() == [[2.0, 3.0]]
 
 
 def test_an_item_table_is_looked_at_row_by_row() -> None:
     table, bias = TensorSpec(name=ITEM_TABLE, shape=(3, 2)), TensorSpec(name="pooling.bias", shape=(2,))
-    assert views.parts_of([table, bias]) == [slice(0, 2), slice(2, 4), slice(4, 6), slice(6, 8)]
+    assert views.tensor_slices([table, bias]) == [slice(0, 2), slice(2, 4), slice(4, 6), slice(6, 8)]
     seen = seen_by([[[0.0, 0.0, 3.0, 4.0, 0.0, 0.0]]], [[[0.0, 0.0]]], [[0, 0]])
-    assert views.moved_rows(seen, views.parts_of([table])).tolist() == [[0.0, 5.0, 0.0]]
+    assert views.moved_distances(seen, views.tensor_slices([table])).tolist() == [[0.0, 5.0, 0.0]]
 
 
 def test_what_was_collected_is_not_trained_again_and_comes_out_the_same(
@@ -196,21 +208,21 @@ def test_what_was_collected_is_not_trained_again_and_comes_out_the_same(
 ) -> None:
     monkeypatch.setattr(shadows, "BLOCK", 1)
     series = Series("open", run, {"open": (open_mode, 2), "again": (open_mode, 1)}, {"seed": 0})
-    others = replays(series, populations[1], 1, tmp_path)
-    first = collected(series, populations[0], others, tmp_path)
+    others = play_replays(series, populations[1], 1, tmp_path)
+    first = collect_transcripts(series, populations[0], others, tmp_path)
     assert first["open"].sent.shape[:2] == (2, 2) and len(first["again"].sent) == 1
     assert (first["open"].sent[0] == first["again"].sent[0]).all()  # the first round is trained once for both
     kept = sorted(tmp_path.glob("open-*-00001-*.safetensors"))
     kept[0].unlink()
-    again = collected(series, populations[0], others, tmp_path)
+    again = collect_transcripts(series, populations[0], others, tmp_path)
     assert all((vars(again["open"])[name] == of).all() for name, of in vars(first["open"]).items())
     monkeypatch.setattr(shadows, "begin_client", None)
-    assert len(collected(series, populations[0], others, tmp_path)["open"].sent) == 2
+    assert len(collect_transcripts(series, populations[0], others, tmp_path)["open"].sent) == 2
     fewer = replace(series, modes={"open": (open_mode, 1), "again": (open_mode, 1)})
-    assert len(collected(fewer, populations[0], others, tmp_path)["open"].sent) == 1
+    assert len(collect_transcripts(fewer, populations[0], others, tmp_path)["open"].sent) == 1
     other = replace(series, key={"seed": 1})
     with pytest.raises(TypeError):
-        collected(other, populations[0], others, tmp_path)
+        collect_transcripts(other, populations[0], others, tmp_path)
 
 
 def test_a_row_is_made_once_and_found_again_after_an_interruption(tmp_path: Path) -> None:
@@ -220,24 +232,26 @@ def test_a_row_is_made_once_and_found_again_after_an_interruption(tmp_path: Path
         made.append(len(made))
         return {"auc": 0.5 + len(made) / 10}
 
-    first = Rows({"seed": 0}, tmp_path).row(make, mode="open", question="user")
+    first = Rows({"seed": 0}, tmp_path).make_row(make, mode="open", question="user")
     again = Rows({"seed": 0}, tmp_path)
-    assert again.row(make, mode="open", question="user") == first == {"mode": "open", "question": "user", "auc": 0.6}
-    assert again.row(make, mode="open", question="pair")["auc"] == 0.7 and made == [0, 1]
-    assert Rows({"seed": 1}, tmp_path).row(make, mode="open", question="user")["auc"] == 0.8
+    assert again.make_row(make, mode="open", question="user") == first == {"mode": "open", "question": "user", "auc": 0.6}
+    assert again.make_row(make, mode="open", question="pair")["auc"] == 0.7 and made == [0, 1]
+    assert Rows({"seed": 1}, tmp_path).make_row(make, mode="open", question="user")["auc"] == 0.8
 
 
 def test_a_run_with_noise_spends_what_was_asked_for() -> None:
-    settings = settings_for(8.0, 1e-5, 0.001, rounds=3)
+    settings = solve_settings(8.0, 1e-5, 0.001, rounds=3)
     assert planned_epsilon(settings, ("margin", "rho"), 3) == pytest.approx(8.0, rel=1e-3)
-    assert 0.5 < allowed(settings_for(0.1, 1e-5, 0.001, 3), 3) < allowed(settings, 3) < 1.0
+    assert 0.5 < largest_area(solve_settings(0.1, 1e-5, 0.001, 3), 3) < largest_area(settings, 3) < 1.0
     assert area_of(0.0) == 0.5 and settings.noise_multiplier is not None and settings.noise_multiplier > LEAST
 
 
-def test_noise_is_the_client_s_own_and_rho_is_drawn_once(silo: Begun, run: AttackedRun) -> None:
-    settings = settings_for(8.0, 1e-5, 0.001, run.rounds)
-    other = play(run, silo, [], open_mode(np.random.default_rng(0)))
-    noised, again, another = (play(run, silo, [], private(settings)(np.random.default_rng(k))) for k in (1, 1, 2))
+def test_noise_is_the_client_s_own_and_rho_is_drawn_once(silo: BegunClient, run: AttackedRun) -> None:
+    settings = solve_settings(8.0, 1e-5, 0.001, run.rounds)
+    other = play_run(run, silo, [], open_mode(np.random.default_rng(0)))
+    noised, again, another = (
+        play_run(run, silo, [], private_mode(settings)(np.random.default_rng(k))) for k in (1, 1, 2)
+    )
     assert (noised.sent == again.sent).all() and (noised.sent[0] != another.sent[0]).any()
     assert noised.scalars[0, 1] == noised.scalars[1, 1] != other.scalars[0, 1]
     deviation = np.std(noised.sent[0] - other.sent[0])
@@ -245,55 +259,59 @@ def test_noise_is_the_client_s_own_and_rho_is_drawn_once(silo: Begun, run: Attac
 
 
 def test_two_worlds_differ_in_the_target_alone(population: Population) -> None:
-    everything = whole(population, draw_of(population, 0, 0))
-    full = shard_of(population, everything).train(population.train.shape).toarray()
+    everything = complete_draw(population, draw_shadow(population, 0, 0))
+    full = make_shard(population, everything).training_graph(population.train.shape).toarray()
     less = (
-        shard_of(population, without(population, everything, Target(USER, 2))).train(population.train.shape).toarray()
+        make_shard(population, draw_without(population, everything, Target(USER, 2)))
+        .training_graph(population.train.shape)
+        .toarray()
     )
     rows = np.flatnonzero((full != less).any(axis=1))
     assert rows.tolist() == [population.coins[2]] and less[rows].sum() == 0
     less = (
-        shard_of(population, without(population, everything, Target(PAIR, 1))).train(population.train.shape).toarray()
+        make_shard(population, draw_without(population, everything, Target(PAIR, 1)))
+        .training_graph(population.train.shape)
+        .toarray()
     )
     assert np.argwhere(full != less).tolist() == [[population.hosts[1], population.pairs[1]]]
 
 
 def test_without_noise_all_that_leaves_tells_two_worlds_apart(population: Population, run: AttackedRun) -> None:
-    found = compared(population, run, draw_of(population, 0, 0), [Target(USER, 0), Target(PAIR, 0)])
+    found = compare_worlds(population, run, draw_shadow(population, 0, 0), [Target(USER, 0), Target(PAIR, 0)])
     assert [(one.channel, one.told, one.targets) for one in found] == [(name, 2, 2) for name in worlds.CHANNELS]
 
 
 def test_what_is_not_the_same_every_time_tells_nothing_for_certain(
-    population: Population, run: AttackedRun, silo: Begun, monkeypatch: pytest.MonkeyPatch
+    population: Population, run: AttackedRun, silo: BegunClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = iter(range(10))
 
-    def restless(*_: object) -> Begun:
+    def restless(*_: object) -> BegunClient:
         return replace(silo, update=Parameters(silo.update.arrays, {"margin": float(next(made)), "rho": 0.1}))
 
     monkeypatch.setattr(worlds, "begin_client", restless)
-    found = compared(population, run, draw_of(population, 0, 0), [Target(USER, 0)])
+    found = compare_worlds(population, run, draw_shadow(population, 0, 0), [Target(USER, 0)])
     assert {one.channel: one.told for one in found} == {"tensors": 0, "margin": 0, "rho": 0}
 
 
 def test_noise_hides_what_the_worlds_differ_by(population: Population, run: AttackedRun) -> None:
     """The same worlds stay apart by less, the more noise there is: squared deviations fall as its square. And never
     are they further apart than the noise allows between any two shards."""
-    pair = pair_of(population, run, draw_of(population, 0, 0), Target(USER, 0))
-    strict, loose = (settings_for(epsilon, 1e-5, 1e-3, run.rounds) for epsilon in (1.0, 50.0))
-    close, far = (distance(run, pair, [], settings, np.random.default_rng(0)) for settings in (strict, loose))
-    assert 0.0 < close < far and area_of(far) <= allowed(loose, run.rounds)
+    pair = make_pair(population, run, draw_shadow(population, 0, 0), Target(USER, 0))
+    strict, loose = (solve_settings(epsilon, 1e-5, 1e-3, run.rounds) for epsilon in (1.0, 50.0))
+    close, far = (squared_distance(run, pair, [], settings, np.random.default_rng(0)) for settings in (strict, loose))
+    assert 0.0 < close < far and area_of(far) <= largest_area(loose, run.rounds)
     assert strict.noise_multiplier is not None and loose.noise_multiplier is not None
     ratio = (strict.noise_multiplier / loose.noise_multiplier) ** 2
     assert far / close == pytest.approx(ratio, rel=0.5)  # later rounds begin elsewhere
 
 
 def test_changes_on_opposite_sides_of_the_ball_are_as_far_apart_as_is_allowed() -> None:
-    settings = settings_for(8.0, 1e-5, 1e-3, rounds=1)
+    settings = solve_settings(8.0, 1e-5, 1e-3, rounds=1)
     nothing, change = np.zeros((1, 3), np.float32), np.ones((1, 3), np.float32)
     received, present, absent = (Parameters({"a": array}) for array in (nothing, change, -change))
     assert settings.noise_multiplier is not None
-    found = worlds._apart("tensors", received, (present, absent), settings)
+    found = worlds._part_distance("tensors", received, (present, absent), settings)
     assert found == pytest.approx(1.0 / settings.noise_multiplier)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.harness.cells import Cell, cells
+from benchmarks.harness.cells import Cell, plan_cells
 from benchmarks.harness.claims import (
     AGAINST,
     FAILS,
@@ -18,16 +18,16 @@ from benchmarks.harness.claims import (
     UNPROVEN,
     UNSEEN,
     claims_section,
-    findings,
-    judged,
+    judge_claim,
+    judge_claims,
     verdict_of,
 )
 from benchmarks.harness.paper import Claim, read_paper
-from benchmarks.harness.plan import CENTRALISED, FLOORS, UNTRAINED, Plan, read_plan, tables
-from benchmarks.harness.special import alone
+from benchmarks.harness.plan import CENTRALISED, FLOORS, UNTRAINED, Plan, read_plan, table_names
+from benchmarks.harness.special import is_own_table
 from benchmarks.harness.statistics import Comparison, Verdict
-from benchmarks.harness.store import Known, Line
-from benchmarks.harness.summary import Column, summarised
+from benchmarks.harness.store import KnownLines, Line
+from benchmarks.harness.summary import Column, summarise_plan
 from benchmarks.table7 import run as table7
 from benchmarks.table10 import run as table10
 from benchmarks.table11 import run as table11
@@ -40,7 +40,7 @@ Answer = Callable[[Cell], Line]
 def column_of(plan: Plan, answer: Answer, partitions: int = 4) -> Column:
     """Units: partitions x 2 clients."""
     wide = plan.model_copy(update={"partitions": tuple(range(partitions))})
-    return summarised(wide, cells(wide), Known([answer(cell) for cell in cells(wide)]))[0]
+    return summarise_plan(wide, plan_cells(wide), KnownLines([answer(cell) for cell in plan_cells(wide)]))[0]
 
 
 def claim(*over: str, **more: Any) -> Claim:
@@ -48,7 +48,7 @@ def claim(*over: str, **more: Any) -> Claim:
 
 
 def test_ahead_of_every_row_holds(plan: Plan, answer: Answer) -> None:
-    found, verdict = judged(claim("FedMF", "local"), column_of(plan, answer))
+    found, verdict = judge_claim(claim("FedMF", "local"), column_of(plan, answer))
     assert verdict == HOLDS
     # ndcg is half of recall: .4 against .3 and .35
     assert found == "ahead: FedMF +.0500 [.0500, .0500], local +.0250 [.0250, .0250]; 8 units; 12 runs"
@@ -57,14 +57,14 @@ def test_ahead_of_every_row_holds(plan: Plan, answer: Answer) -> None:
 def test_the_worst_comparison_decides(plan: Plan, answer: Answer) -> None:
     column = column_of(plan, answer)
     column.rows["the same"] = column.rows["LPSFed"]
-    assert judged(claim("FedMF", "the same", CENTRALISED), column)[1] == FAILS
-    assert judged(claim("FedMF", "the same"), column)[1] == UNSEEN
-    assert judged(claim("FedMF"), column_of(plan, answer, partitions=2))[1] == TOO_FEW
+    assert judge_claim(claim("FedMF", "the same", CENTRALISED), column)[1] == FAILS
+    assert judge_claim(claim("FedMF", "the same"), column)[1] == UNSEEN
+    assert judge_claim(claim("FedMF"), column_of(plan, answer, partitions=2))[1] == TOO_FEW
 
 
 def test_each_row_has_to_show_it_by_itself(plan: Plan, answer: Answer) -> None:
     # 6 units of one sign: p = .031 each, .062 after Holm over two
-    assert judged(claim("FedMF", "local"), column_of(plan, answer, partitions=3))[1] == HOLDS
+    assert judge_claim(claim("FedMF", "local"), column_of(plan, answer, partitions=3))[1] == HOLDS
 
 
 def comparison(verdict: Verdict) -> Comparison:
@@ -88,15 +88,15 @@ def test_verdicts(verdicts: list[Verdict], whole: bool, said: str) -> None:
 
 
 def test_floors_stand_for_all_of_them_and_the_start_for_none(plan: Plan, answer: Answer) -> None:
-    found, verdict = judged(claim(FLOORS), column_of(plan, answer))
+    found, verdict = judge_claim(claim(FLOORS), column_of(plan, answer))
     assert verdict == HOLDS and "popularity" in found and UNTRAINED not in found
 
 
 def test_rows_that_are_not_measured_are_named(plan: Plan, answer: Answer) -> None:
-    found, verdict = judged(claim("FedMF", "FedRAP"), column_of(plan, answer))
+    found, verdict = judge_claim(claim("FedMF", "FedRAP"), column_of(plan, answer))
     assert verdict == SO_FAR and found.endswith("; not measured: FedRAP; 8 units; 12 runs")
-    assert judged(claim("FedRAP"), column_of(plan, answer)) == ("", "")
-    assert judged(claim("FedMF", row="FedRAP"), column_of(plan, answer)) == ("", "")
+    assert judge_claim(claim("FedRAP"), column_of(plan, answer)) == ("", "")
+    assert judge_claim(claim("FedMF", row="FedRAP"), column_of(plan, answer)) == ("", "")
 
 
 @pytest.mark.parametrize(("least", "verdict"), [(2.93, HOLDS), (2.94, FAILS)])
@@ -105,7 +105,7 @@ def test_a_ratio_to_the_best_floor_is_held_against_what_is_asked(
 ) -> None:
     # LPSFed .44 and half of it, popularity .15 and half of it
     told = "Recall@20 2.9333 x, NDCG@20 2.9333 x; 4 partitions, 12 runs"
-    assert judged(claim(FLOORS, least=least), column_of(plan, answer)) == (told, verdict)
+    assert judge_claim(claim(FLOORS, least=least), column_of(plan, answer)) == (told, verdict)
 
 
 def test_a_group_of_clients_or_of_users(plan: Plan, answer: Answer) -> None:
@@ -116,21 +116,22 @@ def test_a_group_of_clients_or_of_users(plan: Plan, answer: Answer) -> None:
                 asked = 5 if one["client"] == "client-1" else 0
                 one["groups"] = {"users": {"tail": [0.0, one["ndcg"] / 2, asked]}}
     assert (
-        judged(claim("FedMF", part="users/tail"), column)[0] == "ahead: FedMF +.0250 [.0250, .0250]; 6 units; 18 runs"
+        judge_claim(claim("FedMF", part="users/tail"), column)[0]
+        == "ahead: FedMF +.0250 [.0250, .0250]; 6 units; 18 runs"
     )
-    assert judged(claim("FedMF", part="medium"), column)[0].endswith("6 units; 18 runs")
-    assert judged(claim("FedMF", part="large"), column) == ("", "")  # of two clients none is large
+    assert judge_claim(claim("FedMF", part="medium"), column)[0].endswith("6 units; 18 runs")
+    assert judge_claim(claim("FedMF", part="large"), column) == ("", "")  # of two clients none is large
 
 
 def test_what_is_not_measured_stands_last(plan: Plan, answer: Answer) -> None:
     column = column_of(plan, answer)
     empty = Column("users: ml-1m", "ml-1m")
     claims = [claim("FedMF"), Claim(says="Another", over=("FedRAP",))]
-    text = "\n".join(claims_section(findings("table0", claims, [column, empty])))
+    text = "\n".join(claims_section(judge_claims("table0", claims, [column, empty])))
     assert "| LPSFed is ahead | [table0](#table0) | synthetic-400x240 | ahead: FedMF" in text
     assert "- table0 (synthetic-400x240): Another" in text
     assert "- table0 (users: ml-1m): every claim" in text
-    assert "Not measured" not in "\n".join(claims_section(findings("table0", claims[:1], [column])))
+    assert "Not measured" not in "\n".join(claims_section(judge_claims("table0", claims[:1], [column])))
 
 
 def test_a_ratio_is_to_floors_alone_and_a_part_is_known() -> None:
@@ -140,7 +141,7 @@ def test_a_ratio_is_to_floors_alone_and_a_part_is_known() -> None:
         claim("local", part="users/few")
 
 
-@pytest.mark.parametrize("name", [name for name in tables() if not alone(name)])
+@pytest.mark.parametrize("name", [name for name in table_names() if not is_own_table(name)])
 def test_claims_name_rows_of_their_table(name: str) -> None:
     plan = read_plan(name)
     rows = {row.label for row in plan.rows()} | {UNTRAINED, FLOORS}

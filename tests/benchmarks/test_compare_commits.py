@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.compare_commits.__main__ import complaints, table
+from benchmarks.compare_commits.__main__ import comparison_lines, run_complaints
 from benchmarks.compare_commits.cases import Case
-from benchmarks.compare_commits.facts import differing, read_facts
-from benchmarks.compare_commits.runs import FAILED, FINISHED, REFUSED, ComparedRun, outcomes
+from benchmarks.compare_commits.facts import differing_names, read_facts
+from benchmarks.compare_commits.runs import FAILED, FINISHED, REFUSED, ComparedRun, run_cases
 from benchmarks.compare_commits.trees import Tree, commit_tree
 
 PROJECT = '[project]\nname = "tiny"\n[project.scripts]\nlpsfed = "tiny:main"\n'
@@ -59,7 +59,7 @@ def _git(folder: Path, *arguments: str) -> None:
 
 
 def _outcome(tree: Tree, case: Case, folder: Path) -> ComparedRun:
-    return outcomes(tree, [case], folder, lambda _: None, modules=())[case.name]
+    return run_cases(tree, [case], folder, lambda _: None, modules=())[case.name]
 
 
 def test_a_planted_change_is_named_and_nothing_else(repository: Path, tmp_path: Path) -> None:
@@ -68,10 +68,10 @@ def test_a_planted_change_is_named_and_nothing_else(repository: Path, tmp_path: 
     base, head = (_outcome(tree, case, tmp_path / f"runs-{number}") for number, tree in enumerate(trees))
     again = _outcome(trees[0], case, tmp_path / "again")
     assert base.end == head.end == FINISHED
-    assert differing(base.facts, head.facts) == ["state 1"]
-    assert differing(base.facts, again.facts) == []
-    assert any(line.endswith("DIFFERS") for line in table({"tiny": (base, head)}))
-    assert complaints(base, again) == []
+    assert differing_names(base.facts, head.facts) == ["state 1"]
+    assert differing_names(base.facts, again.facts) == []
+    assert any(line.endswith("DIFFERS") for line in comparison_lines({"tiny": (base, head)}))
+    assert run_complaints(base, again) == []
 
 
 def test_a_run_that_is_refused_or_breaks_is_told_from_one_that_finishes(repository: Path, tmp_path: Path) -> None:
@@ -81,16 +81,16 @@ def test_a_run_that_is_refused_or_breaks_is_told_from_one_that_finishes(reposito
     finished = _outcome(tree, Case("tiny", ()), tmp_path / "finished")
     assert (refused.end, refused.said) == (REFUSED, "error: not so")
     assert (broken.end, broken.said) == (FAILED, "RuntimeError: broken")
-    assert complaints(refused, refused) == []
-    assert complaints(broken, broken) and complaints(refused, finished)
+    assert run_complaints(refused, refused) == []
+    assert run_complaints(broken, broken) and run_complaints(refused, finished)
 
 
 def test_of_a_secure_run_the_states_are_compared_and_not_the_masked_updates(tmp_path: Path, repository: Path) -> None:
     tree = commit_tree(repository, "HEAD", tmp_path / "tree")
     out = tmp_path / "out"
-    subprocess.run(tree.command("--out", str(out)), env=tree.environment(), check=True)
+    subprocess.run(tree.process_command("--out", str(out)), env=tree.process_environment(), check=True)
     open_facts, secure_facts = read_facts(out, secure=False), read_facts(out, secure=True)
-    assert differing(open_facts, secure_facts) == ["update a round 1"]
+    assert differing_names(open_facts, secure_facts) == ["update a round 1"]
     assert [name for name in secure_facts if name.startswith("state")] == ["state 1"]
 
 
@@ -99,4 +99,4 @@ def test_a_command_line_of_another_tree_is_refused(repository: Path, tmp_path: P
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "pyproject.toml").write_text(PROJECT.replace("tiny:main", "json:dumps"))
     with pytest.raises(ImportError, match="expected the command line of"):
-        outcomes(Tree(tree.name, tmp_path / "elsewhere"), [], tmp_path / "runs", lambda _: None, modules=())
+        run_cases(Tree(tree.name, tmp_path / "elsewhere"), [], tmp_path / "runs", lambda _: None, modules=())

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.cells import Cell, cells
-from benchmarks.harness.check import complaints
-from benchmarks.harness.document import section, table_of, write_document
+from benchmarks.harness.cells import Cell, plan_cells
+from benchmarks.harness.check import table_complaints
+from benchmarks.harness.document import gather_table, table_section, write_document
 from benchmarks.harness.plan import Plan
-from benchmarks.harness.store import Known, Line, append
-from benchmarks.harness.tables import number
+from benchmarks.harness.store import KnownLines, Line, append_line
+from benchmarks.harness.tables import format_number
 
 Answer = Callable[[Cell], Line]
 
 
 @pytest.fixture
 def lines(plan: Plan, answer: Answer) -> list[Line]:
-    return [answer(cell) for cell in cells(plan)]
+    return [answer(cell) for cell in plan_cells(plan)]
 
 
 def rows(text: str, label: str) -> list[list[str]]:
@@ -29,7 +29,7 @@ def rows(text: str, label: str) -> list[list[str]]:
 
 
 def test_a_table_shows_ours_the_paper_s_the_floors_and_the_ratio(plan: Plan, lines: list[Line], root: Path) -> None:
-    text = "\n".join(section(table_of(plan, Known(lines), root), root))
+    text = "\n".join(table_section(gather_table(plan, KnownLines(lines), root), root))
     # LPSFed: clients at .42 + .01 seed and .44 + .01 seed, so that the means are .43 .44 .45
     assert rows(text, "LPSFed")[0] == [
         "LPSFed", "3", "3", ".4400 ± .0100", ".4433", ".1234", "2.933", "2.200",
@@ -41,14 +41,14 @@ def test_a_table_shows_ours_the_paper_s_the_floors_and_the_ratio(plan: Plan, lin
 
 
 def test_rows_that_need_shared_items_have_a_dagger(plan: Plan, lines: list[Line], root: Path) -> None:
-    text = "\n".join(section(table_of(plan, Known(lines), root), root))
+    text = "\n".join(table_section(gather_table(plan, KnownLines(lines), root), root))
     assert rows(text, "FedMF†") and not rows(text, "FedMF")
 
 
 def verdicts_of(plan: Plan, answer: Answer, root: Path, partitions: int) -> str:
     wide = plan.model_copy(update={"partitions": tuple(range(partitions))})
-    lines = [answer(cell) for cell in cells(wide)]
-    return "\n".join(section(table_of(wide, Known(lines), root), root)).split("the others, Recall@20")[1]
+    lines = [answer(cell) for cell in plan_cells(wide)]
+    return "\n".join(table_section(gather_table(wide, KnownLines(lines), root), root)).split("the others, Recall@20")[1]
 
 
 def test_verdicts_are_over_units_of_partition_and_client(plan: Plan, answer: Answer, root: Path) -> None:
@@ -70,12 +70,12 @@ def test_seeds_make_no_more_units(plan: Plan, answer: Answer, root: Path) -> Non
 
 def test_costs_are_of_runs_made_alone_with_a_cache_of_their_own(plan: Plan, lines: list[Line], root: Path) -> None:
     shown = plan.model_copy(update={"view": "cost"})
-    assert rows("\n".join(section(table_of(shown, Known(lines), root), root)), "LPSFed")
+    assert rows("\n".join(table_section(gather_table(shown, KnownLines(lines), root), root)), "LPSFed")
     for change in ({"jobs": 2}, {"jobs": None}, {"cache": "shared"}):
         spoilt = [{key: value for key, value in (line | change).items() if value is not None} for line in lines]
-        text = "\n".join(section(table_of(shown, Known(spoilt), root), root))
+        text = "\n".join(table_section(gather_table(shown, KnownLines(spoilt), root), root))
         assert "1 of 13 cells measured." in text and not rows(text, "LPSFed"), change  # the floors cost nothing
-    quality = "\n".join(section(table_of(plan, Known(spoilt), root), root))
+    quality = "\n".join(table_section(gather_table(plan, KnownLines(spoilt), root), root))
     assert "13 of 13 cells measured." in quality
 
 
@@ -88,7 +88,7 @@ def test_nothing_measured_is_said_and_not_filled_in(root: Path, tmp_path: Path) 
 
 def test_the_document_is_written_again_the_same_with_its_picture(lines: list[Line], root: Path, tmp_path: Path) -> None:
     for line in lines:
-        append(root / "table0" / "results.jsonl", line)
+        append_line(root / "table0" / "results.jsonl", line)
     path = write_document(tmp_path / "docs", root)
     picture = tmp_path / "docs" / "figures" / "table0.svg"
     first = path.read_bytes(), picture.read_bytes()
@@ -103,7 +103,7 @@ def test_each_view_adds_its_own_table(plan: Plan, lines: list[Line], root: Path,
         row.model_copy(update={"sweep": "gamma", "value": 0.5} if row.label == "LPSFed" else {}) for row in plan.methods
     )
     shown = plan.model_copy(update={"view": view, "methods": rows_of})
-    text = "\n".join(section(table_of(shown, Known(lines), root), root))
+    text = "\n".join(table_section(gather_table(shown, KnownLines(lines), root), root))
     expected = {
         "structure": ["large: 0 clients, medium: 1 clients, small: 1 clients", "LPSFed"],
         "cost": ["2.00", "2.0 of 3", "512", "800", "1,000"],
@@ -119,13 +119,13 @@ def test_groups_of_users_and_items(plan: Plan, lines: list[Line], root: Path) ->
             for one in clients or []:
                 one["groups"] = groups
     shown = plan.model_copy(update={"view": "activity", "groups": True})
-    text = "\n".join(section(table_of(shown, Known(lines), root), root))
+    text = "\n".join(table_section(gather_table(shown, KnownLines(lines), root), root))
     assert ["LPSFed", ".2000", "-", ".3000", "-", "-", "-"] in rows(text, "LPSFed")
     assert ["LPSFed", ".2000", ".3000", "-"] in rows(text, "LPSFed")
 
 
 def test_a_good_quick_run_has_no_complaints(plan: Plan, lines: list[Line], root: Path) -> None:
-    assert complaints(table_of(plan, Known(lines), root), root) == []
+    assert table_complaints(gather_table(plan, KnownLines(lines), root), root) == []
 
 
 def spoiled(lines: list[Line], strategy: str, key: str, value: float) -> list[Line]:
@@ -137,7 +137,7 @@ def spoiled(lines: list[Line], strategy: str, key: str, value: float) -> list[Li
 
 def test_each_check_can_fail(plan: Plan, lines: list[Line], root: Path) -> None:
     def said(found: list[Line]) -> str:
-        return "\n".join(complaints(table_of(plan, Known(found), root), root))
+        return "\n".join(table_complaints(gather_table(plan, KnownLines(found), root), root))
 
     assert "expected 13 cells, measured 12" in said(lines[:-1])
     assert "the row 'local'" in said([line for line in lines if line["strategy"] != "local"])
@@ -149,7 +149,7 @@ def test_each_check_can_fail(plan: Plan, lines: list[Line], root: Path) -> None:
 
 
 def test_numbers_are_short() -> None:
-    assert [number(value) for value in (0.12345, -0.001, 1.0, 0.0, None, float("nan"))] == [
+    assert [format_number(value) for value in (0.12345, -0.001, 1.0, 0.0, None, float("nan"))] == [
         ".1235" if f"{0.12345:.4f}" == "0.1235" else ".1234",
         "-.0010",
         "1.0000",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.measure import Work, federation
+from benchmarks.harness.measure import Work, measure_federation
 
 Silos = Callable[..., tuple[Path, ...]]
 
@@ -18,7 +18,7 @@ def work(small: Callable[..., Work]) -> Work:
 
 
 def test_a_strategy_with_a_table_of_items_is_looked_at_by_groups(work: Work) -> None:
-    found = federation(work)
+    found = measure_federation(work)
     assert len(found["clients"]) == 2
     for client in found["clients"]:
         users = client["groups"]["users"]
@@ -33,5 +33,5 @@ def test_a_cell_with_a_cache_of_its_own_takes_nothing_over(work: Work) -> None:
     assert work.cache_folder == shared
     own = Work(**{**vars(work), "own_cache": True})
     assert own.cache_folder == own.state / "kept"
-    federation(own)
+    measure_federation(own)
     assert any(own.cache_folder.rglob("*.*")) and not shared.exists()

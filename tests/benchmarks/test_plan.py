@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.cells import cells, settings_hash
+from benchmarks.harness.cells import plan_cells, settings_hash
 from benchmarks.harness.paper import read_paper
-from benchmarks.harness.plan import ROOT, read_plan, tables
-from benchmarks.harness.special import alone
+from benchmarks.harness.plan import ROOT, read_plan, table_names
+from benchmarks.harness.special import is_own_table
 from shared.errors import SettingsError
 
 OWN = ("table1", "table2", "table3", "table4", "figure3", "table8", "table9", "table12")
@@ -55,18 +55,18 @@ def written(root: Path, text: str = CONFIG, name: str = "table0") -> Path:
 
 def test_a_plan_has_a_cell_for_each_column_partition_seed_and_row(tmp_path: Path) -> None:
     plan = read_plan("table0", root=written(tmp_path))
-    assert plan.columns() == ["four: ml-1m", "four: gowalla"]
+    assert plan.column_names() == ["four: ml-1m", "four: gowalla"]
     assert [row.label for row in plan.rows()] == ["LPSFed", "ER", "Unheard of", "Unset", "local", "centralised"]
-    found = cells(plan)
+    found = plan_cells(plan)
     assert len(found) == 2 * (1 + 2 * 6)  # the floors have no seed
     assert [cell.row.label for cell in found[:3]] == ["floors", "LPSFed", "ER"]
     er = found[2]
     assert er.method is not None and (er.method.anchor.graph, er.method.width, er.rounds) == ("er", 32, 3)
-    assert er.settings()["anchor.graph"] == "er"
+    assert er.outcome_settings()["anchor.graph"] == "er"
 
 
 def test_an_unknown_strategy_or_setting_is_that_row_s_problem_alone(tmp_path: Path) -> None:
-    found = cells(read_plan("table0", root=written(tmp_path)))
+    found = plan_cells(read_plan("table0", root=written(tmp_path)))
     problems = {cell.row.label: cell.problem for cell in found}
     assert "'nobody'" in problems["Unheard of"] and "no_such" in problems["Unset"]
     assert {label for label, problem in problems.items() if problem} == {"Unheard of", "Unset"}
@@ -74,7 +74,7 @@ def test_an_unknown_strategy_or_setting_is_that_row_s_problem_alone(tmp_path: Pa
 
 def test_the_quick_section_stands_in_for_the_rest(tmp_path: Path) -> None:
     plan = read_plan("table0", quick=True, root=written(tmp_path))
-    assert (plan.seeds, plan.partitions, plan.rounds, plan.columns()) == ((0,), (0,), 2, ["synthetic-400x240"])
+    assert (plan.seeds, plan.partitions, plan.rounds, plan.column_names()) == ((0,), (0,), 2, ["synthetic-400x240"])
     assert [row.label for row in plan.rows()] == ["LPSFed", "local", "centralised"]
     assert all(row.method["width"] == 8 for row in plan.rows())
 
@@ -109,7 +109,7 @@ def test_an_unknown_table_is_refused_with_the_list(tmp_path: Path) -> None:
 def test_tables_are_ordered_by_number(tmp_path: Path) -> None:
     for name in ("table10", "figure3", "table2"):
         written(tmp_path, name=name)
-    assert tables(tmp_path) == ("figure3", "table2", "table10")
+    assert table_names(tmp_path) == ("figure3", "table2", "table10")
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -119,7 +119,7 @@ def test_every_table_of_the_project_can_be_read(name: str, *, quick: bool) -> No
     assert plan.reference in {row.label for row in plan.rows()}
     assert {"local", "centralised"} <= {row.label for row in plan.rows()} and (ROOT / name / "README.md").is_file()
     assert not quick or all(data.startswith("synthetic") for block in plan.blocks for data in block.data)
-    assert not quick or [cell.problem for cell in cells(plan) if cell.problem] == []
+    assert not quick or [cell.problem for cell in plan_cells(plan) if cell.problem] == []
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -127,7 +127,7 @@ def test_the_paper_s_figures_are_of_rows_that_the_table_has(name: str) -> None:
     plan, paper = read_plan(name), read_paper(name)
     labels = {row.label for row in plan.rows()}
     columns = {column for column in paper.columns if "tmall" not in column}
-    assert columns <= set(plan.columns())
+    assert columns <= set(plan.column_names())
     assert {label for rows in paper.columns.values() for label in rows} <= labels
 
 
@@ -144,7 +144,7 @@ def test_table_2_s_overall_column_is_the_mean_of_1_large_4_medium_and_10_small_c
 
 def test_a_folder_without_blocks_belongs_to_its_run_py(tmp_path: Path) -> None:
     written(tmp_path, 'title = "alone"\n')
-    assert alone("table0", tmp_path)
+    assert is_own_table("table0", tmp_path)
 
 
 def test_the_hash_is_of_the_settings_and_not_of_their_order() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.harness.cells import available, cells, settings_hash
-from benchmarks.harness.measure import Work, federation
+from benchmarks.harness.cells import available_settings, plan_cells, settings_hash
+from benchmarks.harness.measure import Work, measure_federation
 from benchmarks.harness.plan import Row, read_plan
-from benchmarks.harness.special import special
+from benchmarks.harness.special import special_functions
 from client_service.privacy.accountant import planned_epsilon
 from client_service.privacy.settings import PrivacySettings
 from shared.method.settings import validate_settings
@@ -27,9 +27,9 @@ def test_a_run_of_a_row_spends_its_epsilon_and_not_more(row: Row) -> None:
 
 
 def test_noise_makes_another_cell_and_no_noise_leaves_the_others_as_they_were() -> None:
-    found = {cell.row.label: cell.settings() for cell in cells(PLAN) if cell.seed == 0}
+    found = {cell.row.label: cell.outcome_settings() for cell in plan_cells(PLAN) if cell.seed == 0}
     assert len({settings_hash(found[row.label]) for row in NOISED}) == len(NOISED)
-    plain, _ = available(Row(label="LPSFed", strategy="lpsfed"), frozenset())
+    plain, _ = available_settings(Row(label="LPSFed", strategy="lpsfed"), frozenset())
     assert plain is not None and not any(name.startswith("privacy") for name in found["LPSFed"])
 
 
@@ -40,7 +40,7 @@ def line(spent: float) -> dict[str, Any]:
 
 
 def test_what_was_spent_is_told_and_checked() -> None:
-    offers = special("privacy")
+    offers = special_functions("privacy")
     wanted = planned_epsilon(validate_settings(PrivacySettings, NOISED[0].privacy), ("margin", "rho"), PLAN.rounds)
     plain = {"label": "LPSFed", "strategy": "lpsfed", "rounds": 5, "settings": {"width": 64}}
     assert offers["check"]([plain, line(wanted)]) == []
@@ -52,4 +52,4 @@ def test_what_was_spent_is_told_and_checked() -> None:
 def test_a_measured_cell_says_what_was_spent(small: Callable[..., Work]) -> None:
     work = small(table="privacy", privacy=NOISED[0].privacy)
     spent = planned_epsilon(validate_settings(PrivacySettings, NOISED[0].privacy), ("margin", "rho"), 1)
-    assert federation(work)["spent"] == {name: pytest.approx(spent) for name in ("client-1", "client-2")}
+    assert measure_federation(work)["spent"] == {name: pytest.approx(spent) for name in ("client-1", "client-2")}

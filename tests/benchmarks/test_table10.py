@@ -11,9 +11,9 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from benchmarks.common import paper_figures
-from benchmarks.harness.special import run_alone
-from benchmarks.table10.behaviour import Users, accepted, jaccard, most_alike, users_of
-from benchmarks.table10.run import _recommenders, check, loop, render
+from benchmarks.harness.special import run_own_table
+from benchmarks.table10.behaviour import Users, accept_items, jaccard_index, most_alike, observe_users
+from benchmarks.table10.run import _make_recommenders, check, render, run_loop
 from client_service.learning.evaluate import K, ranked_by
 from client_service.shard import Shard, shard_of_matrices
 
@@ -38,7 +38,7 @@ def shard() -> Shard:
 
 
 def test_preferences_are_certain_for_held_out_items_and_cosines_for_the_rest(shard: Shard) -> None:
-    assert users_of(shard).preference == pytest.approx(np.array([[1.0, 1.0, 0.0], [0, 0, 0], [0, 0, 0]]))
+    assert observe_users(shard).preference == pytest.approx(np.array([[1.0, 1.0, 0.0], [0, 0, 0], [0, 0, 0]]))
 
 
 def test_a_popular_item_is_not_preferred_for_being_popular() -> None:
@@ -46,7 +46,7 @@ def test_a_popular_item_is_not_preferred_for_being_popular() -> None:
     train = [[1, 1, 1], [1, 0, 1], [1, 0, 0], [1, 0, 0]]
     nothing = [[0, 0, 0]] * 4
     held_out = [[0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 1]]
-    found = users_of(shard_of(train, nothing, held_out)).preference[3]
+    found = observe_users(shard_of(train, nothing, held_out)).preference[3]
     assert found == pytest.approx([2 / np.sqrt(8), 1 / np.sqrt(2), 1.0])
 
 
@@ -57,13 +57,13 @@ def test_the_partner_is_the_most_alike_other_user() -> None:
 
 def test_the_index_is_what_two_users_share_over_what_either_has() -> None:
     graph = matrix([[1, 1, 0, 0], [0, 1, 1, 1], [0, 0, 0, 0]])
-    assert jaccard(graph, np.array([1, 0, 2])) == pytest.approx([1 / 4, 1 / 4, 0.0])
+    assert jaccard_index(graph, np.array([1, 0, 2])) == pytest.approx([1 / 4, 1 / 4, 0.0])
 
 
 def test_an_item_is_accepted_by_preference_and_place_and_padding_never_is() -> None:
     lists = np.tile(np.array([2, 0, 1, -1]), (20_000, 1))
     preference = np.tile(np.array([0.8, 0.0, 1.0]), (20_000, 1))
-    users, items = accepted(lists, preference, np.random.default_rng(0))
+    users, items = accept_items(lists, preference, np.random.default_rng(0))
     shares = np.bincount(items, minlength=3) / 20_000
     assert shares == pytest.approx([0.8 / np.log2(3), 0.0, 1.0], abs=0.01)
     assert len(users) == len(items) and len(np.unique(users * 3 + items)) == len(users)
@@ -82,7 +82,7 @@ def test_the_graph_grows_by_what_is_accepted_and_nobody_is_shown_an_item_twice()
         return ranked_by(lambda rows: scores[rows])
 
     certain = Users(np.ones((30, 60)), np.roll(np.arange(30), 1))
-    rows = loop(shard, certain, recommend, iterations=3, seed=0)
+    rows = run_loop(shard, certain, recommend, iterations=3, seed=0)
     sizes = [graph.nnz for graph in seen]
     assert sizes == pytest.approx([train.sum() + 30 * sum(row["taken"] for row in rows[: n + 1]) for n in range(3)])
     assert sizes[0] < sizes[1] < sizes[2] and all(graph.data.max() == 1.0 for graph in seen)
@@ -97,18 +97,18 @@ def test_the_margin_changes_what_is_recommended() -> None:
     shard = shard_of(train.tolist(), np.eye(40, 30, 1, dtype=int).tolist(), np.zeros((40, 30), int).tolist())
     method = {"width": 8, "layers": 1, "cutoff": 8, "batch_size": 256, "fusion": False, "learning_rate": 0.02}
     config = {"method": method, "strengths": [0.0, 1.0]}
-    found = _recommenders(config, shard, seed=0)
+    found = _make_recommenders(config, shard, seed=0)
     assert list(found) == ["gamma 0.0", "gamma 1.0", "popularity", "random"]
     none = sparse.csr_array((40, 30))
     with threadpool_limits(1):
         lists = {name: make(shard, 1)(np.arange(40), none, K) for name, make in found.items()}
-        again = _recommenders(config, shard, seed=0)
+        again = _make_recommenders(config, shard, seed=0)
         same = [(make(shard, 1)(np.arange(40), none, K) == lists[name]).all() for name, make in again.items()]
     assert (lists["gamma 0.0"] != lists["gamma 1.0"]).any() and all(same)
 
 
 def test_the_quick_run_passes_its_own_check(tmp_path: Path) -> None:
-    rows = run_alone("table10", quick=True, data=None, out=tmp_path)
+    rows = run_own_table("table10", quick=True, data=None, out=tmp_path)
     assert check(rows) == [] and list(tmp_path.iterdir()) == []
     assert len({row["jaccard"] for row in rows if row["iteration"] == 0}) == 1  # all begin at the same graph
     shown = render(rows)

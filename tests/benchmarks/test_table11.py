@@ -8,25 +8,28 @@ import numpy as np
 import pytest
 
 from benchmarks.common import paper_figures
-from benchmarks.harness.special import run_alone
-from benchmarks.table11.run import MEAN, check, eigengap, pearson, render
+from benchmarks.harness.special import run_own_table
+from benchmarks.table11.run import MEAN, check, cutoff_eigengap, pearson_correlation, render
 
 
 def test_the_gap_is_that_above_the_last_frequency_kept() -> None:
     values = np.array([0.0, 0.1, 0.4])
-    assert eigengap(values, 1) == pytest.approx(0.1) and eigengap(values, 2) == pytest.approx(0.3)
-    assert eigengap(values, 3) is None
+    assert cutoff_eigengap(values, 1) == pytest.approx(0.1) and cutoff_eigengap(values, 2) == pytest.approx(0.3)
+    assert cutoff_eigengap(values, 3) is None
 
 
 def test_the_paper_s_own_correlation_comes_out_and_says_nothing() -> None:
     rows = list(paper_figures("table11", "ml-1m").values())
-    found = pearson([row["gap"] for row in rows], [row["recall"] for row in rows])
+    found = pearson_correlation([row["gap"] for row in rows], [row["recall"] for row in rows])
     assert found is not None and found["r"] == pytest.approx(0.5004, abs=2e-3) and found["p"] > 0.4
 
 
 def test_no_correlation_is_told_where_there_is_none_to_tell() -> None:
-    assert pearson([1.0, 2.0], [1.0, 2.0]) is None and pearson([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]) is None
-    assert pearson([1.0, 2.0, 3.0], [3.0, 2.0, 1.0]) == {
+    assert (
+        pearson_correlation([1.0, 2.0], [1.0, 2.0]) is None
+        and pearson_correlation([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]) is None
+    )
+    assert pearson_correlation([1.0, 2.0, 3.0], [3.0, 2.0, 1.0]) == {
         "r": pytest.approx(-1.0),
         "p": pytest.approx(0.0, abs=1e-6),
         "pairs": 3,
@@ -34,7 +37,7 @@ def test_no_correlation_is_told_where_there_is_none_to_tell() -> None:
 
 
 def test_the_quick_run_has_every_client_and_cut_off_and_passes_its_own_check(tmp_path: Path) -> None:
-    rows = run_alone("table11", quick=True, data=None, out=tmp_path)
+    rows = run_own_table("table11", quick=True, data=None, out=tmp_path)
     own = [row for row in rows if row["part"] == "cutoff"]
     names = [*(f"client-{number}" for number in range(1, 5)), MEAN]
     assert [(row["client"], row["cutoff"]) for row in own] == [(n, c) for n in names for c in (2, 4, 8, 16, 32)]

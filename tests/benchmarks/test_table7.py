@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from benchmarks.common import markdown, paper_figures, source
+from benchmarks.common import locate_data, paper_figures, render_table
 from benchmarks.table7.run import PAPER_ROWS, SHOWN, check, render, run
-from benchmarks.table7.structure import entropy, figures, laplacian_eigenvalues
+from benchmarks.table7.structure import laplacian_eigenvalues, spectral_entropy, structure_figures
 from shared.errors import DataError, SettingsError
 from shared.method.graph import normalise
 from simulation.groups import METHODS
@@ -19,7 +19,7 @@ from simulation.source import Cut, Shards, cut_shards
 
 def test_a_star_has_the_degree_and_density_that_the_paper_s_ego_graphs_have() -> None:
     star = sparse.csr_array(np.ones((1, 61)))  # n = 62: degree 2 * 61 / 62 = 1.97, density 2 / 62 = .032
-    found = figures(star, cutoff=4)
+    found = structure_figures(star, cutoff=4)
     assert found["degree"] == pytest.approx(1.968, abs=1e-3) and found["density"] == pytest.approx(0.0323, abs=1e-4)
     assert found["degree_variance"] == pytest.approx((61**2 + 61) / 62 - (122 / 62) ** 2)
     assert found["energy"] == pytest.approx(1.0) and found["size"] == 62  # one singular value, which is 1
@@ -27,7 +27,7 @@ def test_a_star_has_the_degree_and_density_that_the_paper_s_ego_graphs_have() ->
 
 def test_users_and_items_without_an_edge_are_no_nodes() -> None:
     graph = sparse.csr_array(np.array([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]))
-    assert (figures(graph, 4)["users"], figures(graph, 4)["items"]) == (1.0, 2.0)
+    assert (structure_figures(graph, 4)["users"], structure_figures(graph, 4)["items"]) == (1.0, 2.0)
 
 
 def test_the_spectrum_is_that_of_the_dense_laplacian() -> None:
@@ -38,12 +38,12 @@ def test_the_spectrum_is_that_of_the_dense_laplacian() -> None:
     singular = np.linalg.svd(half, compute_uv=False)
     assert laplacian_eigenvalues(singular, (9, 6)) == pytest.approx(dense, abs=1e-10)
     shares = dense[dense > 1e-12] / dense.sum()
-    assert figures(graph, 3)["entropy"] == pytest.approx(-(shares * np.log2(shares)).sum(), abs=1e-6)
-    assert figures(graph, 3)["energy"] == pytest.approx((singular[:3] ** 2).sum() / (singular**2).sum())
+    assert structure_figures(graph, 3)["entropy"] == pytest.approx(-(shares * np.log2(shares)).sum(), abs=1e-6)
+    assert structure_figures(graph, 3)["energy"] == pytest.approx((singular[:3] ** 2).sum() / (singular**2).sum())
 
 
 def test_equal_eigenvalues_have_the_largest_entropy() -> None:
-    assert entropy(np.ones(8)) == pytest.approx(3.0) and entropy(np.array([1e-9, 1.0])) < 1e-6
+    assert spectral_entropy(np.ones(8)) == pytest.approx(3.0) and spectral_entropy(np.array([1e-9, 1.0])) < 1e-6
 
 
 def test_the_quick_run_measures_every_method_and_passes_its_own_check(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_the_paper_s_figures_stand_beside_ours() -> None:
 
 
 def test_data_that_are_not_there_are_named() -> None:
-    assert source("synthetic", None) == "synthetic"
+    assert locate_data("synthetic", None) == "synthetic"
     with pytest.raises(SettingsError, match="'ml-1m'"):
-        source("ml-1m", None)
-    assert markdown(["a"], [["1"]]) == "| a |\n| --- |\n| 1 |"
+        locate_data("ml-1m", None)
+    assert render_table(["a"], [["1"]]) == "| a |\n| --- |\n| 1 |"

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.harness.special import run_alone
+from benchmarks.harness.special import run_own_table
 from benchmarks.theorems.blocks import (
     BlockModel,
+    community_eigengap,
+    community_indicators,
+    community_labels,
     draw_graph,
-    eigengap,
-    expected,
-    indicators,
-    labels,
+    expected_graph,
     structural_eigenvalues,
 )
 from benchmarks.theorems.run import check, render, run
@@ -31,23 +31,25 @@ def test_the_expected_spectrum_of_equal_communities_is_the_one_by_hand() -> None
     # s_1 = 1, and (p - q) / (p + (k - 1) q) for the other three: .5 / .9.
     found = structural_eigenvalues(EQUAL, 40, cutoff=6)
     assert found == pytest.approx([0.0, *[1 - 0.5 / 0.9] * 3, 1.0, 1.0], abs=1e-12)
-    assert eigengap(found, 4) == pytest.approx(0.5 / 0.9) and eigengap(found[:4], 4) == pytest.approx(0.5 / 0.9)
+    assert community_eigengap(found, 4) == pytest.approx(0.5 / 0.9) and community_eigengap(
+        found[:4], 4
+    ) == pytest.approx(0.5 / 0.9)
 
 
 def test_a_drawn_graph_has_the_chances_of_its_blocks() -> None:
     model = BlockModel(communities=2, within=(0.2, 0.8), between=0.05, thinning=0.5)
     graph = draw_graph(model, 400, np.random.default_rng(0)).toarray()
-    own = labels(400, 2)
+    own = community_labels(400, 2)
     means = [[graph[np.ix_(own == a, own == b)].mean() for b in (0, 1)] for a in (0, 1)]
     assert np.abs(np.array(means) - [[0.1, 0.025], [0.025, 0.4]]).max() < 0.01
-    assert expected(model, 400).toarray().mean() == pytest.approx(graph.mean(), abs=0.01)
+    assert expected_graph(model, 400).toarray().mean() == pytest.approx(graph.mean(), abs=0.01)
 
 
 def test_dividing_by_the_sum_forgets_the_gap() -> None:
     """Equal communities, a clear gap and hardly any: the same K, so that no divergence is left to preserve."""
     clear, faint = (BlockModel(12, (0.9, 0.9), between) for between in (0.05, 0.7))
     ideal = [structural_eigenvalues(model, 120, 12) for model in (clear, faint)]
-    assert eigengap(ideal[0], 12) > 0.5 > 0.1 > eigengap(ideal[1], 12)
+    assert community_eigengap(ideal[0], 12) > 0.5 > 0.1 > community_eigengap(ideal[1], 12)
     assert divergence(kernel(ideal[0]), kernel(ideal[1])) == pytest.approx(0.0, abs=1e-12)
 
 
@@ -57,7 +59,7 @@ def test_the_left_sides_are_those_of_dense_matrices() -> None:
     zero = np.zeros_like(half)
     laplacian = np.eye(40) - np.block([[zero, half], [half.T, zero]])
     values, vectors = np.linalg.eigh(laplacian)
-    low, chi = vectors[:, :communities], indicators(20, communities)
+    low, chi = vectors[:, :communities], community_indicators(20, communities)
     filtered, ideal = low @ low.T, chi @ chi.T
     sides = both_sides(graph, communities)
     assert sides["gap"] == pytest.approx(values[communities] - values[communities - 1])
@@ -78,7 +80,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 def test_a_small_run_shows_concentration_and_passes_its_own_check(rows: list[dict[str, Any]], tmp_path: Path) -> None:
     assert check(rows) == []
-    assert run_alone("theorems", quick=True, data=None, out=tmp_path) == rows
+    assert run_own_table("theorems", quick=True, data=None, out=tmp_path) == rows
     dense = [row for row in rows if row["part"] == "concentration" and row["regime"] == "dense"]
     assert {row["n"] for row in dense} == {100, 200, 400} and {row["seeds"] for row in dense} == {6}
     shown = render(rows)

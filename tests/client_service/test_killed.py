@@ -299,7 +299,7 @@ def undisturbed(described: Callable[..., Experiment], remembered: dict[str, Left
         if key not in remembered:
             one = described("undisturbed", strategy, **changes)
             async with open_federation(one) as federation:
-                outcome = await conduct_run(federation, one.request(), lambda _: None)
+                outcome = await conduct_run(federation, one.run_request(), lambda _: None)
             said = outcome.model_dump(mode="json")
             remembered[key] = left(said["history"], said["statuses"], said["qualities"])
         return remembered[key]
@@ -315,10 +315,10 @@ def disturbed(described: Callable[..., Experiment], impatient: None) -> Callable
     @asynccontextmanager
     async def run(strategy: str, **changes: Any) -> AsyncIterator[Disturbed]:
         one = described("disturbed", strategy, **changes)
-        mortal, other = (one.client(shard, aggregator_url=AGGREGATOR) for shard in one.shards)
-        async with run_federation(one.aggregator(), (mortal, other)) as federation:
+        mortal, other = (one.make_client_settings(shard, aggregator_url=AGGREGATOR) for shard in one.shards)
+        async with run_federation(one.make_aggregator_settings(), (mortal, other)) as federation:
             await federation.enter(other)
-            await federation.start(**one.request().model_dump(mode="json"))
+            await federation.start(**one.run_request().model_dump(mode="json"))
             yield Disturbed(federation, mortal)
 
     return run

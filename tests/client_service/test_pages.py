@@ -80,7 +80,7 @@ async def test_after_a_run_the_page_tells_of_every_update_field_by_field(
 ) -> None:
     described = experiment("run")
     async with open_federation(described) as federation:
-        outcome = await conduct_run(federation, described.request(), ignore)
+        outcome = await conduct_run(federation, described.run_request(), ignore)
         http = federation.clients["client-1"]
         shown = await page(http)
         ledger = (await http.get("/v1/ledger")).json()["entries"]

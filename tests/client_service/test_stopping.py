@@ -89,7 +89,7 @@ class Services:
         if name == "aggregator":
             return self.described.aggregator(port=subject._url_port(self.places.aggregator))
         port = subject._url_port(self.places.clients[name])
-        return self.described.client(self.shard(name), aggregator_url=self.places.aggregator, port=port)
+        return self.described.make_client_settings(self.shard(name), aggregator_url=self.places.aggregator, port=port)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ async def test_services_that_are_ended_in_the_middle_of_a_round_end_at_once_and_
             received = [who["received"] for entry in history["rounds"] for who in entry["participants"]]
             return status["phase"] == "training" and sorted(received) == [False, True]
 
-        request = services.described.request().model_dump_json()
+        request = services.described.run_request().model_dump_json()
         started = await operator.post("/v1/runs", content=request, headers={"Content-Type": "application/json"})
         assert started.status_code == 201
         await until(half_of_a_round)

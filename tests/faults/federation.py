@@ -92,11 +92,13 @@ class Disturbed(Watched):
 
     async def begin(self, **request: Any) -> None:
         """Start a run, then the clients."""
-        run = self.experiment.request().model_dump(mode="json") | {"deadline_seconds": DEADLINE_SECONDS} | request
+        run = self.experiment.run_request().model_dump(mode="json") | {"deadline_seconds": DEADLINE_SECONDS} | request
         answer = await self.operator.post("/v1/runs", json=run)
         assert answer.status_code == 201, answer.text
         for shard in self.experiment.shards:
-            settings = impatient(self.experiment.client(shard, aggregator_url=self._addresses[shard.name]))
+            settings = impatient(
+                self.experiment.make_client_settings(shard, aggregator_url=self._addresses[shard.name])
+            )
             http = calling(self._stack.enter_context(serve(create_client(settings))), self.experiment.operator_key)
             self.silos[shard.name] = await self._stack.enter_async_context(http)
 
@@ -131,7 +133,7 @@ def impatient(settings: ClientSettings) -> ClientSettings:
 @asynccontextmanager
 async def disturbed(experiment: Experiment, clock: Callable[[], float] = time.time) -> AsyncIterator[Disturbed]:
     """The experiment's aggregator and its proxies. They end before what they lead to does."""
-    settings = experiment.aggregator().model_copy(update={"longest_body_seconds": BODY_SECONDS})
+    settings = experiment.make_aggregator_settings().model_copy(update={"longest_body_seconds": BODY_SECONDS})
     app = create_aggregator(settings, clock=clock)
     async with AsyncExitStack() as stack:
         url = stack.enter_context(serve(app, wind_down=app.state.coordinator.wind_down))

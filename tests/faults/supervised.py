@@ -97,7 +97,7 @@ class Supervised(Watched):
         for shard in self.experiment.shards:
 
             def settings(port: int, shard: Path = shard) -> BaseModel:
-                return self.experiment.client(shard, aggregator_url=url, port=port)
+                return self.experiment.make_client_settings(shard, aggregator_url=url, port=port)
 
             self.tasks.start_soon(self._keep, shard.name, "client_service", settings)
 

@@ -88,7 +88,7 @@ async def test_an_update_that_trickles_is_refused_in_time_and_leaves_no_file(
 
 
 async def test_a_message_that_trickles_is_refused_by_the_aggregator(three: Experiment) -> None:
-    settings = three.aggregator().model_copy(update={"longest_body_seconds": SHORT_SECONDS})
+    settings = three.make_aggregator_settings().model_copy(update={"longest_body_seconds": SHORT_SECONDS})
     app = create_aggregator(settings)
     with anyio.fail_after(LONGEST_SECONDS), serve(app, wind_down=app.state.coordinator.wind_down) as url:
         answer = await trickled(await called(url), posting("/v1/runs", three.token))
@@ -99,7 +99,7 @@ async def test_a_message_that_trickles_is_refused_by_a_client(
     three: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("client_service.app.Timed", partial(Timed, seconds=SHORT_SECONDS))
-    settings = three.client(three.shards[0], aggregator_url=f"http://{HOST}:9")
+    settings = three.make_client_settings(three.shards[0], aggregator_url=f"http://{HOST}:9")
     with anyio.fail_after(LONGEST_SECONDS), serve(create_client(settings)) as url:
         answer = await trickled(await called(url), posting("/v1/recommendations", three.application_key))
     require_too_slow(answer, SHORT_SECONDS)

@@ -142,11 +142,11 @@ def test_it_is_known_by_its_containers_how_a_federation_was_brought_up(docker: M
 def test_every_command_that_changes_something_is_told_before_it_runs(docker: Made) -> None:
     calls, told = docker((["fail"], (3, "why"))), []
     engine = Engine(told.append)
-    engine.run("docker", "pause", "a b", environment={"X": "1", "CODE": "a\nb"})
+    engine.run_command("docker", "pause", "a b", environment={"X": "1", "CODE": "a\nb"})
     assert told == ["$ X=1 docker pause 'a b'"] and calls.read_text().splitlines() == ['["docker", "pause", "a b"]']
-    assert engine.run("docker", "fail", may_end_with=(0, 3)) == (3, "why\n")
+    assert engine.run_command("docker", "fail", may_end_with=(0, 3)) == (3, "why\n")
     with pytest.raises(UnavailableError, match=r"docker fail \.\.\.: expected success, got 3: why"):
-        engine.run("docker", "fail")
+        engine.run_command("docker", "fail")
 
 
 @pytest.mark.parametrize("silos", range(1, MOST_SILOS + 1))

@@ -55,7 +55,7 @@ def scored(experiment: Experiment, told: Callable[[int, float], None]) -> float:
 
 @pytest.fixture
 def instant(monkeypatch: pytest.MonkeyPatch) -> Callable[[Validate], None]:
-    return lambda function: monkeypatch.setattr(searching, "validate", function)
+    return lambda function: monkeypatch.setattr(searching, "validate_experiment", function)
 
 
 def values(study: optuna.Study) -> list[float]:
@@ -121,7 +121,7 @@ def test_blind_shards_have_no_test_pair_and_are_otherwise_the_same(tmp_path: Pat
 
 def test_a_trial_s_value_is_the_mean_of_the_clients_best_rounds(task: Search, tmp_path: Path) -> None:
     heard: list[tuple[int, float]] = []
-    value = validate_experiment(task.experiment({}, tmp_path / "run"), lambda *one: heard.append(one))
+    value = validate_experiment(task.make_experiment({}, tmp_path / "run"), lambda *one: heard.append(one))
     kept = [json.loads((tmp_path / "run" / path.name / "model" / "quality.json").read_text()) for path in task.shards]
     curves = np.array([[entry["ndcg"] for entry in quality["rounds"]] for quality in kept])  # (clients, rounds + 1)
     assert value == pytest.approx(curves.max(axis=1).mean())
@@ -134,7 +134,7 @@ def test_test_pairs_have_no_part_in_a_trial(silos: Silos, small: MethodSettings,
     blind = write_blind_shards(shards, tmp_path / "blind")
     seen = [
         validate_experiment(
-            Search(paths, "fedavg", small, SPACE, rounds=1, device="cpu").experiment({}, tmp_path / name), quiet
+            Search(paths, "fedavg", small, SPACE, rounds=1, device="cpu").make_experiment({}, tmp_path / name), quiet
         )
         for name, paths in (("whole", shards), ("without", blind))
     ]
@@ -146,7 +146,7 @@ def test_whatever_told_raises_ends_the_run(task: Search, tmp_path: Path) -> None
         raise optuna.TrialPruned(f"{number} {mean > 0}")
 
     with pytest.raises(optuna.TrialPruned, match="1 True"):
-        validate_experiment(task.experiment({}, tmp_path / "run"), told)
+        validate_experiment(task.make_experiment({}, tmp_path / "run"), told)
 
 
 def test_a_client_that_cannot_go_on_ends_the_run_but_a_passing_problem_does_not() -> None:
@@ -280,7 +280,7 @@ def test_the_command_searches_resumes_and_writes_what_it_found(
     silos: Silos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[Path, ...]] = []
-    monkeypatch.setattr(searching, "validate", lambda e, told: (seen.append(e.shards), scored(e, told))[1])
+    monkeypatch.setattr(searching, "validate_experiment", lambda e, told: (seen.append(e.shards), scored(e, told))[1])
     shards, out = silos(2)[0].parent, tmp_path / "out"
     given = ("tune", str(shards), "--out", str(out), "--rounds", "2", "--set", "width=4", "--set", "decay=0.5")
     first = CliRunner().invoke(app, [*given, "--trials", "2", "--json"], catch_exceptions=False)
@@ -304,7 +304,7 @@ def test_ctrl_c_ends_the_command_with_what_is_known(
             raise KeyboardInterrupt
         return scored(experiment, told)
 
-    monkeypatch.setattr(searching, "validate", interrupted)
+    monkeypatch.setattr(searching, "validate_experiment", interrupted)
     ended = CliRunner().invoke(app, ["tune", str(silos(2)[0].parent), "--out", str(tmp_path / "out"), "--rounds", "2"])
     assert ended.exit_code == 130
     assert json.loads((tmp_path / "out" / "best.json").read_text())["trials"] == 1

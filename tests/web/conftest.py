@@ -28,16 +28,16 @@ class Papers:
     def __init__(self, folder: Path) -> None:
         self.folder, self._root = folder, make_authority()
         stranger = make_authority("a stranger")
-        write_files(folder, self._root.files("authority") | stranger.files("stranger"))
+        write_files(folder, self._root.pem_files("authority") | stranger.pem_files("stranger"))
         self.make("service"), self.make("caller"), self.make("elsewhere", hosts=("other.example",))
-        write_files(folder, issue_certificate(stranger, "caller", HOSTS).files("impostor"))
+        write_files(folder, issue_certificate(stranger, "caller", HOSTS).pem_files("impostor"))
 
     def make(
         self, name: str, *, hosts: tuple[str, ...] = HOSTS, begun: float = 1.0, days: int = 365
     ) -> IssuedCertificate:
         """A certificate that began so many days ago and is good for so many; one of that name is replaced."""
         made = issue_certificate(self._root, name, hosts, days=days, begins=datetime.now(UTC) - timedelta(days=begun))
-        for file, content in made.files(name).items():
+        for file, content in made.pem_files(name).items():
             (self.folder / file).write_bytes(content)
         return made
 

@@ -37,11 +37,11 @@ async def answered(app: FastAPI, path: str) -> int:
 
 
 def aggregator(described: Experiment) -> FastAPI:
-    return create_aggregator(described.aggregator())
+    return create_aggregator(described.make_aggregator_settings())
 
 
 def client(described: Experiment) -> FastAPI:
-    return create_client(described.client(described.shards[0], aggregator_url="http://127.0.0.1:1"))
+    return create_client(described.make_client_settings(described.shards[0], aggregator_url="http://127.0.0.1:1"))
 
 
 @pytest.mark.parametrize("make", [aggregator, client])

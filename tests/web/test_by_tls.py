@@ -37,7 +37,7 @@ def described(experiment: Callable[..., Experiment]) -> Experiment:
 @contextmanager
 def aggregator(described: Experiment, papers: Papers, served: Served) -> Iterator[str]:
     """An aggregator that accepts only callers with a certificate."""
-    settings = described.aggregator().model_copy(update=papers.port(mutual=True))
+    settings = described.make_aggregator_settings().model_copy(update=papers.port(mutual=True))
     app = create_aggregator(settings)
     with served(app, settings, app.state.coordinator.wind_down) as url:
         yield url
@@ -46,7 +46,9 @@ def aggregator(described: Experiment, papers: Papers, served: Served) -> Iterato
 @contextmanager
 def silo(described: Experiment, papers: Papers, served: Served, url: str, number: int, **way: Any) -> Iterator[str]:
     """A client that listens by TLS; `way`: how it calls the aggregator."""
-    settings = described.client(described.shards[number], aggregator_url=url).model_copy(update=papers.port() | way)
+    settings = described.make_client_settings(described.shards[number], aggregator_url=url).model_copy(
+        update=papers.port() | way
+    )
     with served(create_client(settings), settings) as own:
         yield own
 

@@ -141,19 +141,21 @@ class Calls:
 def aggregator(experiment: Described, served: Served) -> Iterator[tuple[str, FastAPI, dict[str, AuthBase | None]]]:
     """It has one client, whose run is open; its address, itself, and those who call."""
     described = experiment("described")
-    app = create_aggregator(described.aggregator().model_copy(update={"quarantine_refusals": 0}))  # it refuses many
+    app = create_aggregator(
+        described.make_aggregator_settings().model_copy(update={"quarantine_refusals": 0})
+    )  # it refuses many
     folder = described.folder / "client-1"
     pair = enrol("client-1", folder, described.registry)
     signing = Signing(Signatory("client-1", read_private(pair.private)))
     operator = Bearer(described.token)
     with served(app, None, app.state.coordinator.wind_down) as url:
-        join = JoinIn(client="client-1", declaration=described.aggregator().declaration())
+        join = JoinIn(client="client-1", declaration=described.make_aggregator_settings().declaration())
         headers = {"Content-Type": "application/json"}
         done = requests.post(
             f"{url}/v1/clients", data=join.model_dump_json(), headers=headers, auth=signing, timeout=30
         )
         assert done.status_code == 200, done.text
-        request = described.request().model_copy(update={"clients": 1})
+        request = described.run_request().model_copy(update={"clients": 1})
         run = requests.post(
             f"{url}/v1/runs", data=request.model_dump_json(), headers=headers, auth=operator, timeout=30
         )
@@ -174,7 +176,7 @@ def test_a_client_answers_as_it_says(
     experiment: Described, served: Served, who: str, statuses: set[int], examples: int
 ) -> None:
     described = experiment("described")
-    app = create_client(described.client(described.shards[0], aggregator_url="http://127.0.0.1:9"))
+    app = create_client(described.make_client_settings(described.shards[0], aggregator_url="http://127.0.0.1:9"))
     keys = {
         "nobody": None,
         "application": Bearer(described.application_key),

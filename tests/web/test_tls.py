@@ -280,7 +280,7 @@ def test_files_behind_a_link_that_is_moved_are_seen_as_changed(papers: Papers, t
     settings = Listening(tls_certificate=link / "service.crt", tls_key=link / "service.key")
     held, journal = settings.identities()[PORT], Journal()
     (tmp_path / "next").mkdir()
-    for name, content in papers.make("service", days=30).files("service").items():
+    for name, content in papers.make("service", days=30).pem_files("service").items():
         (tmp_path / "next" / name).write_bytes(content)
     (tmp_path / "moved").symlink_to(tmp_path / "next")
     os.replace(tmp_path / "moved", link)

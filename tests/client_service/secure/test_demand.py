@@ -44,9 +44,9 @@ async def test_an_open_aggregator_gets_nothing_of_a_silo_that_demands_secure_rou
         monkeypatch.setattr("aggregator_service.coordinator.require_same", believed)
     one = Experiment(silos(1), tmp_path / "run", small, rounds=1, device="cpu")
     demanding = replace(one, secure=True).client(one.shards[0], aggregator_url=URL)
-    async with run_federation(one.aggregator(), [demanding]) as running:
+    async with run_federation(one.make_aggregator_settings(), [demanding]) as running:
         [http] = await running.enter()
-        await running.start(**one.request().model_dump(mode="json"))
+        await running.start(**one.run_request().model_dump(mode="json"))
         await until(has_problem(http, problem))
     calls = {entry["call"] for entry in entries_of(demanding) if entry["kind"] == "intent"}
     assert calls <= {"join", "current", "model", "anchor"}

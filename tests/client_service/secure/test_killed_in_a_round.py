@@ -111,16 +111,16 @@ def entered(described: Experiment, opened: Opened, clock: LeapingClock, tmp_path
     async def enter(**request: Any) -> AsyncIterator[World]:
         world = World(described.state_of(described.shards[0]), tmp_path / "grave" / "client-1")
         async with AsyncExitStack() as stack:
-            world.app = app = create_app(described.aggregator(), clock=clock)
+            world.app = app = create_app(described.make_aggregator_settings(), clock=clock)
             await stack.enter_async_context(app.router.lifespan_context(app))
             said = {"Authorization": f"Bearer {described.token}"}
             http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=URL, headers=said)
             world.operator = await stack.enter_async_context(http)
             for shard in described.shards[1:]:
-                other = opened(described.client(shard, aggregator_url=URL), Line(world))
+                other = opened(described.make_client_settings(shard, aggregator_url=URL), Line(world))
                 world.others.append(await stack.enter_async_context(other))
                 world.others[-1].headers["Authorization"] = f"Bearer {described.operator_key}"
-            asked = described.request().model_copy(update=request).model_dump(mode="json")
+            asked = described.run_request().model_copy(update=request).model_dump(mode="json")
             assert (await http.post("/v1/runs", json=asked)).status_code == 201
             yield world
 
@@ -140,7 +140,7 @@ async def killed(described: Experiment, opened: Opened, until: Until, line: Line
     async def dead() -> bool:
         return line.dead
 
-    settings = described.client(described.shards[0], aggregator_url=URL)
+    settings = described.make_client_settings(described.shards[0], aggregator_url=URL)
     with suppress(Killed):
         async with opened(settings, line):
             await until(dead)
@@ -163,7 +163,7 @@ async def test_a_client_that_was_killed_goes_on_in_the_same_round(
         await killed(described, opened, until, line)
         kept = (world.grave / NAME).read_text()
         assert re.search('"phase":"(begun|sharing|checked|ready)"', kept)
-        again = described.client(described.shards[0], aggregator_url=URL)
+        again = described.make_client_settings(described.shards[0], aggregator_url=URL)
         again = again.model_copy(update={"state_directory": world.grave})
         async with opened(again, Line(world)) as http:
             http.headers["Authorization"] = f"Bearer {described.operator_key}"
@@ -196,7 +196,7 @@ async def test_the_others_do_without_a_client_that_stays_away(
             return bool(one["secure"] and (one["secure"]["step"], one["secure"]["waiting_for"]) == (step, ["client-1"]))
 
         await until(alone)
-        clock.ahead += described.request().deadline_seconds
+        clock.ahead += described.run_request().deadline_seconds
         history = await ended(world, until)
         missing = [] if call in ("PUT consents", "PUT answers") else ["client-1"]
         assert (history["phase"], history["rounds"][0]["missing"]) == ("finished", missing)
