@@ -12,7 +12,7 @@ from client_service.boundary.crossings import Attempt
 from client_service.boundary.crossings import attempts as ledger_attempts
 from shared.errors import DataError
 from shared.method.declaration import Declaration
-from shared.protocol.schemas import ParticipantOut
+from shared.protocol.schemas import ArrivalOut, ParticipantOut, RunHistoryOut
 
 _ATTEMPTS = TypeAdapter(tuple[Attempt, ...])
 
@@ -38,31 +38,37 @@ class AuditCase:
     parts: tuple[PartEvidence, ...]
 
     @property
+    def arrivals(self) -> tuple[ArrivalOut, ...]:
+        """The aggregator's record of what has arrived; empty where it has given no evidence."""
+        return () if self.aggregator is None else self.aggregator.arrivals
+
+    @property
+    def runs(self) -> tuple[RunHistoryOut, ...]:
+        """The aggregator's runs; empty where it has given no evidence."""
+        return () if self.aggregator is None else self.aggregator.runs
+
+    @property
     def known_clients(self) -> tuple[str, ...]:
         """Every client that the aggregator's record names."""
-        if self.aggregator is None:
-            return ()
-        arrived = {one.client for one in self.aggregator.arrivals}
-        enrolled = {client for run in self.aggregator.runs for client in (*run.enrolled, *run.missing)}
+        arrived = {arrival.client for arrival in self.arrivals}
+        enrolled = {client for run in self.runs for client in (*run.enrolled, *run.missing)}
         return tuple(sorted(arrived | enrolled | {client for _, _, client in self.held_updates}))
 
     @property
     def held_updates(self) -> dict[tuple[str, int, str], ParticipantOut]:
-        """What the aggregator holds of each run, round and client."""
-        runs = () if self.aggregator is None else self.aggregator.runs
+        """The update that the aggregator holds, by run, round and client."""
         return {
-            (run.run, entry.number, one.client): one
-            for run in runs
+            (run.run, entry.number, participant.client): participant
+            for run in self.runs
             for entry in run.rounds
-            for one in entry.participants
-            if one.received
+            for participant in entry.participants
+            if participant.received
         }
 
     @property
     def active_runs(self) -> tuple[str, ...]:
         """Runs that were going on when the evidence was taken: the parts' records then need not agree yet."""
-        runs = () if self.aggregator is None else self.aggregator.runs
-        return tuple(run.run for run in runs if run.phase not in ("finished", "failed"))
+        return tuple(run.run for run in self.runs if run.phase not in ("finished", "failed"))
 
     @property
     def probe_sendings(self) -> dict[str, tuple[ProbeSending, ...]]:

@@ -33,9 +33,7 @@ def show_report(
     OUT.print(_findings_table(report.findings))
     for fault in _listed_faults(report.findings):
         OUT.print(Text(f"- {plain_text(fault)}", "red"))
-    for note in report.notes:
-        OUT.print(Text(f"Note: {plain_text(note)}", "yellow"))
-    OUT.print(Text(report.verdict, "bold green" if report.held else "bold red"))
+    _print_verdict(report)
     OUT.print(Text("\nNot covered:"), *(Text(f"- {line}") for line in report.not_covered), sep="\n")
 
 
@@ -60,10 +58,14 @@ def show_brief(report: PrivacyReport) -> None:
     OUT.print(Text("2. What crossed", "bold"), _summary_table(report), sep="\n")
     OUT.print(*(_fields_table(report, one) for one in _first_latest_round(report.rounds)), sep="\n")
     OUT.print(*(Text.assemble(GOOD if one.held else BAD, f": {one.expected}") for one in report.findings), sep="\n")
+    _print_verdict(report)
+    OUT.print(f"{len(report.not_covered)} things are not covered: the whole report, without --brief, names them.")
+
+
+def _print_verdict(report: PrivacyReport) -> None:
     for note in report.notes:
         OUT.print(Text(f"Note: {plain_text(note)}", "yellow"))
     OUT.print(Text(report.verdict, "bold green" if report.held else "bold red"))
-    OUT.print(f"{len(report.not_covered)} things are not covered: the whole report, without --brief, names them.")
 
 
 def _summary_table(report: PrivacyReport) -> Table:

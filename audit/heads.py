@@ -46,7 +46,7 @@ def check_heads(case: AuditCase, matches: Mapping[str, MatchedBodies]) -> AuditF
 
 
 def _refused_heads(case: AuditCase) -> Iterator[str]:
-    for one in () if case.aggregator is None else case.aggregator.arrivals:
+    for one in case.arrivals:
         if one.code != HeadError.code:
             continue
         others = () if one.head is None else tuple((other.name, other.bytes) for other in one.head.others)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 from audit.evidence import ProbeSending
@@ -71,8 +72,7 @@ def bodies_from_probes(sent: Iterable[ProbeSending]) -> list[ReportedBody]:
     return [one for one in told if not one.is_accepted]
 
 
-ArrivalKey = Callable[[ArrivalOut], Hashable]
-SendingKey = Callable[[ReportedBody], Hashable | None]
+KEYS = ("request", "whole", "place")  # what two records of one body may agree in, the most specific first
 
 
 def match_bodies(arrivals: Sequence[ArrivalOut], sendings: Sequence[ReportedBody]) -> MatchedBodies:
@@ -81,90 +81,55 @@ def match_bodies(arrivals: Sequence[ArrivalOut], sendings: Sequence[ReportedBody
     A body that was refused unread, or was cut off, arrives with fewer bytes than were sent. One that was read to its
     end must be the very one that somebody says to have sent.
     """
-    left, unsaid = list(arrivals), list(sendings)
+    unpaired, unseen = list(arrivals), list(sendings)
     pairs: list[tuple[ArrivalOut, ReportedBody]] = []
-    for of_arrival, of_sending in (
-        (_answered_request_key, _request_and_answer_key),
-        (_request_key, _unaccepted_request_key),
-        (_answered_whole_key, _whole_and_answer_key),
-        (_whole_key, _unaccepted_whole_key),
-        (_answered_place_key, _place_and_answer_key),
-        (_place_key, _unheard_place_key),
-    ):
-        found, left, unsaid = _pair_by_key(left, unsaid, of_arrival, of_sending)
-        pairs += found
-    ours = [one for one in unsaid if one.source == "ledger"]
-    unseen, lost = [one for one in ours if one.is_accepted], [one for one in ours if not one.is_accepted]
-    return MatchedBodies(tuple(pairs), tuple(left), tuple(unseen), tuple(lost))
+    for key, by_status in product(KEYS, (True, False)):
+        matches, unpaired, unseen = _pair_by_key(unpaired, unseen, key, by_status=by_status)
+        pairs += matches
+    reported = [sending for sending in unseen if sending.source == "ledger"]
+    accepted = tuple(sending for sending in reported if sending.is_accepted)
+    lost = tuple(sending for sending in reported if not sending.is_accepted)
+    return MatchedBodies(tuple(pairs), tuple(unpaired), accepted, lost)
 
 
-def _place_key(one: ArrivalOut | ReportedBody) -> Hashable:
-    return one.call, one.run, one.round
+def _body_key(body: ArrivalOut | ReportedBody, key: str, *, by_status: bool) -> Hashable:
+    """The fields in which an arrival and a sending must agree. Lengths are in bytes, digests are sha256."""
+    content = (body.size, body.digest) if isinstance(body, ArrivalOut) else (body.bytes, body.sha256)
+    fields = {"place": (), "whole": content, "request": (*content, body.nonce)}[key]
+    return body.call, body.run, body.round, *fields, *((body.status,) if by_status else ())
 
 
-def _whole_key(one: ArrivalOut) -> Hashable:
-    return _place_key(one), one.size, one.digest
+def _may_pair(sending: ReportedBody, key: str, *, by_status: bool) -> bool:
+    """Whether a sending may be paired by this key.
 
-
-def _request_key(one: ArrivalOut) -> Hashable:
-    return _whole_key(one), one.nonce
-
-
-def _answered_request_key(one: ArrivalOut) -> Hashable:
-    return _request_key(one), one.status
-
-
-def _request_and_answer_key(one: ReportedBody) -> Hashable | None:
-    """The very request, where its ledger tells the nonce."""
-    return None if one.nonce is None else (((_place_key(one), one.bytes, one.sha256), one.nonce), one.status)
-
-
-def _unaccepted_request_key(one: ReportedBody) -> Hashable | None:
-    return None if one.nonce is None or one.is_accepted else ((_place_key(one), one.bytes, one.sha256), one.nonce)
-
-
-def _answered_whole_key(one: ArrivalOut) -> Hashable:
-    return _whole_key(one), one.status
-
-
-def _answered_place_key(one: ArrivalOut) -> Hashable:
-    return _place_key(one), one.status
-
-
-def _whole_and_answer_key(one: ReportedBody) -> Hashable:
-    return (_place_key(one), one.bytes, one.sha256), one.status
-
-
-def _unaccepted_whole_key(one: ReportedBody) -> Hashable | None:
-    """The answer was lost, or somebody on the way gave another."""
-    return None if one.is_accepted else (_place_key(one), one.bytes, one.sha256)
-
-
-def _place_and_answer_key(one: ReportedBody) -> Hashable:
-    return _place_key(one), one.status
-
-
-def _unheard_place_key(one: ReportedBody) -> Hashable | None:
-    return _place_key(one) if one.status in (None, *FROM_BETWEEN) else None
+    By the request only where the ledger tells its nonce. By another status than the sender heard only where the sender
+    heard of no success: the answer was lost, or somebody on the way gave another. By the place alone and another status
+    only where the sender heard nothing of the aggregator.
+    """
+    if key == "request" and sending.nonce is None:
+        return False
+    if by_status:
+        return True
+    return sending.status in (None, *FROM_BETWEEN) if key == "place" else not sending.is_accepted
 
 
 def _pair_by_key(
-    arrivals: list[ArrivalOut], sendings: list[ReportedBody], of_arrival: ArrivalKey, of_sending: SendingKey
+    arrivals: list[ArrivalOut], sendings: list[ReportedBody], key: str, *, by_status: bool
 ) -> tuple[list[tuple[ArrivalOut, ReportedBody]], list[ArrivalOut], list[ReportedBody]]:
-    """The pairs with equal keys, and the rest of both. None is no key."""
+    """The pairs with equal keys, and the rest of both."""
     waiting: defaultdict[Hashable, deque[int]] = defaultdict(deque)
     for place, sending in enumerate(sendings):
-        if (key := of_sending(sending)) is not None:
-            waiting[key].append(place)
+        if _may_pair(sending, key, by_status=by_status):
+            waiting[_body_key(sending, key, by_status=by_status)].append(place)
     pairs, left, taken = [], [], set()
     for arrival in arrivals:
-        places = waiting.get(of_arrival(arrival), deque())
+        places = waiting.get(_body_key(arrival, key, by_status=by_status), deque())
         if places and _could_match(arrival, sendings[places[0]]):
             taken.add(places[0])
             pairs.append((arrival, sendings[places.popleft()]))
         else:
             left.append(arrival)
-    return pairs, left, [one for place, one in enumerate(sendings) if place not in taken]
+    return pairs, left, [sending for place, sending in enumerate(sendings) if place not in taken]
 
 
 def _could_match(arrival: ArrivalOut, sending: ReportedBody) -> bool:

@@ -75,8 +75,9 @@ def _evidence_times(part: PartEvidence, asked: ReportRequirements) -> Iterator[t
 
 
 def _last_close_seconds(case: AuditCase) -> float:
-    runs = () if case.aggregator is None else case.aggregator.runs
-    closed = (_epoch_seconds(one.closed_at) for run in runs for one in run.rounds if one.closed_at is not None)
+    closed = (
+        _epoch_seconds(entry.closed_at) for run in case.runs for entry in run.rounds if entry.closed_at is not None
+    )
     return max((at for at in closed if at is not None), default=0.0)
 
 

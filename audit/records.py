@@ -22,11 +22,10 @@ Matches = Mapping[str, MatchedBodies]
 
 def match_arrivals(case: AuditCase) -> Matches:
     """For each client: what arrived, paired with what its ledger and its probes say was sent."""
-    arrivals = () if case.aggregator is None else case.aggregator.arrivals
     matches = {}
     for name, client in case.clients.items():
         sendings = bodies_from_ledger(client.attempts) + bodies_from_probes(case.probe_sendings[name])
-        matches[name] = match_bodies([one for one in arrivals if one.client == name], sendings)
+        matches[name] = match_bodies([arrival for arrival in case.arrivals if arrival.client == name], sendings)
     return matches
 
 
@@ -101,8 +100,7 @@ def _unrecorded_bodies(case: AuditCase, matches: Matches) -> list[str]:
 
 def _arrivals_without_evidence(case: AuditCase) -> Iterator[ArrivalOut]:
     """What came from clients that have given no evidence."""
-    arrivals = () if case.aggregator is None else case.aggregator.arrivals
-    return (one for one in arrivals if one.client not in case.clients)
+    return (arrival for arrival in case.arrivals if arrival.client not in case.clients)
 
 
 def _updates_without_entry(case: AuditCase) -> Iterator[str]:
@@ -176,8 +174,7 @@ def _is_undeclared(one: ArrivalOut) -> bool:
 
 
 def check_refusals(case: AuditCase) -> AuditFinding:
-    arrivals = () if case.aggregator is None else case.aggregator.arrivals
-    counts = Counter(one.client for one in arrivals if is_refused(one))
+    counts = Counter(arrival.client for arrival in case.arrivals if is_refused(arrival))
     most = max(counts.values(), default=0)
     return make_finding(
         "refusals",

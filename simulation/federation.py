@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import httpx
 from pydantic import BaseModel, ConfigDict
@@ -14,6 +15,7 @@ from client_service.schemas import QualityOut, StatusOut
 from shared.errors import FederationError, UnavailableError
 from shared.protocol.schemas import RunHistoryOut, RunIn
 
+Answer = TypeVar("Answer", bound=BaseModel)
 POLL_SECONDS = 0.2
 AFTERMATH_SECONDS = 1800.0  # for the clients' last evaluation, after the aggregator has ended the run
 
@@ -49,6 +51,11 @@ class Outcome(BaseModel):
 Observe = Callable[[Progress], None]
 
 
+def ignore_progress(progress: Progress) -> None:
+    """The observer of a run that shows no bar."""
+    del progress
+
+
 async def conduct_run(federation: Federation, request: RunIn, observe: Observe) -> Outcome:
     """Start a run and wait until every client has evaluated it. FederationError with the reason when it fails."""
     began = time.perf_counter()
@@ -57,14 +64,14 @@ async def conduct_run(federation: Federation, request: RunIn, observe: Observe) 
     )
     ended: float | None = None
     while True:
-        statuses = await _fetch_statuses(federation)
+        statuses = await _fetch_from_clients(federation, "/v1/status", StatusOut)
         observe(Progress(statuses, request.rounds, time.perf_counter() - began))
-        qualities = await _fetch_qualities(federation)
+        qualities = await _fetch_from_clients(federation, "/v1/quality", QualityOut)
         if all(quality.run == run.run and quality.finished for quality in qualities.values()):
             break
         ended = await _watch_aggregator(federation, run.run, statuses, ended)
         await asyncio.sleep(POLL_SECONDS)
-    statuses = await _fetch_statuses(federation)  # those of before may lack the last round
+    statuses = await _fetch_from_clients(federation, "/v1/status", StatusOut)  # those of before may lack the last round
     history = await _fetch_history(federation, run.run)
     if history.phase == "failed":
         raise FederationError(f"the run failed: {history.reason}")
@@ -87,16 +94,10 @@ async def _watch_aggregator(
     return since
 
 
-async def _fetch_statuses(federation: Federation) -> dict[str, StatusOut]:
-    names = list(federation.clients)
-    answers = await asyncio.gather(*(_fetch_answer(federation.clients[name], "GET", "/v1/status") for name in names))
-    return {name: StatusOut.model_validate(answer) for name, answer in zip(names, answers, strict=True)}
-
-
-async def _fetch_qualities(federation: Federation) -> dict[str, QualityOut]:
-    names = list(federation.clients)
-    answers = await asyncio.gather(*(_fetch_answer(federation.clients[name], "GET", "/v1/quality") for name in names))
-    return {name: QualityOut.model_validate(answer) for name, answer in zip(names, answers, strict=True)}
+async def _fetch_from_clients(federation: Federation, path: str, kind: type[Answer]) -> dict[str, Answer]:
+    """Every client's answer to GET `path`, by name."""
+    answers = await asyncio.gather(*(_fetch_answer(http, "GET", path) for http in federation.clients.values()))
+    return {name: kind.model_validate(answer) for name, answer in zip(federation.clients, answers, strict=True)}
 
 
 async def _fetch_history(federation: Federation, run: str) -> RunHistoryOut:

@@ -133,12 +133,13 @@ def _start_service(package: str, environment: dict[str, str], log: Path) -> subp
         )
 
 
-def stop_services(started: list[subprocess.Popen[bytes]]) -> None:
+def stop_services(started: list[subprocess.Popen[bytes]], patience: float = STOP_SECONDS) -> None:
+    """End these processes, the last one started first; by SIGKILL where one takes longer than `patience` seconds."""
     for process in reversed(started):
         process.terminate()
     for process in started:
         try:
-            process.wait(STOP_SECONDS)
+            process.wait(patience)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

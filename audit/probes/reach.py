@@ -9,7 +9,7 @@ import secrets
 import socket
 import struct
 import threading
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal
@@ -58,14 +58,8 @@ async def reach_host(host: str, port: int) -> Reach:
 
 
 async def reach_tcp(address: str, port: int) -> Reach:
-    try:
-        async with asyncio.timeout(SECONDS):
-            await open_and_close(address, port)
-    except TimeoutError:
-        return Reach("nothing", f"no answer within {SECONDS:g} s")
-    except OSError as error:
-        return _failed_reach(error)
-    return Reach("answered", "connected")
+    """Whether a TCP connection can be opened there."""
+    return await _bound_attempt(open_and_close(address, port), "connected")
 
 
 async def open_and_close(address: str, port: int) -> None:
@@ -78,14 +72,19 @@ async def reach_udp(host: str, port: int, name: str) -> Reach:
     """Ask for a name by DNS. Whatever comes back has been there."""
     if (address := await address_of(host)) is None:
         return Reach("nothing", "the name is unknown")
+    return await _bound_attempt(exchange_bytes(address, port, dns_query(name), socket.SOCK_DGRAM), "an answer came")
+
+
+async def _bound_attempt(attempt: Awaitable[object], success: str) -> Reach:
+    """What came of an attempt within a few seconds; `success` describes one that raised nothing."""
     try:
         async with asyncio.timeout(SECONDS):
-            await exchange_bytes(address, port, dns_query(name), socket.SOCK_DGRAM)
+            await attempt
     except TimeoutError:
         return Reach("nothing", f"no answer within {SECONDS:g} s")
     except OSError as error:
         return _failed_reach(error)
-    return Reach("answered", "an answer came")
+    return Reach("answered", success)
 
 
 async def exchange_bytes(address: str, port: int, content: bytes, kind: socket.SocketKind) -> bytes:

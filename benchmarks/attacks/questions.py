@@ -22,7 +22,6 @@ ASKED = {
     POPULAR: "has this item a larger share of the shard's interactions than it usually has?",
     INTERACTIONS: "which of all interactions that could be in the shard are?",
 }
-QUESTIONS = tuple(ASKED)
 
 
 def answer_questions(population: Population, seed: int, attacked: slice, shadows: int) -> dict[str, Bool]:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.compare_commits.cases import Case, all_cases, strategy_names
+from benchmarks.compare_commits.cases import all_cases, strategy_names
 from benchmarks.compare_commits.facts import differing_names, digest_facts
 from benchmarks.compare_commits.runs import FAILED, FINISHED, ComparedRun, run_cases
 from benchmarks.compare_commits.state import state_complaints
@@ -51,13 +51,7 @@ def compare_trees(base: Tree, head: Tree, only: str, folder: Path) -> dict[str, 
 
     with ThreadPoolExecutor(2) as both:
         first, second = both.submit(run_all, base, "base-runs"), both.submit(run_all, head, "head-runs")
-        return _pair_runs(cases, first.result(), second.result())
-
-
-def _pair_runs(
-    cases: list[Case], base: dict[str, ComparedRun], head: dict[str, ComparedRun]
-) -> dict[str, tuple[ComparedRun, ComparedRun]]:
-    return {case.name: (base[case.name], head[case.name]) for case in cases}
+        return {name: (run, second.result()[name]) for name, run in first.result().items()}
 
 
 def run_complaints(base: ComparedRun, head: ComparedRun) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ import httpx
 from benchmarks.compare_commits.cases import SMALL, write_small_data
 from benchmarks.compare_commits.runs import Launcher
 from benchmarks.compare_commits.trees import Tree
+from simulation.processes import free_ports, stop_services
 
 CLIENTS = ("client-1", "client-2", "client-3")
 AGGREGATOR = "aggregator"
@@ -134,7 +134,7 @@ def serve_federation(
 
     launcher: writes the file of members, in the first start of a secure federation. Logs: folder/NAME.log.
     """
-    ports = _free_ports(1 + len(CLIENTS))
+    ports = free_ports(1 + len(CLIENTS))
     urls = {name: f"http://127.0.0.1:{port}" for name, port in zip((AGGREGATOR, *CLIENTS), ports, strict=True)}
     processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
@@ -150,7 +150,7 @@ def serve_federation(
             _await_ready(process, urls[name])
         yield RunningServices(processes, urls, federation)
     finally:
-        _stop_services(list(processes.values()))
+        stop_services(list(processes.values()), STOP_SECONDS)
 
 
 def _start_service(
@@ -173,25 +173,3 @@ def _await_ready(process: subprocess.Popen[bytes], url: str) -> None:
             pass  # not listening yet
         time.sleep(0.1)
     raise RuntimeError(f"{url}: expected a ready service within {START_SECONDS:g} s")
-
-
-def _stop_services(processes: list[subprocess.Popen[bytes]]) -> None:
-    for process in processes:
-        process.terminate()
-    until = time.monotonic() + STOP_SECONDS
-    for process in processes:
-        try:
-            process.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on: held all at once, so that they differ."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [listener.getsockname()[1] for listener in sockets]
-    finally:
-        for listener in sockets:
-            listener.close()

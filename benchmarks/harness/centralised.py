@@ -29,7 +29,7 @@ from shared.strategies import build_strategy
 
 
 @dataclass(frozen=True, eq=False)
-class ClientView:
+class ClientSlice:
     """One client inside the whole: its shard, and where its users and items stand in the whole."""
 
     shard: Shard
@@ -56,9 +56,9 @@ class ClientView:
         return restricted_top
 
 
-def make_view(whole: Shard, client: Shard) -> ClientView:
+def make_view(whole: Shard, client: Shard) -> ClientSlice:
     """Ids are sorted in every shard, so that rows are found by search."""
-    return ClientView(
+    return ClientSlice(
         client, _sorted_places(whole.user_ids, client.user_ids), _sorted_places(whole.item_ids, client.item_ids)
     )
 
@@ -79,7 +79,7 @@ class WholeTraining:
 
 def train_whole(
     folder: Path, clients: Sequence[Shard], method: MethodSettings, rounds: int, seed: int, device: torch.device
-) -> tuple[WholeTraining, list[ClientView]]:
+) -> tuple[WholeTraining, list[ClientSlice]]:
     """As many rounds as the federation has, each with the clients' local epochs."""
     whole = read_shard(folder)
     views = [make_view(whole, client) for client in clients]
@@ -100,7 +100,7 @@ def train_whole(
 
 
 def _better_round(
-    training: LocalTraining, views: Sequence[ClientView], number: int, best: WholeTraining | None
+    training: LocalTraining, views: Sequence[ClientSlice], number: int, best: WholeTraining | None
 ) -> WholeTraining:
     """The better of this round and the best so far, by the client mean of the primary measure on validation items."""
     ranker = freeze(f"whole.{number}", training).ranker
@@ -114,7 +114,7 @@ def _better_round(
     return WholeTraining(tops, validation, number, {})
 
 
-def test_figures(trained: WholeTraining, views: Sequence[ClientView]) -> list[dict[str, Any]]:
+def test_figures(trained: WholeTraining, views: Sequence[ClientSlice]) -> list[dict[str, Any]]:
     """Test figures of every client, read once."""
     figures = []
     for one in views:

@@ -17,6 +17,7 @@ from benchmarks.harness.statistics import Comparison, Verdict, compare_pairs
 from benchmarks.harness.summary import Column, Sample
 from benchmarks.harness.tables import format_number, markdown_lines
 from client_service.learning.quality import LABELS, PRIMARY
+from shared.words import count_noun
 
 HOLDS, FAILS = "**holds**", "**does not hold**"
 SO_FAR, UNPROVEN, AGAINST = "holds so far", "points that way, unproven", "points the other way, unproven"
@@ -98,7 +99,7 @@ def judge_claim(claim: Claim, column: Column) -> tuple[str, str]:
         return "", ""
     missing = [label for label in wanted if label not in found]
     told = _verdict_text(found, missing)
-    return f"{told}; {_count_noun(len(column.rows[claim.row]), 'run')}", verdict_of(found.values(), whole=not missing)
+    return f"{told}; {count_noun(len(column.rows[claim.row]), 'run')}", verdict_of(found.values(), whole=not missing)
 
 
 def _claim_figures(sample: Sample, claim: Claim) -> dict[str, float]:
@@ -122,8 +123,8 @@ def _judge_ratio(row: str, least: float, column: Column) -> tuple[str, str]:
     if not ratios or None in every.values():
         return "", ""
     told = ", ".join(f"{LABELS[metric].title} {value:.4f} x" for metric, value in ratios.items())
-    partitions = _count_noun(len(column.by_partition(row, PRIMARY)), "partition")
-    found = f"{told}; {partitions}, {_count_noun(len(column.rows[row]), 'run')}"
+    partitions = count_noun(len(column.by_partition(row, PRIMARY)), "partition")
+    found = f"{told}; {partitions}, {count_noun(len(column.rows[row]), 'run')}"
     return found, HOLDS if min(ratios.values()) >= least else FAILS
 
 
@@ -154,7 +155,3 @@ def _difference_text(one: Comparison) -> str:
         f" on {one.units} units" if math.isnan(one.low) else f" [{format_number(one.low)}, {format_number(one.high)}]"
     )
     return f"{sign}{format_number(one.difference)}{span}"
-
-
-def _count_noun(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -18,10 +18,7 @@ from benchmarks.harness.special import special_functions
 from client_service.best_model import kept_model
 from client_service.device import DeviceWish, choose_device, pin_threads
 from client_service.learning.evaluate import TopItems
-from client_service.learning.filters import best_ease, best_filter, best_low_pass, popularity_top
-from client_service.learning.fusing import fused_top
 from client_service.learning.quality import LABELS, METRICS, PRIMARY, Measures
-from client_service.learning.spectra import cached_spectrum
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
 from client_service.shard.storage import with_places
@@ -31,9 +28,9 @@ from shared.method.anchor import choose_size
 from shared.method.declaration import Counts
 from shared.method.settings import MethodSettings
 from simulation.experiment import Experiment
-from simulation.federation import Outcome, Progress
+from simulation.federation import Outcome, ignore_progress
 from simulation.floors import FLOORS as FLOOR_NAMES
-from simulation.floors import START, measure_all_floors
+from simulation.floors import START, floor_tops, measure_all_floors
 from simulation.report import build_report
 from simulation.run import simulate_experiment
 
@@ -121,7 +118,7 @@ def measure_federation(work: Work) -> Figures:
         cache=work.cache_folder,
         privacy=work.privacy,
     )
-    outcome = simulate_experiment(experiment, _ignore_progress)
+    outcome = simulate_experiment(experiment, ignore_progress)
     report = build_report(experiment, outcome, {}, None)
     clients = [_client_figures(one, report, outcome) for one in report["clients"]]
     if work.groups:
@@ -134,11 +131,6 @@ def measure_federation(work: Work) -> Figures:
     if work.extra:
         found["extra"] = special_functions(work.table, work.root)["extra"](work, experiment, outcome)
     return found
-
-
-def _ignore_progress(progress: Progress) -> None:
-    """The bar is the parent's."""
-    del progress
 
 
 def _client_figures(one: Figures, report: Figures, outcome: Outcome) -> Figures:
@@ -187,7 +179,7 @@ def measure_floor_rows(work: Work) -> Figures:
     """Every floor of every client; None for one that does not exist for all of them."""
     found = measure_all_floors(work.shards, work.method.cutoff, cache_of=lambda _: None, observe=lambda _: None)
     shards = {shard.name: shard for shard in work.read_clients()}
-    tops = {name: _floor_tops(shard, work.method.cutoff) for name, shard in shards.items()} if work.groups else {}
+    tops = {name: floor_tops(shard, work.method.cutoff, None) for name, shard in shards.items()} if work.groups else {}
     rows: dict[str, list[Figures] | None] = {}
     for floor in (*FLOOR_NAMES, START):
         clients = [_floor_figures(shards[name], of[floor], tops.get(name, {}).get(floor)) for name, of in found.items()]
@@ -202,19 +194,6 @@ def _floor_figures(shard: Shard, measures: Measures | None, top: TopItems | None
     sizes = {"users": users, "items": items, "test_users": measures.users}
     figures = {"client": shard.name, **measures.values, **sizes}
     return figures | ({} if top is None else {"groups": measure_groups(shard, top)})
-
-
-def _floor_tops(shard: Shard, cutoff: int) -> dict[str, TopItems]:
-    """The lists behind the floors: what the groups are looked at with."""
-    spectrum, ease = cached_spectrum(shard, cutoff, None), best_ease(shard)
-    ridge = best_filter(shard, spectrum)
-    tops = {
-        "popularity": popularity_top(shard),
-        "lowpass": best_low_pass(shard, spectrum).top,
-        "ridge": ridge.top,
-        START: fused_top(shard, spectrum, ridge.choice),
-    }
-    return tops if ease is None else {**tops, "ease": ease.top}
 
 
 def measure_own_row(work: Work) -> Figures:

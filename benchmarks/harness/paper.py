@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from benchmarks.harness.plan import FLOORS, ROOT, Part
+from benchmarks.harness.plan import FLOORS, ROOT, Part, read_toml
 from client_service.learning.quality import METRICS, PRIMARY
-from shared.errors import SettingsError
 from shared.method.settings import validate_settings
 
 
@@ -60,7 +58,4 @@ def read_paper(name: str, root: Path = ROOT) -> Paper:
     path = root / name / "paper.toml"
     if not path.exists():
         return Paper(source="not in the paper")
-    try:
-        return validate_settings(Paper, tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"{path}: expected readable TOML ({error})") from None
+    return validate_settings(Paper, read_toml(path))

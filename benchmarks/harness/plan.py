@@ -139,9 +139,13 @@ def read_plan(name: str, *, quick: bool = False, root: Path = ROOT) -> Plan:
 
 
 def _read_config(name: str, root: Path) -> dict[str, Any]:
-    path = root / name / "config.toml"
     if name not in table_names(root):
         raise SettingsError(f"benchmark: expected one of {', '.join(table_names(root))}, got {name!r}")
+    return read_toml(root / name / "config.toml")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file. Raises SettingsError naming the file where it cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -28,7 +28,9 @@ WIDE = 100.0  # the largest value over the smallest, from which on a sweep is dr
 def draw_table(plan: Plan, columns: Sequence[Column], path: Path) -> bool:
     """The primary measure (client mean). False, and no file, where nothing is measured."""
     measured = [column for column in columns if column.rows]
-    panels = _sweep_panels(plan, measured) if plan.view == "sweep" else [(column, None) for column in measured]
+    panels: list[tuple[Column, str | None]] = [(column, None) for column in measured]
+    if plan.view == "sweep":
+        panels = [(column, name) for column in measured for name in sweep_points(plan, column)]
     if not panels:
         return False
     with pyplot.rc_context(STEADY):
@@ -41,10 +43,6 @@ def draw_table(plan: Plan, columns: Sequence[Column], path: Path) -> bool:
         figure.savefig(path, metadata={"Date": None})
         pyplot.close(figure)
     return True
-
-
-def _sweep_panels(plan: Plan, columns: Sequence[Column]) -> list[tuple[Column, str | None]]:
-    return [(column, name) for column in columns for name in sweep_points(plan, column)]
 
 
 def _draw_bars(axis: Any, column: Column) -> None:

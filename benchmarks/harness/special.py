@@ -17,13 +17,12 @@ config.toml, with `quick` its [quick] section laid over the rest.
 from __future__ import annotations
 
 import importlib.util
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks.harness.plan import ROOT
+from benchmarks.harness.plan import ROOT, read_toml
 from shared.errors import SettingsError
 
 OFFERS = ("run", "measure", "extra", "render", "check", "claims")
@@ -79,8 +78,4 @@ def overlay_config(whole: dict[str, Any], over: dict[str, Any]) -> dict[str, Any
 
 
 def _read_table_config(name: str, root: Path) -> dict[str, Any]:
-    path = root / name / "config.toml"
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"{path}: expected readable TOML ({error})") from None
+    return read_toml(root / name / "config.toml")

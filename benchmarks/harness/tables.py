@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from benchmarks.common import render_table
 from benchmarks.harness.paper import Paper
 from benchmarks.harness.plan import UNTRAINED, Plan
 from benchmarks.harness.statistics import FEWEST_UNITS, Comparison, Spread, least_corrected
@@ -15,9 +16,8 @@ DAGGER = "†"
 
 
 def markdown_lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A table of cells as they are."""
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    return [*lines, *("| " + " | ".join(row) + " |" for row in rows), ""]
+    """The lines of a Markdown table and a blank line after it."""
+    return [*render_table(head, list(rows)).split("\n"), ""]
 
 
 def format_number(value: float | None, digits: int = 4) -> str:

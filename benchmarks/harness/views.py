@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from benchmarks.harness.groups import ACTIVITY, STRUCTURE, group_value, structure_groups
@@ -12,8 +12,6 @@ from benchmarks.harness.plan import Plan
 from benchmarks.harness.summary import Client, Column, Sample
 from benchmarks.harness.tables import format_number, mark_label, markdown_lines
 from client_service.learning.quality import LABELS, PRIMARY, TITLE
-
-MEBIBYTE = 1 << 20
 
 
 def structure_table(plan: Plan, column: Column, paper: Paper) -> list[str]:
@@ -26,27 +24,24 @@ def structure_table(plan: Plan, column: Column, paper: Paper) -> list[str]:
     for label, samples in column.rows.items():
         cells = [mark_label(plan, label)]
         for name, _ in STRUCTURE:
-            means = [_mean_over(samples, lambda s, m=metric, n=name: _group_mean(s, n, m)) for metric in column.metrics]  # type: ignore[misc]
-            means.append(_mean_over(samples, lambda s, n=name: _group_user_mean(s, n)))  # type: ignore[misc]
+            groups = [structure_groups(sample.clients)[name] for sample in samples]
+            means = [_mean_of_known(_client_mean(group, metric) for group in groups) for metric in column.metrics]
+            means.append(_mean_of_known(_user_mean(group) for group in groups))
             cells += [*map(format_number, means), _join_figures(paper.find_figure(column.name, label, name))]
         rows.append(cells)
-    sizes = [f"{name}: {len(of)} clients" for name, of in _structure_of(column).items()]
+    first_sample = next(iter(column.rows.values()))[0]
+    sizes = [f"{name}: {len(group)} clients" for name, group in structure_groups(first_sample.clients).items()]
     return [f"Clients by nodes: {', '.join(sizes)}.", "", *markdown_lines(head, rows)]
 
 
-def _structure_of(column: Column) -> dict[str, list[Client]]:
-    return structure_groups(next(iter(column.rows.values()))[0].clients)
+def _client_mean(clients: Sequence[Client], metric: str) -> float:
+    return math.fsum(client[metric] for client in clients) / len(clients) if clients else math.nan
 
 
-def _group_mean(sample: Sample, group: str, metric: str) -> float:
-    members = structure_groups(sample.clients)[group]
-    return math.fsum(one[metric] for one in members) / len(members) if members else math.nan
-
-
-def _group_user_mean(sample: Sample, group: str) -> float:
-    members = structure_groups(sample.clients)[group]
-    users = sum(one["test_users"] for one in members)
-    return math.fsum(one[PRIMARY] * one["test_users"] for one in members) / users if users else math.nan
+def _user_mean(clients: Sequence[Client]) -> float:
+    """Mean of the primary measure over all test users of these clients; NaN without any."""
+    users = sum(client["test_users"] for client in clients)
+    return math.fsum(client[PRIMARY] * client["test_users"] for client in clients) / users if users else math.nan
 
 
 def activity_tables(plan: Plan, column: Column, paper: Paper) -> list[str]:
@@ -62,18 +57,17 @@ def activity_tables(plan: Plan, column: Column, paper: Paper) -> list[str]:
 def _activity_row(plan: Plan, column: Column, paper: Paper, label: str, kind: str) -> list[str]:
     cells = [mark_label(plan, label)]
     for group in ACTIVITY:
-        mean = _mean_over(column.rows[label], lambda s, g=group: _activity_mean(s, kind, g))  # type: ignore[misc]
-        cells.append(format_number(mean))
+        cells.append(
+            format_number(_mean_of_known(_activity_mean(sample, kind, group) for sample in column.rows[label]))
+        )
         if kind == "users":
             cells.append(format_number(paper.find_figure(column.name, label, group)))
     return cells
 
 
 def _activity_mean(sample: Sample, kind: str, group: str) -> float:
-    """Client mean of the primary measure over the clients with somebody to ask in the group."""
-    every = [group_value(one, kind, group, PRIMARY) for one in sample.clients]
-    values = [value for value in every if not math.isnan(value)]
-    return math.fsum(values) / len(values) if values else math.nan
+    """Client mean of the primary measure over the clients that have a test user in the group."""
+    return _mean_of_known(group_value(client, kind, group, PRIMARY) for client in sample.clients)
 
 
 def cost_table(plan: Plan, column: Column, paper: Paper) -> list[str]:
@@ -117,16 +111,7 @@ def sweep_tables(plan: Plan, column: Column, paper: Paper) -> list[str]:
     del paper
     lines: list[str] = []
     for name, points in sweep_points(plan, column).items():
-        rows = [
-            [
-                f"{value:g}",
-                *(
-                    format_number(_mean_over(column.rows[label], lambda s, m=m: s.client_mean(m)))
-                    for m in column.metrics
-                ),
-            ]  # type: ignore[misc]
-            for value, label in points
-        ]
+        rows = [[f"{value:g}", *_metric_means(column, label)] for value, label in points]
         lines += markdown_lines([name, *(LABELS[metric].title for metric in column.metrics)], rows)
     return lines
 
@@ -140,8 +125,12 @@ def sweep_points(plan: Plan, column: Column) -> dict[str, list[tuple[float, str]
     return {name: sorted(points) for name, points in found.items()}
 
 
-def _mean_over(samples: Sequence[Sample], of: Callable[[Sample], float]) -> float:
-    values = [of(sample) for sample in samples]
+def _metric_means(column: Column, label: str) -> list[str]:
+    return [format_number(column.row_spread(label, metric).mean) for metric in column.metrics]
+
+
+def _mean_of_known(values: Iterable[float]) -> float:
+    """Mean of the values that are not NaN; NaN where there is none."""
     known = [value for value in values if not math.isnan(value)]
     return math.fsum(known) / len(known) if known else math.nan
 

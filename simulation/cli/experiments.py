@@ -10,25 +10,7 @@ import typer
 
 from shared.errors import SettingsError
 from shared.method.settings import PRESET_ROUNDS, method_settings
-from simulation.cli.options import (
-    OURS,
-    AsJson,
-    Changes,
-    Clients,
-    Data,
-    Device,
-    How,
-    Method,
-    Number,
-    PresetName,
-    Privacy,
-    Secure,
-    SplitSeed,
-    StrategyName,
-    ensure_folder,
-    parse_pairs,
-    print_json,
-)
+from simulation.cli import options
 from simulation.console import ERR, OUT, answer_table, crossing_table, field_table, partition_table, quality_table
 from simulation.demo import DemoResult, run_demonstration, stop_kept_services
 from simulation.experiment import Experiment
@@ -42,13 +24,13 @@ from simulation.study import run_study
 
 def demo(
     data: Annotated[str, typer.Option(help="data set; the built-in generator by default")] = SYNTHETIC,
-    clients: Clients = 4,
+    clients: options.Clients = 4,
     rounds: Annotated[int, typer.Option(min=1)] = 5,
     keep: Annotated[bool, typer.Option("--keep", help="leave the services running; --stop ends them")] = False,
     stop: Annotated[bool, typer.Option("--stop", help="only end the services of an earlier demo")] = False,
     folder: Annotated[Path, typer.Option(help="for shards, states and logs")] = Path("demo"),
-    secure: Secure = False,
-    as_json: AsJson = False,
+    secure: options.Secure = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Partition, start aggregator and clients as processes, train, report, and answer a request."""
     for name in stop_kept_services(folder):
@@ -64,7 +46,9 @@ def demo(
         experiment, edges_kept=shards.edges_kept, shown=not as_json, keep_in=folder if keep else None
     )
     if as_json:
-        print_json({"report": seen.report, "url": seen.url, "key_file": str(seen.key_file), "answer": seen.answer})
+        options.print_json(
+            {"report": seen.report, "url": seen.url, "key_file": str(seen.key_file), "answer": seen.answer}
+        )
     else:
         first = next(iter(seen.ledgers.values()))
         tables = (
@@ -80,41 +64,41 @@ def demo(
 def partition(
     data: Annotated[str, typer.Argument(help=f"data set, or '{SYNTHETIC}'")],
     out: Annotated[Path, typer.Option(help="folder for the shards")],
-    clients: Clients = 4,
-    method: How = Method.spectral,
-    number: Number = 0,
-    split_seed: SplitSeed = 0,
-    as_json: AsJson = False,
+    clients: options.Clients = 4,
+    method: options.How = options.Method.spectral,
+    number: options.Number = 0,
+    split_seed: options.SplitSeed = 0,
+    as_json: options.AsJson = False,
 ) -> None:
     """Divide a data set into shards, one folder a client."""
-    shards = cut_shards(data, Cut(clients, method.value, number, split_seed), ensure_folder(out))
+    shards = cut_shards(data, Cut(clients, method.value, number, split_seed), options.ensure_folder(out))
     if as_json:
-        return print_json(shards.summary)
+        return options.print_json(shards.summary)
     OUT.print(partition_table(shards.summary))
     for note in shards.summary["notes"]:
         OUT.print(f"- {note}")
 
 
 def simulate(
-    data: Data,
+    data: options.Data,
     out: Annotated[Path | None, typer.Option(help="new or empty folder; by default the next in runs/")] = None,
-    clients: Clients = 4,
+    clients: options.Clients = 4,
     rounds: Annotated[int | None, typer.Option(min=1, help="by default the preset's")] = None,
-    strategy: StrategyName = OURS,
-    preset: PresetName = PresetName.default,
+    strategy: options.StrategyName = options.OURS,
+    preset: options.PresetName = options.PresetName.default,
     seed: Annotated[int, typer.Option(min=0)] = 0,
-    changes: Changes = None,
-    privacy: Privacy = None,
-    method: How = Method.spectral,
-    number: Number = 0,
-    split_seed: SplitSeed = 0,
-    device: Device = Device.auto,
+    changes: options.Changes = None,
+    privacy: options.Privacy = None,
+    method: options.How = options.Method.spectral,
+    number: options.Number = 0,
+    split_seed: options.SplitSeed = 0,
+    device: options.Device = options.Device.auto,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads a client")] = 1,
-    secure: Secure = False,
-    as_json: AsJson = False,
+    secure: options.Secure = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Train a federation in one process, over the very same services, and hold it against the floors."""
-    agreed = method_settings(preset.value, **parse_pairs(changes or []))
+    agreed = method_settings(preset.value, **options.parse_pairs(changes or []))
     folder = _next_folder(Path("runs"), "runs") if out is None else _empty_folder(out)
     shards = find_shards(Path(data)) or cut_shards(
         data, Cut(clients, method.value, number, split_seed), folder / "shards"
@@ -129,27 +113,29 @@ def simulate(
         device=device.value,
         threads=threads,
         secure=secure,
-        privacy=parse_privacy(parse_pairs(privacy or [], "--privacy")),
+        privacy=parse_privacy(options.parse_pairs(privacy or [], "--privacy")),
     )
     report = run_study(experiment, run_in_process, edges_kept=shards.edges_kept, shown=not as_json)
     if as_json:
-        return print_json(report)
+        return options.print_json(report)
     OUT.print(quality_table(report), f"report: {folder / 'report.json'}", sep="\n")
 
 
-def report(folder: Annotated[Path, typer.Argument(help="folder of a simulation")], as_json: AsJson = False) -> None:
+def report(
+    folder: Annotated[Path, typer.Argument(help="folder of a simulation")], as_json: options.AsJson = False
+) -> None:
     """Draw a run's curves (curves.png) and write its table (report.md) into its folder."""
     found, rows = read_report(folder)
     draw_curves(measure_labels(found), rows, folder / "curves.png")
     (folder / "report.md").write_text(markdown_table(found), encoding="utf-8")
     if as_json:
-        return print_json(found)
+        return options.print_json(found)
     OUT.print(quality_table(found), f"written: {folder / 'curves.png'}, {folder / 'report.md'}", sep="\n")
 
 
 def _next_folder(root: Path, flag: str) -> Path:
     """root/1, root/2, ...: the first number that is not taken."""
-    taken = [int(path.name) for path in ensure_folder(root, flag).glob("*") if path.name.isdigit()]
+    taken = [int(path.name) for path in options.ensure_folder(root, flag).glob("*") if path.name.isdigit()]
     folder = root / str(max(taken, default=0) + 1)
     folder.mkdir()  # another command that has just taken the number is not joined
     return folder
@@ -158,7 +144,7 @@ def _next_folder(root: Path, flag: str) -> Path:
 def _empty_folder(folder: Path) -> Path:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SettingsError(f"--out: expected a new or an empty folder, got {folder}")
-    return ensure_folder(folder)
+    return options.ensure_folder(folder)
 
 
 def _print_request(seen: DemoResult, *, keep: bool) -> None:

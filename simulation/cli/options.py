@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from audit.cli import AsJson, Authority, Certificate, CertificateKey
 from shared.errors import SettingsError
 from shared.strategies import STRATEGIES
 from simulation.source import SYNTHETIC
@@ -38,8 +39,9 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
+__all__ = ["AsJson", "Authority", "Certificate", "CertificateKey"]  # the same for the audit's commands
+
 Data = Annotated[str, typer.Argument(help=f"data set, folder of shards, or '{SYNTHETIC}'")]
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON alone")]
 Secure = Annotated[bool, typer.Option("--secure", help="masked updates: nobody sees more than their sum")]
 Clients = Annotated[int, typer.Option(min=1, help="number of clients")]
 Number = Annotated[int, typer.Option("--partition", min=0, help="p: 0 is deterministic, others draw anew")]
@@ -49,10 +51,9 @@ SettingsFile = Annotated[Path | None, typer.Option(help="TOML; environment and f
 Changes = Annotated[list[str] | None, typer.Option("--set", help="a setting of the method, key=value")]
 Privacy = Annotated[list[str] | None, typer.Option(help="differential privacy at every client, key=value")]
 
-
-Authority = Annotated[Path | None, typer.Option("--ca", help="PEM; whose certificates are believed, and no others'")]
-Certificate = Annotated[Path | None, typer.Option(help="PEM, shown to a service that asks for one")]
-CertificateKey = Annotated[Path | None, typer.Option(help="PEM, the certificate's")]
+OperatorToken = Annotated[Path, typer.Option("--operator-token-file", help="file with the operator's secret")]
+AggregatorUrl = Annotated[str, typer.Option("--aggregator-url")]
+DEFAULT_URL = "http://127.0.0.1:8800"
 
 
 def given_flags(flags: dict[str, Any]) -> dict[str, Any]:

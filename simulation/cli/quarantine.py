@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,32 +11,29 @@ from rich.table import Table
 from shared.protocol.schemas import MemberOut
 from shared.web.calling import Calling
 from simulation import operate
-from simulation.cli.options import AsJson, Authority, Certificate, CertificateKey, print_json
+from simulation.cli import options
 from simulation.console import OUT
 from simulation.operator_calls import open_operator
 
 app = typer.Typer(no_args_is_help=True, help="Clients that are shut out: see them, shut one out, let one in again.")
 
-Token = Annotated[Path, typer.Option("--operator-token-file", help="file with the operator's secret")]
-Url = Annotated[str, typer.Option("--aggregator-url")]
 Name = Annotated[str, typer.Argument(help="the client's")]
-DEFAULT_URL = "http://127.0.0.1:8800"
 
 
 @app.command("list")
 def show(
-    operator_token_file: Token,
-    aggregator_url: Url = DEFAULT_URL,
-    ca: Authority = None,
-    certificate: Certificate = None,
-    certificate_key: CertificateKey = None,
-    as_json: AsJson = False,
+    operator_token_file: options.OperatorToken,
+    aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
+    ca: options.Authority = None,
+    certificate: options.Certificate = None,
+    certificate_key: options.CertificateKey = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Every client of the federation, how often it was refused in the newest run, and why it is shut out if it is."""
     with open_operator(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
         found = operate.list_members(operator)
     if as_json:
-        return print_json([one.model_dump(mode="json") for one in found])
+        return options.print_json([one.model_dump(mode="json") for one in found])
     table = Table("client", "refused", "quarantined since", "cause", "reason")
     for one in found:
         held = one.quarantine
@@ -48,13 +44,13 @@ def show(
 @app.command("set")
 def impose(
     name: Name,
-    operator_token_file: Token,
+    operator_token_file: options.OperatorToken,
     reason: Annotated[str, typer.Option(help="for operators; the client is not told it")],
-    aggregator_url: Url = DEFAULT_URL,
-    ca: Authority = None,
-    certificate: Certificate = None,
-    certificate_key: CertificateKey = None,
-    as_json: AsJson = False,
+    aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
+    ca: options.Authority = None,
+    certificate: options.Certificate = None,
+    certificate_key: options.CertificateKey = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Shut a client out: nothing of it is taken, and no round waits for it."""
     with open_operator(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
@@ -64,12 +60,12 @@ def impose(
 @app.command()
 def lift(
     name: Name,
-    operator_token_file: Token,
-    aggregator_url: Url = DEFAULT_URL,
-    ca: Authority = None,
-    certificate: Certificate = None,
-    certificate_key: CertificateKey = None,
-    as_json: AsJson = False,
+    operator_token_file: options.OperatorToken,
+    aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
+    ca: options.Authority = None,
+    certificate: options.Certificate = None,
+    certificate_key: options.CertificateKey = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Let a client in again, from the round at hand on."""
     with open_operator(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
@@ -78,5 +74,5 @@ def lift(
 
 def _print_member(found: MemberOut, standing: str, *, as_json: bool) -> None:
     if as_json:
-        return print_json(found.model_dump(mode="json"))
+        return options.print_json(found.model_dump(mode="json"))
     OUT.print(f"{found.client}: {standing}")

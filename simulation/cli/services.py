@@ -19,21 +19,7 @@ from shared.protocol.schemas import RunIn
 from shared.web.address import require_port
 from shared.web.calling import Calling
 from simulation.certificates import AUTHORITY, DAYS, development_files, write_files
-from simulation.cli.options import (
-    AsJson,
-    Authority,
-    Certificate,
-    CertificateKey,
-    Changes,
-    Clients,
-    Device,
-    PresetName,
-    SettingsFile,
-    StrategyName,
-    given_flags,
-    parse_pairs,
-    print_json,
-)
+from simulation.cli import options
 from simulation.console import ERR, OUT, round_lines, tell_on_stderr
 from simulation.doctor import check_aggregator, examine_machine
 from simulation.operate import describe_run, fetch_run, follow_run, start_run, start_run_if_none
@@ -48,7 +34,7 @@ def aggregator(
     state_directory: Annotated[Path | None, typer.Option(help="database and blobs")] = None,
     operator_token_file: Annotated[Path | None, typer.Option(help="file with the operator's secret")] = None,
     keys_directory: Annotated[Path | None, typer.Option(help="folder of the clients' public keys")] = None,
-    strategy: Annotated[StrategyName | None, typer.Option()] = None,
+    strategy: Annotated[options.StrategyName | None, typer.Option()] = None,
     host: Annotated[str | None, typer.Option()] = None,
     port: Annotated[int | None, typer.Option()] = None,
     tls_certificate: PortCertificate = None,
@@ -56,11 +42,11 @@ def aggregator(
     tls_client_authority: PortAuthority = None,
 ) -> None:
     """Serve the aggregator. Settings also come from LPSFED_AGGREGATOR_*; flags win."""
-    serve_aggregator(aggregator_settings(**given_flags(locals())))
+    serve_aggregator(aggregator_settings(**options.given_flags(locals())))
 
 
 def client(
-    settings: SettingsFile = None,
+    settings: options.SettingsFile = None,
     name: Annotated[str | None, typer.Option(help="given by the operator")] = None,
     shard: Annotated[Path | None, typer.Option(help="folder with interactions.parquet")] = None,
     state_directory: Annotated[Path | None, typer.Option(help="ledger and models")] = None,
@@ -70,8 +56,8 @@ def client(
     aggregator_url: Annotated[str | None, typer.Option()] = None,
     aggregator_authority: Annotated[Path | None, typer.Option(help="PEM; whose certificate it must show")] = None,
     members: Annotated[Path | None, typer.Option(help="keys of the aggregator and of all clients")] = None,
-    strategy: Annotated[StrategyName | None, typer.Option()] = None,
-    device: Annotated[Device | None, typer.Option()] = None,
+    strategy: Annotated[options.StrategyName | None, typer.Option()] = None,
+    device: Annotated[options.Device | None, typer.Option()] = None,
     host: Annotated[str | None, typer.Option()] = None,
     port: Annotated[int | None, typer.Option()] = None,
     tls_certificate: PortCertificate = None,
@@ -79,21 +65,21 @@ def client(
     tls_client_authority: PortAuthority = None,
 ) -> None:
     """Serve one silo's client. Settings also come from LPSFED_CLIENT_* and a TOML file; flags win."""
-    flags = given_flags(locals())
+    flags = options.given_flags(locals())
     flags.pop("settings", None)
     serve_client(client_settings(settings, **flags))
 
 
 def doctor(
     shard: Annotated[Path | None, typer.Option(help="a shard to read")] = None,
-    settings: SettingsFile = None,
+    settings: options.SettingsFile = None,
     folder: Annotated[Path, typer.Option(help="where state would go")] = Path(),
     ports: Annotated[list[int] | None, typer.Option("--port", help="ports that should be free")] = None,
     aggregator_url: Annotated[str | None, typer.Option(help="an aggregator that should answer")] = None,
-    ca: Authority = None,
-    certificate: Certificate = None,
-    certificate_key: CertificateKey = None,
-    as_json: AsJson = False,
+    ca: options.Authority = None,
+    certificate: options.Certificate = None,
+    certificate_key: options.CertificateKey = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Check Python, packages, device, disk, ports, shard, settings with their certificates, and the aggregator."""
     wanted = tuple(require_port("--port", port) for port in ports or (8800, 8801))
@@ -101,7 +87,7 @@ def doctor(
     if aggregator_url is not None:
         checks.append(check_aggregator(aggregator_url, ca, certificate, certificate_key))
     if as_json:
-        print_json([vars(check) for check in checks])
+        options.print_json([vars(check) for check in checks])
     else:
         table = Table("check", "", "found")
         for check in checks:
@@ -122,7 +108,7 @@ def certificates(
     names: Annotated[
         list[str] | None, typer.Option("--name", help="host or address to be called by; repeatable")
     ] = None,
-    clients: Clients = 4,
+    clients: options.Clients = 4,
 ) -> None:
     """Make a development authority, and certificates for aggregator, clients and operator. Not for production."""
     services = ("aggregator", *(f"client-{number}" for number in range(1, clients + 1)), "operator")
@@ -136,15 +122,15 @@ def certificates(
 
 
 def run(
-    operator_token_file: Annotated[Path, typer.Option(help="file with the operator's secret")],
-    aggregator_url: Annotated[str, typer.Option()] = "http://127.0.0.1:8800",
-    clients: Clients = 4,
+    operator_token_file: options.OperatorToken,
+    aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
+    clients: options.Clients = 4,
     rounds: Annotated[int | None, typer.Option(min=1, help="by default the preset's")] = None,
     quorum: Annotated[int | None, typer.Option(min=1, help="updates that a round needs at its deadline")] = None,
     deadline_seconds: Annotated[float, typer.Option(min=1, help="longest wait in any one phase")] = 3600.0,
-    preset: PresetName = PresetName.default,
+    preset: options.PresetName = options.PresetName.default,
     seed: Annotated[int, typer.Option(min=0)] = 0,
-    changes: Changes = None,
+    changes: options.Changes = None,
     changing_members: Annotated[
         bool,
         typer.Option("--changing-members", help="secure: a silo that allows it may leave or join alone"),
@@ -153,10 +139,10 @@ def run(
     wait_seconds: Annotated[
         float, typer.Option(min=0, help="for an aggregator that does not answer")
     ] = PATIENCE_SECONDS,
-    ca: Authority = None,
-    certificate: Certificate = None,
-    certificate_key: CertificateKey = None,
-    as_json: AsJson = False,
+    ca: options.Authority = None,
+    certificate: options.Certificate = None,
+    certificate_key: options.CertificateKey = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Start a run at an aggregator, as its operator, and follow it to its end. Whom it waits for it says on stderr."""
     asked = {
@@ -165,7 +151,7 @@ def run(
         "clients": clients,
         "quorum": quorum,
         "deadline_seconds": deadline_seconds,
-        "method": method_settings(preset.value, **parse_pairs(changes or [])),
+        "method": method_settings(preset.value, **options.parse_pairs(changes or [])),
         "changing_members": changing_members,
     }
     request = validate_settings(RunIn, asked)
@@ -175,24 +161,24 @@ def run(
         with round_lines(shown=not as_json) as observe:
             history = follow_run(operator, found.run, observe)
     if as_json:
-        print_json(history.model_dump(mode="json"))
+        options.print_json(history.model_dump(mode="json"))
 
 
 def status(
-    operator_token_file: Annotated[Path, typer.Option(help="file with the operator's secret")],
-    aggregator_url: Annotated[str, typer.Option()] = "http://127.0.0.1:8800",
+    operator_token_file: options.OperatorToken,
+    aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
     run: Annotated[str | None, typer.Option(help="such as run-3; by default the newest")] = None,
-    ca: Authority = None,
-    certificate: Certificate = None,
-    certificate_key: CertificateKey = None,
-    as_json: AsJson = False,
+    ca: options.Authority = None,
+    certificate: options.Certificate = None,
+    certificate_key: options.CertificateKey = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Say where a run stands: who is missing and until when, or why it failed. Exit code 1 for one that failed."""
     calling = Calling(ca, certificate, certificate_key)
     with open_operator(aggregator_url, operator_token_file, calling) as operator:
         found = fetch_run(operator, run)
     if as_json:
-        print_json(None if found is None else found.model_dump(mode="json"))
+        options.print_json(None if found is None else found.model_dump(mode="json"))
     elif found is None or found.phase != "failed":
         OUT.print("no run yet" if found is None else describe_run(found), highlight=False, soft_wrap=True)
     if found is not None and found.phase == "failed":

@@ -14,23 +14,7 @@ from rich.table import Table
 
 from client_service.learning.quality import TITLE
 from shared.method.settings import MethodSettings, method_settings
-from simulation.cli.options import (
-    OURS,
-    AsJson,
-    Changes,
-    Clients,
-    Data,
-    Device,
-    How,
-    Method,
-    Number,
-    PresetName,
-    SplitSeed,
-    StrategyName,
-    ensure_folder,
-    parse_pairs,
-    print_json,
-)
+from simulation.cli import options
 from simulation.console import ERR, OUT, count_bar
 from simulation.source import Cut, cut_shards, find_shards
 from simulation.tuning.blind import write_blind_shards
@@ -41,25 +25,25 @@ INTERRUPTED = 130  # as a shell reports a command that Ctrl-C ended
 
 
 def tune(
-    data: Data,
+    data: options.Data,
     out: Annotated[Path, typer.Option(help="folder of the search; one that is there goes on")],
-    strategy: StrategyName = OURS,
+    strategy: options.StrategyName = options.OURS,
     trials: Annotated[int, typer.Option(min=1, help="in all, those of an earlier call included")] = 20,
     rounds: Annotated[int, typer.Option(min=1, help="of each trial")] = 5,
-    clients: Clients = 4,
-    preset: PresetName = PresetName.default,
+    clients: options.Clients = 4,
+    preset: options.PresetName = options.PresetName.default,
     seed: Annotated[int, typer.Option(min=0)] = 0,
-    changes: Changes = None,
-    method: How = Method.spectral,
-    number: Number = 0,
-    split_seed: SplitSeed = 0,
-    device: Device = Device.auto,
+    changes: options.Changes = None,
+    method: options.How = options.Method.spectral,
+    number: options.Number = 0,
+    split_seed: options.SplitSeed = 0,
+    device: options.Device = options.Device.auto,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads a client")] = 1,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Search a strategy's settings by validation alone. A setting given with --set stays as it is."""
-    ensure_folder(out)
-    fixed = parse_pairs(changes or [])
+    options.ensure_folder(out)
+    fixed = options.parse_pairs(changes or [])
     base = method_settings(preset.value, **fixed)
     space = search_space(strategy.value, base, fixed)
     shards = find_shards(Path(data)) or cut_shards(data, Cut(clients, method.value, number, split_seed), out / "shards")
@@ -70,7 +54,7 @@ def tune(
         found = summarise_search(task, open_study(task, out))
     path = write_best_settings(out, found)
     if as_json:
-        print_json(found)
+        options.print_json(found)
     else:
         OUT.print(_values_table(found, base), f"written: {path}. To train with them:", sep="\n")
         OUT.print(

@@ -11,7 +11,7 @@ import anyio
 from client_service.schemas import QualityOut
 from client_service.tasks import task_named
 from simulation.experiment import Experiment
-from simulation.federation import Federation, Progress, conduct_run
+from simulation.federation import Federation, conduct_run, ignore_progress
 from simulation.patience import fail_when_stuck
 from simulation.run import open_federation
 
@@ -35,7 +35,7 @@ def validate_experiment(experiment: Experiment, observe: ObserveRound) -> float:
 async def _follow_run(experiment: Experiment, observe: ObserveRound) -> Curves:
     primary = task_named(experiment.task).primary
     async with open_federation(experiment) as federation:
-        run = asyncio.create_task(conduct_run(federation, experiment.run_request(), fail_when_stuck(_ignore_progress)))
+        run = asyncio.create_task(conduct_run(federation, experiment.run_request(), fail_when_stuck(ignore_progress)))
         try:
             return await _observe_rounds(federation, run, primary, observe)
         finally:
@@ -65,8 +65,3 @@ async def _fetch_curves(federation: Federation, primary: str) -> Curves:
     answers = {name: await http.get("/v1/quality") for name, http in federation.clients.items()}
     found = {name: QualityOut.model_validate_json(answer.content) for name, answer in answers.items()}
     return {name: {entry.round: entry.values[primary] for entry in quality.rounds} for name, quality in found.items()}
-
-
-def _ignore_progress(progress: Progress) -> None:
-    """The search has a bar of its own."""
-    del progress

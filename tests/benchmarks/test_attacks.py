@@ -234,7 +234,9 @@ def test_a_row_is_made_once_and_found_again_after_an_interruption(tmp_path: Path
 
     first = Rows({"seed": 0}, tmp_path).make_row(make, mode="open", question="user")
     again = Rows({"seed": 0}, tmp_path)
-    assert again.make_row(make, mode="open", question="user") == first == {"mode": "open", "question": "user", "auc": 0.6}
+    assert (
+        again.make_row(make, mode="open", question="user") == first == {"mode": "open", "question": "user", "auc": 0.6}
+    )
     assert again.make_row(make, mode="open", question="pair")["auc"] == 0.7 and made == [0, 1]
     assert Rows({"seed": 1}, tmp_path).make_row(make, mode="open", question="user")["auc"] == 0.8
 
