@@ -26,7 +26,7 @@ class AuditedClient:
     attempts: tuple[Attempt, ...]
 
     def attempts_of(self, *calls: str) -> list[Attempt]:
-        return [one for one in self.attempts if one.call in calls]
+        return [attempt for attempt in self.attempts if attempt.call in calls]
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def open_case(parts: Sequence[PartEvidence]) -> AuditCase:
     if len(aggregators) > 1:
         raise DataError(f"expected the evidence of one aggregator, got {len(aggregators)}")
     clients = {
-        part.name: _read_client(part) for part in sorted(parts, key=lambda one: one.name) if part.role == "client"
+        part.name: _read_client(part) for part in sorted(parts, key=lambda part: part.name) if part.role == "client"
     }
     return AuditCase(clients, aggregators[0] if aggregators else None, tuple(parts))
 

@@ -74,7 +74,7 @@ def probe(
 ) -> None:
     """Try what a part of the system must not be able to do, from where that part is."""
     part = flags.own_part(name, role, port, behind)
-    parts = {one.name: one for one in map(parse_peer, peers or ())}
+    parts = {peer.name: peer for peer in map(parse_peer, peers or ())}
     if meeting is not None:
         parts |= asyncio.run(meet_parts(meeting, part, flags.split_names(expect), meet_seconds))
     inquiry = Inquiry(
@@ -106,7 +106,7 @@ def _record_verdict(gathered: PartEvidence, part: SystemPart, record: Path | Non
         evidence.merge_evidence(gathered, record)
     if meeting is not None:
         leave_meeting(meeting, part)
-    if record is None and not all(one.held for one in gathered.probes):
+    if record is None and not all(result.held for result in gathered.probes):
         raise typer.Exit(1)
 
 
@@ -116,7 +116,7 @@ def _print_probes(gathered: PartEvidence, *, as_json: bool) -> None:
         sys.stdout.write(shown + "\n")
     else:
         console.OUT.print(
-            console.probe_table(f"Probes of {gathered.name}", ((gathered.name, one) for one in gathered.probes))
+            console.probe_table(f"Probes of {gathered.name}", ((gathered.name, result) for result in gathered.probes))
         )
 
 
@@ -168,7 +168,7 @@ def privacy_report(
     elif brief and finished.held:
         console.show_brief(finished)
     else:
-        one_by_one = [(part.name, one) for part in parts for one in part.probes] if every_probe else ()
+        one_by_one = [(part.name, result) for part in parts for result in part.probes] if every_probe else ()
         console.show_report(finished, every_field=every_field, every_probe=one_by_one)
     if not finished.held:
         raise typer.Exit(1)

@@ -37,27 +37,36 @@ def show_report(
     OUT.print(Text("\nNot covered:"), *(Text(f"- {line}") for line in report.not_covered), sep="\n")
 
 
-def show_break(found: Demonstration) -> None:
+def show_break(demonstration: Demonstration) -> None:
     """The deliberate break and the red report, in a few lines."""
     OUT.print(Text("1. A deliberate break", "bold"))
-    OUT.print(plain_text(f"{found.client} tries to send {BREAK} than it has declared, as a dishonest client would."))
-    OUT.print(plain_text(f"- Its own gate: {found.gate}."))
     OUT.print(
-        plain_text(f"- Past its gate, signed with its key, at the aggregator: {found.aggregator}. That is on record.")
+        plain_text(f"{demonstration.client} tries to send {BREAK} than it has declared, as a dishonest client would.")
+    )
+    OUT.print(plain_text(f"- Its own gate: {demonstration.gate}."))
+    OUT.print(
+        plain_text(
+            f"- Past its gate, signed with its key, at the aggregator: {demonstration.aggregator}. That is on record."
+        )
     )
     OUT.print(plain_text("- The report, as long as nobody owns up to it:"))
-    OUT.print(Text(found.red.verdict, "bold red"))
-    for fault in (fault for one in found.red.findings for fault in one.faults[:SHOWN]):
+    OUT.print(Text(demonstration.red.verdict, "bold red"))
+    for fault in (fault for finding in demonstration.red.findings for fault in finding.faults[:SHOWN]):
         OUT.print(Text.assemble("  ", Text(plain_text(fault).plain, "red")))
-    OUT.print(plain_text(f"It was the probe of {found.client}, and its evidence says so. With all the evidence:"))
+    OUT.print(
+        plain_text(f"It was the probe of {demonstration.client}, and its evidence says so. With all the evidence:")
+    )
     OUT.print()
 
 
 def show_brief(report: PrivacyReport) -> None:
     """A screen: how much crossed, what is in an update, what was checked, and the verdict."""
     OUT.print(Text("2. What crossed", "bold"), _summary_table(report), sep="\n")
-    OUT.print(*(_fields_table(report, one) for one in _first_latest_round(report.rounds)), sep="\n")
-    OUT.print(*(Text.assemble(GOOD if one.held else BAD, f": {one.expected}") for one in report.findings), sep="\n")
+    OUT.print(*(_fields_table(report, entry) for entry in _first_latest_round(report.rounds)), sep="\n")
+    OUT.print(
+        *(Text.assemble(GOOD if finding.held else BAD, f": {finding.expected}") for finding in report.findings),
+        sep="\n",
+    )
     _print_verdict(report)
     OUT.print(f"{len(report.not_covered)} things are not covered: the whole report, without --brief, names them.")
 
@@ -70,9 +79,13 @@ def _print_verdict(report: PrivacyReport) -> None:
 
 def _summary_table(report: PrivacyReport) -> Table:
     table = _new_table("Every call of each client", ("client",), ("calls", "bytes up", "bytes down"))
-    for name in dict.fromkeys(one.client for one in report.totals):
-        own = [one for one in report.totals if one.client == name]
-        sums = (sum(one.calls for one in own), sum(one.bytes_up for one in own), sum(one.bytes_down for one in own))
+    for name in dict.fromkeys(total.client for total in report.totals):
+        own = [total for total in report.totals if total.client == name]
+        sums = (
+            sum(total.calls for total in own),
+            sum(total.bytes_up for total in own),
+            sum(total.bytes_down for total in own),
+        )
         table.add_row(plain_text(name), *(f"{number:,}" for number in sums))
     return table
 
@@ -80,7 +93,7 @@ def _summary_table(report: PrivacyReport) -> Table:
 def _crossing_parts(report: PrivacyReport, *, every_field: bool) -> Iterator[RenderableType]:
     yield _totals_table(report)
     rounds = report.rounds if every_field else _first_latest_round(report.rounds)
-    yield from (_fields_table(report, one) for one in rounds)
+    yield from (_fields_table(report, entry) for entry in rounds)
     yield _rounds_table(report.rounds)
     if report.refused:
         yield _refused_table(report)
@@ -104,26 +117,26 @@ def _totals_table(report: PrivacyReport) -> Table:
         ("calls", "bytes up", "bytes down"),
     )
     before = ""
-    for one in report.totals:
-        if before and one.client != before:
+    for total in report.totals:
+        if before and total.client != before:
             table.add_section()
-        numbers = (f"{one.calls:,}", f"{one.bytes_up:,}", f"{one.bytes_down:,}")
-        table.add_row(plain_text(one.client if one.client != before else ""), plain_text(one.call), *numbers)
-        before = one.client
+        numbers = (f"{total.calls:,}", f"{total.bytes_up:,}", f"{total.bytes_down:,}")
+        table.add_row(plain_text(total.client if total.client != before else ""), plain_text(total.call), *numbers)
+        before = total.client
     return table
 
 
 def _first_latest_round(rounds: Sequence[ClientRound]) -> Sequence[ClientRound]:
     """The latest update of the first client that has one."""
-    updates = [one for one in rounds if one.sha256]
-    return [one for one in updates if one.client == updates[0].client][-1:] if updates else []
+    updates = [entry for entry in rounds if entry.sha256]
+    return [entry for entry in updates if entry.client == updates[0].client][-1:] if updates else []
 
 
-def _fields_table(report: PrivacyReport, of: ClientRound) -> Table:
-    title = f"All fields of the update of {of.client}, {of.run} round {of.round}"
+def _fields_table(report: PrivacyReport, shown: ClientRound) -> Table:
+    title = f"All fields of the update of {shown.client}, {shown.run} round {shown.round}"
     table = _new_table(plain_text(title), ("field", "type", "shape"), ("bytes", "sha256 or value"))
-    made = report.crossings[of.client]
-    update = next(one for one in made if one["call"] == "update" and one["sha256"] == of.sha256)
+    made = report.crossings[shown.client]
+    update = next(crossing for crossing in made if crossing["call"] == "update" and crossing["sha256"] == shown.sha256)
     for tensor in update["tensors"]:
         table.add_row(*(plain_text(str(cell)) for cell in _tensor_row(tensor)))
     for name, value in update["scalars"].items():
@@ -142,57 +155,67 @@ def _rounds_table(rounds: Iterable[ClientRound]) -> Table:
         ("client", "run"),
         ("round", "fields", "bytes up", "sha256", "receipt", "bytes down"),
     )
-    for one in rounds:
-        fields = f"{one.tensors} + {one.scalars}" if one.sha256 else "none"
-        receipt = "the same" if one.receipt else "none"
-        numbers = (f"{one.bytes_up:,}", one.sha256[:SHORT], receipt, f"{one.bytes_down:,}")
+    for entry in rounds:
+        fields = f"{entry.tensors} + {entry.scalars}" if entry.sha256 else "none"
+        receipt = "the same" if entry.receipt else "none"
+        numbers = (f"{entry.bytes_up:,}", entry.sha256[:SHORT], receipt, f"{entry.bytes_down:,}")
         table.add_row(
-            plain_text(one.client), plain_text(one.run), str(one.round), fields, *(plain_text(cell) for cell in numbers)
+            plain_text(entry.client),
+            plain_text(entry.run),
+            str(entry.round),
+            fields,
+            *(plain_text(cell) for cell in numbers),
         )
     return table
 
 
 def _refused_table(report: PrivacyReport) -> Table:
     table = _new_table("Refused by the aggregator, and on the ledger", ("client", "call", "run"), ("round", "status"))
-    for one in report.refused:
-        came = one.arrival
-        table.add_row(one.client, came.call, came.run or "", str(came.round or ""), str(came.status))
+    for body in report.refused:
+        came = body.arrival
+        table.add_row(body.client, came.call, came.run or "", str(came.round or ""), str(came.status))
     return table
 
 
 def probe_table(title: str, probes: Iterable[tuple[str, ProbeResult]]) -> Table:
     """Each probe of a part: what was tried, what was expected, what came of it."""
     table = _new_table(title, ("part", "try", "expected", "observed", ""))
-    for part, one in probes:
-        mark = GOOD if one.held else BAD
+    for part, result in probes:
+        mark = GOOD if result.held else BAD
         table.add_row(
-            part, plain_text(f"{one.kind}: {one.name}"), plain_text(one.expected), plain_text(one.observed), mark
+            part,
+            plain_text(f"{result.kind}: {result.name}"),
+            plain_text(result.expected),
+            plain_text(result.observed),
+            mark,
         )
     return table
 
 
 def _kinds_table(tried: Iterable[ProbeGroup]) -> Table:
     table = _new_table("What the probes tried", ("from", "try", "expected", "observed"), ("held",))
-    for one in tried:
-        style = "green" if one.held == one.probes else "bold red"
-        count = Text(f"{one.held} of {one.probes}", style)
+    for group in tried:
+        style = "green" if group.held == group.probes else "bold red"
+        count = Text(f"{group.held} of {group.probes}", style)
         table.add_row(
-            one.role, plain_text(one.kind), plain_text(one.expected), plain_text("; ".join(one.observed)), count
+            group.role, plain_text(group.kind), plain_text(group.expected), plain_text("; ".join(group.observed)), count
         )
     return table
 
 
 def _findings_table(findings: Iterable[AuditFinding]) -> Table:
     table = _new_table("What was checked", ("", "expected", "found", ""))
-    for one in findings:
-        found = Text(plain_text(one.found).plain, "" if one.held else "red")
-        table.add_row(one.name, one.expected, found, GOOD if one.held else BAD)
+    for finding in findings:
+        observed = Text(plain_text(finding.found).plain, "" if finding.held else "red")
+        table.add_row(finding.name, finding.expected, observed, GOOD if finding.held else BAD)
     return table
 
 
 def _listed_faults(findings: Iterable[AuditFinding]) -> Sequence[str]:
     """Of findings with many faults each one by itself, up to so many."""
-    faults = [f"{one.name}: {fault}" for one in findings if len(one.faults) > SHOWN for fault in one.faults]
+    faults = [
+        f"{finding.name}: {fault}" for finding in findings if len(finding.faults) > SHOWN for fault in finding.faults
+    ]
     more = [f"and {len(faults) - MOST_FAULTS} more, all of them in the JSON"] if len(faults) > MOST_FAULTS else []
     return faults[:MOST_FAULTS] + more
 

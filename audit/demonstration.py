@@ -37,7 +37,7 @@ def plant_break(parts: Sequence[PartEvidence], asked: ReportRequirements = RECOR
     same: then it would not have named a dishonest client either."""
     for part in parts:
         if part.declaration is not None and (silent := _without_break(part, part.declaration)) != part:
-            red = make_report(open_case([silent if one is part else one for one in parts]), asked)
+            red = make_report(open_case([silent if other is part else other for other in parts]), asked)
             if red.held:
                 raise DataError(f"{part.name}: expected a report that names a deliberate break, got one that holds")
             return Demonstration(part.name, _observed_break(part, gate.KIND), _observed_break(part, uploads.KIND), red)
@@ -46,7 +46,7 @@ def plant_break(parts: Sequence[PartEvidence], asked: ReportRequirements = RECOR
 
 def _without_break(part: PartEvidence, declaration: Declaration) -> PartEvidence:
     """The evidence of a client whose probes keep silent about these updates."""
-    honest = tuple(one for one in part.sent if not _is_break(one, part.name, declaration))
+    honest = tuple(sending for sending in part.sent if not _is_break(sending, part.name, declaration))
     return part.model_copy(update={"sent": honest})
 
 
@@ -58,4 +58,4 @@ def _is_break(sent: ProbeSending, client: str, declaration: Declaration) -> bool
 
 
 def _observed_break(part: PartEvidence, kind: str) -> str:
-    return next((one.observed for one in part.probes if (one.kind, one.name) == (kind, BREAK)), "not tried")
+    return next((result.observed for result in part.probes if (result.kind, result.name) == (kind, BREAK)), "not tried")

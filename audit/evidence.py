@@ -80,14 +80,14 @@ def merge_evidence(evidence: PartEvidence, path: Path) -> None:
 
     What was only planned then, and is told again now, is told once.
     """
-    again = {_body_key(one) for one in evidence.sent}
+    again = {_body_key(sending) for sending in evidence.sent}
     earlier = read_evidence(path).sent if path.exists() else ()
-    kept = [one for one in earlier if one.status is not None or _body_key(one) not in again]
+    kept = [sending for sending in earlier if sending.status is not None or _body_key(sending) not in again]
     write_evidence(evidence.model_copy(update={"sent": (*kept, *evidence.sent)}), path)
 
 
-def _body_key(one: ProbeSending) -> tuple[object, ...]:
-    return one.call, one.run, one.round, one.sha256
+def _body_key(sending: ProbeSending) -> tuple[object, ...]:
+    return sending.call, sending.run, sending.round, sending.sha256
 
 
 def read_evidence(path: Path) -> PartEvidence:
@@ -111,7 +111,7 @@ def _evidence_files(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         yield path
         return
-    found = sorted(path.glob("*.json"))
-    if not found:
+    files = sorted(path.glob("*.json"))
+    if not files:
         raise DataError(f"{path}: expected a folder with evidence (*.json), got none in it")
-    yield from found
+    yield from files

@@ -31,30 +31,30 @@ class RoleName(StrEnum):
 
 def own_part(name: str, role: RoleName, port: int | None, behind: str | None) -> SystemPart:
     """This part, at its own addresses."""
-    here = tuple(str(one.ip) for one in addresses.own_interfaces())
+    here = tuple(str(interface.ip) for interface in addresses.own_interfaces())
     gate = (behind or part_behind(name)) if role is RoleName.gateway else None
     number = PORTS[role.value] if port is None else port
     try:
         return SystemPart(name=name, role=role.value, port=number, addresses=here, behind=gate)
     except ValidationError as error:
-        wrong = sorted({str(one["loc"][0]) for one in error.errors()})
+        wrong = sorted({str(fault["loc"][0]) for fault in error.errors()})
         raise SettingsError(f"--{', --'.join(wrong)}: expected a part's name and a port, got others") from None
 
 
 def split_names(text: str) -> tuple[str, ...]:
     """a,b,c"""
-    found = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not found:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
         raise SettingsError("--expect: expected the names of all parts that meet, got none")
-    return found
+    return names
 
 
 def parse_outside(place: str, udp: int, name: str) -> OutsideHost:
     """HOST:PORT, and what is asked there by DNS."""
-    found = PLACE.fullmatch(place)
-    if found is None or not 0 < int(found["port"]) < 65536:
+    match = PLACE.fullmatch(place)
+    if match is None or not 0 < int(match["port"]) < 65536:
         raise SettingsError(f"--outside: expected HOST:PORT, got {place!r}")
-    return OutsideHost(found["host"].strip("[]"), int(found["port"]), udp, name)
+    return OutsideHost(match["host"].strip("[]"), int(match["port"]), udp, name)
 
 
 def part_location(
@@ -70,26 +70,26 @@ def part_location(
 
 def parse_urls(clients: Iterable[str]) -> dict[str, str]:
     """NAME=URL, each name once."""
-    found: dict[str, str] = {}
+    urls: dict[str, str] = {}
     for text in clients:
         match = CLIENT.fullmatch(text)
-        if match is None or match["name"] in found:
+        if match is None or match["name"] in urls:
             raise SettingsError(f"--client: expected NAME=URL, each name once, got {text!r}")
-        found[match["name"]] = match["url"]
-    if not found:
+        urls[match["name"]] = match["url"]
+    if not urls:
         raise SettingsError("--client: expected NAME=URL of every client, got none")
-    return found
+    return urls
 
 
 def parse_files(option: str, texts: Iterable[str]) -> dict[str, Path]:
     """NAME=FILE, each name once."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for text in texts:
         name, mark, file = text.partition("=")
-        if not (name and mark and file) or name in found:
+        if not (name and mark and file) or name in files:
             raise SettingsError(f"{option}: expected NAME=FILE, each name once, got {text!r}")
-        found[name] = Path(file)
-    return found
+        files[name] = Path(file)
+    return files
 
 
 def loopback_ports(published: Iterable[int]) -> tuple[int, ...]:

@@ -33,27 +33,32 @@ def expected_head(client: str, attempt: Attempt) -> Said:
 def check_heads(case: AuditCase, matches: Mapping[str, MatchedBodies]) -> AuditFinding:
     """Nobody adds a header, a space or a word: the aggregator counts what comes, and refuses what no client sends."""
     pairs = {
-        name: [(arrival, sending) for arrival, sending in found.pairs if sending.source == "ledger"]
-        for name, found in matches.items()
+        name: [(arrival, sending) for arrival, sending in matched.pairs if sending.source == "ledger"]
+        for name, matched in matches.items()
     }
-    held = sum(arrival.head is not None for found in pairs.values() for arrival, _ in found)
+    held = sum(arrival.head is not None for matched in pairs.values() for arrival, _ in matched)
     return make_finding(
         "request heads",
         "every head that came is as long as its ledger tells, and says what the call makes it say",
         f"{count_noun(held, 'head')}, the very same",
-        [*_refused_heads(case), *(fault for name, found in pairs.items() for fault in _head_differences(name, found))],
+        [
+            *_refused_heads(case),
+            *(fault for name, matched in pairs.items() for fault in _head_differences(name, matched)),
+        ],
     )
 
 
 def _refused_heads(case: AuditCase) -> Iterator[str]:
-    for one in case.arrivals:
-        if one.code != HeadError.code:
+    for arrival in case.arrivals:
+        if arrival.code != HeadError.code:
             continue
-        others = () if one.head is None else tuple((other.name, other.bytes) for other in one.head.others)
+        others = () if arrival.head is None else tuple((other.name, other.bytes) for other in arrival.head.others)
         if others == PROBED:
             continue
-        told = ", ".join(f"header {name!r} of {size:,} bytes" for name, size in others) or "words that no client says"
-        yield f"{one.client}: {told}, refused with {one.status}"
+        description = (
+            ", ".join(f"header {name!r} of {size:,} bytes" for name, size in others) or "words that no client says"
+        )
+        yield f"{arrival.client}: {description}, refused with {arrival.status}"
 
 
 def _head_differences(name: str, pairs: list[tuple[ArrivalOut, ReportedBody]]) -> Iterator[str]:

@@ -33,11 +33,11 @@ SAID = ("update", *MESSAGES)  # the calls of a round that have a body
 def check_chain(case: AuditCase) -> AuditFinding:
     entries = [entry for client in case.clients.values() for entry in client.evidence.entries]
     adopted = sum(entry.get("kind") == ADOPTED for entry in entries)
-    told = f"; the silos adopted their records as they were {count_noun(adopted, 'time')}" if adopted else ""
+    adoptions = f"; the silos adopted their records as they were {count_noun(adopted, 'time')}" if adopted else ""
     return make_finding(
         "chain",
         "every ledger an unbroken chain of hashes from its first entry",
-        f"{count_noun(len(case.clients), 'ledger')}, {count_noun(len(entries), 'entry', 'entries')}, unbroken{told}",
+        f"{count_noun(len(case.clients), 'ledger')}, {count_noun(len(entries), 'entry', 'entries')}, unbroken{adoptions}",
         (f"{name}: {fault}" for name, client in case.clients.items() for fault in _chain_faults(client)),
     )
 
@@ -53,7 +53,7 @@ def _chain_faults(client: AuditedClient) -> Iterator[str]:
 
 def check_calls(case: AuditCase) -> AuditFinding:
     kinds = sorted({attempt.call for client in case.clients.values() for attempt in client.attempts})
-    total = sum(one.times for client in case.clients.values() for one in client.attempts)
+    total = sum(attempt.times for client in case.clients.values() for attempt in client.attempts)
     places = sorted({place for client in case.clients.values() for place in _call_places(client)})
     return make_finding(
         "calls",

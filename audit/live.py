@@ -37,11 +37,11 @@ async def read_services(places: ServicePlaces, probed: Sequence[PartEvidence] = 
 
 def _with_probes(parts: Sequence[PartEvidence], probed: Sequence[PartEvidence]) -> tuple[PartEvidence, ...]:
     """Each part with the probes of the evidence of its name; parts that serve nothing themselves as they are."""
-    earlier, names = {one.name: one for one in probed}, {part.name for part in parts}
-    told = (
+    earlier, names = {part.name: part for part in probed}, {part.name for part in parts}
+    updated = (
         part.model_copy(update=_probe_fields(earlier[part.name])) if part.name in earlier else part for part in parts
     )
-    return (*told, *(one for one in probed if one.name not in names))
+    return (*updated, *(part for part in probed if part.name not in names))
 
 
 def _probe_fields(part: PartEvidence) -> dict[str, object]:

@@ -60,16 +60,29 @@ def is_refused(arrival: ArrivalOut) -> bool:
 
 def bodies_from_ledger(attempts: Iterable[Attempt]) -> list[ReportedBody]:
     return [
-        ReportedBody("ledger", one.call, one.run, one.round, one.bytes, one.sha256, one.status, one.nonce, one)
-        for one in attempts
-        if one.call in ("join", "update", *MESSAGES)
+        ReportedBody(
+            "ledger",
+            attempt.call,
+            attempt.run,
+            attempt.round,
+            attempt.bytes,
+            attempt.sha256,
+            attempt.status,
+            attempt.nonce,
+            attempt,
+        )
+        for attempt in attempts
+        if attempt.call in ("join", "update", *MESSAGES)
     ]
 
 
 def bodies_from_probes(sent: Iterable[ProbeSending]) -> list[ReportedBody]:
     """All of them are meant to be refused: one that was accepted accounts for nothing."""
-    told = [ReportedBody("probes", one.call, one.run, one.round, one.bytes, one.sha256, one.status) for one in sent]
-    return [one for one in told if not one.is_accepted]
+    bodies = [
+        ReportedBody("probes", sending.call, sending.run, sending.round, sending.bytes, sending.sha256, sending.status)
+        for sending in sent
+    ]
+    return [body for body in bodies if not body.is_accepted]
 
 
 KEYS = ("request", "whole", "place")  # what two records of one body may agree in, the most specific first
@@ -81,12 +94,12 @@ def match_bodies(arrivals: Sequence[ArrivalOut], sendings: Sequence[ReportedBody
     A body that was refused unread, or was cut off, arrives with fewer bytes than were sent. One that was read to its
     end must be the very one that somebody says to have sent.
     """
-    unpaired, unseen = list(arrivals), list(sendings)
+    unpaired, unmatched = list(arrivals), list(sendings)
     pairs: list[tuple[ArrivalOut, ReportedBody]] = []
     for key, by_status in product(KEYS, (True, False)):
-        matches, unpaired, unseen = _pair_by_key(unpaired, unseen, key, by_status=by_status)
+        matches, unpaired, unmatched = _pair_by_key(unpaired, unmatched, key, by_status=by_status)
         pairs += matches
-    reported = [sending for sending in unseen if sending.source == "ledger"]
+    reported = [sending for sending in unmatched if sending.source == "ledger"]
     accepted = tuple(sending for sending in reported if sending.is_accepted)
     lost = tuple(sending for sending in reported if not sending.is_accepted)
     return MatchedBodies(tuple(pairs), tuple(unpaired), accepted, lost)

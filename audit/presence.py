@@ -83,10 +83,10 @@ def _last_close_seconds(case: AuditCase) -> float:
 
 def _epoch_seconds(text: str) -> float | None:
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
 def check_coverage(case: AuditCase) -> AuditFinding:

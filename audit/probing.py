@@ -54,12 +54,12 @@ def check_bodies(case: AuditCase) -> AuditFinding:
 def _strange_bodies(case: AuditCase) -> Iterator[str]:
     names = {*case.clients, *case.known_clients}
     for name, client in case.clients.items():
-        places = {(one.run, one.round) for one in client.evidence.sent if one.run and one.round}
+        places = {(sending.run, sending.round) for sending in client.evidence.sent if sending.run and sending.round}
         known = body_digests(client.declaration, name, sorted(names - {name})) if client.evidence.sent else frozenset()
         known |= masked.masked_digests(client.declaration, name, sorted(places))
-        for one in client.evidence.sent:
-            if (one.sha256, one.bytes) not in known:
-                yield f"{name}, {one.call}, {one.sha256[:12]}: another body than any of the probes'"
+        for sending in client.evidence.sent:
+            if (sending.sha256, sending.bytes) not in known:
+                yield f"{name}, {sending.call}, {sending.sha256[:12]}: another body than any of the probes'"
 
 
 def unprobed_parts(case: AuditCase) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ def match_arrivals(case: AuditCase) -> Matches:
 
 def check_declarations(case: AuditCase) -> AuditFinding:
     ours = None if case.aggregator is None else case.aggregator.declaration
-    faults = [f"{name}: another declaration" for name, one in case.clients.items() if one.declaration != ours]
+    faults = [f"{name}: another declaration" for name, client in case.clients.items() if client.declaration != ours]
     return make_finding(
         "declaration",
         "every client declares exactly what the aggregator takes",
@@ -80,8 +80,8 @@ def _receipt_matches(name: str, attempt: Attempt) -> bool:
 
 def check_arrivals(case: AuditCase, matches: Matches) -> AuditFinding:
     """Whatever has reached the aggregator has passed the gate, or the probes say that they sent it."""
-    refusals = sum(len(one.refused_from("probes")) for one in matches.values())
-    arrived = sum(len(one.pairs) for one in matches.values()) - refusals
+    refusals = sum(len(matched.refused_from("probes")) for matched in matches.values())
+    arrived = sum(len(matched.pairs) for matched in matches.values()) - refusals
     return make_finding(
         "arrivals",
         "a ledger or a probe tells of every body that arrived",
@@ -92,8 +92,10 @@ def check_arrivals(case: AuditCase, matches: Matches) -> AuditFinding:
 
 def _unrecorded_bodies(case: AuditCase, matches: Matches) -> list[str]:
     """What arrived, and what is held, that no ledger tells of; the same body is not told twice for both."""
-    outside = Counter(f"{name}, {_describe_arrival(one)}" for name, found in matches.items() for one in found.outside)
-    unheard = Counter(f"{one.client}, {_describe_arrival(one)}" for one in _arrivals_without_evidence(case))
+    outside = Counter(
+        f"{name}, {_describe_arrival(arrival)}" for name, matched in matches.items() for arrival in matched.outside
+    )
+    unheard = Counter(f"{arrival.client}, {_describe_arrival(arrival)}" for arrival in _arrivals_without_evidence(case))
     times = outside | Counter(set(_updates_without_entry(case))) | unheard
     return [f"{what}{f', {count} times' if count > 1 else ''}: {UNTOLD}" for what, count in times.items()]
 
@@ -106,7 +108,7 @@ def _arrivals_without_evidence(case: AuditCase) -> Iterator[ArrivalOut]:
 def _updates_without_entry(case: AuditCase) -> Iterator[str]:
     """Updates that the aggregator holds. Whoever cuts off a ledger's end does not reach these."""
     left = {
-        name: {(one.run, one.round, one.sha256, one.bytes) for one in client.attempts_of("update")}
+        name: {(attempt.run, attempt.round, attempt.sha256, attempt.bytes) for attempt in client.attempts_of("update")}
         for name, client in case.clients.items()
     }
     for (run, number, name), held in case.held_updates.items():
@@ -119,21 +121,21 @@ def _describe_arrival(arrival: ArrivalOut) -> str:
     return f"{_describe_place(arrival)}, {met}"
 
 
-def _describe_place(one: ArrivalOut | ReportedBody) -> str:
-    return one.call if one.run is None else f"{one.call} of {one.run} round {one.round}"
+def _describe_place(body: ArrivalOut | ReportedBody) -> str:
+    return body.call if body.run is None else f"{body.call} of {body.run} round {body.round}"
 
 
 def check_nonces(matches: Matches) -> AuditFinding:
     """A ledger that was written anew, however well, has other entries than those by which its requests were signed."""
-    pairs = {name: [pair for pair in found.pairs if _both_tell_nonce(*pair)] for name, found in matches.items()}
+    pairs = {name: [pair for pair in matched.pairs if _both_tell_nonce(*pair)] for name, matched in matches.items()}
     return make_finding(
         "entries",
         "every body that arrived was signed by the nonce that its entry in the ledger makes",
         f"{count_noun(sum(map(len, pairs.values())), 'body', 'bodies')} signed by their entries",
         (
             f"{name}, {_describe_arrival(arrival)}: signed by another entry than the ledger has"
-            for name, found in pairs.items()
-            for arrival, sending in found
+            for name, signed in pairs.items()
+            for arrival, sending in signed
             if arrival.nonce != sending.nonce
         ),
     )
@@ -144,11 +146,11 @@ def _both_tell_nonce(arrival: ArrivalOut, sending: ReportedBody) -> bool:
 
 
 def check_acceptances(case: AuditCase, matches: Matches) -> AuditFinding:
-    lost = sum(len(found.lost) for found in matches.values())
+    lost = sum(len(matched.lost) for matched in matches.values())
     faults = [
-        f"{name}, {_describe_place(one)}: accepted by the ledger's account, and the aggregator has no record of it"
-        for name, found in matches.items()
-        for one in found.unseen
+        f"{name}, {_describe_place(body)}: accepted by the ledger's account, and the aggregator has no record of it"
+        for name, matched in matches.items()
+        for body in matched.unseen
     ]
     return make_finding(
         "record",
@@ -160,17 +162,20 @@ def check_acceptances(case: AuditCase, matches: Matches) -> AuditFinding:
 
 def check_undeclared(matches: Matches) -> AuditFinding:
     """A gate lets no such body out: whatever the ledger says was in it, the aggregator found something else."""
-    found = {name: [one for one in of.refused_from("ledger") if _is_undeclared(one)] for name, of in matches.items()}
+    undeclared = {
+        name: [arrival for arrival in matched.refused_from("ledger") if _is_undeclared(arrival)]
+        for name, matched in matches.items()
+    }
     return make_finding(
         "as declared",
         "no update that a ledger tells of was refused for not being as declared",
         "none was",
-        (f"{name}, {_describe_arrival(one)}" for name, arrivals in found.items() for one in arrivals),
+        (f"{name}, {_describe_arrival(arrival)}" for name, arrivals in undeclared.items() for arrival in arrivals),
     )
 
 
-def _is_undeclared(one: ArrivalOut) -> bool:
-    return one.call in ("update", *MESSAGES) and one.status in NOT_AS_DECLARED
+def _is_undeclared(arrival: ArrivalOut) -> bool:
+    return arrival.call in ("update", *MESSAGES) and arrival.status in NOT_AS_DECLARED
 
 
 def check_refusals(case: AuditCase) -> AuditFinding:

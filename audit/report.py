@@ -98,15 +98,15 @@ def make_report(case: AuditCase, asked: ReportRequirements = RECORDS_ONLY) -> Pr
         *((presence.check_coverage(case),) if asked.probed else ()),
         *((probing.check_bodies(case), probing.check_verdicts(case)) if probed else ()),
     )
-    held = all(one.held for one in findings)
+    held = all(finding.held for finding in findings)
     return PrivacyReport(
         totals=tuple(total for name, client in case.clients.items() for total in _call_totals(name, client)),
-        rounds=tuple(one for name, client in case.clients.items() for one in _client_rounds(name, client)),
-        crossings={name: _ATTEMPTS.dump_python(one.attempts, mode="json") for name, one in case.clients.items()},
+        rounds=tuple(entry for name, client in case.clients.items() for entry in _client_rounds(name, client)),
+        crossings={name: _ATTEMPTS.dump_python(client.attempts, mode="json") for name, client in case.clients.items()},
         refused=tuple(
-            RefusedBody(client=name, arrival=one)
-            for name, found in matches.items()
-            for one in found.refused_from("ledger")
+            RefusedBody(client=name, arrival=arrival)
+            for name, matched in matches.items()
+            for arrival in matched.refused_from("ledger")
         ),
         probes=probing.group_probes(case),
         findings=findings,
@@ -127,8 +127,10 @@ def _call_totals(name: str, client: AuditedClient) -> Iterable[CallTotal]:
     for attempt in client.attempts:
         calls[attempt.call].append(attempt)
     for call, made in calls.items():
-        up, down = sum(one.bytes for one in made), sum(one.answer_bytes for one in made)
-        yield CallTotal(client=name, call=call, calls=sum(one.times for one in made), bytes_up=up, bytes_down=down)
+        up, down = sum(attempt.bytes for attempt in made), sum(attempt.answer_bytes for attempt in made)
+        yield CallTotal(
+            client=name, call=call, calls=sum(attempt.times for attempt in made), bytes_up=up, bytes_down=down
+        )
 
 
 def _client_rounds(name: str, client: AuditedClient) -> Iterable[ClientRound]:
@@ -137,7 +139,7 @@ def _client_rounds(name: str, client: AuditedClient) -> Iterable[ClientRound]:
         if attempt.run is not None and attempt.round is not None:
             rounds[attempt.run, attempt.round].append(attempt)
     for (run, number), made in rounds.items():
-        updates = [one for one in made if one.call == "update"]
+        updates = [attempt for attempt in made if attempt.call == "update"]
         last = updates[-1] if updates else None
         yield ClientRound(
             client=name,
@@ -145,10 +147,12 @@ def _client_rounds(name: str, client: AuditedClient) -> Iterable[ClientRound]:
             round=number,
             tensors=0 if last is None else len(last.tensors),
             scalars=0 if last is None else len(last.scalars),
-            bytes_up=sum(one.bytes for one in made),
+            bytes_up=sum(attempt.bytes for attempt in made),
             sha256="" if last is None else last.sha256,
-            receipt=any(one.receipt is not None and one.receipt.get("digest") == one.sha256 for one in updates),
-            bytes_down=sum(one.answer_bytes for one in made),
+            receipt=any(
+                attempt.receipt is not None and attempt.receipt.get("digest") == attempt.sha256 for attempt in updates
+            ),
+            bytes_down=sum(attempt.answer_bytes for attempt in made),
         )
 
 
@@ -163,13 +167,13 @@ def _report_notes(case: AuditCase) -> Iterable[str]:
 
 
 def _passing_claim(case: AuditCase) -> str:
-    sent = [one for client in case.clients.values() for one in client.attempts if one.bytes]
-    rounds = {(one.run, one.round) for one in sent if one.call == "update"}
-    crossed = f"{count_noun(len(sent), 'body', 'bodies')}, {sum(one.bytes for one in sent):,} bytes"
+    sent = [attempt for client in case.clients.values() for attempt in client.attempts if attempt.bytes]
+    rounds = {(attempt.run, attempt.round) for attempt in sent if attempt.call == "update"}
+    crossed = f"{count_noun(len(sent), 'body', 'bodies')}, {sum(attempt.bytes for attempt in sent):,} bytes"
     whose = f"{count_noun(len(case.clients), 'client')} in {count_noun(len(rounds), 'round')}"
     return f"Nothing undeclared crossed, and all that crossed is on record: {crossed}, from {whose}."
 
 
 def _failing_claim(findings: Iterable[AuditFinding]) -> str:
-    broken = [one.name for one in findings if not one.held]
+    broken = [finding.name for finding in findings if not finding.held]
     return f"This evidence does not show that nothing undeclared crossed. What did not hold: {', '.join(broken)}."

@@ -24,10 +24,10 @@ def locate_data(name: str, data: Path | None) -> str:
 
 def paper_figures(table: str, column: str) -> dict[str, dict[str, Any]]:
     """Row -> figures by name, from the table's paper.toml; empty for a column that the paper does not have."""
-    found: dict[str, dict[str, dict[str, Any]]] = tomllib.loads((ROOT / table / "paper.toml").read_text("utf-8"))[
+    columns: dict[str, dict[str, dict[str, Any]]] = tomllib.loads((ROOT / table / "paper.toml").read_text("utf-8"))[
         "columns"
     ]
-    return found.get(column, {})
+    return columns.get(column, {})
 
 
 def render_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

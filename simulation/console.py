@@ -51,17 +51,17 @@ def round_lines(*, shown: bool) -> Iterator[Callable[[RunHistoryOut], None]]:
     else after QUIET_SECONDS without another line. Beneath them a bar where there is a terminal."""
     tell, quiet = tell_on_stderr if shown else ignore_line, Quiet()
     with _make_progress(shown and ERR.is_terminal) as progress:
-        task, told = progress.add_task("run", total=None, phase="starting"), 0
+        task, printed = progress.add_task("run", total=None, phase="starting"), 0
 
         def print_rounds(history: RunHistoryOut) -> None:
-            nonlocal told
-            closed = [one for one in history.rounds if one.closed_at is not None]
-            for done in closed[told:]:
+            nonlocal printed
+            closed = [entry for entry in history.rounds if entry.closed_at is not None]
+            for done in closed[printed:]:
                 tell(f"{history.run}, {describe_round(history.request, done)}")
-            if quiet.is_over(history, len(closed) > told):
+            if quiet.is_over(history, len(closed) > printed):
                 tell(describe_run(history))
-            told = len(closed)
-            progress.update(task, description=history.run, completed=told, total=history.request.rounds)
+            printed = len(closed)
+            progress.update(task, description=history.run, completed=printed, total=history.request.rounds)
             progress.update(task, phase=history.phase)
 
         yield print_rounds
@@ -142,7 +142,7 @@ def quality_table(report: Mapping[str, Any]) -> Table:
             _join_figures(client, keys),
         )
     table.add_section()
-    table.add_row("client mean", *(_join_figures(of, keys) for of in (*report["floors"].values(), means)))
+    table.add_row("client mean", *(_join_figures(figures, keys) for figures in (*report["floors"].values(), means)))
     table.add_row("user mean", *([""] * len(report["floors"])), _join_figures(report["user_mean"], keys))
     return table
 
@@ -156,7 +156,7 @@ def crossing_table(ledgers: Mapping[str, list[dict[str, Any]]]) -> Table:
     table = _new_table(title, "client", *calls)
     for name, ledger in ledgers.items():
         made_here = attempts(ledger)
-        table.add_row(name, *(_sent_text([one for one in made_here if one.call == call]) for call in calls))
+        table.add_row(name, *(_sent_text([attempt for attempt in made_here if attempt.call == call]) for call in calls))
     return table
 
 
@@ -180,7 +180,7 @@ def answer_table(answer: Mapping[str, Any]) -> Table:
 
 
 def _sent_text(made: list[Attempt]) -> str:
-    size, count = sum(one.bytes for one in made), sum(one.times for one in made)
+    size, count = sum(attempt.bytes for attempt in made), sum(attempt.times for attempt in made)
     return f"{count} x, {size:,}" if size else f"{count} x"
 
 

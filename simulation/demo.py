@@ -64,16 +64,16 @@ async def _conduct_over_loopback(
 def _fetch_json(url: str, key: str, **query: int) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {key}"}
     answer = httpx.get(url, params=query or None, headers=headers, timeout=TIMEOUT_SECONDS).raise_for_status()
-    found: dict[str, Any] = answer.json()
-    return found
+    content: dict[str, Any] = answer.json()
+    return content
 
 
 def _write_keys(experiment: Experiment) -> tuple[Path, Path]:
     """The keys of the clients' APIs, the application's and the operator's, each in a file for its owner alone."""
-    found = experiment.folder / "application.key", experiment.folder / "operator.key"
-    for path, key in zip(found, (experiment.application_key, experiment.operator_key), strict=True):
+    paths = experiment.folder / "application.key", experiment.folder / "operator.key"
+    for path, key in zip(paths, (experiment.application_key, experiment.operator_key), strict=True):
         write_new(path, key.encode("ascii"), PRIVATE)
-    return found
+    return paths
 
 
 def _read_ledger(url: str, key: str) -> list[dict[str, Any]]:
@@ -110,7 +110,7 @@ def stop_kept_services(folder: Path) -> list[str]:
     if not path.exists():
         return []
     kept = json.loads(path.read_text(encoding="utf-8"))
-    stopped = [name for name, one in kept.items() if _stop_service(one["pid"], one["url"])]
+    stopped = [name for name, service in kept.items() if _stop_service(service["pid"], service["url"])]
     path.unlink()
     return stopped
 

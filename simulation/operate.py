@@ -27,14 +27,14 @@ def start_run(operator: Operator, request: RunIn) -> RunHistoryOut:
 def start_run_if_none(operator: Operator, request: RunIn) -> RunHistoryOut:
     """The newest run, or a new one where there is none, or where it has failed. One whose start was heard and not
     answered is the newest."""
-    if (found := latest_run(operator)) is not None and found.phase != "failed":
-        return found
+    if (run := latest_run(operator)) is not None and run.phase != "failed":
+        return run
     try:
         return start_run(operator, request)
     except ConflictError:
-        if (found := latest_run(operator)) is None:
+        if (run := latest_run(operator)) is None:
             raise
-        return found
+        return run
 
 
 def latest_run(operator: Operator) -> RunHistoryOut | None:
@@ -46,7 +46,7 @@ def latest_run(operator: Operator) -> RunHistoryOut | None:
 def list_members(operator: Operator) -> list[MemberOut]:
     """Every client of the federation by name, and whether it is quarantined."""
     answer = ask_aggregator(operator, "GET", "/v1/clients")
-    return [_parse_member(one) for one in answer] if isinstance(answer, list) else []
+    return [_parse_member(member) for member in answer] if isinstance(answer, list) else []
 
 
 def quarantine_client(operator: Operator, client: str, reason: str) -> MemberOut:
@@ -62,7 +62,7 @@ def lift_quarantine(operator: Operator, client: str) -> MemberOut:
 
 def fetch_run(operator: Operator, run: str | None) -> RunHistoryOut | None:
     """A run with its rounds, by default the newest; None where there has been none."""
-    name = run or (found.run if (found := latest_run(operator)) else None)
+    name = run or (newest.run if (newest := latest_run(operator)) else None)
     return None if name is None else _parse_history(ask_aggregator(operator, "GET", f"/v1/runs/{name}"))
 
 
@@ -78,7 +78,7 @@ def describe_run(run: RunHistoryOut) -> str:
     where = f"{run.run}, round {now.number} of {asked.rounds}"
     if run.phase != "open":
         return f"{where}: {run.phase}"
-    came = sum(one.received for one in now.participants)
+    came = sum(participant.received for participant in now.participants)
     needed = f"{came} of {len(now.participants)} updates, {asked.quorum or asked.clients} needed"
     return f"{where} is open: {needed}; missing: {_join_names(run.missing)}; until {run.deadline_at}"
 
@@ -101,8 +101,8 @@ def follow_run(operator: Operator, run: str, observe: Observe) -> RunHistoryOut:
 
 def describe_round(request: RunIn, done: RoundOut) -> str:
     """A closed round in one line."""
-    received = [one for one in done.participants if one.received]
-    size = sum(one.size for one in received)
+    received = [participant for participant in done.participants if participant.received]
+    size = sum(participant.size for participant in received)
     return (
         f"round {done.number} of {request.rounds}: {len(received)} of {len(done.participants)} updates, {size:,} bytes"
     )

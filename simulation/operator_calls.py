@@ -63,16 +63,16 @@ def open_operator(
 
 def ask_aggregator(operator: Operator, method: str, path: str, body: str | None = None) -> object:
     """One call, made again while nobody answers: an aggregator that restarts comes back to the same round."""
-    began, told = time.monotonic(), -math.inf
+    began, last_told = time.monotonic(), -math.inf
     while True:
         try:
             return _ask_once(operator.http, method, path, body)
         except UnavailableError as error:
             if (waited := time.monotonic() - began) > operator.patience:
                 raise
-            if waited - told >= TELL_SECONDS:
+            if waited - last_told >= TELL_SECONDS:
                 operator.tell(f"waiting for the aggregator, {waited:.0f} of at most {operator.patience:g} s: {error}")
-                told = waited
+                last_told = waited
             time.sleep(POLL_SECONDS)
 
 

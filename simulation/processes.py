@@ -39,12 +39,12 @@ def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on: held all at once, so that they differ."""
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for one in sockets:
-            one.bind((HOST, 0))
-        return [one.getsockname()[1] for one in sockets]
+        for listener in sockets:
+            listener.bind((HOST, 0))
+        return [listener.getsockname()[1] for listener in sockets]
     finally:
-        for one in sockets:
-            one.close()
+        for listener in sockets:
+            listener.close()
 
 
 def choose_addresses(experiment: Experiment) -> Addresses:

@@ -40,7 +40,10 @@ def build_report(experiment: Experiment, outcome: Outcome, floors: Floors, edges
         "clients": [_client_figures(name, quality, outcome.history) for name, quality in sorted(qualities.items())],
         "floors": {name: _floor_mean(name, floors, labels) for name in FLOORS},
         "untrained": _floor_mean(START, floors, labels),
-        "floors_by_client": {c: {n: _labelled_figures(q, labels) for n, q in of.items()} for c, of in floors.items()},
+        "floors_by_client": {
+            c: {n: _labelled_figures(q, labels) for n, q in client_floors.items()}
+            for c, client_floors in floors.items()
+        },
         "bytes_up": {
             name: [entry.bytes_up for entry in _trained_rounds(quality)] for name, quality in qualities.items()
         },
@@ -62,12 +65,16 @@ def measure_labels(report: Mapping[str, Any]) -> dict[str, MeasureLabel]:
 def best_floor(report: Mapping[str, Any], metric: str) -> tuple[str, float]:
     """The floor with the highest client mean, and that."""
     known = {name: figures[metric] for name, figures in report["floors"].items() if figures is not None}
-    name = max(known, key=lambda one: known[one])
+    name = max(known, key=lambda floor: known[floor])
     return name, known[name]
 
 
 def _client_figures(name: str, quality: QualityOut, history: RunHistoryOut) -> dict[str, Any]:
-    last = {one.client: one for one in history.rounds[-1].participants}.get(name) if history.rounds else None
+    last = (
+        {participant.client: participant for participant in history.rounds[-1].participants}.get(name)
+        if history.rounds
+        else None
+    )
     trained = _trained_rounds(quality)
     return {
         "client": name,
@@ -119,9 +126,9 @@ def _parameters_digest(outcome: Outcome) -> str:
 
 def _floor_mean(name: str, floors: Floors, labels: Labels) -> Figures | None:
     """A floor's client mean; None when it does not exist for some client, since the mean would be of others."""
-    figures = [_labelled_figures(of[name], labels) for of in floors.values()]
+    figures = [_labelled_figures(client_floors[name], labels) for client_floors in floors.values()]
     return (
-        None if not figures or None in figures else _weighted_mean([one for one in figures if one is not None], labels)
+        None if not figures or None in figures else _weighted_mean([row for row in figures if row is not None], labels)
     )
 
 

@@ -14,14 +14,14 @@ LONGEST_NAME = 15  # bytes of an interface's name
 def own_interfaces() -> tuple[IPv4Interface, ...]:
     """One address for each interface that has one, without loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        found = [_interface_address(asking, name) for _, name in socket.if_nameindex()]
-    return tuple(one for one in found if one is not None and not one.is_loopback)
+        interfaces = [_interface_address(asking, name) for _, name in socket.if_nameindex()]
+    return tuple(interface for interface in interfaces if interface is not None and not interface.is_loopback)
 
 
 def machine_addresses(interfaces: tuple[IPv4Interface, ...]) -> tuple[str, ...]:
     """The first address of each network: there a bridge has the machine that the containers run on."""
-    wide = [one for one in interfaces if one.network.num_addresses > 2]
-    firsts = [(one.ip, one.network.network_address + 1) for one in wide]
+    wide = [interface for interface in interfaces if interface.network.num_addresses > 2]
+    firsts = [(interface.ip, interface.network.network_address + 1) for interface in wide]
     return tuple(dict.fromkeys(str(first) for ip, first in firsts if first != ip))
 
 

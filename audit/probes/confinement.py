@@ -46,9 +46,9 @@ def probe_confinement(
     process: Path, mounts: Sequence[Mount], expected: Expected, devices: DeviceObserver
 ) -> list[ProbeResult]:
     """`process`: /proc/N of the part; all processes that are seen beside it are held to the same."""
-    found = read_statuses(process)
+    statuses = read_statuses(process)
     return [
-        *_process_probes(found),
+        *_process_probes(statuses),
         _namespace_probe(process.parent),
         _root_probe(mounts),
         _absence_probe("writable places", "none but its own and the engine's", writable_mounts(mounts, expected)),
@@ -60,14 +60,18 @@ def read_statuses(process: Path) -> list[Status]:
     """Of `self` alone this process's; else of every process in the part's PID namespace, the part's own first."""
     others = [] if process.name == "self" else sorted(process.parent.glob("[0-9]*"))
     until = time.monotonic() + STARTING_SECONDS
-    read = [_read_started_status(one, until) for one in dict.fromkeys((process, *others))]
-    return [one for one in read if one]
+    read = [_read_started_status(folder, until) for folder in dict.fromkeys((process, *others))]
+    return [status for status in read if status]
 
 
 def writable_mounts(mounts: Iterable[Mount], expected: Expected) -> list[str]:
     """Where this part could leave something, beside the root, which has a line of its own."""
     may = ("/", *ENGINE_WRITES, *expected.write)
-    return [one.place for one in mounts if one.writable and not is_from_kernel(one) and not is_among(one.place, may)]
+    return [
+        mount.place
+        for mount in mounts
+        if mount.writable and not is_from_kernel(mount) and not is_among(mount.place, may)
+    ]
 
 
 def _read_started_status(process: Path, until: float) -> Status:
@@ -94,41 +98,43 @@ def _read_status(process: Path) -> Status:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
-def _process_probes(found: Sequence[Status]) -> Iterator[ProbeResult]:
+def _process_probes(statuses: Sequence[Status]) -> Iterator[ProbeResult]:
     """One line for each rule, with what breaks it."""
-    users = (one.get("Uid", "0") for one in found)
-    yield _rule_probe("user", "not 0", found, (f"uid {said}" for said in users if "0" in said.split()))
-    sets = ((name, one.get(name, "untold")) for one in found for name in CAPABILITIES)
-    yield _rule_probe("capabilities", "none", found, (f"{name} {said}" for name, said in sets if said.strip("0")))
-    yield _rule_probe("no new privileges", "1", found, _processes_unlike(found, "NoNewPrivs", "1"))
-    yield _rule_probe("seccomp", "a filter (2)", found, _processes_unlike(found, "Seccomp", FILTER))
+    users = (status.get("Uid", "0") for status in statuses)
+    yield _rule_probe("user", "not 0", statuses, (f"uid {said}" for said in users if "0" in said.split()))
+    sets = ((name, status.get(name, "untold")) for status in statuses for name in CAPABILITIES)
+    yield _rule_probe("capabilities", "none", statuses, (f"{name} {said}" for name, said in sets if said.strip("0")))
+    yield _rule_probe("no new privileges", "1", statuses, _processes_unlike(statuses, "NoNewPrivs", "1"))
+    yield _rule_probe("seccomp", "a filter (2)", statuses, _processes_unlike(statuses, "Seccomp", FILTER))
 
 
-def _processes_unlike(found: Iterable[Status], name: str, wanted: str) -> list[str]:
-    return [said for said in (one.get(name, "untold") for one in found) if said != wanted]
+def _processes_unlike(statuses: Iterable[Status], name: str, wanted: str) -> list[str]:
+    return [said for said in (status.get(name, "untold") for status in statuses) if said != wanted]
 
 
-def _rule_probe(name: str, expected: str, found: Sequence[Status], broken: Iterable[str]) -> ProbeResult:
-    told = list(broken)
-    good = f"so of {count_noun(len(found), 'process', 'processes')}" if found else "no process could be looked at"
-    observed = list_places(" ".join(one.split()) for one in told) if told else good
-    return ProbeResult(kind=KIND, name=name, expected=expected, observed=observed, held=bool(found) and not told)
+def _rule_probe(name: str, expected: str, statuses: Sequence[Status], broken: Iterable[str]) -> ProbeResult:
+    violations = list(broken)
+    good = f"so of {count_noun(len(statuses), 'process', 'processes')}" if statuses else "no process could be looked at"
+    observed = list_places(" ".join(violation.split()) for violation in violations) if violations else good
+    return ProbeResult(
+        kind=KIND, name=name, expected=expected, observed=observed, held=bool(statuses) and not violations
+    )
 
 
 def _namespace_probe(proc: Path) -> ProbeResult:
     """The part's, in which this probe stands too."""
     try:
-        found = os.readlink(proc / "self" / "ns" / "pid")
+        namespace = os.readlink(proc / "self" / "ns" / "pid")
     except OSError:
-        found = "untold"
-    held = found not in (MACHINE_S, "untold")
-    observed = "its own" if held else "the machine's" if found == MACHINE_S else found
+        namespace = "untold"
+    held = namespace not in (MACHINE_S, "untold")
+    observed = "its own" if held else "the machine's" if namespace == MACHINE_S else namespace
     return ProbeResult(kind=KIND, name="processes", expected="a namespace of its own", observed=observed, held=held)
 
 
 def _root_probe(mounts: Iterable[Mount]) -> ProbeResult:
-    roots = [one for one in mounts if one.place == "/"]
-    held = bool(roots) and not any(one.writable for one in roots)
+    roots = [mount for mount in mounts if mount.place == "/"]
+    held = bool(roots) and not any(mount.writable for mount in roots)
     observed = "read-only" if held else "writable" if roots else "untold"
     return ProbeResult(kind=KIND, name="root file system", expected="read-only", observed=observed, held=held)
 

@@ -47,10 +47,12 @@ def read_expected(role: Role, deployments: str, name: str) -> Expected:
     path = FOLDER / f"{role}.toml"
     sections = tomllib.loads(path.read_text(encoding="utf-8"))
     wanted = deployments.split(",")
-    if unknown := [one for one in wanted if one not in sections]:
+    if unknown := [section for section in wanted if section not in sections]:
         raise SettingsError(f"{path.name}: expected of {', '.join(sections)}, got {unknown[0]!r}")
     try:
-        return _fill_in_name(reduce(_merge_expected, (Expected.model_validate(sections[one]) for one in wanted)), name)
+        return _fill_in_name(
+            reduce(_merge_expected, (Expected.model_validate(sections[section]) for section in wanted)), name
+        )
     except ValidationError as error:
         raise SettingsError(f"{path.name}: expected lists of places, got others ({error.error_count()})") from None
 

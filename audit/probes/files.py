@@ -25,7 +25,7 @@ class NameObserver:
 
     def observe_entry(self, entry: SeenEntry) -> None:
         if entry.name in PRIVATE:
-            side = self.mine if any(entry.path.is_relative_to(one) for one in self.own) else self.others
+            side = self.mine if any(entry.path.is_relative_to(folder) for folder in self.own) else self.others
             side[entry.name] += 1
 
     def probe_results(self, seen: WalkResult) -> Iterator[ProbeResult]:

@@ -38,9 +38,9 @@ def part_behind(gateway: str) -> str:
 
 def parse_peer(text: str) -> SystemPart:
     """NAME=ROLE@HOST:PORT."""
-    found = PEER.fullmatch(text)
+    match = PEER.fullmatch(text)
     try:
-        said = {} if found is None else found.groupdict()
+        said = {} if match is None else match.groupdict()
         addresses = (said.pop("host").strip("[]"),)
         behind = part_behind(said["name"]) if said["role"] == "gateway" else None
         return SystemPart.model_validate({**said, "addresses": addresses, "behind": behind})

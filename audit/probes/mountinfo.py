@@ -36,5 +36,5 @@ def _parse_mount(fields: Sequence[str]) -> Mount:
     return Mount(ESCAPED.sub(_unescape_sign, fields[4]), system, "rw" in fields[5].split(","))
 
 
-def _unescape_sign(found: re.Match[str]) -> str:
-    return chr(int(found[1], 8))
+def _unescape_sign(match: re.Match[str]) -> str:
+    return chr(int(match[1], 8))

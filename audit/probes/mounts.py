@@ -25,8 +25,8 @@ MOST_NAMES = 5
 def probe_mounts(mounts: Sequence[Mount], expected: Expected) -> list[ProbeResult]:
     """A private key, a shard or a socket comes into a container by a mount: each one more than expected is named."""
     known = (*expected.read, *expected.write)
-    more = [one.place for one in mounts if not is_from_engine(one) and not is_among(one.place, known)]
-    own = sum(is_among(one.place, known) for one in mounts)
+    more = [mount.place for mount in mounts if not is_from_engine(mount) and not is_among(mount.place, known)]
+    own = sum(is_among(mount.place, known) for mount in mounts)
     seen = f"{count_noun(len(mounts), 'mount')}, {own} of its own"
     return [
         ProbeResult(
@@ -52,7 +52,7 @@ def is_from_kernel(mount: Mount) -> bool:
 
 def control_probe(mounts: Sequence[Mount]) -> ProbeResult:
     """A list without a root is none."""
-    held = any(one.place == "/" for one in mounts)
+    held = any(mount.place == "/" for mount in mounts)
     observed = count_noun(len(mounts), "mount") if mounts else "none could be read"
     return ProbeResult(
         kind="control: mounts", name="the list", expected="one with the root", observed=observed, held=held
@@ -61,6 +61,6 @@ def control_probe(mounts: Sequence[Mount]) -> ProbeResult:
 
 def list_places(places: Iterable[str]) -> str:
     """Places by their names, or the first of many."""
-    told = sorted(dict.fromkeys(places))
-    more = f" and {len(told) - MOST_NAMES} more" if len(told) > MOST_NAMES else ""
-    return ", ".join(told[:MOST_NAMES]) + more
+    names = sorted(dict.fromkeys(places))
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more

@@ -47,12 +47,12 @@ class Surroundings:
 async def probe_network(here: Surroundings) -> list[ProbeResult]:
     """Every try of this part's role, side by side."""
     tries = [*_separated_tries(here), *_outside_tries(here.outside), *_machine_tries(here)]
-    found = await _run_side_by_side(tries)
+    results = await _run_side_by_side(tries)
     if (gateway := here.own_gateway()) is not None:
-        found += await probe_way_out(gateway.addresses, gateway.port, (here.outside.host, here.outside.tcp))
+        results += await probe_way_out(gateway.addresses, gateway.port, (here.outside.host, here.outside.tcp))
     if (part := here.parts.get(here.own.behind or "")) is not None:
-        found.append(await probe_gateway(part.name, part.addresses, part.port, here.by_tls.get(part.role)))
-    return found
+        results.append(await probe_gateway(part.name, part.addresses, part.port, here.by_tls.get(part.role)))
+    return results
 
 
 def _separated_tries(here: Surroundings) -> list[Try]:
@@ -113,22 +113,22 @@ def _machine_tries(here: Surroundings) -> list[Try]:
 
 
 async def _test_out_of_reach(kind: str, name: str, tried: Awaitable[Reach]) -> ProbeResult:
-    found = await tried
-    held = found.outcome == "nothing"
-    return ProbeResult(kind=kind, name=name, expected="out of reach", observed=found.words, held=held)
+    reached = await tried
+    held = reached.outcome == "nothing"
+    return ProbeResult(kind=kind, name=name, expected="out of reach", observed=reached.words, held=held)
 
 
 async def _test_nobody_listens(kind: str, name: str, tried: Awaitable[Reach]) -> ProbeResult:
     """Where two must share a network, a refusal says no more than that they do."""
-    found = await tried
-    held = found.outcome != "answered"
-    return ProbeResult(kind=kind, name=name, expected="nobody listens", observed=found.words, held=held)
+    reached = await tried
+    held = reached.outcome != "answered"
+    return ProbeResult(kind=kind, name=name, expected="nobody listens", observed=reached.words, held=held)
 
 
 async def _test_unknown_name(name: str) -> ProbeResult:
-    found = await reach.resolve_name(name)
-    held = not found.addresses
-    return ProbeResult(kind="outside by DNS", name=name, expected="no address", observed=found.words, held=held)
+    resolved = await reach.resolve_name(name)
+    held = not resolved.addresses
+    return ProbeResult(kind="outside by DNS", name=name, expected="no address", observed=resolved.words, held=held)
 
 
 async def _run_side_by_side(tries: Sequence[Try]) -> list[ProbeResult]:

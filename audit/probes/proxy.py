@@ -56,14 +56,14 @@ async def probe_way_out(
 
 
 async def _refusal_probe(what: str, addresses: Sequence[str], port: int, request: str) -> ProbeResult:
-    found = [await http_status(address, port, request.encode()) for address in addresses]
-    answers = [one for one in found if one is not None]
+    statuses = [await http_status(address, port, request.encode()) for address in addresses]
+    answers = [status for status in statuses if status is not None]
     return ProbeResult(
         kind="out through its own gateway",
         name=what,
         expected="no success",
         observed=" and ".join(map(str, answers)) or "no answer",
-        held=not any(one in SUCCESS for one in answers),
+        held=not any(status in SUCCESS for status in answers),
     )
 
 
@@ -76,10 +76,12 @@ async def probe_gateway(
     """
     request = b"GET /health/live HTTP/1.1\r\nHost: health\r\nConnection: close\r\n\r\n"
     if tls is None:
-        found = await asyncio.gather(*(http_status(address, port, request) for address in addresses))
+        statuses = await asyncio.gather(*(http_status(address, port, request) for address in addresses))
     else:
-        found = await asyncio.gather(*(http_status_by_tls(address, port, request, name, tls) for address in addresses))
-    answers = [one for one in found if one is not None]
+        statuses = await asyncio.gather(
+            *(http_status_by_tls(address, port, request, name, tls) for address in addresses)
+        )
+    answers = [status for status in statuses if status is not None]
     return ProbeResult(
         kind="control: its own part",
         name=name,

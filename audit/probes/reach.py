@@ -50,10 +50,10 @@ async def reach_host(host: str, port: int) -> Reach:
     """By TCP, at an address or at a name."""
     if _is_address(host):
         return await reach_tcp(host, port)
-    found = await resolve_name(host)
-    if not found.addresses:
-        return Reach("nothing", found.words)
-    reached = _furthest_reach([await reach_tcp(address, port) for address in found.addresses[:MOST_ADDRESSES]])
+    resolved = await resolve_name(host)
+    if not resolved.addresses:
+        return Reach("nothing", resolved.words)
+    reached = _furthest_reach([await reach_tcp(address, port) for address in resolved.addresses[:MOST_ADDRESSES]])
     return Reach(reached.outcome, f"the name is known, {reached.words}")
 
 
@@ -64,8 +64,8 @@ async def reach_tcp(address: str, port: int) -> Reach:
 
 async def open_and_close(address: str, port: int) -> None:
     """Open a connection, and close it. OSError where that fails."""
-    with _open_socket(address, socket.SOCK_STREAM) as one:
-        await asyncio.get_running_loop().sock_connect(one, (address, port))
+    with _open_socket(address, socket.SOCK_STREAM) as connection:
+        await asyncio.get_running_loop().sock_connect(connection, (address, port))
 
 
 async def reach_udp(host: str, port: int, name: str) -> Reach:
@@ -90,10 +90,10 @@ async def _bound_attempt(attempt: Awaitable[object], success: str) -> Reach:
 async def exchange_bytes(address: str, port: int, content: bytes, kind: socket.SocketKind) -> bytes:
     """Send something and take in the first of what comes back."""
     loop = asyncio.get_running_loop()
-    with _open_socket(address, kind) as one:
-        await loop.sock_connect(one, (address, port))
-        await loop.sock_sendall(one, content)
-        return await loop.sock_recv(one, BYTES)
+    with _open_socket(address, kind) as connection:
+        await loop.sock_connect(connection, (address, port))
+        await loop.sock_sendall(connection, content)
+        return await loop.sock_recv(connection, BYTES)
 
 
 def dns_query(name: str) -> bytes:
@@ -130,13 +130,13 @@ def _answer_look_up(name: str, answer: Future[tuple[str, ...]]) -> None:
 
 def look_up_addresses(name: str) -> tuple[str, ...]:
     """The addresses of a name, or OSError."""
-    found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    return tuple(dict.fromkeys(str(place[0]) for *_, place in found))
+    answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    return tuple(dict.fromkeys(str(place[0]) for *_, place in answers))
 
 
 def _furthest_reach(reaches: Iterable[Reach]) -> Reach:
     order: tuple[Outcome, ...] = ("answered", "refused", "nothing")
-    return min(reaches, key=lambda one: order.index(one.outcome))
+    return min(reaches, key=lambda reach: order.index(reach.outcome))
 
 
 def _failed_reach(error: OSError) -> Reach:
@@ -149,9 +149,9 @@ def _failed_reach(error: OSError) -> Reach:
 
 def _open_socket(address: str, kind: socket.SocketKind) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    one = socket.socket(family, kind)
-    one.setblocking(False)
-    return one
+    connection = socket.socket(family, kind)
+    connection.setblocking(False)
+    return connection
 
 
 def _is_address(host: str) -> bool:

@@ -33,8 +33,8 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 def recognise_content(head: bytes, size: int) -> str | None:
     """By its first `HEAD_BYTES`, and by its size."""
-    if found := next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None):
-        return found
+    if known := next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None):
+        return known
     if KEY_AS_TEXT.search(head) or KEY_AS_BYTES.match(head):
         return PRIVATE_KEY
     if size <= LONGEST_TOKEN and SECRET.fullmatch(head):

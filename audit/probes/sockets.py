@@ -69,11 +69,11 @@ def _socket_answer(path: Path, asking: bytes) -> bytes:
     """The first of what comes back; nothing where nobody answers, or where this part may not ask."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
-            one.settimeout(SECONDS)
-            one.connect(f"/proc/self/fd/{folder}/{path.name}")  # an address of a socket is 107 bytes at most
-            one.sendall(asking)
-            return one.recv(4096)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(SECONDS)
+            connection.connect(f"/proc/self/fd/{folder}/{path.name}")  # an address of a socket is 107 bytes at most
+            connection.sendall(asking)
+            return connection.recv(4096)
     except OSError:
         return b""
     finally:

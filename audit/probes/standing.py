@@ -45,7 +45,7 @@ def probe_location(here: PartLocation) -> list[ProbeResult]:
     if here.expected is None:
         sockets = SocketObserver()
         return [*names.probe_results(walk_entries(root, [names, sockets])), sockets.engine_probe(files.KIND)]
-    there = [one for one in read_mounts(here.process) if here.is_another_s or one.place not in here.brought]
+    there = [mount for mount in read_mounts(here.process) if here.is_another_s or mount.place not in here.brought]
     return [*_control_probes(here, inside=inside), *_walk_probes(here, here.expected, names, there, root)]
 
 
@@ -58,7 +58,7 @@ def _walk_probes(
         SocketObserver(expected.sockets),
         DeviceObserver(expected.devices),
     )
-    seen = walk_entries(root, [names, contents, sockets, devices], [one.place for one in there])
+    seen = walk_entries(root, [names, contents, sockets, devices], [mount.place for mount in there])
     yield from mounts.probe_mounts(there, expected)
     yield from names.probe_results(seen)
     yield from contents.probe_results(seen)

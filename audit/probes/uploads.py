@@ -87,7 +87,7 @@ class UploadTry:
 
 def latest_place(evidence: PartEvidence) -> RoundPlace | None:
     """The last round for which the aggregator has given this client a receipt."""
-    received = [one for one in attempts(evidence.entries) if one.receipt and one.run and one.round]
+    received = [attempt for attempt in attempts(evidence.entries) if attempt.receipt and attempt.run and attempt.round]
     return RoundPlace(str(received[-1].run), int(received[-1].round or 0)) if received else None
 
 
@@ -128,45 +128,47 @@ async def probe_uploads(
         expected, observed = "a round that holds this client's update", "none yet"
         return [ProbeResult(kind=KIND, name="uploads", expected=expected, observed=observed, held=False)], []
     probes, sent = [], []
-    for one in upload_tries(who, place):
-        status, code = await _send_try(http, one, who.signatory)
-        expected, observed = f"{one.status} {one.code}", f"{status or 'no answer'} {code}".strip()
+    for upload in upload_tries(who, place):
+        status, code = await _send_try(http, upload, who.signatory)
+        expected, observed = f"{upload.status} {upload.code}", f"{status or 'no answer'} {code}".strip()
         probes.append(
-            ProbeResult(kind=KIND, name=one.name, expected=expected, observed=observed, held=expected == observed)
+            ProbeResult(kind=KIND, name=upload.name, expected=expected, observed=observed, held=expected == observed)
         )
-        if _is_recorded(one):
-            sent.append(_sending_of(one, status))
+        if _is_recorded(upload):
+            sent.append(_sending_of(upload, status))
     return probes, sent
 
 
 def planned_sendings(who: Intruder, place: RoundPlace | None) -> tuple[ProbeSending, ...]:
     """What is about to be sent: written down first, so that a probe that is cut short leaves nothing unexplained."""
     return (
-        () if place is None else tuple(_sending_of(one, None) for one in upload_tries(who, place) if _is_recorded(one))
+        ()
+        if place is None
+        else tuple(_sending_of(upload, None) for upload in upload_tries(who, place) if _is_recorded(upload))
     )
 
 
-def _is_recorded(one: UploadTry) -> bool:
+def _is_recorded(upload: UploadTry) -> bool:
     """Is it on the aggregator's record from then on? Not if it counts as nobody's; a mere question, if something in it
     is undeclared."""
-    return one.code not in NOBODY_S and (bool(one.body) or one.code in (ProtocolError.code, HeadError.code))
+    return upload.code not in NOBODY_S and (bool(upload.body) or upload.code in (ProtocolError.code, HeadError.code))
 
 
-def _sending_of(one: UploadTry, status: int | None) -> ProbeSending:
-    digest = hashlib.sha256(one.body).hexdigest()
-    run, number = (None, None) if one.place is None else (one.place.run, one.place.round)
-    call = {"POST": "join", "PUT": "update"}.get(one.method, "other")
+def _sending_of(upload: UploadTry, status: int | None) -> ProbeSending:
+    digest = hashlib.sha256(upload.body).hexdigest()
+    run, number = (None, None) if upload.place is None else (upload.place.run, upload.place.round)
+    call = {"POST": "join", "PUT": "update"}.get(upload.method, "other")
     return ProbeSending.model_validate(
-        {"call": call, "run": run, "round": number, "bytes": len(one.body), "sha256": digest, "status": status}
+        {"call": call, "run": run, "round": number, "bytes": len(upload.body), "sha256": digest, "status": status}
     )
 
 
-async def _send_try(http: httpx.AsyncClient, one: UploadTry, who: Signatory) -> tuple[int | None, str]:
+async def _send_try(http: httpx.AsyncClient, upload: UploadTry, who: Signatory) -> tuple[int | None, str]:
     """Status and code of the answer."""
-    media = {"Content-Type": one.media} if one.media else {}
-    media |= {bodies.HEADER: one.header} if one.header else {}
-    request = http.build_request(one.method, one.path, content=one.body or None, headers=media)
-    signed = _signature_headers(one, request, who)
+    media = {"Content-Type": upload.media} if upload.media else {}
+    media |= {bodies.HEADER: upload.header} if upload.header else {}
+    request = http.build_request(upload.method, upload.path, content=upload.body or None, headers=media)
+    signed = _signature_headers(upload, request, who)
     request.headers = httpx.Headers([*replace_library_headers(request.headers.multi_items()), *signed.items()])
     try:
         answer = await http.send(request)
@@ -175,19 +177,19 @@ async def _send_try(http: httpx.AsyncClient, one: UploadTry, who: Signatory) -> 
     return answer.status_code, _problem_code(answer.content[:MOST_DETAIL])
 
 
-def _signature_headers(one: UploadTry, request: httpx.Request, who: Signatory) -> dict[str, str]:
+def _signature_headers(upload: UploadTry, request: httpx.Request, who: Signatory) -> dict[str, str]:
     target, body = (
         RequestTarget.of(request.method, request.url.raw_path),
-        one.body if one.signed is None else one.signed,
+        upload.body if upload.signed is None else upload.signed,
     )
-    nonce = one.nonce or secrets.token_hex(NONCE_BYTES)
-    return sign(target, body, Signatory(who.name, one.key or who.key), created=int(time.time()), nonce=nonce)
+    nonce = upload.nonce or secrets.token_hex(NONCE_BYTES)
+    return sign(target, body, Signatory(who.name, upload.key or who.key), created=int(time.time()), nonce=nonce)
 
 
 def _problem_code(content: bytes) -> str:
     """Of a problem document; nothing where the answer is none."""
     try:
-        found = json.loads(content)
+        document = json.loads(content)
     except ValueError:
         return ""
-    return str(found.get("code", "")) if isinstance(found, dict) else ""
+    return str(document.get("code", "")) if isinstance(document, dict) else ""

@@ -58,12 +58,12 @@ class WalkResult:
 
 def walk_entries(root: Path, lookers: Sequence[EntryObserver], mounts: Iterable[str] = ()) -> WalkResult:
     """Show every entry beneath `root` to each of the lookers. `mounts`: places at which something else is mounted."""
-    found, top, known = WalkResult(), Path(os.path.abspath(root)), {*mounts}
+    result, top, known = WalkResult(), Path(os.path.abspath(root)), {*mounts}
     waiting: list[tuple[Path, str, str]] = [(top, "/", "/")]
-    while waiting and found.complete:
+    while waiting and result.complete:
         folder, place, mount = waiting.pop()
-        for entry in _list_entries(folder, found):
-            found.looked_at += 1
+        for entry in _list_entries(folder, result):
+            result.looked_at += 1
             inner = f"{place.rstrip('/')}/{entry.name}"
             within = inner if inner in known else mount
             seen = SeenEntry(folder / entry.name, inner, within, entry.name, _entry_mode(entry))
@@ -71,17 +71,17 @@ def walk_entries(root: Path, lookers: Sequence[EntryObserver], mounts: Iterable[
                 looker.observe_entry(seen)
             if stat.S_ISDIR(seen.mode) and not (folder == top and entry.name in SKIPPED):
                 waiting.append((seen.path, inner, within))
-        found.complete = found.looked_at <= MOST_ENTRIES
-    return found
+        result.complete = result.looked_at <= MOST_ENTRIES
+    return result
 
 
-def _list_entries(folder: Path, found: WalkResult) -> Iterator[os.DirEntry[str]]:
+def _list_entries(folder: Path, result: WalkResult) -> Iterator[os.DirEntry[str]]:
     """None of a folder that may not be read: what is in it may not be read either."""
     try:
         with os.scandir(folder) as entries:
             yield from entries
     except OSError:
-        found.closed += 1
+        result.closed += 1
 
 
 def _entry_mode(entry: os.DirEntry[str]) -> int:

@@ -57,12 +57,12 @@ def run_attack(seen: Blocks, truth: Bool, attacked: slice, seed: int = 0) -> Att
 
 def _choose_features(seen: Blocks, own: Bool, known: Bool) -> tuple[Sequence[str], float]:
     """The features and the ridge with the best AUC by cross-validation among the attacker's shadows."""
-    found = []
+    choices = []
     for names in _feature_subsets(list(seen)):
         features = _combine_features(seen, names, own)[own]
         for ridge, scores in zip(RIDGES, _cross_validate(features @ features.T, known, RIDGES), strict=True):
-            found.append((area_under_curve(_likelihood_ratios(scores, scores, known)[0], known), names, ridge))
-    _, names, ridge = max(found, key=lambda choice: choice[0])
+            choices.append((area_under_curve(_likelihood_ratios(scores, scores, known)[0], known), names, ridge))
+    _, names, ridge = max(choices, key=lambda choice: choice[0])
     return names, ridge
 
 

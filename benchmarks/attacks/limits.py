@@ -129,15 +129,15 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     for name in given.only or ABUSES:
         with tempfile.TemporaryDirectory() as folder:
-            found = measure_abuse(name, Path(folder), given.tree)
-        sys.stdout.write((json.dumps(asdict(found)) if given.json else _outcome_line(found)) + "\n")
+            outcome = measure_abuse(name, Path(folder), given.tree)
+        sys.stdout.write((json.dumps(asdict(outcome)) if given.json else _outcome_line(outcome)) + "\n")
         sys.stdout.flush()
     return 0
 
 
-def _outcome_line(found: AbuseOutcome) -> str:
-    honest = f"honest calls: slowest {found.slowest:.2f} s, {found.refused} of {found.calls} not answered"
-    return f"{found.abuse:<20} {found.idle:6.1f} -> {found.peak:7.1f} MiB; {honest}"
+def _outcome_line(outcome: AbuseOutcome) -> str:
+    honest = f"honest calls: slowest {outcome.slowest:.2f} s, {outcome.refused} of {outcome.calls} not answered"
+    return f"{outcome.abuse:<20} {outcome.idle:6.1f} -> {outcome.peak:7.1f} MiB; {honest}"
 
 
 if __name__ == "__main__":

@@ -45,9 +45,9 @@ def private_mode(settings: PrivacySettings) -> Mode:
 
         def release_noised(training: LocalTraining, received: Parameters, made: Parameters) -> Parameters:
             noise = Noise(key, str(training.moment.round))
-            found = privatise(received.arrays, made, SCALARS, settings, noise, kept).parameters
-            kept["rho"] = found.scalars["rho"]
-            return found
+            released = privatise(received.arrays, made, SCALARS, settings, noise, kept).parameters
+            kept["rho"] = released.scalars["rho"]
+            return released
 
         return release_noised
 

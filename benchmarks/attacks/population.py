@@ -135,7 +135,7 @@ def draw_targets(population: Population, rng: np.random.Generator) -> Draw:
     users[population.coins] = rng.random(len(population.coins)) < CHANCE
     lean = TASTE * rng.normal() * population.taste[population.background]
     users[population.background] = rng.random(len(lean)) < 1.0 / (1.0 + np.exp(-lean))
-    pairs, rare = (rng.random(len(of)) < CHANCE for of in (population.hosts, population.rare))
+    pairs, rare = (rng.random(len(targets)) < CHANCE for targets in (population.hosts, population.rare))
     return Draw(users, pairs, rare)
 
 
@@ -153,19 +153,19 @@ def make_shard(population: Population, draw: Draw) -> DrawnShard:
 
 def _thin_pairs(pairs: sparse.csr_array, population: Population, draw: Draw, split: str) -> sparse.csr_array:
     """Without the users, items and (of training) pairs that are not in the draw."""
-    found = pairs.tolil() if split == "train" else pairs.copy().tolil()
+    kept = pairs.tolil() if split == "train" else pairs.copy().tolil()
     if split == "train":
         out = ~draw.pairs
-        found[population.hosts[out], population.pairs[out]] = 0.0
+        kept[population.hosts[out], population.pairs[out]] = 0.0
     items = np.ones(pairs.shape[1])
     items[population.rare[~draw.rare]] = 0.0
-    thinned = sparse.diags_array(draw.users.astype(np.float64)) @ found.tocsr() @ sparse.diags_array(items)
+    thinned = sparse.diags_array(draw.users.astype(np.float64)) @ kept.tocsr() @ sparse.diags_array(items)
     return _canonical_matrix(thinned)
 
 
 def _canonical_matrix(pairs: Any) -> sparse.csr_array:
     """Without stored zeros, as a shard's matrices are."""
-    found = sparse.csr_array(pairs)
-    found.eliminate_zeros()
-    found.sort_indices()
-    return found
+    matrix = sparse.csr_array(pairs)
+    matrix.eliminate_zeros()
+    matrix.sort_indices()
+    return matrix

@@ -29,7 +29,7 @@ def answer_questions(population: Population, seed: int, attacked: slice, shadows
     draws = [draw_shadow(population, seed, number) for number in range(shadows)]
     shards = [make_shard(population, draw) for draw in draws]
     graphs = [shard.training_graph(population.train.shape).toarray() > 0 for shard in shards]
-    found = {
+    answers = {
         USER: np.stack([draw.users[population.coins] for draw in draws]),
         PAIR: np.stack([draw.pairs for draw in draws]),
         ITEM: np.stack([np.isin(population.rare, shard.items) for shard in shards]),
@@ -37,7 +37,7 @@ def answer_questions(population: Population, seed: int, attacked: slice, shadows
         POPULAR: _above_median(_item_shares(graphs, population), attacked),
         INTERACTIONS: _training_interactions(graphs, population),
     }
-    return {question: of.astype(bool) for question, of in found.items()}
+    return {question: answer.astype(bool) for question, answer in answers.items()}
 
 
 def _item_shares(graphs: Sequence[Bool], population: Population) -> Float64:

@@ -47,8 +47,8 @@ def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) ->
     del quick
     populations, rows = draw_populations(locate_data(config["data"], data), config), Rows(config, out)
     with threadpool_limits(1):
-        found = [*_lpsfed_rows(config, *populations, rows, out), *_item_table_rows(config, *populations, rows, out)]
-        return [{"data": config["data"], **row} for row in found]
+        results = [*_lpsfed_rows(config, *populations, rows, out), *_item_table_rows(config, *populations, rows, out)]
+        return [{"data": config["data"], **row} for row in results]
 
 
 def _lpsfed_rows(
@@ -115,7 +115,7 @@ def _item_table_rows(
     others = play_replays(series, elsewhere, 1, out)
     seen, parts = collect_transcripts(series, own, others, out)[OPEN], views.tensor_slices(run.specification)
     truth = _shadow_truth(config, own, "controls")
-    asked = {one: truth[one] for one in (USER, PAIR, POPULAR)}
+    asked = {question: truth[question] for question in (USER, PAIR, POPULAR)}
     yield from _question_rows(rows, "control", ITEM_TABLES, views.aggregator_view(seen, others, parts), asked)
     moved = views.moved_distances(seen, parts)[:, own.rare]
     head = {"part": "control", "mode": ITEM_TABLES, "question": ITEM}
@@ -126,12 +126,12 @@ def _certain_rows(config: dict[str, Any], own: Population, rows: Rows) -> Iterat
     """Which targets one who knows all the rest tells for certain, in the open mode."""
     run, draw = AttackedRun.from_config(config), draw_shadow(own, config["seed"], 0)
     for question, targets in _first_targets(config["told"], own).items():
-        found = rows.make_row(partial(_compare_targets, own, run, draw, targets), part="told", question=question)
-        yield from ({"part": "worlds", "question": question, "mode": OPEN, **found[channel]} for channel in CHANNELS)
+        results = rows.make_row(partial(_compare_targets, own, run, draw, targets), part="told", question=question)
+        yield from ({"part": "worlds", "question": question, "mode": OPEN, **results[channel]} for channel in CHANNELS)
 
 
 def _compare_targets(own: Population, run: AttackedRun, draw: Draw, targets: Sequence[Target]) -> Row:
-    return {one.channel: vars(one) for one in compare_worlds(own, run, draw, targets)}
+    return {result.channel: vars(result) for result in compare_worlds(own, run, draw, targets)}
 
 
 def _best_test_rows(
@@ -150,7 +150,8 @@ def _best_test_rows(
 def _first_targets(count: int, own: Population) -> dict[str, list[Target]]:
     among = {USER: own.coins, PAIR: own.hosts}
     return {
-        question: [Target(question, place) for place in range(min(count, len(of)))] for question, of in among.items()
+        question: [Target(question, place) for place in range(min(count, len(candidates)))]
+        for question, candidates in among.items()
     }
 
 
@@ -185,8 +186,8 @@ def _attacked_half(shadows: int) -> slice:
 
 def _question_rows(rows: Rows, part: str, mode: str, seen: Blocks, truth: Mapping[str, Bool]) -> Iterator[Row]:
     """A row a question."""
-    for question, of in truth.items():
-        yield rows.make_row(partial(_attack_row, seen, of), part=part, mode=mode, question=question)
+    for question, answer in truth.items():
+        yield rows.make_row(partial(_attack_row, seen, answer), part=part, mode=mode, question=question)
 
 
 def _attack_row(seen: Blocks, truth: Bool) -> Row:
@@ -196,20 +197,20 @@ def _attack_row(seen: Blocks, truth: Bool) -> Row:
     }
 
 
-def _attack_figures(found: Attack) -> Row:
-    exposed = {f"exposed_{name}": getattr(found.exposed, name) for name in ("auc", "low", "high")}
-    return {"features": found.features, **vars(found.every), **exposed}
+def _attack_figures(attack: Attack) -> Row:
+    exposed = {f"exposed_{name}": getattr(attack.exposed, name) for name in ("auc", "low", "high")}
+    return {"features": attack.features, **vars(attack.every), **exposed}
 
 
 def check(rows: list[Row]) -> list[str]:
     """What must come out: leaks that are there are found, one that is not is not, and noise keeps its promise."""
-    found = {(row["mode"], row["question"]): row for row in rows if row["part"] == "control"}
+    controls = {(row["mode"], row["question"]): row for row in rows if row["part"] == "control"}
     complaints = []
-    if not (known := found[ITEM_TABLES, ITEM]["auc"]) > 0.9:
+    if not (known := controls[ITEM_TABLES, ITEM]["auc"]) > 0.9:
         complaints.append(f"{ITEM_TABLES}: expected the attack to find the items, AUC above .9, got {known:.3f}")
-    if not (least := found[PLANTED, USER]["low"]) > 0.5:
+    if not (least := controls[PLANTED, USER]["low"]) > 0.5:
         complaints.append(f"{PLANTED}: expected the whole interval above .5, got it from {least:.3f}")
-    low, high = (found[SHUFFLED, USER][end] for end in ("low", "high"))
+    low, high = (controls[SHUFFLED, USER][end] for end in ("low", "high"))
     if not low <= 0.5 <= high:
         complaints.append(f"{SHUFFLED}: expected .5 within the interval, got {low:.3f} to {high:.3f}")
     return complaints + _world_complaints(rows)

@@ -58,8 +58,8 @@ def _score_histograms(scores: Float64, truth: Bool) -> tuple[Float64, Float64]:
         dense = (rankdata(scores, method="min").astype(np.int64) - 1) * CLASSES // scores.size
     size = min(distinct, CLASSES)
     cells = (dense.reshape(scores.shape) + size * np.arange(len(scores))[:, None]).ravel()
-    counts = [np.bincount(cells[of.ravel()], minlength=size * len(scores)) for of in (truth, ~truth)]
-    present, absent = (one.reshape(len(scores), size).astype(np.float64) for one in counts)
+    counts = [np.bincount(cells[trials.ravel()], minlength=size * len(scores)) for trials in (truth, ~truth)]
+    present, absent = (count.reshape(len(scores), size).astype(np.float64) for count in counts)
     return present, absent
 
 

@@ -73,8 +73,15 @@ def play_replays(series: Series, elsewhere: Population, federations: int, out: P
     """Clients of federations of their own, on shards of another population."""
 
     def make_federations() -> Arrays:
-        found = [one for number in range(federations) for one in _play_shadow_federation(series.run, elsewhere, number)]
-        return {"sent": np.stack([one.sent for one in found]), "scalars": np.stack([one.scalars for one in found])}
+        transcripts = [
+            transcript
+            for number in range(federations)
+            for transcript in _play_shadow_federation(series.run, elsewhere, number)
+        ]
+        return {
+            "sent": np.stack([transcript.sent for transcript in transcripts]),
+            "scalars": np.stack([transcript.scalars for transcript in transcripts]),
+        }
 
     arrays = _cached_arrays(out / f"{_series_stem(series)}-replays.safetensors", make_federations)
     return Replays(arrays["sent"], arrays["scalars"])
@@ -124,16 +131,16 @@ def _shadow_shard(population: Population, run: AttackedRun, number: int) -> Draw
 
 
 def _join_blocks(mode: str, blocks: list[Arrays]) -> Transcripts:
-    found = {what: [one[f"{mode}/{what}"] for one in blocks if f"{mode}/{what}" in one] for what in WHAT}
-    return Transcripts(**{what: np.concatenate(values) for what, values in found.items()})
+    parts = {what: [block[f"{mode}/{what}"] for block in blocks if f"{mode}/{what}" in block] for what in WHAT}
+    return Transcripts(**{what: np.concatenate(values) for what, values in parts.items()})
 
 
 def _series_stem(series: Series) -> str:
     return f"{series.name}-{_json_digest(series.name, series.key)}"
 
 
-def _json_digest(*of: object) -> str:
-    return hashlib.sha256(json.dumps([REVISION, *of], sort_keys=True).encode()).hexdigest()[:12]
+def _json_digest(*values: object) -> str:
+    return hashlib.sha256(json.dumps([REVISION, *values], sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _cached_arrays(path: Path, made: Callable[[], Arrays]) -> Arrays:

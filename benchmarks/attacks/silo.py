@@ -128,7 +128,9 @@ def answer_round(
     run: AttackedRun, state: State, sent: Parameters, others: Sequence[Parameters]
 ) -> tuple[State, Parameters]:
     """The aggregator's half: the new state, and what the client gets."""
-    updates = [Update(f"client-{n}", one.arrays, one.scalars) for n, one in enumerate((sent, *others), start=1)]
+    updates = [
+        Update(f"client-{n}", update.arrays, update.scalars) for n, update in enumerate((sent, *others), start=1)
+    ]
     after = run.strategy.aggregate(state, updates)
     return after, run.strategy.personalise(after, updates[0])
 
@@ -142,13 +144,13 @@ def replayed_parameters(run: AttackedRun, other: Transcript, number: int) -> Par
 def play_federation(run: AttackedRun, shards: Sequence[Shard]) -> list[Transcript]:
     """All clients of one federation, in the open mode: where replays come from."""
     clients = [join_client(shard, run) for shard in shards]
-    received = [run.start_parameters(one) for one in clients]
+    received = [run.start_parameters(client) for client in clients]
     state, rounds = State(received[0].arrays), [[] for _ in clients]  # type: tuple[State, list[list[Any]]]
     for number in range(1, run.rounds + 1):
-        made = [fit_round(one, run, number, got) for one, got in zip(clients, received, strict=True)]
+        made = [fit_round(client, run, number, got) for client, got in zip(clients, received, strict=True)]
         for own, pair in zip(rounds, zip(received, made, strict=True), strict=True):
             own.append(pair)
-        updates = [Update(f"client-{n}", one.arrays, one.scalars) for n, one in enumerate(made, start=1)]
+        updates = [Update(f"client-{n}", update.arrays, update.scalars) for n, update in enumerate(made, start=1)]
         state = run.strategy.aggregate(state, updates)
         received = [run.strategy.personalise(state, update) for update in updates]
     return [make_transcript(own) for own in rounds]

@@ -49,7 +49,9 @@ def _mode_table(rows: Sequence[Row], first: str, cell: Any) -> str:
     questions = list(dict.fromkeys(row["question"] for row in rows))
     attacked = {row["mode"]: str(row["attacked"]) for row in rows}
     cells = {(row["mode"], row["question"]): cell(row) for row in rows}
-    lines = [[mode, count, *(cells.get((mode, one), "") for one in questions)] for mode, count in attacked.items()]
+    lines = [
+        [mode, count, *(cells.get((mode, question), "") for question in questions)] for mode, count in attacked.items()
+    ]
     return render_table([first, "shards", *questions], lines)
 
 

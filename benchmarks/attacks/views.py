@@ -123,8 +123,8 @@ def _mean_margin(seen: Transcripts, replays: Replays) -> Float64:
 def _neighbour_rhobars(seen: Transcripts, replays: Replays) -> Float64:
     """(S, R): what the other client is told of its own likeness to the anchor (Eq. 12)."""
     rho = np.stack([seen.scalars[..., RHO], *(replays.scalars[k][..., RHO] for k in seen.others.T)], axis=-1)
-    found = np.array([_second_rhobar(row) for row in rho.reshape(-1, rho.shape[-1])])
-    return found.reshape(rho.shape[:-1])
+    rhobars = np.array([_second_rhobar(row) for row in rho.reshape(-1, rho.shape[-1])])
+    return rhobars.reshape(rho.shape[:-1])
 
 
 def _second_rhobar(rho: Float64) -> float:

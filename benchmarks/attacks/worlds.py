@@ -81,15 +81,15 @@ def compare_worlds(
     everything = complete_draw(population, draw)
     present, again = (begin_client(make_shard(population, everything).shard, run).update for _ in range(2))
     absent = [
-        begin_client(make_shard(population, draw_without(population, everything, one)).shard, run).update
-        for one in targets
+        begin_client(make_shard(population, draw_without(population, everything, target)).shard, run).update
+        for target in targets
     ]
-    found = []
+    results = []
     for channel in CHANNELS:
         certain = _is_same(channel, present, again)
-        told = sum(certain and not _is_same(channel, present, one) for one in absent)
-        found.append(ChannelResult(channel, told, len(targets)))
-    return found
+        told = sum(certain and not _is_same(channel, present, update) for update in absent)
+        results.append(ChannelResult(channel, told, len(targets)))
+    return results
 
 
 def _is_same(channel: str, first: Parameters, second: Parameters) -> bool:
@@ -116,12 +116,12 @@ def squared_distance(
     In each round both worlds are trained from what was handed out; what the noise then hides is the difference of
     what they would release without it. Scalars are put back into their range afterwards, which can only hide more.
     """
-    for one in (pair.with_it, pair.without):
-        one.training.restore(one.state)
+    for world in (pair.with_it, pair.without):
+        world.training.restore(world.state)
     release = private_mode(settings)(secret)
     state, received, total = State(pair.with_it.start.arrays), pair.with_it.start, 0.0
     for number in range(1, run.rounds + 1):
-        present, absent = (_round_update(run, one, number, received) for one in (pair.with_it, pair.without))
+        present, absent = (_round_update(run, world, number, received) for world in (pair.with_it, pair.without))
         parts = PARTS if number == 1 else PARTS[:-1]  # rho is drawn once
         total += sum(_part_distance(part, received, (present, absent), settings) ** 2 for part in parts)
         sent = release(pair.with_it.training, received, present)
@@ -136,11 +136,13 @@ def _part_distance(
     deviation = settings.noise(part)[1] * 2.0 * settings.ball(part)[1]
     if part == TENSORS:
         before = join_arrays(received.arrays).astype(np.float64)
-        changes = [clip_change(join_arrays(one.arrays) - before, settings.ball(part)[1], "gaussian") for one in worlds]
+        changes = [
+            clip_change(join_arrays(world.arrays) - before, settings.ball(part)[1], "gaussian") for world in worlds
+        ]
         return float(np.linalg.norm(changes[0] - changes[1])) / deviation
-    values = [float(np.clip(one.scalars[part], *settings.limits(part))) for one in worlds]
+    values = [float(np.clip(world.scalars[part], *settings.limits(part))) for world in worlds]
     return abs(values[0] - values[1]) / deviation
 
 
-def _round_update(run: AttackedRun, one: BegunClient, number: int, received: Parameters) -> Parameters:
-    return one.update if number == 1 else fit_round(one.training, run, number, received)
+def _round_update(run: AttackedRun, client: BegunClient, number: int, received: Parameters) -> Parameters:
+    return client.update if number == 1 else fit_round(client.training, run, number, received)

@@ -68,7 +68,7 @@ def comparison_lines(pairs: dict[str, tuple[ComparedRun, ComparedRun]]) -> list[
     lines = [f"{'run':32} {'base':16} {'head':16} facts"]
     for name, (base, head) in pairs.items():
         wrong = run_complaints(base, head)
-        marks = (digest_facts(one.facts) if one.end == FINISHED else one.end for one in (base, head))
+        marks = (digest_facts(run.facts) if run.end == FINISHED else run.end for run in (base, head))
         verdict = "DIFFERS" if wrong else "same"
         lines.append(" ".join([f"{name:32}", *(f"{mark:16}" for mark in marks), f"{len(base.facts):5}", verdict]))
         lines += [f"    {complaint}" for complaint in wrong[:MOST_LINES]]

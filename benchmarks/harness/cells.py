@@ -63,10 +63,12 @@ class Cell:
 
 def flatten_settings(values: dict[str, Any], prefix: str = "") -> Settings:
     """{'a': {'b': 1}} -> {'a.b': 1}."""
-    found: Settings = {}
+    settings: Settings = {}
     for name, value in values.items():
-        found |= flatten_settings(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return found
+        settings |= (
+            flatten_settings(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+        )
+    return settings
 
 
 def settings_hash(settings: Settings) -> str:

@@ -50,8 +50,8 @@ class ClientSlice:
         def restricted_top(rows: Rows, seen: sparse.csr_array, k: int) -> Rows:
             left_out = np.tile(outside, (len(rows), 1))
             left_out[np.repeat(np.arange(len(rows)), np.diff(seen.indptr)), self.items[seen.indices]] = True
-            found: Rows = back[whole(self.users[rows], sparse.csr_array(left_out), k)]
-            return found
+            lists: Rows = back[whole(self.users[rows], sparse.csr_array(left_out), k)]
+            return lists
 
         return restricted_top
 
@@ -88,15 +88,15 @@ def train_whole(
     spectrum_seconds = time.perf_counter() - start
     training = LocalTraining(whole, spectrum, method, device)
     training.initialise(seed)
-    strategy, found, spent = build_strategy("local", method), _better_round(training, views, 0, None), 0.0
+    strategy, best, spent = build_strategy("local", method), _better_round(training, views, 0, None), 0.0
     for number in range(1, rounds + 1):
         began = time.perf_counter()
         training.moment = Moment(number, rounds, seed)
         strategy.fit(training, Parameters({}))
         spent += time.perf_counter() - began
-        found = _better_round(training, views, number, found)
+        best = _better_round(training, views, number, best)
     total = time.perf_counter() - start  # the choice of where to start and every round's evaluation too
-    return replace(found, seconds={"spectrum": spectrum_seconds, "training": spent, "total": total}), views
+    return replace(best, seconds={"spectrum": spectrum_seconds, "training": spent, "total": total}), views
 
 
 def _better_round(
@@ -106,9 +106,9 @@ def _better_round(
     ranker = freeze(f"whole.{number}", training).ranker
     tops = {view.client: view.restrict_lists(ranker.top, training.shard.train.shape[1]) for view in views}
     validation = {}
-    for one in views:
-        users = validation_users(one.shard.train.shape[0], seed=0)
-        validation[one.client] = on_validation(one.shard, tops[one.client], users).primary_value
+    for client in views:
+        users = validation_users(client.shard.train.shape[0], seed=0)
+        validation[client.client] = on_validation(client.shard, tops[client.client], users).primary_value
     if best is not None and np.mean([*best.validation.values()]) >= np.mean([*validation.values()]):
         return best
     return WholeTraining(tops, validation, number, {})
@@ -117,14 +117,14 @@ def _better_round(
 def test_figures(trained: WholeTraining, views: Sequence[ClientSlice]) -> list[dict[str, Any]]:
     """Test figures of every client, read once."""
     figures = []
-    for one in views:
-        users, items = one.shard.train.shape
-        measures = on_test(one.shard, trained.tops[one.client])
+    for client in views:
+        users, items = client.shard.train.shape
+        measures = on_test(client.shard, trained.tops[client.client])
         figures.append(
             {
-                "client": one.client,
+                "client": client.client,
                 **measures.values,
-                f"valid_{PRIMARY}": trained.validation[one.client],
+                f"valid_{PRIMARY}": trained.validation[client.client],
                 "test_users": measures.users,
                 "best_round": trained.best_round,
                 "users": users,

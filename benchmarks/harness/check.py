@@ -17,10 +17,10 @@ EMPTY_BODY = 64  # bytes: an update without a tensor is a container with nothing
 
 def table_complaints(table: ResultsTable, root: Path = ROOT) -> list[str]:
     """Everything that is wrong; an empty list is a pass."""
-    found = [f"{column.name}: {what}" for column in table.columns for what in _column_complaints(table, column)]
+    complaints = [f"{column.name}: {what}" for column in table.columns for what in _column_complaints(table, column)]
     check = special_functions(table.plan.name, root).get("check")
     more = [] if check is None else check(table.lines)
-    return [f"{table.plan.name}: {what}" for what in (*found, *more)]
+    return [f"{table.plan.name}: {what}" for what in (*complaints, *more)]
 
 
 def _column_complaints(table: ResultsTable, column: Column) -> Iterator[str]:

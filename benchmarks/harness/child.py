@@ -38,21 +38,21 @@ def main() -> int:
         }
     )
     try:
-        found = measure_in_context(work)
+        figures = measure_in_context(work)
     except FederationError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1
-    out.write_text(json.dumps(found), encoding="utf-8")
+    out.write_text(json.dumps(figures), encoding="utf-8")
     return 0
 
 
 def measure_in_context(work: Work) -> dict[str, Any]:
     """The figures with what surrounds them: wall clock, peak memory, device, versions, date."""
     began = time.perf_counter()
-    found = measure_cell(work)
+    figures = measure_cell(work)
     device, _ = choose_device(work.device)
     return {
-        **found,
+        **figures,
         "wall_seconds": time.perf_counter() - began,
         "peak_mib": peak_mib(),
         "device_mib": _device_mib(device.type),

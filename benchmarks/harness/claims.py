@@ -64,10 +64,10 @@ def judge_claims(table: str, claims: Sequence[Claim], columns: Sequence[Column])
     ]
 
 
-def claims_section(found: Iterable[Finding]) -> list[str]:
+def claims_section(findings: Iterable[Finding]) -> list[str]:
     """The section as Markdown: what was found, then what is not measured."""
-    every = list(found)
-    lines = [INTRODUCTION, *markdown_lines(HEAD, (one.table_row() for one in every if one.verdict))]
+    every = list(findings)
+    lines = [INTRODUCTION, *markdown_lines(HEAD, (finding.table_row() for finding in every if finding.verdict))]
     missing = _missing_lines(every)
     return [*lines, "Not measured:", "", *missing, ""] if missing else lines
 
@@ -76,10 +76,10 @@ def _missing_lines(every: Sequence[Finding]) -> list[str]:
     """One line a table and set of claims: a data set for which none of a table's claims is measured is named once."""
     claims: dict[str, list[str]] = {}
     without: dict[tuple[str, str], list[str]] = {}
-    for one in every:
-        claims.setdefault(one.table, []).append(one.says)
-        if not one.verdict:
-            without.setdefault((one.table, one.data), []).append(one.says)
+    for finding in every:
+        claims.setdefault(finding.table, []).append(finding.says)
+        if not finding.verdict:
+            without.setdefault((finding.table, finding.data), []).append(finding.says)
     grouped: dict[tuple[str, str], list[str]] = {}
     for (table, data), says in without.items():
         what = "every claim" if set(says) == set(claims[table]) else "; ".join(says)
@@ -94,12 +94,16 @@ def judge_claim(claim: Claim, column: Column) -> tuple[str, str]:
     wanted = sorted(column.floors) if claim.over == (FLOORS,) else list(claim.over)
     known = [label for label in wanted if {label, claim.row} <= column.rows.keys()]
     pairs = {label: column.pair_rows(claim.row, label, lambda sample: _claim_figures(sample, claim)) for label in known}
-    found = {label: one for label, pair in pairs.items() for one in compare_pairs({label: pair}).values()}
-    if not found:
+    comparisons = {
+        label: comparison for label, pair in pairs.items() for comparison in compare_pairs({label: pair}).values()
+    }
+    if not comparisons:
         return "", ""
-    missing = [label for label in wanted if label not in found]
-    told = _verdict_text(found, missing)
-    return f"{told}; {count_noun(len(column.rows[claim.row]), 'run')}", verdict_of(found.values(), whole=not missing)
+    missing = [label for label in wanted if label not in comparisons]
+    description = _verdict_text(comparisons, missing)
+    return f"{description}; {count_noun(len(column.rows[claim.row]), 'run')}", verdict_of(
+        comparisons.values(), whole=not missing
+    )
 
 
 def _claim_figures(sample: Sample, claim: Claim) -> dict[str, float]:
@@ -107,8 +111,8 @@ def _claim_figures(sample: Sample, claim: Claim) -> dict[str, float]:
     if not claim.part:
         return sample.by_client(claim.metric)
     if claim.part in SIZES:
-        return {one["client"]: one[claim.metric] for one in structure_groups(sample.clients)[claim.part]}
-    return {one["client"]: _group_figure(one, claim) for one in sample.clients}
+        return {client["client"]: client[claim.metric] for client in structure_groups(sample.clients)[claim.part]}
+    return {client["client"]: _group_figure(client, claim) for client in sample.clients}
 
 
 def _group_figure(client: Mapping[str, Any], claim: Claim) -> float:
@@ -122,15 +126,15 @@ def _judge_ratio(row: str, least: float, column: Column) -> tuple[str, str]:
     ratios = {metric: value for metric, value in every.items() if value is not None}
     if not ratios or None in every.values():
         return "", ""
-    told = ", ".join(f"{LABELS[metric].title} {value:.4f} x" for metric, value in ratios.items())
+    description = ", ".join(f"{LABELS[metric].title} {value:.4f} x" for metric, value in ratios.items())
     partitions = count_noun(len(column.by_partition(row, PRIMARY)), "partition")
-    found = f"{told}; {partitions}, {count_noun(len(column.rows[row]), 'run')}"
-    return found, HOLDS if min(ratios.values()) >= least else FAILS
+    finding = f"{description}; {partitions}, {count_noun(len(column.rows[row]), 'run')}"
+    return finding, HOLDS if min(ratios.values()) >= least else FAILS
 
 
-def verdict_of(found: Iterable[Comparison], *, whole: bool) -> str:
+def verdict_of(comparisons: Iterable[Comparison], *, whole: bool) -> str:
     """Of several comparisons, all of which should be ahead: the worst of them decides. whole: is none missing?"""
-    verdicts = {one.verdict for one in found}
+    verdicts = {comparison.verdict for comparison in comparisons}
     worst = {"behind": FAILS, "behind, unproven": AGAINST, "no difference seen": UNSEEN, "too few pairs": TOO_FEW}
     for verdict, said in worst.items():
         if verdict in verdicts:
@@ -138,20 +142,26 @@ def verdict_of(found: Iterable[Comparison], *, whole: bool) -> str:
     return UNPROVEN if "ahead, unproven" in verdicts else HOLDS if whole else SO_FAR
 
 
-def _verdict_text(found: Mapping[str, Comparison], missing: Sequence[str]) -> str:
+def _verdict_text(comparisons: Mapping[str, Comparison], missing: Sequence[str]) -> str:
     """The rows by verdict, each with its difference."""
     parts = []
     for verdict in ORDER:
-        rows = [f"{label} {_difference_text(one)}" for label, one in found.items() if one.verdict == verdict]
+        rows = [
+            f"{label} {_difference_text(comparison)}"
+            for label, comparison in comparisons.items()
+            if comparison.verdict == verdict
+        ]
         parts += [f"{verdict}: {', '.join(rows)}"] if rows else []
     if missing:
         parts.append(f"not measured: {', '.join(missing)}")
-    return "; ".join([*parts, f"{max(one.units for one in found.values())} units"])
+    return "; ".join([*parts, f"{max(comparison.units for comparison in comparisons.values())} units"])
 
 
-def _difference_text(one: Comparison) -> str:
-    sign = "+" if one.difference >= 0 else ""
+def _difference_text(comparison: Comparison) -> str:
+    sign = "+" if comparison.difference >= 0 else ""
     span = (
-        f" on {one.units} units" if math.isnan(one.low) else f" [{format_number(one.low)}, {format_number(one.high)}]"
+        f" on {comparison.units} units"
+        if math.isnan(comparison.low)
+        else f" [{format_number(comparison.low)}, {format_number(comparison.high)}]"
     )
-    return f"{sign}{format_number(one.difference)}{span}"
+    return f"{sign}{format_number(comparison.difference)}{span}"

@@ -28,21 +28,21 @@ DOCS = ROOT.parent / "docs"
 
 
 def make_parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure the paper's tables again.")
-    found.add_argument("what", nargs="?", help=f"{', '.join(table_names())}; report; verify")
-    found.add_argument("folder", nargs="?", type=Path, help="of verify: the folder with the public data sets")
-    found.add_argument("--all", action="store_true", help="every table, one after the other")
-    found.add_argument("--quick", action="store_true", help="the small stand-in, kept nowhere, checked at its end")
-    found.add_argument("--data", help=f"folder with a folder for each data set; else {VARIABLE}")
-    found.add_argument("--only", action="append", default=[], metavar="LABEL", help="only this row; may be repeated")
-    found.add_argument("--column", action="append", default=[], help="only this column; may be repeated")
-    found.add_argument("--list", action="store_true", help="say what there is to do, and do nothing")
-    found.add_argument("--limit", type=float, help="seconds that a cell may take: 6 hours, 3 minutes with --quick")
-    found.add_argument("--cache", type=Path, default=CACHE, help="for shards and states")
-    found.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure the paper's tables again.")
+    parser.add_argument("what", nargs="?", help=f"{', '.join(table_names())}; report; verify")
+    parser.add_argument("folder", nargs="?", type=Path, help="of verify: the folder with the public data sets")
+    parser.add_argument("--all", action="store_true", help="every table, one after the other")
+    parser.add_argument("--quick", action="store_true", help="the small stand-in, kept nowhere, checked at its end")
+    parser.add_argument("--data", help=f"folder with a folder for each data set; else {VARIABLE}")
+    parser.add_argument("--only", action="append", default=[], metavar="LABEL", help="only this row; may be repeated")
+    parser.add_argument("--column", action="append", default=[], help="only this column; may be repeated")
+    parser.add_argument("--list", action="store_true", help="say what there is to do, and do nothing")
+    parser.add_argument("--limit", type=float, help="seconds that a cell may take: 6 hours, 3 minutes with --quick")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="for shards and states")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     jobs = "cells at a time: 1, or 2 with --quick; more than one spoils the times, so that a table of costs takes one"
-    found.add_argument("--jobs", type=int, help=jobs)
-    return found
+    parser.add_argument("--jobs", type=int, help=jobs)
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,10 +90,10 @@ def _run_command(given: argparse.Namespace) -> int:
 def _print_verification(folder: Path | None) -> int:
     if folder is None:
         raise SettingsError("verify: expected the folder with the public data sets")
-    found = verify_data(folder)
-    for one in found:
-        print(f"{one.data} {one.split}: {one.found} ({one.path})")
-    return int(any(one.found != "as published" for one in found))
+    files = verify_data(folder)
+    for file in files:
+        print(f"{file.data} {file.split}: {file.found} ({file.path})")
+    return int(any(file.found != "as published" for file in files))
 
 
 def _run_table(name: str, given: argparse.Namespace, bench: Bench, known: KnownLines) -> int:

@@ -39,10 +39,10 @@ class Cache:
         cut = Cut(block.clients, block.cut, partition, SPLIT_SEED)
         source = self._prepare_data(data, block)
         folder = _write_once(self.folder / "shards" / name, lambda place: cut_shards(str(source), cut, place))
-        found = find_shards(folder)
-        if found is None:
+        shards = find_shards(folder)
+        if shards is None:
             raise DataError(f"{folder}: expected shards, got none; remove the folder and try again")
-        return found
+        return shards
 
     def cut_whole(self, data: str, block: Block) -> Path:
         """The data set as one shard: no edge dropped, every item that occurs in training."""

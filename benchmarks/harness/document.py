@@ -61,22 +61,24 @@ class ResultsTable:
 
     @property
     def lines(self) -> list[Line]:
-        found = {id(sample.line): sample.line for c in self.columns for of in c.rows.values() for sample in of}
-        return list(found.values())
+        by_identity = {
+            id(sample.line): sample.line for c in self.columns for samples in c.rows.values() for sample in samples
+        }
+        return list(by_identity.values())
 
 
 def gather_table(plan: Plan, known: KnownLines, root: Path = ROOT) -> ResultsTable:
-    found = plan_cells(plan, frozenset(special_functions(plan.name, root)))
-    return ResultsTable(plan, found, summarise_plan(plan, found, known), read_paper(plan.name, root))
+    cells = plan_cells(plan, frozenset(special_functions(plan.name, root)))
+    return ResultsTable(plan, cells, summarise_plan(plan, cells, known), read_paper(plan.name, root))
 
 
 def write_document(docs: Path, root: Path = ROOT) -> Path:
     """docs/results.md with its pictures, from every results.jsonl beneath `root`."""
     known = read_known(root)
     own = {name: read_lines(root / name / FILE) for name in table_names(root) if is_own_table(name, root)}
-    found = [gather_table(read_plan(name, root=root), known, root) for name in table_names(root) if name not in own]
-    parts = [INTRODUCTION, *_contents_table(found, own, root), *claims_section(_all_findings(found, own, root))]
-    for table in found:
+    planned = [gather_table(read_plan(name, root=root), known, root) for name in table_names(root) if name not in own]
+    parts = [INTRODUCTION, *_contents_table(planned, own, root), *claims_section(_all_findings(planned, own, root))]
+    for table in planned:
         picture = docs / FIGURES / f"{table.plan.name}.svg"
         drawn = draw_table(table.plan, table.columns, picture)
         if not drawn:
@@ -90,8 +92,10 @@ def write_document(docs: Path, root: Path = ROOT) -> Path:
     return docs / DOCUMENT
 
 
-def _all_findings(found: Sequence[ResultsTable], own: Mapping[str, Sequence[Line]], root: Path) -> list[Finding]:
-    every = [one for table in found for one in judge_claims(table.plan.name, table.paper.claims, table.columns)]
+def _all_findings(planned: Sequence[ResultsTable], own: Mapping[str, Sequence[Line]], root: Path) -> list[Finding]:
+    every = [
+        finding for table in planned for finding in judge_claims(table.plan.name, table.paper.claims, table.columns)
+    ]
     for name, lines in own.items():
         judge = special_functions(name, root).get("claims")
         every += [Finding(name, *judged) for judged in judge(list(lines))] if judge is not None and lines else []
@@ -109,14 +113,14 @@ def _own_section(name: str, lines: Sequence[Line], root: Path) -> list[str]:
     return [*head, special_functions(name, root)["render"](list(lines)), ""] if lines else head
 
 
-def _contents_table(found: Sequence[ResultsTable], own: Mapping[str, Sequence[Line]], root: Path) -> list[str]:
+def _contents_table(planned: Sequence[ResultsTable], own: Mapping[str, Sequence[Line]], root: Path) -> list[str]:
     lines = ["| table | what | cells measured | dates |", "| --- | --- | --- | --- |"]
-    for table in found:
+    for table in planned:
         done, wanted = (sum(getattr(c, n) for c in table.columns) for n in ("measured", "wanted"))
         name = table.plan.name
         lines.append(f"| [{name}](#{name}) | {table.plan.title} | {done} of {wanted} | {_date_range(table.lines)} |")
-    for name, of in own.items():
-        lines.append(f"| [{name}](#{name}) | {title_of(name, root)} | {len(of)} rows | {_date_range(of)} |")
+    for name, rows in own.items():
+        lines.append(f"| [{name}](#{name}) | {title_of(name, root)} | {len(rows)} rows | {_date_range(rows)} |")
     return [*lines, ""]
 
 
@@ -162,8 +166,8 @@ def _describe_coverage(column: Column) -> str:
 
 
 def _join_versions(lines: Sequence[Line]) -> str:
-    found = {f"{name} {number}" for line in lines for name, number in line["versions"].items()}
-    return ", ".join(sorted(found))
+    versions = {f"{name} {number}" for line in lines for name, number in line["versions"].items()}
+    return ", ".join(sorted(versions))
 
 
 def _date_range(lines: Sequence[dict[str, Any]]) -> str:

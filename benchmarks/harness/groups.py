@@ -67,7 +67,7 @@ def _select_columns(target: sparse.csr_array, columns: NDArray[np.bool_]) -> spa
 
 
 def _group_values(measures: Sequence[Measures]) -> dict[str, list[float]]:
-    return {name: [*one.values.values(), one.users] for name, one in zip(ACTIVITY, measures, strict=True)}
+    return {name: [*measure.values.values(), measure.users] for name, measure in zip(ACTIVITY, measures, strict=True)}
 
 
 def group_value(client: Mapping[str, Any], kind: str, group: str, metric: str) -> float:

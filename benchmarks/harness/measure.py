@@ -120,27 +120,27 @@ def measure_federation(work: Work) -> Figures:
     )
     outcome = simulate_experiment(experiment, ignore_progress)
     report = build_report(experiment, outcome, {}, None)
-    clients = [_client_figures(one, report, outcome) for one in report["clients"]]
+    clients = [_client_figures(client, report, outcome) for client in report["clients"]]
     if work.groups:
         device = choose_device(work.device)[0]
         _add_groups(clients, work.read_clients(), lambda shard: _best_lists(experiment, shard, device))
     seconds = {name: report["seconds"][name] for name in ("spectrum", "training", "evaluation", "overhead", "total")}
-    found = {"clients": clients, "seconds": seconds}
+    figures = {"clients": clients, "seconds": seconds}
     if work.privacy:
-        found["spent"] = {name: one["epsilon"] for name, one in report["privacy"].items()}
+        figures["spent"] = {name: status["epsilon"] for name, status in report["privacy"].items()}
     if work.extra:
-        found["extra"] = special_functions(work.table, work.root)["extra"](work, experiment, outcome)
-    return found
+        figures["extra"] = special_functions(work.table, work.root)["extra"](work, experiment, outcome)
+    return figures
 
 
-def _client_figures(one: Figures, report: Figures, outcome: Outcome) -> Figures:
-    name = one["client"]
+def _client_figures(client: Figures, report: Figures, outcome: Outcome) -> Figures:
+    name = client["client"]
     rounds = {entry.round: entry.values[PRIMARY] for entry in outcome.qualities[name].rounds}
     kept = ("client", "users", "items", "edges", "test_users", "best_round", "rho", "rhobar", "margin")
     return {
-        **{key: one[key] for key in kept},
-        **{metric: one[LABELS[metric].key] for metric in METRICS},
-        f"valid_{PRIMARY}": rounds.get(one["best_round"]),
+        **{key: client[key] for key in kept},
+        **{metric: client[LABELS[metric].key] for metric in METRICS},
+        f"valid_{PRIMARY}": rounds.get(client["best_round"]),
         "bytes_up": sum(report["bytes_up"][name]),
         "bytes_down": sum(report["bytes_down"][name]),
     }
@@ -177,12 +177,15 @@ def measure_centralised(work: Work) -> Figures:
 
 def measure_floor_rows(work: Work) -> Figures:
     """Every floor of every client; None for one that does not exist for all of them."""
-    found = measure_all_floors(work.shards, work.method.cutoff, cache_of=lambda _: None, observe=lambda _: None)
+    measured = measure_all_floors(work.shards, work.method.cutoff, cache_of=lambda _: None, observe=lambda _: None)
     shards = {shard.name: shard for shard in work.read_clients()}
     tops = {name: floor_tops(shard, work.method.cutoff, None) for name, shard in shards.items()} if work.groups else {}
     rows: dict[str, list[Figures] | None] = {}
     for floor in (*FLOOR_NAMES, START):
-        clients = [_floor_figures(shards[name], of[floor], tops.get(name, {}).get(floor)) for name, of in found.items()]
+        clients = [
+            _floor_figures(shards[name], floors[floor], tops.get(name, {}).get(floor))
+            for name, floors in measured.items()
+        ]
         rows[FLOOR_LABELS[floor]] = None if None in clients else [client for client in clients if client is not None]
     return {"floors": rows}
 
@@ -198,6 +201,6 @@ def _floor_figures(shard: Shard, measures: Measures | None, top: TopItems | None
 
 def measure_own_row(work: Work) -> Figures:
     """What the table's own run.py measures."""
-    found: Figures = special_functions(work.table, work.root)["measure"](work)
-    clients = found.pop("clients", [])
-    return {"clients": clients, "extra": found}
+    figures: Figures = special_functions(work.table, work.root)["measure"](work)
+    clients = figures.pop("clients", [])
+    return {"clients": clients, "extra": figures}

@@ -47,15 +47,21 @@ def draw_table(plan: Plan, columns: Sequence[Column], path: Path) -> bool:
 
 def _draw_bars(axis: Any, column: Column) -> None:
     labels = [label for label in reversed(column.rows) if label not in column.floors]
-    found = [column.row_spread(label, PRIMARY) for label in labels]
-    axis.barh(labels, [one.mean for one in found], xerr=[one.deviation for one in found], height=0.7)
+    spreads = [column.row_spread(label, PRIMARY) for label in labels]
+    axis.barh(labels, [spread.mean for spread in spreads], xerr=[spread.deviation for spread in spreads], height=0.7)
     axis.set(title=column.name, xlabel=f"{TITLE}, client mean")
 
 
 def _draw_curve(axis: Any, plan: Plan, column: Column, name: str) -> None:
     values, labels = zip(*sweep_points(plan, column)[name], strict=True)
-    found = [column.row_spread(label, PRIMARY) for label in labels]
-    axis.errorbar(values, [one.mean for one in found], yerr=[one.deviation for one in found], marker="o", capsize=2)
+    spreads = [column.row_spread(label, PRIMARY) for label in labels]
+    axis.errorbar(
+        values,
+        [spread.mean for spread in spreads],
+        yerr=[spread.deviation for spread in spreads],
+        marker="o",
+        capsize=2,
+    )
     axis.set(title=column.name, xlabel=name, ylabel=f"{TITLE}, client mean")
     if min(values) > 0.0 and max(values) > WIDE * min(values):
         axis.set_xscale("log")

@@ -75,18 +75,18 @@ def run_cells(bench: Bench, cells: Sequence[Cell], known: KnownLines, *, shown: 
 def _is_measured(bench: Bench, cell: Cell, known: KnownLines) -> bool:
     """Is there a line of the cell, on the shards that the data give now? They are cut where it says which it had."""
     try:
-        found = known.find_line(
+        line = known.find_line(
             cell, lambda: shard_digests(bench.cache.shards(cell.data, cell.block, cell.partition).paths)
         )
     except FederationError:
         return False  # the data cannot be cut: measuring will say so
-    return found is not None
+    return line is not None
 
 
 def _distinct_cells(cells: Sequence[Cell]) -> list[Cell]:
     """Rows that differ in their labels alone (the defaults in a sweep) are one thing to measure."""
-    found = {(cell.identity(), settings_hash(cell.outcome_settings())): cell for cell in reversed(cells)}
-    return list(reversed(found.values()))
+    by_outcome = {(cell.identity(), settings_hash(cell.outcome_settings())): cell for cell in reversed(cells)}
+    return list(reversed(by_outcome.values()))
 
 
 @contextmanager
@@ -147,8 +147,8 @@ def _run_child(work: dict[str, Any], folder: Path, limit_seconds: float) -> dict
         last = (folder / "log").read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
         how = f"had not ended after {limit_seconds:.0f} s" if ended is None else f"ended with {ended}"
         raise FederationError(f"the cell's process {how}: {' '.join(last)[:500]}")
-    found: dict[str, Any] = json.loads((folder / "figures.json").read_text(encoding="utf-8"))
-    return found
+    figures: dict[str, Any] = json.loads((folder / "figures.json").read_text(encoding="utf-8"))
+    return figures
 
 
 def _line_head(bench: Bench, cell: Cell, shards: Shards) -> Line:

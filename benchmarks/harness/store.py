@@ -68,8 +68,8 @@ class KnownLines:
     def find_line(self, cell: Cell, digests: Callable[[], Sequence[str]] | None = None) -> Line | None:
         """The newest line that measured this very cell. digests: those of its shards now, asked for where a line has
         some; without them a line is taken whatever its shards were."""
-        found = self._lines.get(cell.identity(), []) if cell.method is not None else []
-        fitting = [line for line in found if _line_fits(line, cell)]
+        candidates = self._lines.get(cell.identity(), []) if cell.method is not None else []
+        fitting = [line for line in candidates if _line_fits(line, cell)]
         if digests is not None:
             fitting = [line for line in fitting if "digests" not in line or line["digests"] == list(digests())]
         return fitting[-1] if fitting else None

@@ -63,10 +63,10 @@ class Column:
 
     def by_partition(self, label: str, metric: str) -> dict[int, float]:
         """A row's client mean in each partition, averaged over seeds; empty for a row that is not measured."""
-        found: dict[int, list[float]] = {}
+        means: dict[int, list[float]] = {}
         for sample in self.rows.get(label, []):
-            found.setdefault(sample.partition, []).append(sample.client_mean(metric))
-        return {partition: _mean_value(values) for partition, values in found.items()}
+            means.setdefault(sample.partition, []).append(sample.client_mean(metric))
+        return {partition: _mean_value(values) for partition, values in means.items()}
 
     def best_floors(self, metric: str) -> dict[int, float]:
         """The highest floor of each partition; one that does not exist in a partition is no candidate there."""
@@ -93,7 +93,9 @@ class Column:
         if any(sample.seed is None for samples in both for sample in samples):
             return average_by_unit(both[0], figures), average_by_unit(both[1], figures)
         draws = [{(sample.partition, sample.seed) for sample in samples} for samples in both]
-        common = [[one for one in of if (one.partition, one.seed) in draws[0] & draws[1]] for of in both]
+        common = [
+            [sample for sample in samples if (sample.partition, sample.seed) in draws[0] & draws[1]] for samples in both
+        ]
         return average_by_unit(common[0], figures), average_by_unit(common[1], figures)
 
     def compare_rows(self, reference: str, metric: str) -> dict[str, Comparison]:
@@ -101,7 +103,7 @@ class Column:
         if reference not in self.rows:
             return {}
         own = {id(sample.line) for sample in self.rows[reference]}
-        others = [label for label, of in self.rows.items() if {id(sample.line) for sample in of} != own]
+        others = [label for label, samples in self.rows.items() if {id(sample.line) for sample in samples} != own]
         return compare_pairs(
             {label: self.pair_rows(reference, label, lambda sample: sample.by_client(metric)) for label in others}
         )
@@ -111,12 +113,12 @@ def average_by_unit(
     samples: Sequence[Sample], figures: Callable[[Sample], Mapping[str, float]]
 ) -> dict[Hashable, float]:
     """Figures by (partition, client), each averaged over the seeds. A figure that is NaN is none."""
-    found: dict[Hashable, list[float]] = {}
+    by_unit: dict[Hashable, list[float]] = {}
     for sample in samples:
         for client, value in figures(sample).items():
             if not math.isnan(value):
-                found.setdefault((sample.partition, client), []).append(value)
-    return {unit: _mean_value(values) for unit, values in found.items()}
+                by_unit.setdefault((sample.partition, client), []).append(value)
+    return {unit: _mean_value(values) for unit, values in by_unit.items()}
 
 
 def _mean_value(values: Sequence[float]) -> float:

@@ -63,8 +63,8 @@ def _format_ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _format_spread(found: Spread) -> str:
-    return format_number(found.mean) + (f" ± {format_number(found.deviation)}" if found.count > 1 else "")
+def _format_spread(spread: Spread) -> str:
+    return format_number(spread.mean) + (f" ± {format_number(spread.deviation)}" if spread.count > 1 else "")
 
 
 def client_tables(plan: Plan, column: Column) -> list[str]:
@@ -82,15 +82,17 @@ def client_tables(plan: Plan, column: Column) -> list[str]:
 
 
 def _client_table(plan: Plan, column: Column, partition: int) -> list[str]:
-    found = {label: [s for s in samples if s.partition == partition] for label, samples in column.rows.items()}
-    found = {label: samples for label, samples in found.items() if samples}
-    first = next(iter(found.values()))[0].clients
+    rows_here = {label: [s for s in samples if s.partition == partition] for label, samples in column.rows.items()}
+    rows_here = {label: samples for label, samples in rows_here.items() if samples}
+    first = next(iter(rows_here.values()))[0].clients
     names = [client["client"] for client in first]
-    head = ["", *(f"{one['client']}<br>{one['users']:,} × {one['items']:,}" for one in first)]
+    head = ["", *(f"{client['client']}<br>{client['users']:,} × {client['items']:,}" for client in first)]
     rows = []
-    for label, samples in found.items():
-        figures = [{one["client"]: one for one in sample.clients} for sample in samples]
-        means = {(n, m): sum(of[n][m] for of in figures) / len(figures) for n in names for m in column.metrics}
+    for label, samples in rows_here.items():
+        figures = [{client["client"]: client for client in sample.clients} for sample in samples]
+        means = {
+            (n, m): sum(clients[n][m] for clients in figures) / len(figures) for n in names for m in column.metrics
+        }
         rows.append(
             [mark_label(plan, label), *(" / ".join(format_number(means[n, m]) for m in column.metrics) for n in names)]
         )
@@ -100,32 +102,39 @@ def _client_table(plan: Plan, column: Column, partition: int) -> list[str]:
 def verdict_tables(plan: Plan, column: Column) -> list[str]:
     """The reference row against each other one, by each metric, the primary one first."""
     lines: list[str] = []
-    for metric in sorted(column.metrics, key=lambda one: one != PRIMARY):
-        found = column.compare_rows(plan.reference, metric)
-        if found:
-            said = f"{plan.reference} against the others, {LABELS[metric].title}: {_describe_power(found)}"
-            lines += [said, "", *_verdict_table(plan, found)]
+    for metric in sorted(column.metrics, key=lambda name: name != PRIMARY):
+        comparisons = column.compare_rows(plan.reference, metric)
+        if comparisons:
+            said = f"{plan.reference} against the others, {LABELS[metric].title}: {_describe_power(comparisons)}"
+            lines += [said, "", *_verdict_table(plan, comparisons)]
     return lines
 
 
-def _describe_power(found: dict[str, Comparison]) -> str:
+def _describe_power(comparisons: dict[str, Comparison]) -> str:
     """How many units and rows there are, and what they can show at best."""
-    units = max(one.units for one in found.values())
-    rows = sum(not math.isnan(one.wilcoxon) for one in found.values())
+    units = max(comparison.units for comparison in comparisons.values())
+    rows = sum(not math.isnan(comparison.wilcoxon) for comparison in comparisons.values())
     if not rows:
         return f"{units} units, fewer than the {FEWEST_UNITS} that a test needs."
     least = format_number(least_corrected(units, rows), 3)
     return f"{units} units, {rows} rows compared; no p can be below {least} after Holm."
 
 
-def _verdict_table(plan: Plan, found: dict[str, Comparison]) -> list[str]:
+def _verdict_table(plan: Plan, comparisons: dict[str, Comparison]) -> list[str]:
     head = ["against", "units", "difference", "95 % interval", "Wilcoxon p", "t-test p", "Holm p", "verdict"]
     rows = []
-    for label, one in found.items():
-        few = math.isnan(one.low)
-        span = "-" if few else f"{format_number(one.low)} to {format_number(one.high)}"
-        p_values = [format_number(value, 3) for value in (one.wilcoxon, one.t, one.corrected)]
+    for label, comparison in comparisons.items():
+        few = math.isnan(comparison.low)
+        span = "-" if few else f"{format_number(comparison.low)} to {format_number(comparison.high)}"
+        p_values = [format_number(value, 3) for value in (comparison.wilcoxon, comparison.t, comparison.corrected)]
         rows.append(
-            [mark_label(plan, label), str(one.units), format_number(one.difference), span, *p_values, one.verdict]
+            [
+                mark_label(plan, label),
+                str(comparison.units),
+                format_number(comparison.difference),
+                span,
+                *p_values,
+                comparison.verdict,
+            ]
         )
     return markdown_lines(head, rows)

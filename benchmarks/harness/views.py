@@ -92,8 +92,8 @@ def cost_table(plan: Plan, column: Column, paper: Paper) -> list[str]:
 def _cost_cells(samples: Sequence[Sample]) -> list[str]:
     line: dict[str, Any] = samples[0].line
     seconds, clients = run_seconds(line), samples[0].clients
-    best = [one["best_round"] for one in clients if one.get("best_round") is not None]
-    traffic = [f"{sum(one.get(key, 0) for one in clients):,}" for key in ("bytes_up", "bytes_down")]
+    best = [client["best_round"] for client in clients if client.get("best_round") is not None]
+    traffic = [f"{sum(client.get(key, 0) for client in clients):,}" for key in ("bytes_up", "bytes_down")]
     rounds = f"{sum(best) / len(best):.1f} of {line['rounds']}" if best else "-"
     memory = f"{line['peak_mib']:,.0f}" + (f" + {line['device_mib']:,.0f}" if line.get("device_mib") else "")
     epoch = f"{seconds / line['epochs']:.2f}" if line["epochs"] else "-"
@@ -118,11 +118,11 @@ def sweep_tables(plan: Plan, column: Column, paper: Paper) -> list[str]:
 
 def sweep_points(plan: Plan, column: Column) -> dict[str, list[tuple[float, str]]]:
     """Swept setting -> (value, row), ascending, measured rows alone."""
-    found: dict[str, list[tuple[float, str]]] = {}
+    points_by_sweep: dict[str, list[tuple[float, str]]] = {}
     for row in plan.methods:
         if row.sweep and row.value is not None and row.label in column.rows:
-            found.setdefault(row.sweep, []).append((row.value, row.label))
-    return {name: sorted(points) for name, points in found.items()}
+            points_by_sweep.setdefault(row.sweep, []).append((row.value, row.label))
+    return {name: sorted(points) for name, points in points_by_sweep.items()}
 
 
 def _metric_means(column: Column, label: str) -> list[str]:

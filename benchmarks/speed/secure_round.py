@@ -117,12 +117,14 @@ async def _measure_clients(
 async def _play_rounds(clients: list[Client], rounds: int) -> tuple[float, float, int, int]:
     generator, wall, cpu = np.random.default_rng(0), [], []
     start = await clients[0].link.model("run-1")
-    for one in clients:
-        one.remember_start("run-1", 1, start)
+    for client in clients:
+        client.remember_start("run-1", 1, start)
     before = clients[0].link.traffic.up, clients[0].link.traffic.down
     for _ in range(rounds):
-        states = await asyncio.gather(*(one.link.current(None, 0.0) for one in clients))
-        contents = [_draw_update(one.declaration, generator, place / len(clients)) for place, one in enumerate(clients)]
+        states = await asyncio.gather(*(client.link.current(None, 0.0) for client in clients))
+        contents = [
+            _draw_update(client.declaration, generator, place / len(clients)) for place, client in enumerate(clients)
+        ]
         began = time.perf_counter(), time.process_time()
         await asyncio.gather(*(map(Client.take_part, clients, states, contents)))
         wall.append(1000 * (time.perf_counter() - began[0]))

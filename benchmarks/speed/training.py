@@ -47,9 +47,9 @@ def main() -> None:
     arguments = parser.parse_args()
     pin_threads(arguments.threads)
     device, reason = choose_device(arguments.device)
-    found = find_shards(arguments.shards)
+    shards = find_shards(arguments.shards)
     print(f"device {device}: {reason}")
-    for path in found.paths if found else ():
+    for path in shards.paths if shards else ():
         training = prepare_client(path, device)
         began = time.perf_counter()
         with profile(activities=[ProfilerActivity.CPU]) if arguments.profile else torch.enable_grad() as recorded:

@@ -47,8 +47,8 @@ def most_alike(preference: Float64) -> Rows:
     rows = preference / np.maximum(np.linalg.norm(preference, axis=1, keepdims=True), 1e-12)
     cosine = rows @ rows.T
     np.fill_diagonal(cosine, -np.inf)
-    found: Rows = np.argmax(cosine, axis=1)
-    return found
+    partners: Rows = np.argmax(cosine, axis=1)
+    return partners
 
 
 def accept_items(lists: Rows, preference: Float64, rng: np.random.Generator) -> tuple[Rows, Rows]:
@@ -67,5 +67,5 @@ def jaccard_index(interactions: sparse.csr_array, partner: Rows) -> Float64:
     """(M,): items that a user and its partner share over the items that either has (Appendix F.1)."""
     sizes = np.asarray(interactions.sum(axis=1)).ravel()
     common = np.asarray(interactions.multiply(interactions[partner]).sum(axis=1)).ravel()
-    found: Float64 = common / np.maximum(sizes + sizes[partner] - common, 1.0)
-    return found
+    indices: Float64 = common / np.maximum(sizes + sizes[partner] - common, 1.0)
+    return indices

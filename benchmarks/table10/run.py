@@ -44,7 +44,7 @@ def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) ->
     place = locate_data(config["data"], data)
     with tempfile.TemporaryDirectory(dir=out) as folder:
         paths = cut_shards(place, Cut(config["clients"], "spectral"), Path(folder)).paths
-        shard = min((read_shard(path) for path in paths), key=lambda one: one.train.nnz)
+        shard = min((read_shard(path) for path in paths), key=lambda candidate: candidate.train.nnz)
     users = observe_users(shard)
     with threadpool_limits(1):
         return [
@@ -145,9 +145,9 @@ def _row_seeds(rows: list[Row]) -> list[int]:
 
 
 def _mean_over_seeds(values: Any) -> str:
-    found = list(values)
-    spread = f" ± {np.std(found, ddof=1):.4f}" if len(found) > 1 else ""
-    return f"{np.mean(found):.4f}{spread}"
+    numbers = list(values)
+    spread = f" ± {np.std(numbers, ddof=1):.4f}" if len(numbers) > 1 else ""
+    return f"{np.mean(numbers):.4f}{spread}"
 
 
 def _paper_tables(data: str) -> list[str]:
@@ -165,9 +165,9 @@ def claims(rows: list[Row]) -> list[tuple[str, str, str, str]]:
     ends = {n: [r["jaccard"] for r in rows if (r["recommender"], r["iteration"]) == (n, last)] for n in names}
     weak, strong = ends[names[0]], ends[names[-1]]
     difference, between = float(np.mean(strong) - np.mean(weak)), max(np.ptp(weak), np.ptp(strong))
-    found = f"{names[-1]} against {names[0]}: {difference:+.4f}; seeds differ by up to {between:.4f}"
+    finding = f"{names[-1]} against {names[0]}: {difference:+.4f}; seeds differ by up to {between:.4f}"
     verdict = UNSEEN if abs(difference) <= between else HOLDS if difference < 0 else FAILS
-    return [("The margin keeps users' graphs from growing alike", rows[0]["data"], found, verdict)]
+    return [("The margin keeps users' graphs from growing alike", rows[0]["data"], finding, verdict)]
 
 
 def check(rows: list[Row]) -> list[str]:

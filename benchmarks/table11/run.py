@@ -34,8 +34,8 @@ def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) ->
     place, cutoffs = locate_data(config["data"], data), config["cutoffs"]
     with threadpool_limits(1), tempfile.TemporaryDirectory(dir=out) as folder:
         shards = cut_shards(place, Cut(config["clients"], "spectral"), Path(folder))
-        found = [row for path in shards.paths for row in _client_rows(read_shard(path), path.name, cutoffs)]
-    rows = [*found, *(_mean_row(found, cutoff) for cutoff in cutoffs)]
+        client_rows = [row for path in shards.paths for row in _client_rows(read_shard(path), path.name, cutoffs)]
+    rows = [*client_rows, *(_mean_row(client_rows, cutoff) for cutoff in cutoffs)]
     names = list(dict.fromkeys(row["client"] for row in rows))
     return [
         row | {"data": config["data"]} for row in [*rows, *(_correlation_row(rows, n, config["paper"]) for n in names)]
@@ -98,26 +98,28 @@ def pearson_correlation(first: list[float], second: list[float]) -> dict[str, fl
     """r, its two-sided p-value and the number of pairs; None with fewer than 3, or where one side does not vary."""
     if len(first) < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return None
-    found = stats.pearsonr(first, second)
-    return {"r": float(found.statistic), "p": float(found.pvalue), "pairs": len(first)}
+    result = stats.pearsonr(first, second)
+    return {"r": float(result.statistic), "p": float(result.pvalue), "pairs": len(first)}
 
 
 def render(rows: list[Row]) -> str:
     """Markdown: Recall and eigengap by cut-off, the paper's beneath, and the correlations."""
     own = [row for row in rows if row["part"] == "cutoff"]
     clients, cutoffs = (list(dict.fromkeys(row[key] for row in own)) for key in ("client", "cutoff"))
-    found = {(row["client"], row["cutoff"]): row for row in own}
-    lines = [[client, *(_recall_cell(found[client, cutoff]) for cutoff in cutoffs)] for client in clients]
+    by_cutoff = {(row["client"], row["cutoff"]): row for row in own}
+    lines = [[client, *(_recall_cell(by_cutoff[client, cutoff]) for cutoff in cutoffs)] for client in clients]
     if theirs := paper_figures("table11", rows[0]["data"]):
         lines.append(["paper", *(_recall_cell(theirs.get(str(cutoff), {})) for cutoff in cutoffs)])
     values = [row for row in rows if row["part"] == "correlation"]
-    told = [
+    correlations = [
         [row["client"], *(_trend_text(row[key]) for key in ("all", "paper_cutoffs", "with_cutoff"))] for row in values
     ]
     if theirs:
-        told.append(["paper", "-", _trend_text(pearson_correlation(*_gaps_and_recalls(list(theirs.values())))), "-"])
+        correlations.append(
+            ["paper", "-", _trend_text(pearson_correlation(*_gaps_and_recalls(list(theirs.values())))), "-"]
+        )
     head = ["Pearson's r with Recall", "delta, all cut-offs", "delta, the paper's cut-offs", "log2 Phi"]
-    return render_table(["Recall@20 (delta)", *map(str, cutoffs)], lines) + "\n\n" + render_table(head, told)
+    return render_table(["Recall@20 (delta)", *map(str, cutoffs)], lines) + "\n\n" + render_table(head, correlations)
 
 
 def _recall_cell(row: Row) -> str:

@@ -90,7 +90,7 @@ def _figure_cells(rows: list[Row]) -> list[str]:
 def _sizes_table(known: dict[str, list[Row]]) -> str:
     """Users and items of each client in the first partition."""
     lines = [
-        [method, ", ".join(f"{one['users']:.0f} x {one['items']:.0f}" for one in rows[0]["by_client"])]
+        [method, ", ".join(f"{client['users']:.0f} x {client['items']:.0f}" for client in rows[0]["by_client"])]
         for method, rows in known.items()
         if rows
     ]
@@ -109,9 +109,9 @@ def claims(rows: list[Row]) -> list[tuple[str, str, str, str]]:
     means = {n: float(np.mean([row["degree_variance"] for row in good if row["method"] == n])) for n in names}
     if "spectral" not in means:
         return []
-    told = ", ".join(f"{name} {value:.0f}" for name, value in means.items())
+    finding = ", ".join(f"{name} {value:.0f}" for name, value in means.items())
     verdict = HOLDS if max(means, key=lambda name: means[name]) == "spectral" else FAILS
-    return [("Spectral clustering makes the highest degree variance", rows[0]["data"], told, verdict)]
+    return [("Spectral clustering makes the highest degree variance", rows[0]["data"], finding, verdict)]
 
 
 def check(rows: list[Row]) -> list[str]:

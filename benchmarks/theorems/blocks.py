@@ -60,8 +60,8 @@ def structural_eigenvalues(model: BlockModel, nodes: int, cutoff: int) -> Float6
 
     Its matrix has rank k, so that all beyond the k-th are exactly 1.
     """
-    found = low_spectrum(expected_graph(model, nodes), min(cutoff, model.communities)).eigenvalues
-    return np.pad(found, (0, cutoff - len(found)), constant_values=1.0)
+    eigenvalues = low_spectrum(expected_graph(model, nodes), min(cutoff, model.communities)).eigenvalues
+    return np.pad(eigenvalues, (0, cutoff - len(eigenvalues)), constant_values=1.0)
 
 
 def community_eigengap(eigenvalues: Float64, communities: int) -> float:

@@ -43,9 +43,9 @@ def _make_models(config: dict[str, Any], between: float | None = None, thinning:
     both = (config["first"], config["second"])
     made = [
         BlockModel(
-            config["communities"], tuple(one["within"]), one["between"] if between is None else between, thinning
+            config["communities"], tuple(model["within"]), model["between"] if between is None else between, thinning
         )
-        for one in both
+        for model in both
     ]
     return made[0], made[1]
 
@@ -78,28 +78,28 @@ def _drawn_eigenvalues(models: Pair, nodes: int, cutoff: int, seeds: int) -> lis
 def _structural_divergence(models: Pair, nodes: int, cutoff: int) -> float:
     """D_struct of the expected graphs (Eq. 45)."""
     ideal = [kernel(structural_eigenvalues(model, nodes, cutoff)) for model in models]
-    found = divergence(ideal[0], ideal[1])
-    if found is None:
+    limit = divergence(ideal[0], ideal[1])
+    if limit is None:
         raise SettingsError(f"theorems: expected a cut-off with at least 8 non-zero frequencies, got {cutoff}")
-    return found
+    return limit
 
 
 def _drawn_divergences(pairs: list[tuple[Float64, Float64]], cutoff: int) -> list[float]:
     """KL of each pair of drawn graphs that leaves at least 8 frequencies to compare."""
-    found = [divergence(kernel(first[:cutoff]), kernel(second[:cutoff])) for first, second in pairs]
-    return [one for one in found if one is not None]
+    divergences = [divergence(kernel(first[:cutoff]), kernel(second[:cutoff])) for first, second in pairs]
+    return [value for value in divergences if value is not None]
 
 
-def _error_figures(found: list[float], limit: float) -> Row:
+def _error_figures(divergences: list[float], limit: float) -> Row:
     """The error, and the spread of KL around its own mean: how far it concentrates, wherever that is."""
-    errors = np.abs(np.array(found) - limit)
+    errors = np.abs(np.array(divergences) - limit)
     return {
         "structural": limit,
-        "divergence": float(np.mean(found)),
-        "spread": float(np.std(found, ddof=1)),
+        "divergence": float(np.mean(divergences)),
+        "spread": float(np.std(divergences, ddof=1)),
         "error": float(errors.mean()),
         "error_std": float(errors.std(ddof=1)),
-        "seeds": len(found),
+        "seeds": len(divergences),
     }
 
 
@@ -115,14 +115,14 @@ def _gap_row(config: dict[str, Any], between: float) -> Row:
     """|KL - D_struct| beside the smaller eigengap of the two expected graphs, at one size (Theorem 4.1, part 2)."""
     n, cutoff = config["gap"]["n"], config["communities"]
     models = _make_models(config, between)
-    found = _drawn_divergences(_drawn_eigenvalues(models, n // 2, cutoff, config["gap"]["seeds"]), cutoff)
+    divergences = _drawn_divergences(_drawn_eigenvalues(models, n // 2, cutoff, config["gap"]["seeds"]), cutoff)
     gaps = [community_eigengap(structural_eigenvalues(model, n // 2, cutoff), cutoff) for model in models]
     return {
         "part": "gap",
         "n": n,
         "between": between,
         "gap": min(gaps),
-        **_error_figures(found, _structural_divergence(models, n // 2, cutoff)),
+        **_error_figures(divergences, _structural_divergence(models, n // 2, cutoff)),
     }
 
 
@@ -194,19 +194,22 @@ def _sides_section(rows: list[Row]) -> str:
 def claims(rows: list[Row]) -> list[tuple[str, str, str, str]]:
     """The promised rate, where degrees grow with the graph and where they do not; and the bound of Theorem 4.2."""
     regimes = dict.fromkeys(row["regime"] for row in _rows_of_part(rows, "rate"))
-    rates = [_rate_claim([row for row in _rows_of_part(rows, "rate") if row["regime"] == one], one) for one in regimes]
+    rates = [
+        _rate_claim([row for row in _rows_of_part(rows, "rate") if row["regime"] == regime], regime)
+        for regime in regimes
+    ]
     sides = _rows_of_part(rows, "smoothness")
     held = all(row["held"] for row in sides)
     looser = min(row["bound"] / row["trivial"] for row in sides)
-    told = f"the bound {'holds' if held else 'breaks'}; it is {looser:.3g} times the trivial one, or more"
+    finding = f"the bound {'holds' if held else 'breaks'}; it is {looser:.3g} times the trivial one, or more"
     verdict = FAILS if not held else f"{HOLDS}, and says nothing" if looser >= 1 else HOLDS
-    return [*rates, ("Theorem 4.2: the eigengap bounds the variance", "block graphs", told, verdict)]
+    return [*rates, ("Theorem 4.2: the eigengap bounds the variance", "block graphs", finding, verdict)]
 
 
 def _rate_claim(rows: list[Row], regime: str) -> tuple[str, str, str, str]:
-    told = ", ".join(f"{row['error_slope']:.2f} (Phi {row['cutoff']})" for row in rows)
+    slopes = ", ".join(f"{row['error_slope']:.2f} (Phi {row['cutoff']})" for row in rows)
     verdict = HOLDS if all(row["error_slope"] <= PROMISED for row in rows) else FAILS
-    return "Theorem 4.1: the KL's error falls as n^-0.5", f"{regime} block graphs", f"slopes {told}", verdict
+    return "Theorem 4.1: the KL's error falls as n^-0.5", f"{regime} block graphs", f"slopes {slopes}", verdict
 
 
 def check(rows: list[Row]) -> list[str]:

@@ -47,5 +47,5 @@ def _laplacian_times(graph: sparse.csr_array, columns: Float64) -> Float64:
     """L X for X (M + N, k), with L = I - D^-1/2 A D^-1/2."""
     half, users = normalise(graph), graph.shape[0]
     mixed = np.concatenate([half @ columns[users:], half.T @ columns[:users]])
-    found: Float64 = columns - mixed
-    return found
+    product: Float64 = columns - mixed
+    return product

@@ -40,14 +40,14 @@ def _search_row(row: Row, paths: tuple[Path, ...], config: dict[str, Any], out: 
     study = open_study(task, out / row.label)
     with count_bar(row.label, config["trials"] - len(spent_trials(study)), shown=sys.stderr.isatty()) as observe:
         run_search(task, study, config["trials"], observe)
-    found = summarise_search(task, study)
-    return {**{key: found[key] for key in KEPT}, "chosen": choose_values(found, config["worth"])}
+    best = summarise_search(task, study)
+    return {**{key: best[key] for key in KEPT}, "chosen": choose_values(best, config["worth"])}
 
 
-def choose_values(found: dict[str, Any], worth: float) -> dict[str, Any]:
+def choose_values(best: dict[str, Any], worth: float) -> dict[str, Any]:
     """The best values, or none where they gain no more than noise over the settings as they were."""
-    default = found["default"]
-    return dict(found["values"]) if default is None or found["validation"] > default * (1 + worth) else {}
+    default = best["default"]
+    return dict(best["values"]) if default is None or best["validation"] > default * (1 + worth) else {}
 
 
 def render(rows: list[dict[str, Any]]) -> str:
@@ -66,7 +66,7 @@ def render(rows: list[dict[str, Any]]) -> str:
         "best values",
         "chosen",
     ]
-    left = [row.label for row in read_plan(TABLE).methods if row.label not in {one["label"] for one in rows}]
+    left = [row.label for row in read_plan(TABLE).methods if row.label not in {row["label"] for row in rows}]
     missing = f"\n\nNot searched, at the defaults: {', '.join(left)}." if left else ""
     return budget + "\n\n" + render_table(head, lines) + missing
 

@@ -32,7 +32,7 @@ def plant_breaks(federation: ComposeFederation, kinds: Sequence[str]) -> None:
         raise SettingsError(f"{federation.project}: expected no break, got one that is planted; --mend takes it away")
     _copy_volumes(federation)
     breaks = _chosen_breaks(federation, kinds)
-    for errand in (one.before for one in breaks if one.before):
+    for errand in (planted.before for planted in breaks if planted.before):
         _run_errand(federation, errand)
     changed = _service_changes(breaks)
     if changed:
@@ -49,7 +49,7 @@ def repeat_probes(federation: ComposeFederation, kinds: Sequence[str] = ()) -> N
         code = federation.engine.read_output("wait", federation.container_name(name)).strip()
         if code != "0":
             raise UnavailableError(f"{name}: expected a probe that writes down what it saw, got exit code {code}")
-    for errand in (one.after for one in _chosen_breaks(federation, kinds) if one.after):
+    for errand in (planted.after for planted in _chosen_breaks(federation, kinds) if planted.after):
         _run_errand(federation, errand)
 
 

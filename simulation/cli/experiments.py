@@ -125,12 +125,12 @@ def report(
     folder: Annotated[Path, typer.Argument(help="folder of a simulation")], as_json: options.AsJson = False
 ) -> None:
     """Draw a run's curves (curves.png) and write its table (report.md) into its folder."""
-    found, rows = read_report(folder)
-    draw_curves(measure_labels(found), rows, folder / "curves.png")
-    (folder / "report.md").write_text(markdown_table(found), encoding="utf-8")
+    content, rows = read_report(folder)
+    draw_curves(measure_labels(content), rows, folder / "curves.png")
+    (folder / "report.md").write_text(markdown_table(content), encoding="utf-8")
     if as_json:
-        return options.print_json(found)
-    OUT.print(quality_table(found), f"written: {folder / 'curves.png'}, {folder / 'report.md'}", sep="\n")
+        return options.print_json(content)
+    OUT.print(quality_table(content), f"written: {folder / 'curves.png'}, {folder / 'report.md'}", sep="\n")
 
 
 def _next_folder(root: Path, flag: str) -> Path:

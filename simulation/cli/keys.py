@@ -30,8 +30,8 @@ def new(
     pair = make_pair(name, out)
     mark = fingerprint(read_public(pair.public))
     if as_json:
-        found = {"name": name, "private": str(pair.private), "public": str(pair.public), "fingerprint": mark}
-        return print_json(found)
+        described = {"name": name, "private": str(pair.private), "public": str(pair.public), "fingerprint": mark}
+        return print_json(described)
     OUT.print(f"{pair.private}: the client's; nobody else ever needs it", soft_wrap=True)
     OUT.print(f"{pair.public}: to be registered, fingerprint {mark}", soft_wrap=True)
 
@@ -49,11 +49,11 @@ def register(public: Annotated[Path, typer.Argument(help="NAME.pub")], keys: Reg
 @app.command("list")
 def show(keys: Registry, as_json: AsJson = False) -> None:
     """Who may call."""
-    found = {name: None if key is None else fingerprint(key) for name, key in registered_keys(keys).items()}
+    marks = {name: None if key is None else fingerprint(key) for name, key in registered_keys(keys).items()}
     if as_json:
-        return print_json([{"name": name, "fingerprint": mark} for name, mark in found.items()])
+        return print_json([{"name": name, "fingerprint": mark} for name, mark in marks.items()])
     table = Table("client", "fingerprint")
-    for name, mark in found.items():
+    for name, mark in marks.items():
         table.add_row(name, mark or "[red]not an Ed25519 public key: refused[/]")
     OUT.print(table)
 

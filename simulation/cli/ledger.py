@@ -28,14 +28,14 @@ def verify(
 ) -> None:
     """Are ledger and account whole, and is each as long as its head says? Ends with 1 where one is not."""
     key = _read_signing_key(state_directory, signing_key_file)
-    found = verify_records(state_directory, key, records_directory)
+    verification = verify_records(state_directory, key, records_directory)
     if as_json:
-        print_json({"whole": not found.faults, **asdict(found)})
+        print_json({"whole": not verification.faults, **asdict(verification)})
     else:
-        lines = ", ".join(f"{name} {count:,}" for name, count in found.entries.items())
-        whole = f"whole: {lines} entries{'' if found.authentic else UNCHECKED}"
-        OUT.print("\n".join(found.faults) or whole, soft_wrap=True, markup=False)
-    if found.faults:
+        lines = ", ".join(f"{name} {count:,}" for name, count in verification.entries.items())
+        whole = f"whole: {lines} entries{'' if verification.authentic else UNCHECKED}"
+        OUT.print("\n".join(verification.faults) or whole, soft_wrap=True, markup=False)
+    if verification.faults:
         raise typer.Exit(1)
 
 

@@ -41,13 +41,13 @@ def show(file: MembersFile, as_json: AsJson = False) -> None:
     _print_members(file, read_registry(file), as_json=as_json)
 
 
-def _print_members(file: Path, found: Registry, *, as_json: bool) -> None:
-    marks = {name: fingerprint(key) for name, key in sorted(found.clients.items())}
-    own = fingerprint(found.aggregator)
+def _print_members(file: Path, registry: Registry, *, as_json: bool) -> None:
+    marks = {name: fingerprint(key) for name, key in sorted(registry.clients.items())}
+    own = fingerprint(registry.aggregator)
     if as_json:
-        return print_json({"fingerprint": found.fingerprint(), "aggregator": own, "clients": marks})
+        return print_json({"fingerprint": registry.fingerprint(), "aggregator": own, "clients": marks})
     table = Table("member", "fingerprint of its key")
     for name, mark in {"(aggregator)": own, **marks}.items():
         table.add_row(name, mark)
     OUT.print(table)
-    OUT.print(f"{file}: fingerprint {found.fingerprint()}", soft_wrap=True)
+    OUT.print(f"{file}: fingerprint {registry.fingerprint()}", soft_wrap=True)

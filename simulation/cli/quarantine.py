@@ -31,13 +31,15 @@ def show(
 ) -> None:
     """Every client of the federation, how often it was refused in the newest run, and why it is shut out if it is."""
     with open_operator(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
-        found = operate.list_members(operator)
+        members = operate.list_members(operator)
     if as_json:
-        return options.print_json([one.model_dump(mode="json") for one in found])
+        return options.print_json([member.model_dump(mode="json") for member in members])
     table = Table("client", "refused", "quarantined since", "cause", "reason")
-    for one in found:
-        held = one.quarantine
-        table.add_row(one.client, f"{one.refused}", *((held.since, held.cause, escape(held.reason)) if held else ()))
+    for member in members:
+        held = member.quarantine
+        table.add_row(
+            member.client, f"{member.refused}", *((held.since, held.cause, escape(held.reason)) if held else ())
+        )
     OUT.print(table)
 
 
@@ -72,7 +74,7 @@ def lift(
         _print_member(operate.lift_quarantine(operator, name), "not quarantined", as_json=as_json)
 
 
-def _print_member(found: MemberOut, standing: str, *, as_json: bool) -> None:
+def _print_member(member: MemberOut, standing: str, *, as_json: bool) -> None:
     if as_json:
-        return options.print_json(found.model_dump(mode="json"))
-    OUT.print(f"{found.client}: {standing}")
+        return options.print_json(member.model_dump(mode="json"))
+    OUT.print(f"{member.client}: {standing}")

@@ -157,9 +157,9 @@ def run(
     request = validate_settings(RunIn, asked)
     calling, tell = Calling(ca, certificate, certificate_key), ignore_line if as_json else tell_on_stderr
     with open_operator(aggregator_url, operator_token_file, calling, patience=wait_seconds, tell=tell) as operator:
-        found = start_run_if_none(operator, request) if if_none else start_run(operator, request)
+        started = start_run_if_none(operator, request) if if_none else start_run(operator, request)
         with round_lines(shown=not as_json) as observe:
-            history = follow_run(operator, found.run, observe)
+            history = follow_run(operator, started.run, observe)
     if as_json:
         options.print_json(history.model_dump(mode="json"))
 
@@ -176,10 +176,10 @@ def status(
     """Say where a run stands: who is missing and until when, or why it failed. Exit code 1 for one that failed."""
     calling = Calling(ca, certificate, certificate_key)
     with open_operator(aggregator_url, operator_token_file, calling) as operator:
-        found = fetch_run(operator, run)
+        history = fetch_run(operator, run)
     if as_json:
-        options.print_json(None if found is None else found.model_dump(mode="json"))
-    elif found is None or found.phase != "failed":
-        OUT.print("no run yet" if found is None else describe_run(found), highlight=False, soft_wrap=True)
-    if found is not None and found.phase == "failed":
-        raise FederationError(describe_run(found))
+        options.print_json(None if history is None else history.model_dump(mode="json"))
+    elif history is None or history.phase != "failed":
+        OUT.print("no run yet" if history is None else describe_run(history), highlight=False, soft_wrap=True)
+    if history is not None and history.phase == "failed":
+        raise FederationError(describe_run(history))

@@ -51,15 +51,13 @@ def tune(
         blind, cache = write_blind_shards(shards.paths, Path(folder) / "shards"), Path(folder) / "cache"
         task = Search(blind, strategy.value, base, space, rounds, seed, device.value, threads, cache)
         stopped = _run_with_bar(task, out, trials, shown=not as_json)
-        found = summarise_search(task, open_study(task, out))
-    path = write_best_settings(out, found)
+        best = summarise_search(task, open_study(task, out))
+    path = write_best_settings(out, best)
     if as_json:
-        options.print_json(found)
+        options.print_json(best)
     else:
-        OUT.print(_values_table(found, base), f"written: {path}. To train with them:", sep="\n")
-        OUT.print(
-            _simulate_command(shards.paths[0].parent, found, preset.value, fixed), soft_wrap=True, highlight=False
-        )
+        OUT.print(_values_table(best, base), f"written: {path}. To train with them:", sep="\n")
+        OUT.print(_simulate_command(shards.paths[0].parent, best, preset.value, fixed), soft_wrap=True, highlight=False)
     if stopped:
         raise typer.Exit(INTERRUPTED)
 
@@ -78,25 +76,25 @@ def _run_with_bar(task: Search, out: Path, trials: int, *, shown: bool) -> bool:
     return False
 
 
-def _values_table(found: Mapping[str, Any], base: MethodSettings) -> Table:
+def _values_table(best: Mapping[str, Any], base: MethodSettings) -> Table:
     """The best values beside those that the search began with."""
-    spent = f"{found['trials']} trials: {found['pruned']} ended early, {found['failed']} failed"
-    spent += f"\n{found['epochs']} epochs a client in all"
+    spent = f"{best['trials']} trials: {best['pruned']} ended early, {best['failed']} failed"
+    spent += f"\n{best['epochs']} epochs a client in all"
     table = Table(title="Chosen by validation", caption=spent, box=box.SIMPLE, padding=0, pad_edge=False)
     table.add_column("setting")
     table.add_column("at first", justify="right")
     table.add_column("chosen", justify="right")
-    for name, value in found["values"].items():
+    for name, value in best["values"].items():
         table.add_row(name, f"{getattr(base, name):.4g}", f"{value:.4g}")
     table.add_section()
-    first = "-" if found["default"] is None else f"{found['default']:.4f}"
-    table.add_row(TITLE, first, f"{found['validation']:.4f}")
+    first = "-" if best["default"] is None else f"{best['default']:.4f}"
+    table.add_row(TITLE, first, f"{best['validation']:.4f}")
     return table
 
 
-def _simulate_command(shards: Path, found: Mapping[str, Any], preset: str, fixed: Mapping[str, str]) -> str:
+def _simulate_command(shards: Path, best: Mapping[str, Any], preset: str, fixed: Mapping[str, str]) -> str:
     """The simulation with the best settings, on one line to be copied."""
-    chosen = " ".join(f"--set {name}={value}" for name, value in {**fixed, **found["values"]}.items())
+    chosen = " ".join(f"--set {name}={value}" for name, value in {**fixed, **best["values"]}.items())
     named = "" if preset == "default" else f" --preset {preset}"
-    length = f"--rounds {found['rounds']} --seed {found['seed']}"
-    return f"lpsfed simulate {shards} --strategy {found['strategy']}{named} {length} {chosen}"
+    length = f"--rounds {best['rounds']} --seed {best['seed']}"
+    return f"lpsfed simulate {shards} --strategy {best['strategy']}{named} {length} {chosen}"

@@ -118,8 +118,8 @@ def run_search(plan: Search, study: optuna.Study, trials: int, observe: Callable
 def spent_trials(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
     """Trials that have been spent: complete, pruned, or failed with a reason. An interrupted one has none."""
     states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
-    found = study.get_trials(deepcopy=False, states=states)
-    return [trial for trial in found if trial.state != TrialState.FAIL or "reason" in trial.user_attrs]
+    trials = study.get_trials(deepcopy=False, states=states)
+    return [trial for trial in trials if trial.state != TrialState.FAIL or "reason" in trial.user_attrs]
 
 
 def summarise_search(plan: Search, study: optuna.Study) -> dict[str, Any]:
@@ -144,11 +144,11 @@ def summarise_search(plan: Search, study: optuna.Study) -> dict[str, Any]:
     }
 
 
-def write_best_settings(folder: Path, found: dict[str, Any]) -> Path:
+def write_best_settings(folder: Path, best: dict[str, Any]) -> Path:
     """best.json, whole or not at all."""
     path = folder / "best.json"
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    partial.write_text(json.dumps(best, indent=1) + "\n", encoding="utf-8")
     partial.replace(path)
     return path
 

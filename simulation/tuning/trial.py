@@ -63,5 +63,7 @@ async def _observe_rounds(
 async def _fetch_curves(federation: Federation, primary: str) -> Curves:
     """As the silos' own APIs show them."""
     answers = {name: await http.get("/v1/quality") for name, http in federation.clients.items()}
-    found = {name: QualityOut.model_validate_json(answer.content) for name, answer in answers.items()}
-    return {name: {entry.round: entry.values[primary] for entry in quality.rounds} for name, quality in found.items()}
+    qualities = {name: QualityOut.model_validate_json(answer.content) for name, answer in answers.items()}
+    return {
+        name: {entry.round: entry.values[primary] for entry in quality.rounds} for name, quality in qualities.items()
+    }
