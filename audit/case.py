@@ -26,6 +26,7 @@ class AuditedClient:
     attempts: tuple[Attempt, ...]
 
     def attempts_of(self, *calls: str) -> list[Attempt]:
+        """The attempts of these calls, in order."""
         return [attempt for attempt in self.attempts if attempt.call in calls]
 
 

@@ -26,7 +26,7 @@ GOOD, BAD = Text("held", "green"), Text("NOT HELD", "bold red")
 def show_report(
     report: PrivacyReport, *, every_field: bool = False, every_probe: Iterable[tuple[str, ProbeResult]] = ()
 ) -> None:
-    """The whole report. The fields are those of one update, or of all; probes are told by kind, or one by one."""
+    """Print the whole report: the fields of one update, or of all; the probes by kind, or one by one."""
     OUT.print(*_crossing_parts(report, every_field=every_field), sep="\n")
     if report.probes:
         OUT.print(probe_table("Every probe", every_probe) if every_probe else _kinds_table(report.probes))
@@ -38,7 +38,7 @@ def show_report(
 
 
 def show_break(demonstration: Demonstration) -> None:
-    """The deliberate break and the red report, in a few lines."""
+    """Print the deliberate break and the report that names it, in a few lines."""
     OUT.print(Text("1. A deliberate break", "bold"))
     OUT.print(
         plain_text(f"{demonstration.client} tries to send {BREAK} than it has declared, as a dishonest client would.")
@@ -221,5 +221,5 @@ def _listed_faults(findings: Iterable[AuditFinding]) -> Sequence[str]:
 
 
 def plain_text(text: str) -> Text:
-    """Text as it is: no markup, and nothing that a terminal would obey. What is shown may have been made up."""
+    """Text without markup and without control characters: what is shown may come from an attacker."""
     return Text("".join(sign if sign.isprintable() else "?" for sign in text))

@@ -24,7 +24,8 @@ BREAK = "one tensor more"
 
 @dataclass(frozen=True)
 class Demonstration:
-    """`gate`, `aggregator`: what each said to the update of `client`; `red`: the report if nobody owns up to it."""
+    """`gate`, `aggregator`: their answers to the undeclared update of `client`; `red`: the report if no probe claims
+    it."""
 
     client: str
     gate: str
@@ -45,7 +46,7 @@ def plant_break(parts: Sequence[PartEvidence], asked: ReportRequirements = RECOR
 
 
 def _without_break(part: PartEvidence, declaration: Declaration) -> PartEvidence:
-    """The evidence of a client whose probes keep silent about these updates."""
+    """The evidence of a client whose probes do not report these updates."""
     honest = tuple(sending for sending in part.sent if not _is_break(sending, part.name, declaration))
     return part.model_copy(update={"sent": honest})
 

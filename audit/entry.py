@@ -48,6 +48,6 @@ def _exit_with_error(reason: str, status: int) -> NoReturn:
 
 
 def _exit_closed_pipe() -> NoReturn:
-    """What is still to be written would be tried once more when the interpreter ends: it goes nowhere."""
+    """End without a message. Stdout goes nowhere, so that the interpreter's flush at its end cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(CLOSED_PIPE)

@@ -58,6 +58,7 @@ class PartEvidence(Message):
 
 
 def utc_now() -> str:
+    """The time now, UTC, ISO 8601 to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -76,9 +77,9 @@ def write_evidence(evidence: PartEvidence, path: Path) -> None:
 
 
 def merge_evidence(evidence: PartEvidence, path: Path) -> None:
-    """Write it. What earlier probes of this part have sent stays told: the aggregator's record has it for good.
+    """Write the evidence, and keep what earlier probes of this part have sent: the aggregator's record keeps it too.
 
-    What was only planned then, and is told again now, is told once.
+    A sending that was only planned before and is recorded again now is recorded once.
     """
     again = {_body_key(sending) for sending in evidence.sent}
     earlier = read_evidence(path).sent if path.exists() else ()

@@ -10,6 +10,8 @@ SHOWN = 3  # faults that are told in the sentence
 
 
 class AuditFinding(Message):
+    """One check: its name, what was expected, what was found in one sentence, whether it held, and every fault."""
+
     name: str
     expected: str
     found: str

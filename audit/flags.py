@@ -24,6 +24,8 @@ FIRST_PUBLISHED = PORTS["aggregator"]
 
 
 class RoleName(StrEnum):
+    """A part's role as the command line names it."""
+
     client = "client"
     aggregator = "aggregator"
     gateway = "gateway"
@@ -42,7 +44,7 @@ def own_part(name: str, role: RoleName, port: int | None, behind: str | None) ->
 
 
 def split_names(text: str) -> tuple[str, ...]:
-    """a,b,c"""
+    """The names in "a,b,c". SettingsError where there is none."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
         raise SettingsError("--expect: expected the names of all parts that meet, got none")
@@ -50,7 +52,7 @@ def split_names(text: str) -> tuple[str, ...]:
 
 
 def parse_outside(place: str, udp: int, name: str) -> OutsideHost:
-    """HOST:PORT, and what is asked there by DNS."""
+    """HOST:PORT, a UDP port and a name -> the host that stands for the internet. SettingsError for another form."""
     match = PLACE.fullmatch(place)
     if match is None or not 0 < int(match["port"]) < 65536:
         raise SettingsError(f"--outside: expected HOST:PORT, got {place!r}")
@@ -69,7 +71,7 @@ def part_location(
 
 
 def parse_urls(clients: Iterable[str]) -> dict[str, str]:
-    """NAME=URL, each name once."""
+    """Texts NAME=URL -> URL by name. SettingsError for another form, a name given twice, or no text at all."""
     urls: dict[str, str] = {}
     for text in clients:
         match = CLIENT.fullmatch(text)
@@ -82,7 +84,7 @@ def parse_urls(clients: Iterable[str]) -> dict[str, str]:
 
 
 def parse_files(option: str, texts: Iterable[str]) -> dict[str, Path]:
-    """NAME=FILE, each name once."""
+    """Texts NAME=FILE -> file by name. SettingsError for another form, or a name given twice."""
     files: dict[str, Path] = {}
     for text in texts:
         name, mark, file = text.partition("=")
@@ -93,11 +95,11 @@ def parse_files(option: str, texts: Iterable[str]) -> dict[str, Path]:
 
 
 def loopback_ports(published: Iterable[int]) -> tuple[int, ...]:
-    """On the machine's loopback."""
+    """The given numbers as ports of the machine's loopback. SettingsError for one that is no port."""
     return tuple(require_port("--published", port) for port in published)
 
 
 def likely_ports(parts: Iterable[SystemPart]) -> tuple[int, ...]:
-    """Those of a machine that publishes each gateway at one port after the other."""
+    """Ports of a machine that publishes each of these gateways, one port after the other from the aggregator's on."""
     gateways = sum(part.role == "gateway" for part in parts)
     return tuple(range(FIRST_PUBLISHED, FIRST_PUBLISHED + gateways))

@@ -31,7 +31,8 @@ def expected_head(client: str, attempt: Attempt) -> Said:
 
 
 def check_heads(case: AuditCase, matches: Mapping[str, MatchedBodies]) -> AuditFinding:
-    """Nobody adds a header, a space or a word: the aggregator counts what comes, and refuses what no client sends."""
+    """No sender adds a header, a space or a word: the aggregator records every head's length and digest, and refuses a
+    head that no client sends."""
     pairs = {
         name: [(arrival, sending) for arrival, sending in matched.pairs if sending.source == "ledger"]
         for name, matched in matches.items()

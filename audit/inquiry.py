@@ -97,7 +97,7 @@ async def _aggregator_evidence(inquiry: Inquiry) -> PartEvidence:
 
 
 async def _client_evidence(inquiry: Inquiry) -> PartEvidence:
-    """A client's ledger is needed for its uploads too: it tells which round has its update."""
+    """The evidence of a client. Its uploads need its ledger too, which names the round that holds its update."""
     name, services = inquiry.own.name, inquiry.services
     async with open_http(services.aggregator, calling=services.calling) as aggregator:
         control = await _probe_aggregator(aggregator)
@@ -125,7 +125,7 @@ def _make_intruder(inquiry: Inquiry, evidence: PartEvidence, key: Path) -> uploa
 
 
 async def _probe_aggregator(http: httpx.AsyncClient) -> ProbeResult:
-    """The control: whom a client must reach, it reaches."""
+    """The control: a client reaches the aggregator."""
     try:
         observed = str((await http.get("/health/live")).status_code)
     except httpx.TransportError as error:
@@ -137,7 +137,7 @@ async def _probe_aggregator(http: httpx.AsyncClient) -> ProbeResult:
 
 
 def open_http(url: str, bearer: str | None = None, *, calling: Calling) -> httpx.AsyncClient:
-    """A way to ask a service, past the gate and past every proxy of the environment."""
+    """An HTTP client for one service that bypasses the gate and every proxy of the environment."""
     headers = {} if bearer is None else {"Authorization": f"Bearer {bearer}"}
     return httpx.AsyncClient(
         base_url=require_url(url), headers=headers, timeout=CALL_SECONDS, trust_env=False, verify=calling.context
@@ -145,7 +145,7 @@ def open_http(url: str, bearer: str | None = None, *, calling: Calling) -> httpx
 
 
 def read_token(path: Path) -> str:
-    """An operator's secret."""
+    """An operator's secret. SettingsError where the file cannot be read as text."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

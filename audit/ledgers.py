@@ -31,13 +31,15 @@ SAID = ("update", *MESSAGES)  # the calls of a round that have a body
 
 
 def check_chain(case: AuditCase) -> AuditFinding:
+    """Each ledger is an unbroken chain of hashes, and its entries are numbered from 1."""
     entries = [entry for client in case.clients.values() for entry in client.evidence.entries]
     adopted = sum(entry.get("kind") == ADOPTED for entry in entries)
     adoptions = f"; the silos adopted their records as they were {count_noun(adopted, 'time')}" if adopted else ""
     return make_finding(
         "chain",
         "every ledger an unbroken chain of hashes from its first entry",
-        f"{count_noun(len(case.clients), 'ledger')}, {count_noun(len(entries), 'entry', 'entries')}, unbroken{adoptions}",
+        f"{count_noun(len(case.clients), 'ledger')}, {count_noun(len(entries), 'entry', 'entries')}, unbroken"
+        + adoptions,
         (f"{name}: {fault}" for name, client in case.clients.items() for fault in _chain_faults(client)),
     )
 
@@ -52,6 +54,7 @@ def _chain_faults(client: AuditedClient) -> Iterator[str]:
 
 
 def check_calls(case: AuditCase) -> AuditFinding:
+    """Each ledger holds declared calls alone, all to one aggregator, and a body only with calls that have one."""
     kinds = sorted({attempt.call for client in case.clients.values() for attempt in client.attempts})
     total = sum(attempt.times for client in case.clients.values() for attempt in client.attempts)
     places = sorted({place for client in case.clients.values() for place in _call_places(client)})
@@ -114,6 +117,8 @@ def _call_answer(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_fields(case: AuditCase) -> AuditFinding:
+    """Each update holds the declared tensors and at most the declared scalars, and its length follows from them; each
+    join holds the declaration."""
     updates = sum(len(client.attempts_of("update")) for client in case.clients.values())
     joins = sum(len(client.attempts_of("join")) for client in case.clients.values())
     return make_finding(

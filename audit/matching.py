@@ -23,8 +23,11 @@ FROM_BETWEEN = (502, 504)  # a proxy says so, of an answer that it did not get
 
 @dataclass(frozen=True)
 class ReportedBody:
-    """One body that left, as its sender tells it. `status` is None where it heard of no answer, `nonce` where the
-    ledger does not tell it; `attempt`: what else the ledger says."""
+    """One body that left, as its sender reports it.
+
+    `status` is None where the sender received no answer, `nonce` where the ledger does not record it; `attempt`: the
+    ledger's whole entry.
+    """
 
     source: Source
     call: str
@@ -38,12 +41,14 @@ class ReportedBody:
 
     @property
     def is_accepted(self) -> bool:
+        """Whether the sender received a success."""
         return self.status is not None and self.status < SUCCESS
 
 
 @dataclass(frozen=True)
 class MatchedBodies:
-    """`outside`: arrived, and sent by nobody; `unseen`: said to be accepted, and never arrived."""
+    """`outside`: arrived without a sending; `unseen`: reported as accepted, without an arrival; `lost`: reported as
+    refused or unanswered, without an arrival."""
 
     pairs: tuple[tuple[ArrivalOut, ReportedBody], ...]
     outside: tuple[ArrivalOut, ...]
@@ -51,14 +56,17 @@ class MatchedBodies:
     lost: tuple[ReportedBody, ...]
 
     def refused_from(self, source: Source) -> list[ArrivalOut]:
+        """The refused arrivals that are paired with a sending of this source."""
         return [arrival for arrival, sending in self.pairs if sending.source == source and is_refused(arrival)]
 
 
 def is_refused(arrival: ArrivalOut) -> bool:
+    """Whether the aggregator answered with a client or server error."""
     return arrival.status >= LEAST_REFUSED
 
 
 def bodies_from_ledger(attempts: Iterable[Attempt]) -> list[ReportedBody]:
+    """The calls of a ledger that have a body, as reported bodies."""
     return [
         ReportedBody(
             "ledger",
@@ -77,7 +85,8 @@ def bodies_from_ledger(attempts: Iterable[Attempt]) -> list[ReportedBody]:
 
 
 def bodies_from_probes(sent: Iterable[ProbeSending]) -> list[ReportedBody]:
-    """All of them are meant to be refused: one that was accepted accounts for nothing."""
+    """The sendings of probes that were refused or not answered. All are meant to be refused: an accepted one accounts
+    for nothing."""
     bodies = [
         ReportedBody("probes", sending.call, sending.run, sending.round, sending.bytes, sending.sha256, sending.status)
         for sending in sent
@@ -89,10 +98,10 @@ KEYS = ("request", "whole", "place")  # what two records of one body may agree i
 
 
 def match_bodies(arrivals: Sequence[ArrivalOut], sendings: Sequence[ReportedBody]) -> MatchedBodies:
-    """Pair each arrival of one client with one of its sendings, those that agree most first.
+    """Pair each arrival of one client with one of its sendings, those that agree in most fields first.
 
-    A body that was refused unread, or was cut off, arrives with fewer bytes than were sent. One that was read to its
-    end must be the very one that somebody says to have sent.
+    A body that was refused unread, or was cut off, arrives with fewer bytes than were sent. A body that was read to its
+    end must be the very one that the sender reports.
     """
     unpaired, unmatched = list(arrivals), list(sendings)
     pairs: list[tuple[ArrivalOut, ReportedBody]] = []

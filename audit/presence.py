@@ -30,7 +30,7 @@ RECORDS_ONLY = ReportRequirements(probed=False)
 
 
 def check_presence(case: AuditCase, asked: ReportRequirements) -> AuditFinding:
-    """Who has given no evidence at all."""
+    """Every part that must give evidence has given it."""
     there = {part.name for part in case.parts}
     faults = [f"{name}: no evidence" for name in case.known_clients if name not in case.clients]
     faults += [f"{name}: no evidence" for name in asked.parts if name not in there and name not in case.known_clients]
@@ -45,7 +45,8 @@ def check_presence(case: AuditCase, asked: ReportRequirements) -> AuditFinding:
 
 
 def check_freshness(case: AuditCase, asked: ReportRequirements) -> AuditFinding:
-    """Old evidence shows what once was: a part may have been changed since, and a run may have gone on."""
+    """All evidence is of one time, after the last round had closed: older evidence describes a part that may have
+    changed since."""
     return make_finding(
         "freshness",
         f"evidence of all parts within {asked.within:g} seconds, and after the last round had closed",
@@ -90,7 +91,7 @@ def _epoch_seconds(text: str) -> float | None:
 
 
 def check_coverage(case: AuditCase) -> AuditFinding:
-    """A probe that is missing cannot fail."""
+    """Every part has made each kind of probe that its role demands: a probe that was not made cannot fail."""
     anybody_s = {probe.kind for part in case.parts for probe in part.probes}
     missing = (
         f"{part.name}: no probe of {kind!r}"

@@ -14,7 +14,7 @@ from shared.words import count_noun
 
 
 class ProbeGroup(Message):
-    """All probes of one kind by parts of one role, told together."""
+    """All probes of one kind by parts of one role, as one line of the report."""
 
     role: str
     kind: str
@@ -25,6 +25,7 @@ class ProbeGroup(Message):
 
 
 def check_verdicts(case: AuditCase) -> AuditFinding:
+    """Every probe held: what must be refused was refused, and every control got through."""
     total = sum(len(part.probes) for part in case.parts)
     return make_finding(
         "probes",
@@ -41,7 +42,8 @@ def check_verdicts(case: AuditCase) -> AuditFinding:
 
 
 def check_bodies(case: AuditCase) -> AuditFinding:
-    """A body that somebody calls a probe's could be anything, if the report could not make it again."""
+    """Every body that a probe reports as its own can be made again from the declarations; any other could hold
+    anything."""
     total = sum(len(sent) for sent in case.probe_sendings.values())
     return make_finding(
         "probes' bodies",

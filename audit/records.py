@@ -30,6 +30,7 @@ def match_arrivals(case: AuditCase) -> Matches:
 
 
 def check_declarations(case: AuditCase) -> AuditFinding:
+    """Every client declares exactly what the aggregator takes."""
     ours = None if case.aggregator is None else case.aggregator.declaration
     faults = [f"{name}: another declaration" for name, client in case.clients.items() if client.declaration != ours]
     return make_finding(
@@ -41,6 +42,7 @@ def check_declarations(case: AuditCase) -> AuditFinding:
 
 
 def check_receipts(case: AuditCase) -> AuditFinding:
+    """Every accepted update has a receipt for the body that left, and the aggregator holds the same body."""
     held = case.held_updates
     total = sum(attempt.receipt is not None for client in case.clients.values() for attempt in client.attempts)
     faults = (
@@ -79,7 +81,7 @@ def _receipt_matches(name: str, attempt: Attempt) -> bool:
 
 
 def check_arrivals(case: AuditCase, matches: Matches) -> AuditFinding:
-    """Whatever has reached the aggregator has passed the gate, or the probes say that they sent it."""
+    """Every body that reached the aggregator is on a ledger, or a probe reports it."""
     refusals = sum(len(matched.refused_from("probes")) for matched in matches.values())
     arrived = sum(len(matched.pairs) for matched in matches.values()) - refusals
     return make_finding(
@@ -91,7 +93,7 @@ def check_arrivals(case: AuditCase, matches: Matches) -> AuditFinding:
 
 
 def _unrecorded_bodies(case: AuditCase, matches: Matches) -> list[str]:
-    """What arrived, and what is held, that no ledger tells of; the same body is not told twice for both."""
+    """Arrivals and held updates that no ledger records; a body that is both is listed once."""
     outside = Counter(
         f"{name}, {_describe_arrival(arrival)}" for name, matched in matches.items() for arrival in matched.outside
     )
@@ -106,7 +108,7 @@ def _arrivals_without_evidence(case: AuditCase) -> Iterator[ArrivalOut]:
 
 
 def _updates_without_entry(case: AuditCase) -> Iterator[str]:
-    """Updates that the aggregator holds. Whoever cuts off a ledger's end does not reach these."""
+    """Updates that the aggregator holds and the ledger lacks. Cutting off a ledger's end does not remove these."""
     left = {
         name: {(attempt.run, attempt.round, attempt.sha256, attempt.bytes) for attempt in client.attempts_of("update")}
         for name, client in case.clients.items()
@@ -126,7 +128,7 @@ def _describe_place(body: ArrivalOut | ReportedBody) -> str:
 
 
 def check_nonces(matches: Matches) -> AuditFinding:
-    """A ledger that was written anew, however well, has other entries than those by which its requests were signed."""
+    """Every body was signed by its entry in the ledger: a ledger that was written anew has other entries."""
     pairs = {name: [pair for pair in matched.pairs if _both_tell_nonce(*pair)] for name, matched in matches.items()}
     return make_finding(
         "entries",
@@ -146,6 +148,7 @@ def _both_tell_nonce(arrival: ArrivalOut, sending: ReportedBody) -> bool:
 
 
 def check_acceptances(case: AuditCase, matches: Matches) -> AuditFinding:
+    """Every body that a ledger calls accepted is on the aggregator's record."""
     lost = sum(len(matched.lost) for matched in matches.values())
     faults = [
         f"{name}, {_describe_place(body)}: accepted by the ledger's account, and the aggregator has no record of it"
@@ -161,7 +164,7 @@ def check_acceptances(case: AuditCase, matches: Matches) -> AuditFinding:
 
 
 def check_undeclared(matches: Matches) -> AuditFinding:
-    """A gate lets no such body out: whatever the ledger says was in it, the aggregator found something else."""
+    """No update on a ledger was refused as undeclared: a gate lets no such body out, so that the ledger would be false."""
     undeclared = {
         name: [arrival for arrival in matched.refused_from("ledger") if _is_undeclared(arrival)]
         for name, matched in matches.items()
@@ -179,6 +182,7 @@ def _is_undeclared(arrival: ArrivalOut) -> bool:
 
 
 def check_refusals(case: AuditCase) -> AuditFinding:
+    """Each client has fewer refusals than the aggregator records, so that all are on record."""
     counts = Counter(arrival.client for arrival in case.arrivals if is_refused(arrival))
     most = max(counts.values(), default=0)
     return make_finding(

@@ -1,7 +1,7 @@
-"""This process -> one into whose memory, files and mounts nobody of the same user looks.
+"""Hide this process's memory, files and mounts from other processes of the same user.
 
-A probe shares the part's processes, to see how that part is confined. The part must not see through the probe's
-process what is mounted for the probe alone: the folders of the evidence and of the meeting.
+A probe shares the processes of the part that it examines. The part must not see through the probe's process what is
+mounted for the probe alone: the folders of the evidence and of the meeting.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4  # of Linux's prctl
 
 
 def hide_process() -> None:
-    """From now on /proc/N of this process is root's alone."""
+    """Make /proc/N of this process readable by root alone from now on."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def is_hidden() -> bool:
+    """Whether /proc/N of this process is readable by root alone."""
     return bool(ctypes.CDLL(None).prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) == 0)

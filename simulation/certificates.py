@@ -1,4 +1,4 @@
-"""A development authority and a certificate for each service, signed by it. Whoever has its key can sign more."""
+"""A development authority and a certificate for each service, signed by it. Its key can sign more."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def make_secrets(clients: Sequence[str], root: Path = Path("/")) -> None:
 
 
 def write_members(aggregator: Path, keys: Path, members: Path) -> None:
-    """What every client pins. Nobody reads half of it."""
+    """Write the file that every client pins, as a whole: no reader sees half of it."""
     write_registry(members.with_suffix(".partial"), aggregator, registered_files(keys)).replace(members)
 
 

@@ -47,8 +47,8 @@ def tell_on_stderr(line: str) -> None:
 
 @contextmanager
 def round_lines(*, shown: bool) -> Iterator[Callable[[RunHistoryOut], None]]:
-    """A line for each round that has closed, and one that says who is missing: at once while a run waits for clients,
-    else after QUIET_SECONDS without another line. Beneath them a bar where there is a terminal."""
+    """Print a line for each round that has closed, and one that names the missing clients: at once while a run waits
+    for clients, else after QUIET_SECONDS without another line. Beneath them a bar where there is a terminal."""
     tell, quiet = tell_on_stderr if shown else ignore_line, Quiet()
     with _make_progress(shown and ERR.is_terminal) as progress:
         task, printed = progress.add_task("run", total=None, phase="starting"), 0
@@ -68,14 +68,15 @@ def round_lines(*, shown: bool) -> Iterator[Callable[[RunHistoryOut], None]]:
 
 
 class Quiet:
-    """When to say again where a run stands: whoever looks on should see in time that it goes on, and who is missing."""
+    """Decides when to print again where a run stands, so that a viewer sees in time that it goes on and who is missing."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._since = clock, clock()
         self._waited_for: tuple[str, ...] | None = None
 
     def is_over(self, history: RunHistoryOut, spoken: bool) -> bool:
-        """Call once a look. `spoken`: has something else been said of this one?"""
+        """Whether to print now; to be called once for each look at the run. `spoken`: another line was printed for this
+        look."""
         waited_for = history.missing if history.phase == "waiting" else None
         news = waited_for is not None and waited_for != self._waited_for
         late = history.phase in ("waiting", "open") and self._clock() - self._since >= QUIET_SECONDS
@@ -115,6 +116,7 @@ def _new_table(title: str, first: str, *others: str, caption: str | None = None)
 
 
 def partition_table(summary: Mapping[str, Any]) -> Table:
+    """Sizes of every client of a partition, and the share of training edges that it keeps."""
     title = f"{summary['data']}: {summary['method']} partition {summary['partition']}"
     kept = f"{100 * summary['edges_kept']:.1f} % of training edges kept"
     table = _new_table(title, "client", "users", "items", "train", "valid", "test", caption=kept)

@@ -25,7 +25,7 @@ KEPT = "processes.json"
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo ends with. `key_file` holds the key to ask for `url`, `page_key_file` the one of the pages."""
+    """What the demo ends with. `key_file` holds the key for `url`, `page_key_file` the key for the pages."""
 
     report: dict[str, Any]
     ledgers: dict[str, list[dict[str, Any]]]
@@ -38,7 +38,10 @@ class DemoResult:
 def run_demonstration(
     experiment: Experiment, *, edges_kept: float | None, shown: bool, keep_in: Path | None = None
 ) -> DemoResult:
-    """Start the services, train, report, ask for one recommendation. `keep_in`: leave them running, noted there."""
+    """Start the services, train, report, and ask for one recommendation.
+
+    `keep_in`: a folder in which the services are recorded and left running.
+    """
     places = choose_addresses(experiment)
     with start_services(experiment, places) as children:
 

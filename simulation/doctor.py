@@ -29,13 +29,15 @@ NEEDED = ("fastapi", "httpx", "numpy", "polars", "pydantic", "safetensors", "sci
 
 @dataclass(frozen=True)
 class Check:
+    """One check: its name, whether it passed, and what was found."""
+
     name: str
     good: bool
     found: str
 
 
 def examine_machine(*, shard: Path | None, folder: Path, ports: tuple[int, ...], settings: Path | None) -> list[Check]:
-    """Every check that applies; none raises."""
+    """All checks that apply to the given arguments. A failed check is a result, not an error."""
     checks = [
         _run_check("python", _python_version),
         *(_run_check(name, partial(_package_version, name)) for name in NEEDED),
@@ -51,7 +53,7 @@ def examine_machine(*, shard: Path | None, folder: Path, ports: tuple[int, ...],
 
 
 def check_aggregator(url: str, authority: Path | None, certificate: Path | None, key: Path | None) -> Check:
-    """Does an aggregator answer there, by a certificate that can be believed?"""
+    """Whether an aggregator answers at this address, with a certificate that the authority has signed."""
     return _run_check("aggregator", lambda: _describe_aggregator(url, Calling(authority, certificate, key)))
 
 

@@ -78,10 +78,12 @@ class Experiment:
         return build_strategy(self.strategy, self.method).shares_items(self.method)
 
     def run_request(self) -> RunIn:
+        """The request by which the operator starts the run."""
         asked = {"rounds": self.rounds, "seed": self.seed, "clients": len(self.shards), "method": self.agreed_method}
         return validate_settings(RunIn, {**asked, "deadline_seconds": DEADLINE_SECONDS})
 
     def make_aggregator_settings(self, port: int = 0) -> AggregatorSettings:
+        """The aggregator's settings for this experiment."""
         return aggregator_settings(
             state_directory=self.folder / "aggregator",
             operator_token=self.token,
@@ -94,7 +96,8 @@ class Experiment:
         )
 
     def make_client_settings(self, shard: Path, *, aggregator_url: str, port: int = 0) -> ClientSettings:
-        """Its settings. It has a key then, and the aggregator knows it; so do the others, in a secure federation."""
+        """The settings of one shard's client. Its key pair is made and enrolled; in a secure federation all members
+        are."""
         if self.secure:
             write_draw_secret(self.state_of(shard), f"{self.seed}/{shard.name}")
         return client_settings(

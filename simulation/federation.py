@@ -81,7 +81,8 @@ async def conduct_run(federation: Federation, request: RunIn, observe: Observe) 
 async def _watch_aggregator(
     federation: Federation, run: str, statuses: Mapping[str, StatusOut], ended: float | None
 ) -> float | None:
-    """Since when the aggregator has had nothing more to do. A failure, or an aftermath without end, is an error."""
+    """The time since which the aggregator has had nothing more to do, or None. FederationError where the run has
+    failed, UnavailableError where the clients do not finish their evaluation in time."""
     history = await _fetch_history(federation, run)
     problems = sorted({f"{name}: {status.problem}" for name, status in statuses.items() if status.problem})
     if history.phase == "failed":

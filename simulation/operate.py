@@ -25,8 +25,10 @@ def start_run(operator: Operator, request: RunIn) -> RunHistoryOut:
 
 
 def start_run_if_none(operator: Operator, request: RunIn) -> RunHistoryOut:
-    """The newest run, or a new one where there is none, or where it has failed. One whose start was heard and not
-    answered is the newest."""
+    """The newest run, or a new one where there is none, or where it has failed.
+
+    A run whose start the aggregator accepted without an answer reaching us is the newest one.
+    """
     if (run := latest_run(operator)) is not None and run.phase != "failed":
         return run
     try:
@@ -67,7 +69,7 @@ def fetch_run(operator: Operator, run: str | None) -> RunHistoryOut | None:
 
 
 def describe_run(run: RunHistoryOut) -> str:
-    """Where a run stands in one line: what it waits for, from whom, and until when; or how it ended."""
+    """The state of a run in one line: what it waits for, from whom, and until when; or how it ended."""
     asked = run.request
     if run.phase == "failed":
         return f"{run.run} has failed: {run.reason}"

@@ -24,14 +24,14 @@ Tell = Callable[[str], None]
 
 
 def ignore_line(line: str) -> None:
-    """Where nobody looks on."""
+    """The `tell` of an operator whose progress is not shown."""
     del line
 
 
 @dataclass(frozen=True)
 class Operator:
-    """A way to make the operator's calls. `patience`: seconds for an aggregator that does not answer; `tell`: who hears
-    meanwhile, in a line, that it is being waited for."""
+    """A connection as the operator. `patience`: seconds for which a call is repeated while the aggregator does not
+    answer; `tell`: receives a line about the waiting."""
 
     http: httpx.Client
     patience: float = PATIENCE_SECONDS
@@ -47,7 +47,8 @@ def open_operator(
     patience: float = PATIENCE_SECONDS,
     tell: Tell = ignore_line,
 ) -> Iterator[Operator]:
-    """As the operator; by default whom httpx believes is believed."""
+    """A connection with the operator's token. Without `calling` the authorities of httpx are trusted. SettingsError for
+    a token file that is empty or not readable."""
     try:
         token = token_file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -62,7 +63,8 @@ def open_operator(
 
 
 def ask_aggregator(operator: Operator, method: str, path: str, body: str | None = None) -> object:
-    """One call, made again while nobody answers: an aggregator that restarts comes back to the same round."""
+    """The answer to one call, repeated while the aggregator does not answer: after a restart it continues the same
+    round."""
     began, last_told = time.monotonic(), -math.inf
     while True:
         try:

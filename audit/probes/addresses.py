@@ -19,7 +19,7 @@ def own_interfaces() -> tuple[IPv4Interface, ...]:
 
 
 def machine_addresses(interfaces: tuple[IPv4Interface, ...]) -> tuple[str, ...]:
-    """The first address of each network: there a bridge has the machine that the containers run on."""
+    """The first address of each network, which a bridge gives to the machine that the containers run on."""
     wide = [interface for interface in interfaces if interface.network.num_addresses > 2]
     firsts = [(interface.ip, interface.network.network_address + 1) for interface in wide]
     return tuple(dict.fromkeys(str(first) for ip, first in firsts if first != ip))

@@ -36,6 +36,7 @@ class DeviceObserver:
     more: list[str] = field(default_factory=list)
 
     def observe_entry(self, entry: SeenEntry) -> None:
+        """Record a device file that is neither usual nor expected."""
         if not (stat.S_ISCHR(entry.mode) or stat.S_ISBLK(entry.mode)):
             return
         if not is_among(entry.place, (*DEVICES, *self.expected)):
@@ -65,7 +66,8 @@ def read_statuses(process: Path) -> list[Status]:
 
 
 def writable_mounts(mounts: Iterable[Mount], expected: Expected) -> list[str]:
-    """Where this part could leave something, beside the root, which has a line of its own."""
+    """Places of mounts that this part can write and is not expected to, apart from the root, which has a probe of its
+    own."""
     may = ("/", *ENGINE_WRITES, *expected.write)
     return [
         mount.place

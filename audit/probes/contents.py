@@ -24,7 +24,8 @@ IMAGE_S = "/"  # the mount of the image's own files, which are not read
 
 @dataclass
 class ContentObserver:
-    """Every file beneath a mount is opened and its head read; what is told is the mount in which one lies, no name."""
+    """Opens every file beneath a mount and reads its first bytes. It records the kind of content and the mount, never a
+    name."""
 
     expected: Expected
     found: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -32,6 +33,8 @@ class ContentObserver:
     closed: int = 0
 
     def observe_entry(self, entry: SeenEntry) -> None:
+        """Read the head of a regular file outside the image, and record its mount where the content should not be
+        there."""
         if not entry.is_file or entry.mount == IMAGE_S or self.read > MOST_FILES:
             return
         self.read += 1
@@ -45,6 +48,7 @@ class ContentObserver:
             self.found[kind].append(entry.mount)
 
     def probe_results(self, seen: WalkResult) -> Iterator[ProbeResult]:
+        """One result for each kind of content that is searched for."""
         closed = f", {count_noun(self.closed, 'file')} closed to it" if self.closed else ""
         rest = f"{count_noun(self.read, 'file')} read{closed}" if self.read <= MOST_FILES else "more than could be read"
         for kind in SOUGHT:

@@ -39,6 +39,7 @@ class Expected(Message):
 
 
 def is_among(place: str, patterns: Iterable[str]) -> bool:
+    """Whether a place matches one of the patterns, as in fnmatch, case-sensitively."""
     return any(fnmatchcase(place, pattern) for pattern in patterns)
 
 

@@ -16,19 +16,21 @@ PRIVATE = ("interactions.parquet", "ledger.jsonl")
 
 @dataclass
 class NameObserver:
-    """What was found, in numbers alone. A client may have what lies beneath its `own` folders; whoever names none may
-    have nothing of the kind."""
+    """Counts files by their names. A client may have files beneath its `own` folders; a part without such folders may
+    have none."""
 
     own: Sequence[Path]
     mine: Counter[str] = field(default_factory=Counter)
     others: Counter[str] = field(default_factory=Counter)
 
     def observe_entry(self, entry: SeenEntry) -> None:
+        """Count a shard or ledger, apart for the part's own folders."""
         if entry.name in PRIVATE:
             side = self.mine if any(entry.path.is_relative_to(folder) for folder in self.own) else self.others
             side[entry.name] += 1
 
     def probe_results(self, seen: WalkResult) -> Iterator[ProbeResult]:
+        """One result for each searched name, and the control where the part has folders of its own."""
         yield from (_none_of_others(self.others[name], name, seen) for name in PRIVATE)
         if self.own:
             yield _finds_its_own(self.mine[PRIVATE[0]])
@@ -42,7 +44,7 @@ def _none_of_others(count: int, name: str, seen: WalkResult) -> ProbeResult:
 
 
 def _finds_its_own(count: int) -> ProbeResult:
-    """The control: a search that does not find what is there says nothing about what is not."""
+    """The control: a search that does not find the part's own shard proves nothing by finding no other."""
     name, observed = PRIVATE[0], str(count or "none")
     return ProbeResult(
         kind="control: its own files", name=name, expected="1 or more", observed=observed, held=count > 0

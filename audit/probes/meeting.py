@@ -31,7 +31,8 @@ class SystemPart(Message):
 
 
 def part_behind(gateway: str) -> str:
-    """By their names: `gateway` stands before the aggregator, `gateway-2` before `client-2`."""
+    """The part that a gateway passes calls on to, by their names: `gateway` stands before the aggregator, `gateway-2`
+    before `client-2`."""
     _, _, rest = gateway.partition("-")
     return f"client-{rest}" if rest else "aggregator"
 
@@ -60,12 +61,13 @@ async def meet_parts(folder: Path, own: SystemPart, expected: Iterable[str], sec
 
 
 def leave_meeting(folder: Path, own: SystemPart) -> None:
-    """This part has tried all that it had to try."""
+    """Record that this part has made all its probes."""
     (folder / f"{own.name}.left").touch()
 
 
 async def wait_for_others(folder: Path, parts: Iterable[SystemPart], seconds: float) -> None:
-    """Until the clients among them have left, or none has for so long: what is missing then, the report names."""
+    """Wait until all clients among `parts` have left, or until none has left for `seconds`; the report names what is
+    missing then."""
     await _wait_for_files([folder / f"{part.name}.left" for part in parts if part.role == "client"], seconds)
 
 
@@ -82,7 +84,7 @@ async def _wait_for_files(files: Sequence[Path], seconds: float) -> list[Path]:
 
 
 def _write_part(folder: Path, own: SystemPart) -> None:
-    """Nobody reads half of it."""
+    """Write the part's file as a whole, so that no reader sees half of it."""
     partial = folder / f"{own.name}.partial"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ class Mount:
 
 
 def read_mounts(process: Path) -> tuple[Mount, ...]:
-    """Of one process of the part (/proc/N); none where the kernel tells nothing about it."""
+    """The mounts of one process of the part (/proc/N); empty where the kernel does not show them."""
     try:
         with (process / "mountinfo").open(encoding="utf-8", errors="replace") as file:
             lines = file.read(MOST_BYTES).splitlines()

@@ -23,7 +23,7 @@ MOST_NAMES = 5
 
 
 def probe_mounts(mounts: Sequence[Mount], expected: Expected) -> list[ProbeResult]:
-    """A private key, a shard or a socket comes into a container by a mount: each one more than expected is named."""
+    """Private keys, shards and sockets reach a container by mounts: every mount beyond the expected ones is named."""
     known = (*expected.read, *expected.write)
     more = [mount.place for mount in mounts if not is_from_engine(mount) and not is_among(mount.place, known)]
     own = sum(is_among(mount.place, known) for mount in mounts)
@@ -41,17 +41,17 @@ def probe_mounts(mounts: Sequence[Mount], expected: Expected) -> list[ProbeResul
 
 
 def is_from_engine(mount: Mount) -> bool:
-    """Does every container have it?"""
+    """Whether every container has this mount."""
     return mount.place in ENGINE_S or is_from_kernel(mount)
 
 
 def is_from_kernel(mount: Mount) -> bool:
-    """Beneath /proc or /sys, and no disk."""
+    """Whether the mount lies beneath /proc or /sys and is no disk."""
     return any(mount.place.startswith(place) and mount.system in systems for place, systems in KERNEL_S.items())
 
 
 def control_probe(mounts: Sequence[Mount]) -> ProbeResult:
-    """A list without a root is none."""
+    """The control: a list of mounts without the root is no list of mounts."""
     held = any(mount.place == "/" for mount in mounts)
     observed = count_noun(len(mounts), "mount") if mounts else "none could be read"
     return ProbeResult(
@@ -60,7 +60,7 @@ def control_probe(mounts: Sequence[Mount]) -> ProbeResult:
 
 
 def list_places(places: Iterable[str]) -> str:
-    """Places by their names, or the first of many."""
+    """The first MOST_NAMES of the places, sorted, and how many more there are."""
     names = sorted(dict.fromkeys(places))
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return ", ".join(names[:MOST_NAMES]) + more

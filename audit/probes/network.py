@@ -1,4 +1,5 @@
-"""Who stands where, and what lies outside -> tries to reach whom this part must not, and whom it must."""
+"""The parts of the system and the outside -> attempts to reach the parts that this one must not reach, and those that
+it must."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ Try = Coroutine[None, None, ProbeResult]
 
 @dataclass(frozen=True)
 class OutsideHost:
-    """What stands for the internet."""
+    """The host, its ports and the name that stand for the internet."""
 
     host: str = "1.1.1.1"
     tcp: int = 443

@@ -1,7 +1,8 @@
-"""The running client -> what its own gate refuses, by its own word, and which code it runs, by its files and its word.
+"""The running client -> what its own gate refuses and which code it runs, by its own answer and by its files.
 
-Three that hold each other: files can be read without asking anybody, but say nothing of what a process has made of them
-since; a client's own word is worth what its code is worth; and what leaves all the same, the aggregator counts.
+The three checks complete each other: files can be read without asking the process, but do not show what the process has
+changed since; the answer of a process is as trustworthy as its code; and the aggregator counts what leaves all the
+same.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MOST_BYTES = 1 << 20
 
 
 async def probe_own_gate(client: httpx.AsyncClient, here: PartLocation) -> list[ProbeResult]:
-    """All of it; what cannot be asked has not held."""
+    """All probes of the client's gate and code; one that gets no answer has not held."""
     expected = code_digests()
     report = await _fetch_gate(client)
     files = list(_file_probes(here, expected)) if here.is_another_s else []

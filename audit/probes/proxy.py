@@ -27,7 +27,7 @@ async def http_status(host: str, port: int, request: bytes) -> int | None:
 
 
 async def http_status_by_tls(address: str, port: int, request: bytes, name: str, tls: ssl.SSLContext) -> int | None:
-    """The same by TLS of whoever shows a certificate made out to `name`."""
+    """As `http_status`, by TLS with a server whose certificate names `name`."""
     try:
         async with asyncio.timeout(HANDSHAKE_SECONDS):
             reader, writer = await asyncio.open_connection(address, port, ssl=tls, server_hostname=name)

@@ -34,7 +34,7 @@ FAILURES = {  # errors by which nobody was reached; any other one came from some
 
 @dataclass(frozen=True)
 class Reach:
-    """`refused`: the host was reached, and said that nobody listens there."""
+    """What came of an attempt. `refused`: the host was reached and no service listens there. `words`: for the report."""
 
     outcome: Outcome
     words: str
@@ -42,6 +42,8 @@ class Reach:
 
 @dataclass(frozen=True)
 class ResolvedName:
+    """The addresses of a name, empty where none was found; `words`: the outcome for the report."""
+
     addresses: tuple[str, ...]
     words: str
 
@@ -69,7 +71,7 @@ async def open_and_close(address: str, port: int) -> None:
 
 
 async def reach_udp(host: str, port: int, name: str) -> Reach:
-    """Ask for a name by DNS. Whatever comes back has been there."""
+    """Ask a host for a name by DNS; any answer shows that it was reached."""
     if (address := await address_of(host)) is None:
         return Reach("nothing", "the name is unknown")
     return await _bound_attempt(exchange_bytes(address, port, dns_query(name), socket.SOCK_DGRAM), "an answer came")
@@ -88,7 +90,7 @@ async def _bound_attempt(attempt: Awaitable[object], success: str) -> Reach:
 
 
 async def exchange_bytes(address: str, port: int, content: bytes, kind: socket.SocketKind) -> bytes:
-    """Send something and take in the first of what comes back."""
+    """Send `content` and return the first bytes of the answer."""
     loop = asyncio.get_running_loop()
     with _open_socket(address, kind) as connection:
         await loop.sock_connect(connection, (address, port))

@@ -27,7 +27,7 @@ SETTINGS = slice(3, 4), b"\4"
 
 @dataclass
 class SocketObserver:
-    """Where sockets lie, under whatever name."""
+    """Collects UNIX sockets, whatever their names."""
 
     expected: tuple[str, ...] = ()
     paths: list[Path] = field(default_factory=list)
@@ -35,6 +35,7 @@ class SocketObserver:
     count: int = 0
 
     def observe_entry(self, entry: SeenEntry) -> None:
+        """Record a socket that is not expected."""
         if stat.S_ISSOCK(entry.mode) and not is_among(entry.place, self.expected):
             self.count += 1
             if len(self.paths) < MOST_KEPT:
@@ -42,14 +43,14 @@ class SocketObserver:
                 self.places.append(entry.place)
 
     def probe_results(self, seen: WalkResult) -> Iterator[ProbeResult]:
-        """Where it is known what should be there: a container of this system has no socket at all."""
+        """The results where the expected contents are known: a container of this system has no socket at all."""
         observed = f"{self.count}: {list_places(self.places)}" if self.places else f"none; {seen.summary}"
         held = seen.is_conclusive and not self.places
         yield ProbeResult(kind=KIND, name="of UNIX", expected="none", observed=observed, held=held)
         yield self.engine_probe()
 
     def engine_probe(self, kind: str = KIND) -> ProbeResult:
-        """An engine under another name is found by its answer."""
+        """Whether a container engine answers behind any of the sockets, whatever the socket's name."""
         asked = zip(self.paths[:MOST_ASKED], self.places, strict=False)
         there = [place for path, place in asked if path.name in USUAL_NAMES or is_engine_socket(path)]
         observed = f"at {list_places(there)}" if there else "none"

@@ -43,7 +43,7 @@ MOST_DETAIL = 1 << 20  # bytes of an answer that are read
 
 @dataclass(frozen=True)
 class Intruder:
-    """Whose key is used, and whose name is borrowed."""
+    """The client whose key signs the probes, another client whose name they borrow, and the client's declaration."""
 
     signatory: Signatory
     another: str
@@ -51,15 +51,19 @@ class Intruder:
 
     @property
     def client(self) -> str:
+        """The name of the client whose key is used."""
         return self.signatory.name
 
 
 @dataclass(frozen=True)
 class RoundPlace:
+    """A run and the number of one of its rounds."""
+
     run: str
     round: int
 
     def update_path(self, client: str) -> str:
+        """The path of a client's update in this round."""
         return f"/v1/runs/{self.run}/rounds/{self.round}/clients/{client}/update"
 
 

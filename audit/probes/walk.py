@@ -27,11 +27,12 @@ class SeenEntry:
 
     @property
     def is_file(self) -> bool:
+        """Whether the entry is a regular file."""
         return stat.S_ISREG(self.mode)
 
 
 class EntryObserver(Protocol):
-    """Who is shown every entry."""
+    """An object that is shown every entry of a walk."""
 
     def observe_entry(self, entry: SeenEntry) -> None: ...
 
@@ -46,13 +47,14 @@ class WalkResult:
 
     @property
     def summary(self) -> str:
+        """How much was seen, for the report."""
         closed = f", {count_noun(self.closed, 'folder')} closed to it" if self.closed else ""
         looked = f"{count_noun(self.looked_at, 'entry', 'entries')} looked at{closed}"
         return looked if self.complete else f"{looked} and more left"
 
     @property
     def is_conclusive(self) -> bool:
-        """May what was not found be called absent?"""
+        """Whether what was not found may be called absent."""
         return self.complete and self.looked_at > 0
 
 
@@ -76,7 +78,7 @@ def walk_entries(root: Path, lookers: Sequence[EntryObserver], mounts: Iterable[
 
 
 def _list_entries(folder: Path, result: WalkResult) -> Iterator[os.DirEntry[str]]:
-    """None of a folder that may not be read: what is in it may not be read either."""
+    """The entries of a folder; none where it may not be read, as its contents may not be read either."""
     try:
         with os.scandir(folder) as entries:
             yield from entries
@@ -85,7 +87,8 @@ def _list_entries(folder: Path, result: WalkResult) -> Iterator[os.DirEntry[str]
 
 
 def _entry_mode(entry: os.DirEntry[str]) -> int:
-    """A folder tells what each entry is, but not what is mounted over a file: that has to be asked for."""
+    """The kind of an entry, as in stat.S_IFMT. A folder's listing does not show what is mounted over a file, hence the
+    stat."""
     if entry.is_symlink():
         return stat.S_IFLNK
     if entry.is_dir(follow_symlinks=False):

@@ -37,9 +37,11 @@ class Attack:
 
 
 def run_attack(seen: Blocks, truth: Bool, attacked: slice, seed: int = 0) -> Attack:
-    """seen: features of all shadows; truth (n + s, T): is the target in? attacked: those that are not learnt from.
+    """Learn from the attacker's shadows, and score the attacked ones.
 
-    Targets that are always in, or never, among the attacker's shadows are left out: there is nothing to learn.
+    seen: features of all shadows, (n + s, F) each; truth (n + s, T): whether the target is in; attacked: the shadows
+    that are not learnt from. Targets that are always in, or never, among the attacker's shadows are left out: there is
+    nothing to learn.
     """
     own = np.ones(len(truth), dtype=bool)
     own[attacked] = False
@@ -72,7 +74,7 @@ def _feature_subsets(names: list[str]) -> list[list[str]]:
 
 
 def _combine_features(seen: Blocks, names: Sequence[str], own: Bool) -> Float64:
-    """Every kind of feature with the same weight."""
+    """The kinds of features side by side, each with the same weight."""
     return np.concatenate([_standardise_features(seen[name], own) for name in names], axis=1)
 
 
@@ -86,7 +88,7 @@ def _standardise_features(features: Float64, own: Bool) -> Float64:
 
 
 def _cross_validate(kernel: Float64, known: Bool, ridges: Sequence[float]) -> Float64:
-    """Scores of the attacker's own shadows, each by a statistic that did not see it, (ridges, n, T)."""
+    """Scores of the attacker's own shadows, each by a statistic that was fitted without it, (ridges, n, T)."""
     folds = np.arange(len(kernel)) % FOLDS
     crossed = np.empty((len(ridges), *known.shape))
     for fold in range(FOLDS):

@@ -16,8 +16,8 @@ HIDING_PLACE = "predictive.hidden.bias"
 
 
 def hiding_place_features(seen: Transcripts, parts: Mapping[str, slice]) -> Blocks:
-    """What whoever planted it looks at: how far the hiding place has moved, (S, R d). Signs mean nothing, as those of
-    a silo's basis are its own."""
+    """How far the tensor in which a leak is planted has moved, (S, R d). Only sizes: the signs of a silo's basis are
+    arbitrary."""
     place = parts[HIDING_PLACE]
     moved = np.abs(seen.sent[..., place].astype(np.float64) - seen.received[..., place])
     return {"hiding place": moved.reshape(len(moved), -1)}

@@ -99,7 +99,7 @@ ABUSES: dict[str, tuple[Callable[[Besieged, ExitStack], None], dict[str, Any]]] 
 
 
 def measure_abuse(name: str, folder: Path, tree: Path | None) -> AbuseOutcome:
-    """One abuse of a service of its own."""
+    """The outcome of one abuse against a service started for it alone."""
     abuse, how = ABUSES[name]
     with ExitStack() as stack, Besieged(folder, tree=tree, **how).running() as service, ThreadPoolExecutor(1) as pool:
         service.join("ada", "bob", "cyd")
@@ -110,7 +110,8 @@ def measure_abuse(name: str, folder: Path, tree: Path | None) -> AbuseOutcome:
 
 
 def _call_honestly(service: Besieged, under_way: Future[None]) -> tuple[float, int, int]:
-    """Calls of a client that behaves, until the abuse is over: the slowest, how many, how many were not answered."""
+    """Call as an honest client until the abuse is over: seconds of the slowest call, number of calls, number without an
+    answer."""
     slowest, calls, refused = 0.0, 0, 0
     while not under_way.done() or calls < LEAST_CALLS:
         began, answered = time.perf_counter(), False

@@ -23,7 +23,7 @@ UNSPENT = 1e9  # the shadows' silo has a budget that never ends: what one run sp
 
 
 def solve_settings(epsilon: float, delta: float, clip_norm: float, rounds: int) -> PrivacySettings:
-    """Gaussian noise with which a whole run spends `epsilon`, as the client's own accountant counts."""
+    """Settings of Gaussian noise with which a whole run spends `epsilon`, by the client's own accountant."""
 
     def excess_epsilon(multiplier: float) -> float:
         return planned_epsilon(_gaussian_settings(multiplier, delta, clip_norm), SCALARS, rounds) - epsilon

@@ -48,12 +48,13 @@ class Population:
 
     @property
     def train(self) -> sparse.csr_array:
+        """The training interactions, (M, N) 0/1."""
         return self.splits["train"]
 
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """Who and what is in a shard: users (M,), the hosts' target pairs (H,), the items that may be missing (I,)."""
+    """Which users (M,), target pairs of hosts (H,) and rare items (I,) a shard has."""
 
     users: Bool
     pairs: Bool
@@ -99,6 +100,7 @@ def _active_users(train: sparse.csr_array) -> Int64:
 
 
 def _draw_population(splits: dict[str, sparse.csr_array], users: Int64, config: dict[str, Any]) -> Population:
+    """The population of these users, with hosts, coins and rare items drawn among them."""
     rng = np.random.default_rng([config["seed"], 1])
     own = {split: sparse.csr_array(pairs[users]) for split, pairs in splits.items()}
     roles = rng.permutation(len(users))

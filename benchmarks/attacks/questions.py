@@ -25,7 +25,7 @@ ASKED = {
 
 
 def answer_questions(population: Population, seed: int, attacked: slice, shadows: int) -> dict[str, Bool]:
-    """(S, T) for every question. What is usual, the attacker has from its own shadows."""
+    """The true answers (S, T) to every question. What is usual is taken from the shadows that are not attacked."""
     draws = [draw_shadow(population, seed, number) for number in range(shadows)]
     shards = [make_shard(population, draw) for draw in draws]
     graphs = [shard.training_graph(population.train.shape).toarray() > 0 for shard in shards]

@@ -109,7 +109,7 @@ def _control_rows(
 def _item_table_rows(
     config: dict[str, Any], own: Population, elsewhere: Population, rows: Rows, out: Path
 ) -> Iterator[Row]:
-    """FedMF, whose item table tells which items a silo has."""
+    """The control with FedMF, whose item table shows which items a silo has."""
     run = AttackedRun.from_config(config, "fedmf", catalogue=config["items"])
     series = Series("fedmf", run, {OPEN: (open_mode, config["controls"])}, _series_key(config))
     others = play_replays(series, elsewhere, 1, out)
@@ -123,7 +123,7 @@ def _item_table_rows(
 
 
 def _certain_rows(config: dict[str, Any], own: Population, rows: Rows) -> Iterator[Row]:
-    """Which targets one who knows all the rest tells for certain, in the open mode."""
+    """How many targets each channel reveals for certain, in the open mode, to an attacker who knows all the rest."""
     run, draw = AttackedRun.from_config(config), draw_shadow(own, config["seed"], 0)
     for question, targets in _first_targets(config["told"], own).items():
         results = rows.make_row(partial(_compare_targets, own, run, draw, targets), part="told", question=question)
@@ -137,7 +137,7 @@ def _compare_targets(own: Population, run: AttackedRun, draw: Draw, targets: Seq
 def _best_test_rows(
     config: dict[str, Any], own: Population, rows: Rows, others: Replays, noises: Mapping[str, PrivacySettings]
 ) -> Iterator[Row]:
-    """How well the best possible test tells a few targets apart, with noise."""
+    """The AUC of the best possible test of a few targets, with noise."""
     run, draw = AttackedRun.from_config(config), draw_shadow(own, config["seed"], 0)
     beside = [Transcript(others.sent[k], others.sent[k], others.scalars[k]) for k in range(CLIENTS - 1)]
     for question, targets in _first_targets(config["worlds"], own).items():
@@ -180,7 +180,7 @@ def _shadow_truth(config: dict[str, Any], own: Population, count: str) -> dict[s
 
 
 def _attacked_half(shadows: int) -> slice:
-    """The second half."""
+    """The second half of the shadows."""
     return slice(shadows // 2, shadows)
 
 

@@ -35,8 +35,11 @@ class AttackQuality:
 
 
 def judge_scores(scores: Float64, truth: Bool, seed: int = 0) -> AttackQuality:
-    """scores, truth (S, T): higher means "it is there". Shadows are drawn with replacement, as trials of one shadow
-    have its shard in common. An AUC that has no trials of one kind is .5: nothing to tell apart."""
+    """The quality of an attack. scores, truth (S, T); a higher score means that the target is present.
+
+    Shadows are drawn with replacement, as the trials of one shadow share its shard. An AUC without trials of one kind
+    is .5.
+    """
     present, absent = _score_histograms(scores, truth)
     drawn = np.random.default_rng(seed).multinomial(len(scores), np.full(len(scores), 1 / len(scores)), DRAWS)
     low, high = np.quantile(_areas_under_curve(present, absent, drawn.astype(np.float64)), [LEVEL / 2, 1 - LEVEL / 2])
@@ -45,7 +48,7 @@ def judge_scores(scores: Float64, truth: Bool, seed: int = 0) -> AttackQuality:
 
 
 def area_under_curve(scores: Float64, truth: Bool) -> float:
-    """The AUC alone."""
+    """The AUC of scores (S, T) against the truth (S, T); a tie counts half."""
     present, absent = _score_histograms(scores, truth)
     return float(_areas_under_curve(present, absent, np.ones((1, len(scores))))[0])
 
@@ -74,7 +77,8 @@ def _areas_under_curve(present: Float64, absent: Float64, weights: Float64) -> F
 
 
 def _true_positive_rate(present: Float64, absent: Float64) -> float | None:
-    """(C,), (C,): the share of targets above the score that one trial in a hundred without the target reaches."""
+    """(C,), (C,) -> the share of targets with a score that at most one absent trial in a hundred reaches; None with too
+    few."""
     if absent.sum() < FEWEST_ABSENT or not present.sum():
         return None
     alarms = np.cumsum(absent[::-1])[::-1] / absent.sum()  # at this score or above

@@ -45,6 +45,7 @@ class Series:
 
     @property
     def shadows(self) -> int:
+        """The largest number of shadows of any mode."""
         return max(count for _, count in self.modes.values())
 
 

@@ -49,17 +49,21 @@ class AttackedRun:
 
     @classmethod
     def from_config(cls, config: dict[str, Any], strategy: str = "lpsfed", **overrides: Any) -> AttackedRun:
+        """The run that config.toml describes, with a strategy and changed settings of the method."""
         method = method_settings(**{**config["method"], **overrides})
         return cls(method, build_strategy(strategy, method), config["rounds"], config["seed"])
 
     @property
     def specification(self) -> tuple[TensorSpec, ...]:
+        """The tensors that each client sends."""
         return self.strategy.declaration(self.method).tensors
 
     def start_parameters(self, training: LocalTraining) -> Parameters:
+        """The parameters that every client starts with."""
         return Parameters(initial_parameters(self.strategy.tensors(self.method), self.seed, exact=training.exact))
 
     def make_moment(self, number: int) -> Moment:
+        """The place in training of round `number`, with the anchor's kernel."""
         kernel = draw_anchor(self.method, declared_size(self.method.anchor), seed=self.seed, number=number)
         return Moment(number, self.rounds, self.seed, kernel)
 
@@ -172,13 +176,14 @@ def join_arrays(arrays: Arrays) -> Float32:
 
 
 def split_arrays(values: NDArray[np.float32], specification: Sequence[TensorSpec]) -> dict[str, Float32]:
-    """The way back."""
+    """A vector of all tensors (P,) -> the tensors by name; the inverse of `join_arrays`."""
     ends = np.cumsum([int(np.prod(spec.shape)) for spec in specification])
     parts = np.split(values, ends[:-1])
     return {spec.name: part.reshape(spec.shape) for spec, part in zip(specification, parts, strict=True)}
 
 
 def release_unchanged(training: LocalTraining, received: Parameters, made: Parameters) -> Parameters:
+    """The release of the open mode: what the client made."""
     del training, received
     return made
 

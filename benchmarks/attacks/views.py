@@ -56,25 +56,25 @@ def tensor_slices(specification: Sequence[TensorSpec]) -> list[slice]:
 
 
 def aggregator_view(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
-    """Every client's own update, M and rho. What the others sent tells nothing of this client that these do not."""
+    """The open mode: every client's own update, M and rho. The others' updates add nothing about this client."""
     del replays
     moved = seen.sent.astype(np.float64) - seen.received
     return _feature_blocks(moved, seen.scalars, parts)
 
 
 def scalars_view(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
-    """M and rho of each round, and nothing else."""
+    """M and rho of each round alone."""
     del replays, parts
     return {"scalars": _flatten_rows(np.nan_to_num(seen.scalars))}
 
 
 def tensors_view(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
-    """The tensors without M and rho."""
+    """The tensors of each round without M and rho."""
     return {name: block for name, block in aggregator_view(seen, replays, parts).items() if name != "scalars"}
 
 
 def secure_view(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
-    """The aggregator under secure aggregation: the mean of all updates and of all M, and every client's rho."""
+    """Secure aggregation: the mean of all updates and of all M, and every client's rho."""
     rho = np.stack([seen.scalars[..., RHO], *(replays.scalars[k][..., RHO] for k in seen.others.T)], axis=-1)
     scalars = np.concatenate([_mean_margin(seen, replays)[..., None], rho], axis=-1)
     return _feature_blocks(_mean_moved(seen, replays), scalars, parts)
@@ -121,14 +121,14 @@ def _mean_margin(seen: Transcripts, replays: Replays) -> Float64:
 
 
 def _neighbour_rhobars(seen: Transcripts, replays: Replays) -> Float64:
-    """(S, R): what the other client is told of its own likeness to the anchor (Eq. 12)."""
+    """(S, R): the rhobar that the other client receives (Eq. 12)."""
     rho = np.stack([seen.scalars[..., RHO], *(replays.scalars[k][..., RHO] for k in seen.others.T)], axis=-1)
     rhobars = np.array([_second_rhobar(row) for row in rho.reshape(-1, rho.shape[-1])])
     return rhobars.reshape(rho.shape[:-1])
 
 
 def _second_rhobar(rho: Float64) -> float:
-    """rhobar of the second client of a round."""
+    """rhobar of the second client, from the rho (C,) of one round; NaN stands for a client that sent none."""
     latest = {str(client): {} if np.isnan(value) else {"rho": float(value)} for client, value in enumerate(rho)}
     return similarities(latest)["1"]
 

@@ -1,8 +1,8 @@
-"""Two shards that differ in one target -> can they be told apart by one who knows all the rest?
+"""Two shards that differ in one target -> whether an attacker who knows all the rest can distinguish them.
 
 This attacker knows the shard but for the target, the run's settings and its seed, and trains both worlds itself.
 Without noise what leaves is a function of these, so that it compares. With Gaussian noise no test beats the likelihood
-ratio (Neyman and Pearson), whose AUC follows from how far apart the two worlds are in deviations of the noise.
+ratio (Neyman and Pearson), whose AUC follows from the distance of the two worlds in deviations of the noise.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class ChannelResult:
-    """How many of the targets this part of what leaves tells apart for certain."""
+    """How many of the targets one channel of what leaves reveals for certain."""
 
     channel: str
     told: int
@@ -93,13 +93,14 @@ def compare_worlds(
 
 
 def _is_same(channel: str, first: Parameters, second: Parameters) -> bool:
-    """To the bit."""
+    """Whether two updates are equal to the bit in one channel."""
     if channel == "tensors":
         return bool(np.array_equal(join_arrays(first.arrays), join_arrays(second.arrays)))
     return first.scalars.get(channel) == second.scalars.get(channel)
 
 
 def make_pair(population: Population, run: AttackedRun, draw: Draw, target: Target) -> Pair:
+    """The first round with the target and without it, every other target present."""
     everything = complete_draw(population, draw)
     absent, present = draw_without(population, everything, target), everything
     return Pair(

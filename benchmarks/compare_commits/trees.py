@@ -21,7 +21,7 @@ SINGLE_THREAD = (
 
 @dataclass(frozen=True)
 class Tree:
-    """A folder with the files of a commit. `name`: for the reader."""
+    """A folder with the files of a commit. `name`: as it is printed."""
 
     name: str
     folder: Path

@@ -42,6 +42,7 @@ class Cell:
 
     @property
     def name(self) -> str:
+        """The cell in one line: column, partition, seed and row."""
         return f"{self.column} p{self.partition} s{self.seed} {self.row.label}"
 
     def identity(self) -> str:
@@ -72,6 +73,7 @@ def flatten_settings(values: dict[str, Any], prefix: str = "") -> Settings:
 
 
 def settings_hash(settings: Settings) -> str:
+    """The first 16 hexadecimal digits of the settings' sha256, whatever their order."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -112,7 +114,7 @@ def _make_cell(plan: Plan, where: tuple[Block, str], draw: tuple[int, int], row:
 
 
 def available_settings(row: Row, special: frozenset[str]) -> tuple[MethodSettings | None, str]:
-    """The settings of a row, or None and why it cannot be measured: nobody else's row suffers from it."""
+    """The settings of a row, or None and the reason why the row cannot be measured; other rows are not affected."""
     try:
         method = row.method_settings()
         if row.strategy == SPECIAL and "measure" not in special:

@@ -38,6 +38,7 @@ class ClientSlice:
 
     @property
     def client(self) -> str:
+        """The client's name."""
         return self.shard.name
 
     def restrict_lists(self, whole: TopItems, count: int) -> TopItems:
@@ -57,7 +58,7 @@ class ClientSlice:
 
 
 def make_view(whole: Shard, client: Shard) -> ClientSlice:
-    """Ids are sorted in every shard, so that rows are found by search."""
+    """Where a client's users and items stand in the whole. Ids are sorted in every shard."""
     return ClientSlice(
         client, _sorted_places(whole.user_ids, client.user_ids), _sorted_places(whole.item_ids, client.item_ids)
     )

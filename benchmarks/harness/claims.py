@@ -54,11 +54,12 @@ class Finding:
     verdict: str
 
     def table_row(self) -> list[str]:
+        """The finding as cells of the section's table."""
         return [self.says, f"[{self.table}](#{self.table})", self.data, self.found, self.verdict]
 
 
 def judge_claims(table: str, claims: Sequence[Claim], columns: Sequence[Column]) -> list[Finding]:
-    """Every claim of a table on each of its data sets."""
+    """A finding for every claim of a table on each of its data sets."""
     return [
         Finding(table, claim.says, column.name, *judge_claim(claim, column)) for claim in claims for column in columns
     ]

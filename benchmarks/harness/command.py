@@ -28,6 +28,7 @@ DOCS = ROOT.parent / "docs"
 
 
 def make_parser() -> argparse.ArgumentParser:
+    """The parser of `python -m benchmarks`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure the paper's tables again.")
     parser.add_argument("what", nargs="?", help=f"{', '.join(table_names())}; report; verify")
     parser.add_argument("folder", nargs="?", type=Path, help="of verify: the folder with the public data sets")
@@ -159,7 +160,7 @@ def _list_cells(wanted: Sequence[Cell], bench: Bench, known: KnownLines) -> int:
 
 
 def _print_failures(name: str, wanted: Sequence[Cell], known: KnownLines, failures: Sequence[Failure]) -> None:
-    """Each reason once, with how many cells it took."""
+    """Print how many cells are measured, and each reason of failure once with the number of its cells."""
     done = sum(known.find_line(cell) is not None for cell in wanted)
     ERR.print(f"{name}: {done} of {len(wanted)} cells measured", highlight=False)
     counted: dict[tuple[str, str], int] = {}

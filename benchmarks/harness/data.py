@@ -82,7 +82,7 @@ class Cache:
         return self.data / data
 
     def data_problem(self, data: str) -> str:
-        """Why the data set cannot be had, or nothing."""
+        """The reason why a data set is not available, or an empty text."""
         try:
             return "" if SYNTHETIC.fullmatch(data) else str(self.data_path(data) and "")
         except SettingsError as error:

@@ -61,6 +61,7 @@ class ResultsTable:
 
     @property
     def lines(self) -> list[Line]:
+        """The measured lines of the table, each once."""
         by_identity = {
             id(sample.line): sample.line for c in self.columns for samples in c.rows.values() for sample in samples
         }
@@ -68,6 +69,7 @@ class ResultsTable:
 
 
 def gather_table(plan: Plan, known: KnownLines, root: Path = ROOT) -> ResultsTable:
+    """The plan with its cells, what is known of them, and the paper's figures."""
     cells = plan_cells(plan, frozenset(special_functions(plan.name, root)))
     return ResultsTable(plan, cells, summarise_plan(plan, cells, known), read_paper(plan.name, root))
 

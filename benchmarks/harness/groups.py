@@ -71,7 +71,7 @@ def _group_values(measures: Sequence[Measures]) -> dict[str, list[float]]:
 
 
 def group_value(client: Mapping[str, Any], kind: str, group: str, metric: str) -> float:
-    """One value of what `grouped` gave; NaN where the group has no user, or was measured without this metric."""
+    """One value of what `measure_groups` gave; NaN where the group has no user, or was measured without this metric."""
     *values, users = client.get("groups", {}).get(kind, {}).get(group, (0,))
     return dict(zip(METRICS, values, strict=False)).get(metric, math.nan) if users else math.nan
 

@@ -74,6 +74,7 @@ class Work:
         return (self.state if self.own_cache else self.shards[0].parent) / "kept"
 
     def read_clients(self) -> list[Shard]:
+        """The shards, read."""
         return [read_shard(path) for path in self.shards]
 
 
@@ -82,18 +83,20 @@ class CountedExperiment(Experiment):
 
     @cached_property
     def anchor_size(self) -> Counts:
+        """The anchor's size that follows from the counts of all silos."""
         graphs = [read_shard(path).train for path in self.shards]
         counts = [Counts(users=graph.shape[0], items=graph.shape[1], edges=graph.nnz) for graph in graphs]
         return choose_size(self.method.anchor, counts)[0]
 
     def make_client_settings(self, shard: Path, *, aggregator_url: str, port: int = 0) -> ClientSettings:
+        """As for any experiment, with a policy that allows counts and this size of the anchor."""
         settings = super().make_client_settings(shard, aggregator_url=aggregator_url, port=port)
         agreed = settings.policy.model_copy(update={"counts": True, "anchor_size": self.anchor_size})
         return settings.model_copy(update={"policy": agreed})
 
 
 def measure_cell(work: Work) -> Figures:
-    """What joins the line of results."""
+    """The figures of one cell, to be added to its line of results."""
     pin_threads(THREADS)
     kinds: dict[str, Callable[[Work], Figures]] = {
         FLOORS: measure_floor_rows,

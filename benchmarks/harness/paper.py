@@ -50,6 +50,7 @@ class Paper(Part):
     notes: tuple[str, ...] = ()
 
     def find_figure(self, column: str, row: str, name: str) -> Any | None:
+        """A figure of the paper, or None where the paper has none."""
         return self.columns.get(column, {}).get(row, {}).get(name)
 
 

@@ -27,6 +27,8 @@ QUICK: dict[str, Any] = {
 
 
 class Part(BaseModel):
+    """A part of a TOML file: it cannot change, and unknown fields are errors."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -103,6 +105,7 @@ class Plan(Part):
         return self
 
     def column_names(self) -> list[str]:
+        """The names of all columns, in the order of the blocks."""
         return [block.column_name(data) for block in self.blocks for data in block.data]
 
     def rows(self) -> tuple[Row, ...]:

@@ -47,7 +47,7 @@ def _load_module(name: str, path: Path) -> ModuleType:
 
 
 def is_own_table(name: str, root: Path = ROOT) -> bool:
-    """Is the table its run.py's alone?"""
+    """Whether run.py measures the table as a whole."""
     return not {"blocks", "like"} & _read_table_config(name, root).keys()
 
 
@@ -57,7 +57,7 @@ def title_of(name: str, root: Path = ROOT) -> str:
 
 
 def run_own_table(name: str, *, quick: bool, data: Path | None, out: Path, root: Path = ROOT) -> list[dict[str, Any]]:
-    """The rows of such a table."""
+    """The rows of a table that its run.py measures as a whole."""
     offers, config = special_functions(name, root), _read_table_config(name, root)
     if "run" not in offers:
         raise SettingsError(f"{root / name}: expected blocks in config.toml, or a function run in run.py, got neither")
@@ -70,7 +70,7 @@ def run_own_table(name: str, *, quick: bool, data: Path | None, out: Path, root:
 
 
 def overlay_config(whole: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """A table in both is merged in the same way, anything else replaced."""
+    """`whole` with the values of `over`; tables that both have are merged in the same way."""
     both = {
         key: overlay_config(whole[key], over[key]) for key in whole.keys() & over.keys() if isinstance(whole[key], dict)
     }

@@ -54,7 +54,7 @@ class Comparison:
 
 
 def measure_spread(values: Sequence[float]) -> Spread:
-    """Of at least one value."""
+    """Mean and sample deviation of at least one value."""
     array = np.asarray(values, dtype=np.float64)
     return Spread(float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else 0.0, len(array))
 
@@ -86,8 +86,11 @@ def paired_t_test(difference: Float64) -> float:
 
 
 def correct_holm(values: Sequence[float]) -> Float64:
-    """Holm's step-down correction (1979): the i-th least of m times m - i + 1, never less than the one before, at most
-    1. NaN stays NaN and counts for nothing."""
+    """Holm's step-down correction of m p-values (Holm 1979).
+
+    The i-th least is multiplied by m - i + 1, is never less than the one before, and is at most 1. NaN stays NaN and
+    does not count.
+    """
     uncorrected = np.asarray(values, dtype=np.float64)
     corrected = np.full(len(uncorrected), np.nan)
     places = np.flatnonzero(~np.isnan(uncorrected))
@@ -103,7 +106,7 @@ def least_corrected(units: int, rows: int) -> float:
 
 
 def bootstrap_interval(difference: Float64, seed: int = SEED) -> tuple[float, float]:
-    """95 % percentile bootstrap of the mean: units drawn with replacement."""
+    """95 % percentile interval of the mean by bootstrap: units are drawn with replacement."""
     bootstrap = stats.bootstrap(
         (difference,),
         np.mean,

@@ -36,7 +36,8 @@ def read_lines(path: Path) -> list[Line]:
 
 
 def append_line(path: Path, line: Line) -> None:
-    """On the disk when this returns. A torn last line is cut off first; one command at a time does so."""
+    """Append one line, on the disk when this returns. A torn last line is cut off first; a lock excludes other
+    commands."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
@@ -63,6 +64,7 @@ class KnownLines:
             self.add_line(line)
 
     def add_line(self, line: Line) -> None:
+        """Add a measured line, the newest of its identity."""
         self._lines.setdefault(line["identity"], []).append(line)
 
     def find_line(self, cell: Cell, digests: Callable[[], Sequence[str]] | None = None) -> Line | None:

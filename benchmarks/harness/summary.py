@@ -27,14 +27,15 @@ class Sample:
     line: Line
 
     def client_mean(self, metric: str) -> float:
-        """Every client counts once."""
+        """The mean of a metric over clients, each with the same weight."""
         return math.fsum(client[metric] for client in self.clients) / len(self.clients)
 
     def by_client(self, metric: str) -> dict[str, float]:
+        """The values of a metric by client."""
         return {client["client"]: client[metric] for client in self.clients}
 
     def user_mean(self, metric: str) -> float:
-        """Every test user counts once."""
+        """The mean of a metric over all test users of all clients."""
         users = sum(client["test_users"] for client in self.clients) or 1
         return math.fsum(client[metric] * client["test_users"] for client in self.clients) / users
 

@@ -28,7 +28,7 @@ def format_number(value: float | None, digits: int = 4) -> str:
 
 
 def mark_label(plan: Plan, label: str) -> str:
-    """With a dagger where the method needs items that several clients have."""
+    """The label, with a dagger where the method needs items that several clients have."""
     return label + (DAGGER if any(row.label == label and row.shared_items for row in plan.rows()) else "")
 
 

@@ -68,6 +68,7 @@ class Client:
         self.remember_start(state.run, state.round + 1, given)
 
     def remember_start(self, run: str, number: int, given: Parameters) -> None:
+        """Keep the start of a round, where the federation is secure."""
         if self.masking is not None:
             self.masking.remember_start(run, number, given)
 

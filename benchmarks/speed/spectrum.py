@@ -28,6 +28,7 @@ def read_graph(path: Path) -> sparse.csr_array:
 
 
 def svd_eigenvalues(matrix: sparse.csr_array, cutoff: int) -> np.ndarray:
+    """The smallest eigenvalues of the Laplacian, as the project computes them."""
     return low_spectrum(matrix, cutoff).eigenvalues
 
 

@@ -13,10 +13,11 @@ from shared.method.graph import Float64, degrees, normalise
 
 
 def structure_figures(graph: sparse.csr_array, cutoff: int) -> dict[str, float]:
-    """size: nodes n; degree: 2 E / n; degree_variance: over nodes; density: 2 E / (n (n - 1)); entropy: see `entropy`;
-    energy: the share of the squared singular values of R_hat that the first `cutoff` of them hold.
+    """The figures of one graph, where n is the number of nodes and E that of edges.
 
-    Degree and density are those that give the paper's figures for stars, 1.97 and .032.
+    size: n; degree: 2 E / n; degree_variance: over nodes; density: 2 E / (n (n - 1)); entropy: see `spectral_entropy`;
+    energy: the share of the squared singular values of R_hat that the first `cutoff` of them hold. Degree and density
+    are those that give the paper's figures for stars, 1.97 and .032.
     """
     connected = _drop_isolated_nodes(graph)
     nodes, edges = sum(connected.shape), connected.nnz

@@ -31,7 +31,7 @@ class BlockModel:
     thinning: float = 1.0
 
     def edge_chances(self) -> Float64:
-        """(k, k)."""
+        """The chance of an edge between each two communities, (k, k)."""
         table = np.full((self.communities, self.communities), self.between)
         np.fill_diagonal(table, np.linspace(*self.within, self.communities))
         scaled: Float64 = table * self.thinning

@@ -1,4 +1,4 @@
-"""The container engine of this machine, by its own commands, each of which is told before it runs."""
+"""The container engine of this machine, controlled by its own commands; each command is reported before it runs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ class Engine:
     tell: Tell
 
     def read_output(self, *arguments: str) -> str:
-        """What docker prints; the command is not shown."""
+        """What a docker command prints; the command is not reported."""
         return _run_command(("docker", *arguments), {}, (0,))[1]
 
     def run_command(
         self, *command: str, environment: Mapping[str, str] | None = None, may_end_with: Sequence[int] = (0,)
     ) -> tuple[int, str]:
-        """Run it to its end: its exit code and what it has printed."""
+        """Report a command and run it to its end. Its exit code and what it has printed. UnavailableError for another
+        exit code."""
         shown = {key: value for key, value in (environment or {}).items() if "\n" not in value}
         self.tell("$ " + shlex.join([*(f"{key}={value}" for key, value in shown.items()), *command]))
         return _run_command(command, environment or {}, may_end_with)

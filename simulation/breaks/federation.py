@@ -36,10 +36,12 @@ class ComposeFederation:
 
     @property
     def silos(self) -> int:
+        """The number of clients."""
         return sum(name.startswith("client-") for name in self.parts)
 
     @property
     def probes(self) -> tuple[str, ...]:
+        """The names of all probes' services."""
         return tuple(f"probe-{name}" for name in self.parts)
 
     @property
@@ -55,6 +57,7 @@ class ComposeFederation:
         return ("state-aggregator", "evidence", *silos)
 
     def volume_name(self, name: str) -> str:
+        """The engine's name of a volume of the file."""
         return f"{self.project}_{name}"
 
     def container_name(self, service: str) -> str:
@@ -106,7 +109,7 @@ def find_federation(engine: Engine, project: str | None = None) -> ComposeFedera
 
 
 def _part_names(engine: Engine, project: str) -> tuple[str, ...]:
-    """The names of all parts that serve, as the report of this federation is told them."""
+    """The names of all parts that serve, from the environment of the report's container."""
     if len(container_names(engine, project, "report")) == 1:
         names = _container_environment(engine, project, "report").get(PARTS, "")
         if names:

@@ -50,6 +50,7 @@ def known_breaks(silos: int) -> dict[str, Break]:
 
 
 def key_in_aggregator(silo: int) -> Break:
+    """The silo's private key, mounted into the aggregator."""
     return Break(
         f"client-{silo}'s private key is mounted into the aggregator",
         ("aggregator, mounts, places: also /spare", "aggregator, contents, private key: 1 at /spare"),
@@ -58,6 +59,7 @@ def key_in_aggregator(silo: int) -> Break:
 
 
 def changed_code(silo: int) -> Break:
+    """A client whose code adds its interactions to the headers of its requests."""
     name = f"client-{silo}"
     return Break(
         f"{name}'s code is changed: 6,000 characters of its interactions in the header {HEADER} of each request",
@@ -72,6 +74,7 @@ def changed_code(silo: int) -> Break:
 
 
 def root_gateway(silo: int) -> Break:
+    """A gateway as root with default rights, a writable root and the engine's socket."""
     name = f"gateway-{silo}"
     rights = {"user": "0:0", "read_only": False, "cap_add": [*DEFAULT_RIGHTS], "volumes": [f"{ENGINE_SOCKET}:/spare"]}
     return Break(
@@ -89,6 +92,7 @@ def root_gateway(silo: int) -> Break:
 
 
 def copied_shard(silo: int) -> Break:
+    """A copy of the silo's shard in the aggregator's volume."""
     return Break(
         f"client-{silo}'s shard lies as train.parquet in the aggregator's own volume",
         ("aggregator, contents, Parquet: 1 at /state",),
@@ -100,6 +104,7 @@ def copied_shard(silo: int) -> Break:
 
 
 def missing_evidence(silo: int) -> Break:
+    """A silo whose evidence is removed after the probes."""
     return Break(
         f"client-{silo}'s evidence is gone",
         (f"client-{silo}: no evidence",),

@@ -23,6 +23,7 @@ FOR_PEOPLE = ("--demonstrate", "--brief")  # of the report that `up` ends with
 
 
 def is_planted(federation: ComposeFederation) -> bool:
+    """Whether a break is planted: the volume with the copy of all states exists."""
     return federation.volume_name(COPY) in federation.engine.read_output("volume", "ls", "--quiet").split()
 
 

@@ -17,6 +17,8 @@ from simulation.source import SYNTHETIC
 
 
 class Method(StrEnum):
+    """How `--method` divides a data set, by the names of simulation.groups.METHODS."""
+
     spectral = "spectral"
     users = "users"
     random = "random"
@@ -29,11 +31,15 @@ OURS = StrategyName("lpsfed")
 
 
 class PresetName(StrEnum):
+    """The presets of the method's settings."""
+
     default = "default"
     paper = "paper"
 
 
 class Device(StrEnum):
+    """Where a client computes."""
+
     auto = "auto"
     cpu = "cpu"
     cuda = "cuda"
@@ -80,4 +86,5 @@ def ensure_folder(folder: Path, flag: str = "--out") -> Path:
 
 
 def print_json(value: Any) -> None:
+    """Print a value as JSON on stdout."""
     sys.stdout.write(json.dumps(value, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Shards -> the same shards without their test pairs: what a search never has, it cannot read."""
+"""Shards -> the same shards without their test pairs, so that a search cannot read them."""
 
 from __future__ import annotations
 

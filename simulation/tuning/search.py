@@ -98,9 +98,10 @@ def open_study(plan: Search, folder: Path) -> optuna.Study:
 
 
 def run_search(plan: Search, study: optuna.Study, trials: int, observe: Callable[[str], None]) -> None:
-    """Trials until there are `trials` in all, the first with the settings as they are. `observe` hears of each.
+    """Run trials until there are `trials` in all, the first with the settings as they are.
 
-    One that fails is kept with its reason and counts; one that Ctrl-C ended does not count, and the interrupt goes on.
+    `observe` is called after each trial. A failed trial is kept with its reason and counts; one that Ctrl-C ended does
+    not count, and the interrupt goes on.
     """
     _fail_abandoned_trials(study)
     while (spent := len(spent_trials(study))) < trials:
