@@ -29,6 +29,12 @@ class ProbeResult(Message):
     held: bool
 
 
+def make_result(kind: str, name: str, expected: str, observed: str, *, held: bool | None = None) -> ProbeResult:
+    """The result of one probe. By default it has held where what was observed is what was expected."""
+    verdict = expected == observed if held is None else held
+    return ProbeResult(kind=kind, name=name, expected=expected, observed=observed, held=verdict)
+
+
 class ProbeSending(Message):
     """What the probes have sent past the gate, on purpose, and the status that it met with."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 
 from audit import collect
-from audit.evidence import PartEvidence, ProbeResult, Role, utc_now
+from audit.evidence import PartEvidence, ProbeResult, Role, make_result, utc_now
 from audit.probes import addresses, bodies, gate, network, own_gate, standing, uploads
 from audit.probes.meeting import SystemPart
 from audit.probes.network import OutsideHost, Surroundings
@@ -131,9 +131,7 @@ async def _probe_aggregator(http: httpx.AsyncClient) -> ProbeResult:
     except httpx.TransportError as error:
         observed = type(error).__name__
     name = http.base_url.host
-    return ProbeResult(
-        kind="control: the aggregator", name=name, expected="200", observed=observed, held=observed == "200"
-    )
+    return make_result("control: the aggregator", name, "200", observed, held=observed == "200")
 
 
 def open_http(url: str, bearer: str | None = None, *, calling: Calling) -> httpx.AsyncClient:

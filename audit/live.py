@@ -38,12 +38,11 @@ async def read_services(places: ServicePlaces, probed: Sequence[PartEvidence] = 
 def _with_probes(parts: Sequence[PartEvidence], probed: Sequence[PartEvidence]) -> tuple[PartEvidence, ...]:
     """Each part with the probes of the evidence of its name; parts that serve nothing themselves as they are."""
     earlier, names = {part.name: part for part in probed}, {part.name for part in parts}
-    updated = (
-        part.model_copy(update=_probe_fields(earlier[part.name])) if part.name in earlier else part for part in parts
-    )
+    updated = (_add_probes(part, earlier[part.name]) if part.name in earlier else part for part in parts)
     return (*updated, *(part for part in probed if part.name not in names))
 
 
-def _probe_fields(part: PartEvidence) -> dict[str, object]:
-    """What its probes have found, and when that was."""
-    return {"probes": part.probes, "sent": part.sent, "probed_at": part.probed_at or part.taken_at}
+def _add_probes(part: PartEvidence, probed: PartEvidence) -> PartEvidence:
+    """The part with the results of earlier probes, and the time of these."""
+    probed_at = probed.probed_at or probed.taken_at
+    return part.model_copy(update={"probes": probed.probes, "sent": probed.sent, "probed_at": probed_at})

@@ -67,31 +67,22 @@ def is_refused(arrival: ArrivalOut) -> bool:
 
 def bodies_from_ledger(attempts: Iterable[Attempt]) -> list[ReportedBody]:
     """The calls of a ledger that have a body, as reported bodies."""
-    return [
-        ReportedBody(
-            "ledger",
-            attempt.call,
-            attempt.run,
-            attempt.round,
-            attempt.bytes,
-            attempt.sha256,
-            attempt.status,
-            attempt.nonce,
-            attempt,
-        )
-        for attempt in attempts
-        if attempt.call in ("join", "update", *MESSAGES)
-    ]
+    with_body = (attempt for attempt in attempts if attempt.call in ("join", "update", *MESSAGES))
+    return [_reported_body("ledger", attempt, attempt.nonce, attempt) for attempt in with_body]
 
 
 def bodies_from_probes(sent: Iterable[ProbeSending]) -> list[ReportedBody]:
     """The sendings of probes that were refused or not answered. All are meant to be refused: an accepted one accounts
     for nothing."""
-    bodies = [
-        ReportedBody("probes", sending.call, sending.run, sending.round, sending.bytes, sending.sha256, sending.status)
-        for sending in sent
-    ]
+    bodies = (_reported_body("probes", sending) for sending in sent)
     return [body for body in bodies if not body.is_accepted]
+
+
+def _reported_body(
+    source: Source, record: Attempt | ProbeSending, nonce: str | None = None, attempt: Attempt | None = None
+) -> ReportedBody:
+    content = record.bytes, record.sha256, record.status
+    return ReportedBody(source, record.call, record.run, record.round, *content, nonce, attempt)
 
 
 KEYS = ("request", "whole", "place")  # what two records of one body may agree in, the most specific first

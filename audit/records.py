@@ -97,14 +97,10 @@ def _unrecorded_bodies(case: AuditCase, matches: Matches) -> list[str]:
     outside = Counter(
         f"{name}, {_describe_arrival(arrival)}" for name, matched in matches.items() for arrival in matched.outside
     )
-    unheard = Counter(f"{arrival.client}, {_describe_arrival(arrival)}" for arrival in _arrivals_without_evidence(case))
+    without_evidence = (arrival for arrival in case.arrivals if arrival.client not in case.clients)
+    unheard = Counter(f"{arrival.client}, {_describe_arrival(arrival)}" for arrival in without_evidence)
     times = outside | Counter(set(_updates_without_entry(case))) | unheard
     return [f"{what}{f', {count} times' if count > 1 else ''}: {UNTOLD}" for what, count in times.items()]
-
-
-def _arrivals_without_evidence(case: AuditCase) -> Iterator[ArrivalOut]:
-    """What came from clients that have given no evidence."""
-    return (arrival for arrival in case.arrivals if arrival.client not in case.clients)
 
 
 def _updates_without_entry(case: AuditCase) -> Iterator[str]:
@@ -164,7 +160,7 @@ def check_acceptances(case: AuditCase, matches: Matches) -> AuditFinding:
 
 
 def check_undeclared(matches: Matches) -> AuditFinding:
-    """No update on a ledger was refused as undeclared: a gate lets no such body out, so that the ledger would be false."""
+    """No update on a ledger was refused as undeclared: no gate lets such a body out, so the ledger would be false."""
     undeclared = {
         name: [arrival for arrival in matched.refused_from("ledger") if _is_undeclared(arrival)]
         for name, matched in matches.items()

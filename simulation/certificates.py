@@ -59,10 +59,8 @@ def issue_certificate(
     root: IssuedCertificate, name: str, hosts: Iterable[str], *, days: int = DAYS, begins: datetime | None = None
 ) -> IssuedCertificate:
     """A certificate for names and addresses, to be called by and to call with."""
-    key, purposes = (
-        generate_private_key(SECP256R1()),
-        (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
-    )
+    key = generate_private_key(SECP256R1())
+    purposes = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
     signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(root.key.public_key())
     builder = _certificate_builder(name, key, _validity_period(days, begins)).issuer_name(root.certificate.subject)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

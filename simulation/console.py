@@ -68,7 +68,7 @@ def round_lines(*, shown: bool) -> Iterator[Callable[[RunHistoryOut], None]]:
 
 
 class Quiet:
-    """Decides when to print again where a run stands, so that a viewer sees in time that it goes on and who is missing."""
+    """Decides when to print again where a run stands, so that a viewer sees that it goes on and who is missing."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._since = clock, clock()

@@ -15,7 +15,7 @@ STUCK_SECONDS = 5.0  # a client that shows the same problem for so long will not
 
 
 def fail_when_stuck(observe: Observe, clock: Callable[[], float] = time.monotonic) -> Observe:
-    """An observer that calls `observe`, and raises FederationError once a client has had one problem for STUCK_SECONDS."""
+    """An observer that calls `observe`, and raises FederationError for a client with one problem for STUCK_SECONDS."""
     since: dict[tuple[str, str], float] = {}
 
     def observe_and_check(seen: Progress) -> None:

@@ -29,11 +29,8 @@ def well_formed_update(declaration: Declaration) -> bytes:
 
 def malformed_updates(declaration: Declaration) -> dict[str, bytes]:
     """Updates that each differ from the declaration in one respect."""
-    arrays, scalars, more = (
-        _declared_arrays(declaration),
-        _declared_scalars(declaration),
-        np.full(3, VALUE, dtype=np.float32),
-    )
+    arrays, scalars = _declared_arrays(declaration), _declared_scalars(declaration)
+    more = np.full(3, VALUE, dtype=np.float32)
     whole = {"scalars": json.dumps(scalars)}
     bodies = {
         "one tensor more": encode(Parameters({**arrays, WORD: more}, scalars)),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from audit.evidence import ProbeResult
+from audit.evidence import ProbeResult, make_result
 from audit.probes.expected import Expected, is_among
 from audit.probes.mountinfo import Mount
 from audit.probes.mounts import is_from_kernel, list_places
@@ -118,9 +118,7 @@ def _rule_probe(name: str, expected: str, statuses: Sequence[Status], broken: It
     violations = list(broken)
     good = f"so of {count_noun(len(statuses), 'process', 'processes')}" if statuses else "no process could be looked at"
     observed = list_places(" ".join(violation.split()) for violation in violations) if violations else good
-    return ProbeResult(
-        kind=KIND, name=name, expected=expected, observed=observed, held=bool(statuses) and not violations
-    )
+    return make_result(KIND, name, expected, observed, held=bool(statuses) and not violations)
 
 
 def _namespace_probe(proc: Path) -> ProbeResult:
@@ -131,16 +129,16 @@ def _namespace_probe(proc: Path) -> ProbeResult:
         namespace = "untold"
     held = namespace not in (MACHINE_S, "untold")
     observed = "its own" if held else "the machine's" if namespace == MACHINE_S else namespace
-    return ProbeResult(kind=KIND, name="processes", expected="a namespace of its own", observed=observed, held=held)
+    return make_result(KIND, "processes", "a namespace of its own", observed, held=held)
 
 
 def _root_probe(mounts: Iterable[Mount]) -> ProbeResult:
     roots = [mount for mount in mounts if mount.place == "/"]
     held = bool(roots) and not any(mount.writable for mount in roots)
     observed = "read-only" if held else "writable" if roots else "untold"
-    return ProbeResult(kind=KIND, name="root file system", expected="read-only", observed=observed, held=held)
+    return make_result(KIND, "root file system", "read-only", observed, held=held)
 
 
 def _absence_probe(name: str, expected: str, places: Sequence[str]) -> ProbeResult:
     observed = list_places(places) if places else "none"
-    return ProbeResult(kind=KIND, name=name, expected=expected, observed=observed, held=not places)
+    return make_result(KIND, name, expected, observed, held=not places)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from audit.evidence import ProbeResult
+from audit.evidence import ProbeResult, make_result
 from audit.probes.expected import Expected
 from audit.probes.mounts import ENGINE_S, list_places
 from audit.probes.recognised import HEAD_BYTES, ROWS, recognise_content
@@ -55,7 +55,7 @@ class ContentObserver:
             there = self.found[kind]
             observed = f"{len(there)} at {list_places(there)}" if there else f"none; {rest}"
             held = seen.is_conclusive and not there and self.read <= MOST_FILES
-            yield ProbeResult(kind=KIND, name=kind, expected="none but in its place", observed=observed, held=held)
+            yield make_result(KIND, kind, "none but in its place", observed, held=held)
 
 
 def _read_head(path: Path) -> tuple[bytes, int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from audit.evidence import ProbeResult
+from audit.evidence import ProbeResult, make_result
 from audit.probes.walk import SeenEntry, WalkResult
 
 KIND = "files"
@@ -38,14 +38,10 @@ class NameObserver:
 
 def _none_of_others(count: int, name: str, seen: WalkResult) -> ProbeResult:
     observed = f"{count or 'none'}; {seen.summary}"
-    return ProbeResult(
-        kind=KIND, name=name, expected="none but its own", observed=observed, held=seen.is_conclusive and not count
-    )
+    return make_result(KIND, name, "none but its own", observed, held=seen.is_conclusive and not count)
 
 
 def _finds_its_own(count: int) -> ProbeResult:
     """The control: a search that does not find the part's own shard proves nothing by finding no other."""
     name, observed = PRIVATE[0], str(count or "none")
-    return ProbeResult(
-        kind="control: its own files", name=name, expected="1 or more", observed=observed, held=count > 0
-    )
+    return make_result("control: its own files", name, "1 or more", observed, held=count > 0)

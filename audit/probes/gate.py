@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import httpx
 
-from audit.evidence import ProbeResult
+from audit.evidence import ProbeResult, make_result
 from audit.probes import bodies
 from audit.probes.masked import probe_bodies
 from audit.probes.uploads import JSON, Intruder, RoundPlace
@@ -45,10 +45,8 @@ def _gate_requests(who: Intruder, http: httpx.AsyncClient) -> Iterator[tuple[str
     def put_request(path: str, body: bytes, media: str = MEDIA_TYPE) -> httpx.Request:
         return http.build_request("PUT", path, content=body, headers={"Content-Type": media})
 
-    own, (whole, malformed) = (
-        PLACE.update_path(who.client),
-        probe_bodies(who.declaration, who.client, PLACE.run, PLACE.round),
-    )
+    own = PLACE.update_path(who.client)
+    whole, malformed = probe_bodies(who.declaration, who.client, PLACE.run, PLACE.round)
     yield CONTROL, put_request(own, whole)
     for name, body in malformed.items():
         yield name, put_request(own, body)
@@ -79,4 +77,4 @@ async def _try_request(http: httpx.AsyncClient, beneath: Nowhere, name: str, req
         observed = "refused, nothing sent"
     if beneath.reached != before and observed != "passes":
         observed = "refused, but something was sent"
-    return ProbeResult(kind=KIND, name=name, expected=expected, observed=observed, held=expected == observed)
+    return make_result(KIND, name, expected, observed)

@@ -33,8 +33,4 @@ def read_mounts(process: Path) -> tuple[Mount, ...]:
 
 def _parse_mount(fields: Sequence[str]) -> Mount:
     system = fields[fields.index(SEPARATOR, 6) + 1]
-    return Mount(ESCAPED.sub(_unescape_sign, fields[4]), system, "rw" in fields[5].split(","))
-
-
-def _unescape_sign(match: re.Match[str]) -> str:
-    return chr(int(match[1], 8))
+    return Mount(ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4]), system, "rw" in fields[5].split(","))

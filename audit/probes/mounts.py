@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from audit.evidence import ProbeResult
+from audit.evidence import ProbeResult, make_result
 from audit.probes.expected import Expected, is_among
 from audit.probes.mountinfo import Mount
 from shared.words import count_noun
@@ -27,17 +27,10 @@ def probe_mounts(mounts: Sequence[Mount], expected: Expected) -> list[ProbeResul
     known = (*expected.read, *expected.write)
     more = [mount.place for mount in mounts if not is_from_engine(mount) and not is_among(mount.place, known)]
     own = sum(is_among(mount.place, known) for mount in mounts)
-    seen = f"{count_noun(len(mounts), 'mount')}, {own} of its own"
-    return [
-        ProbeResult(
-            kind=KIND,
-            name="places",
-            expected="none but its own and the engine's",
-            observed=f"also {list_places(more)}" if more else f"none; {seen}",
-            held=not more,
-        ),
-        control_probe(mounts),
-    ]
+    seen = f"none; {count_noun(len(mounts), 'mount')}, {own} of its own"
+    observed = f"also {list_places(more)}" if more else seen
+    result = make_result(KIND, "places", "none but its own and the engine's", observed, held=not more)
+    return [result, control_probe(mounts)]
 
 
 def is_from_engine(mount: Mount) -> bool:
@@ -54,9 +47,7 @@ def control_probe(mounts: Sequence[Mount]) -> ProbeResult:
     """The control: a list of mounts without the root is no list of mounts."""
     held = any(mount.place == "/" for mount in mounts)
     observed = count_noun(len(mounts), "mount") if mounts else "none could be read"
-    return ProbeResult(
-        kind="control: mounts", name="the list", expected="one with the root", observed=observed, held=held
-    )
+    return make_result("control: mounts", "the list", "one with the root", observed, held=held)
 
 
 def list_places(places: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from audit.evidence import ProbeResult, Role
+from audit.evidence import ProbeResult, Role, make_result
 from audit.probes import reach
 from audit.probes.meeting import SystemPart
 from audit.probes.proxy import probe_gateway, probe_way_out
@@ -116,20 +116,20 @@ def _machine_tries(here: Surroundings) -> list[Try]:
 async def _test_out_of_reach(kind: str, name: str, tried: Awaitable[Reach]) -> ProbeResult:
     reached = await tried
     held = reached.outcome == "nothing"
-    return ProbeResult(kind=kind, name=name, expected="out of reach", observed=reached.words, held=held)
+    return make_result(kind, name, "out of reach", reached.words, held=held)
 
 
 async def _test_nobody_listens(kind: str, name: str, tried: Awaitable[Reach]) -> ProbeResult:
     """Where two must share a network, a refusal says no more than that they do."""
     reached = await tried
     held = reached.outcome != "answered"
-    return ProbeResult(kind=kind, name=name, expected="nobody listens", observed=reached.words, held=held)
+    return make_result(kind, name, "nobody listens", reached.words, held=held)
 
 
 async def _test_unknown_name(name: str) -> ProbeResult:
     resolved = await reach.resolve_name(name)
     held = not resolved.addresses
-    return ProbeResult(kind="outside by DNS", name=name, expected="no address", observed=resolved.words, held=held)
+    return make_result("outside by DNS", name, "no address", resolved.words, held=held)
 
 
 async def _run_side_by_side(tries: Sequence[Try]) -> list[ProbeResult]:

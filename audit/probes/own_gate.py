@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 from pydantic import ValidationError
 
-from audit.evidence import ProbeResult
+from audit.evidence import ProbeResult, make_result
 from audit.probes.standing import PartLocation
 from client_service.boundary.code import STARTED, WAY_OUT, code_digests, digest_folder, folder_of
 from client_service.boundary.self_check import CONTROL, FORBIDDEN, GateOut
@@ -46,7 +46,7 @@ def _gate_probes(report: GateOut | None) -> Iterator[ProbeResult]:
     verdicts: Mapping[str, str] = {} if report is None else report.verdicts
     for name in (CONTROL, *FORBIDDEN):
         expected, observed = "passed" if name == CONTROL else "refused", verdicts.get(name, "no answer")
-        yield ProbeResult(kind=GATE, name=name, expected=expected, observed=observed[:60], held=expected == observed)
+        yield make_result(GATE, name, expected, observed[:60], held=expected == observed)
 
 
 def _word_probes(report: GateOut | None, expected: Mapping[str, str]) -> Iterator[ProbeResult]:
@@ -63,10 +63,10 @@ def _file_probes(here: PartLocation, expected: Mapping[str, str]) -> Iterator[Pr
         yield _digest_probe(CODE, package, expected[package], _folder_digest(folder))
     more = sorted(_steering_variables(here.process))
     observed = f"other than here: {', '.join(more)}" if more else "as here"
-    yield ProbeResult(kind=CODE, name="its environment", expected="as here", observed=observed, held=not more)
+    yield make_result(CODE, "its environment", "as here", observed, held=not more)
     strange = sorted({str(path) for place in sys.path if place for path in _startup_files(root, Path(place))})
     observed = f"also {', '.join(strange)}" if strange else "none"
-    yield ProbeResult(kind=CODE, name="what runs before it", expected="none", observed=observed, held=not strange)
+    yield make_result(CODE, "what runs before it", "none", observed, held=not strange)
 
 
 def _folder_digest(folder: Path) -> str:
@@ -78,9 +78,7 @@ def _folder_digest(folder: Path) -> str:
 
 def _digest_probe(kind: str, name: str, expected: str, observed: str) -> ProbeResult:
     shortened = observed if len(observed) != len(expected) else observed[:SHORT]
-    return ProbeResult(
-        kind=kind, name=name, expected=expected[:SHORT], observed=shortened[:60], held=expected == observed
-    )
+    return make_result(kind, name, expected[:SHORT], shortened[:60], held=expected == observed)
 
 
 def _steering_variables(process: Path) -> Iterator[str]:

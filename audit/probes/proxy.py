@@ -8,7 +8,7 @@ import socket
 import ssl
 from collections.abc import Sequence
 
-from audit.evidence import ProbeResult
+from audit.evidence import ProbeResult, make_result
 from audit.probes.reach import BYTES, SECONDS, address_of, exchange_bytes
 
 HANDSHAKE_SECONDS = 20.0  # of a control: a busy machine answers late
@@ -58,13 +58,12 @@ async def probe_way_out(
 async def _refusal_probe(what: str, addresses: Sequence[str], port: int, request: str) -> ProbeResult:
     statuses = [await http_status(address, port, request.encode()) for address in addresses]
     answers = [status for status in statuses if status is not None]
-    return ProbeResult(
-        kind="out through its own gateway",
-        name=what,
-        expected="no success",
-        observed=" and ".join(map(str, answers)) or "no answer",
-        held=not any(status in SUCCESS for status in answers),
-    )
+    held = not any(status in SUCCESS for status in answers)
+    return make_result("out through its own gateway", what, "no success", _join_statuses(answers), held=held)
+
+
+def _join_statuses(answers: Sequence[int]) -> str:
+    return " and ".join(map(str, answers)) or "no answer"
 
 
 async def probe_gateway(
@@ -75,17 +74,9 @@ async def probe_gateway(
     All addresses at once: those on other networks do not answer, and each is waited for.
     """
     request = b"GET /health/live HTTP/1.1\r\nHost: health\r\nConnection: close\r\n\r\n"
-    if tls is None:
-        statuses = await asyncio.gather(*(http_status(address, port, request) for address in addresses))
-    else:
-        statuses = await asyncio.gather(
-            *(http_status_by_tls(address, port, request, name, tls) for address in addresses)
-        )
-    answers = [status for status in statuses if status is not None]
-    return ProbeResult(
-        kind="control: its own part",
-        name=name,
-        expected="200",
-        observed=" and ".join(map(str, answers)) or "no answer",
-        held=200 in answers,
+    attempts = (
+        http_status(address, port, request) if tls is None else http_status_by_tls(address, port, request, name, tls)
+        for address in addresses
     )
+    answers = [status for status in await asyncio.gather(*attempts) if status is not None]
+    return make_result("control: its own part", name, "200", _join_statuses(answers), held=200 in answers)

@@ -34,7 +34,7 @@ FAILURES = {  # errors by which nobody was reached; any other one came from some
 
 @dataclass(frozen=True)
 class Reach:
-    """What came of an attempt. `refused`: the host was reached and no service listens there. `words`: for the report."""
+    """What came of an attempt. `refused`: the host was reached, no service listens there. `words`: for the report."""
 
     outcome: Outcome
     words: str

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from audit.evidence import ProbeResult
+from audit.evidence import ProbeResult, make_result
 from audit.probes.expected import is_among
 from audit.probes.mounts import list_places
 from audit.probes.walk import SeenEntry, WalkResult
@@ -46,7 +46,7 @@ class SocketObserver:
         """The results where the expected contents are known: a container of this system has no socket at all."""
         observed = f"{self.count}: {list_places(self.places)}" if self.places else f"none; {seen.summary}"
         held = seen.is_conclusive and not self.places
-        yield ProbeResult(kind=KIND, name="of UNIX", expected="none", observed=observed, held=held)
+        yield make_result(KIND, "of UNIX", "none", observed, held=held)
         yield self.engine_probe()
 
     def engine_probe(self, kind: str = KIND) -> ProbeResult:
@@ -54,7 +54,7 @@ class SocketObserver:
         asked = zip(self.paths[:MOST_ASKED], self.places, strict=False)
         there = [place for path, place in asked if path.name in USUAL_NAMES or is_engine_socket(path)]
         observed = f"at {list_places(there)}" if there else "none"
-        return ProbeResult(kind=kind, name="a container engine's", expected="none", observed=observed, held=not there)
+        return make_result(kind, "a container engine's", "none", observed, held=not there)
 
 
 def is_engine_socket(path: Path) -> bool:

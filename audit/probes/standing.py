@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from audit.evidence import ProbeResult
+from audit.evidence import ProbeResult, make_result
 from audit.probes import confinement, files, mounts
 from audit.probes.confinement import DeviceObserver
 from audit.probes.contents import ContentObserver
@@ -53,11 +53,8 @@ def _walk_probes(
     here: PartLocation, expected: Expected, names: NameObserver, there: Sequence[Mount], root: Path
 ) -> Iterator[ProbeResult]:
     """All of it in one walk."""
-    contents, sockets, devices = (
-        ContentObserver(expected),
-        SocketObserver(expected.sockets),
-        DeviceObserver(expected.devices),
-    )
+    contents = ContentObserver(expected)
+    sockets, devices = SocketObserver(expected.sockets), DeviceObserver(expected.devices)
     seen = walk_entries(root, [names, contents, sockets, devices], [mount.place for mount in there])
     yield from mounts.probe_mounts(there, expected)
     yield from names.probe_results(seen)
@@ -85,4 +82,4 @@ def _control_probes(here: PartLocation, *, inside: bool) -> list[ProbeResult]:
         return []
     observed = "seen" if inside else "closed to it"
     kind = "control: the part's own files"
-    return [ProbeResult(kind=kind, name="its root", expected="seen", observed=observed, held=inside)]
+    return [make_result(kind, "its root", "seen", observed, held=inside)]

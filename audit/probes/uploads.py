@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import httpx
 
-from audit.evidence import PartEvidence, ProbeResult, ProbeSending
+from audit.evidence import PartEvidence, ProbeResult, ProbeSending, make_result
 from audit.probes import bodies
 from audit.probes.masked import probe_bodies
 from client_service.boundary.crossings import attempts
@@ -111,10 +111,8 @@ def upload_tries(who: Intruder, place: RoundPlace) -> Iterator[UploadTry]:
     yield UploadTry("JSON", "PUT", own, 415, MediaTypeError.code, bodies.NOTHING, JSON, place=place)
     theirs = place.update_path(who.another)
     yield UploadTry("another client's name", "PUT", theirs, 403, ForbiddenError.code, whole, MEDIA_TYPE, place=place)
-    foreign, more = (
-        bodies.join_body(who.declaration, who.another),
-        bodies.join_body_with_more(who.declaration, who.client),
-    )
+    foreign = bodies.join_body(who.declaration, who.another)
+    more = bodies.join_body_with_more(who.declaration, who.client)
     yield UploadTry("join as another client", "POST", "/v1/clients", 403, ForbiddenError.code, foreign, JSON)
     yield UploadTry("join with a field more", "POST", "/v1/clients", 422, ProtocolError.code, more, JSON)
     yield UploadTry(
@@ -130,14 +128,12 @@ async def probe_uploads(
     """Each try in its turn, and every body that may be on the aggregator's record from now on."""
     if place is None:
         expected, observed = "a round that holds this client's update", "none yet"
-        return [ProbeResult(kind=KIND, name="uploads", expected=expected, observed=observed, held=False)], []
+        return [make_result(KIND, "uploads", expected, observed, held=False)], []
     probes, sent = [], []
     for upload in upload_tries(who, place):
         status, code = await _send_try(http, upload, who.signatory)
         expected, observed = f"{upload.status} {upload.code}", f"{status or 'no answer'} {code}".strip()
-        probes.append(
-            ProbeResult(kind=KIND, name=upload.name, expected=expected, observed=observed, held=expected == observed)
-        )
+        probes.append(make_result(KIND, upload.name, expected, observed))
         if _is_recorded(upload):
             sent.append(_sending_of(upload, status))
     return probes, sent
@@ -182,10 +178,8 @@ async def _send_try(http: httpx.AsyncClient, upload: UploadTry, who: Signatory) 
 
 
 def _signature_headers(upload: UploadTry, request: httpx.Request, who: Signatory) -> dict[str, str]:
-    target, body = (
-        RequestTarget.of(request.method, request.url.raw_path),
-        upload.body if upload.signed is None else upload.signed,
-    )
+    target = RequestTarget.of(request.method, request.url.raw_path)
+    body = upload.body if upload.signed is None else upload.signed
     nonce = upload.nonce or secrets.token_hex(NONCE_BYTES)
     return sign(target, body, Signatory(who.name, upload.key or who.key), created=int(time.time()), nonce=nonce)
 

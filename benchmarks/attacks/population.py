@@ -78,7 +78,8 @@ class DrawnShard:
 def draw_populations(data: str, config: dict[str, Any]) -> tuple[Population, Population]:
     """The attacked silo's population, and one of other users for the other silos: the same items in both."""
     splits = _popular_matrices(data, config["items"])
-    order = np.random.default_rng(config["seed"]).permutation(_active_users(splits["train"]))
+    active = np.flatnonzero(np.diff(splits["train"].indptr) >= FEWEST).astype(np.int64)
+    order = np.random.default_rng(config["seed"]).permutation(active)
     if len(order) < 2 * config["users"]:
         raise DataError(f"attacks: expected {2 * config['users']} users with {FEWEST} training items, got {len(order)}")
     own, other = order[: config["users"]], order[config["users"] :][: config["users"]]
@@ -93,10 +94,6 @@ def _popular_matrices(data: str, items: int) -> dict[str, sparse.csr_array]:
     rows, columns = row_numbers(kept["user"], users), row_numbers(kept["item"], popular)
     masks = {split: (kept["split"] == split).to_numpy() for split in SPLITS}
     return {split: interaction_matrix(rows[m], columns[m], (len(users), len(popular))) for split, m in masks.items()}
-
-
-def _active_users(train: sparse.csr_array) -> Int64:
-    return np.flatnonzero(np.diff(train.indptr) >= FEWEST).astype(np.int64)
 
 
 def _draw_population(splits: dict[str, sparse.csr_array], users: Int64, config: dict[str, Any]) -> Population:

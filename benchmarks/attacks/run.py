@@ -22,7 +22,7 @@ from benchmarks.attacks.population import Draw, Population, draw_populations
 from benchmarks.attacks.questions import ITEM, PAIR, POPULAR, USER, answer_questions
 from benchmarks.attacks.scores import Bool, judge_scores
 from benchmarks.attacks.shadows import CLIENTS, Rows, Series, collect_transcripts, draw_shadow, play_replays
-from benchmarks.attacks.silo import AttackedRun, Mode, Transcript, open_mode
+from benchmarks.attacks.silo import AttackedRun, Transcript, open_mode
 from benchmarks.attacks.tables import render
 from benchmarks.attacks.views import Replays, Transcripts, View
 from benchmarks.attacks.worlds import CHANNELS, Pair, Target, compare_worlds, make_pair, squared_distance
@@ -56,12 +56,9 @@ def _lpsfed_rows(
 ) -> Iterator[Row]:
     """LPSFed in each mode, the two controls that need nothing else, and two worlds."""
     run, noises = AttackedRun.from_config(config), _noise_settings(config)
-    opened = Series(
-        "open",
-        run,
-        {OPEN: (open_mode, config["shadows"]), **_planted_modes(config, own)},
-        _series_key(config, "planted"),
-    )
+    planted = plant_embedding(f"{own.coins[0]:06d}", config["planted"])
+    modes = {OPEN: (open_mode, config["shadows"]), PLANTED: (planted, config["controls"])}
+    opened = Series("open", run, modes, _series_key(config, "planted"))
     noised = {name: (private_mode(settings), config["noised"]) for name, settings in noises.items()}
     others = play_replays(opened, elsewhere, config["federations"], out)
     seen = collect_transcripts(opened, own, others, out)
@@ -83,10 +80,6 @@ def _noise_settings(config: dict[str, Any]) -> dict[str, PrivacySettings]:
         f"DP, epsilon {epsilon:g}": solve_settings(epsilon, how["delta"], how["clip_norm"], config["rounds"])
         for epsilon in how["epsilons"]
     }
-
-
-def _planted_modes(config: dict[str, Any], own: Population) -> dict[str, tuple[Mode, int]]:
-    return {PLANTED: (plant_embedding(f"{own.coins[0]:06d}", config["planted"]), config["controls"])}
 
 
 def _control_rows(

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from benchmarks.attacks.population import Draw, DrawnShard, Int64, Population, draw_targets, make_shard
+from benchmarks.attacks.population import Draw, Int64, Population, draw_targets, make_shard
 from benchmarks.attacks.silo import AttackedRun, Mode, Transcript, begin_client, play_federation, play_run
 from benchmarks.attacks.views import Replays, Transcripts
 from benchmarks.harness.store import append_line, read_lines
@@ -122,13 +122,9 @@ def _play_shadow(series: Series, population: Population, others: Replays, number
     run, rng = series.run, np.random.default_rng([series.run.seed, number, 1])
     who = rng.choice(len(others.sent), CLIENTS - 1, replace=False)
     beside = [Transcript(others.sent[k], others.sent[k], others.scalars[k]) for k in who]
-    silo = begin_client(_shadow_shard(population, run, number).shard, run)
+    silo = begin_client(make_shard(population, draw_shadow(population, run.seed, number)).shard, run)
     wanted = {name: mode for name, (mode, count) in series.modes.items() if number < count}
     return {name: (play_run(run, silo, beside, mode(rng)), who) for name, mode in wanted.items()}
-
-
-def _shadow_shard(population: Population, run: AttackedRun, number: int) -> DrawnShard:
-    return make_shard(population, draw_shadow(population, run.seed, number))
 
 
 def _join_blocks(mode: str, blocks: list[Arrays]) -> Transcripts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -52,10 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run_command(given)
     except SettingsError as error:
-        ERR.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        _print_line(f"error: {error}")
         return 2
     except FederationError as error:
-        ERR.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        _print_line(f"error: {error}")
         return 1
     except KeyboardInterrupt:
         ERR.print("interrupted: what was measured is kept, the same command goes on from there")
@@ -106,7 +107,7 @@ def _run_table(name: str, given: argparse.Namespace, bench: Bench, known: KnownL
     except SettingsError as error:
         if not given.all:
             raise
-        ERR.print(f"{name}: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        _print_line(f"{name}: {error}")
         return 1
 
 
@@ -121,7 +122,7 @@ def _run_own_table(name: str, given: argparse.Namespace, bench: Bench) -> int:
     print(offers["render"](rows))
     wrong = offers["check"](rows) if "check" in offers else []
     for what in wrong:
-        ERR.print(f"check failed: {name}: {what}", style="red", markup=False, highlight=False, soft_wrap=True)
+        _print_line(f"check failed: {name}: {what}")
     return int(bool(wrong))
 
 
@@ -143,7 +144,7 @@ def _run_planned_table(name: str, given: argparse.Namespace, bench: Bench, known
     print("\n".join(table_section(table)))
     wrong = table_complaints(table) if len(wanted) == len(every) else []
     for what in wrong:
-        ERR.print(f"check failed: {what}", style="red", markup=False, highlight=False, soft_wrap=True)
+        _print_line(f"check failed: {what}")
     return int(bool(failures or wrong))
 
 
@@ -163,10 +164,9 @@ def _print_failures(name: str, wanted: Sequence[Cell], known: KnownLines, failur
     """Print how many cells are measured, and each reason of failure once with the number of its cells."""
     done = sum(known.find_line(cell) is not None for cell in wanted)
     ERR.print(f"{name}: {done} of {len(wanted)} cells measured", highlight=False)
-    counted: dict[tuple[str, str], int] = {}
-    for failure in failures:
-        key = (failure.cell.row.label, failure.reason)
-        counted[key] = counted.get(key, 0) + 1
-    for (label, reason), count in counted.items():
-        text = f"{name}: {label}, {count} cells: {reason}"
-        ERR.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    for (label, reason), count in Counter((failure.cell.row.label, failure.reason) for failure in failures).items():
+        _print_line(f"{name}: {label}, {count} cells: {reason}", "yellow")
+
+
+def _print_line(text: str, colour: str = "red") -> None:
+    ERR.print(text, style=colour, markup=False, highlight=False, soft_wrap=True)

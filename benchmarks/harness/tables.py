@@ -49,18 +49,14 @@ def _overall_row(plan: Plan, column: Column, paper: Paper, label: str) -> list[s
         own = column.row_spread(label, metric)
         users = column.row_spread(label, metric, Sample.user_mean)
         bases = (column.best_floors(metric), column.by_partition(UNTRAINED, metric))
-        ratios = [_format_ratio(column.mean_ratio(label, metric, base)) for base in bases]
+        ratios = [column.mean_ratio(label, metric, base) for base in bases]
         cells += [
             _format_spread(own),
             format_number(users.mean),
             format_number(paper.find_figure(column.name, label, metric)),
-            *ratios,
+            *("-" if ratio is None else f"{ratio:.3f}" for ratio in ratios),
         ]
     return cells
-
-
-def _format_ratio(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
 
 
 def _format_spread(spread: Spread) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,12 @@ def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) ->
     """A row a regime, cut-off and size; a row a regime and cut-off with the fitted rate; a row an eigengap."""
     del quick, data, out  # nothing is read, and the configuration says already how much is drawn
     with threadpool_limits(1):  # matrices of a few hundred rows: threads only wait for one another
-        cells = [(regime, n) for regime in config["regimes"] for n in config["sizes"]]
+        cells = product(config["regimes"], config["sizes"])
         errors = [row for cell in cells for row in _concentration_rows(config, *cell)]
         gaps = [_gap_row(config, between) for between in config["gap"]["between"]]
         sides = [_smoothness_row(config, between) for between in config["gap"]["between"]]
-    return [*errors, *(_rate_row(errors, regime, cutoff) for regime, cutoff in _rate_series(config)), *gaps, *sides]
-
-
-def _rate_series(config: dict[str, Any]) -> list[tuple[str, int]]:
-    return [(regime, cutoff) for regime in config["regimes"] for cutoff in config["cutoffs"]]
+    series = product(config["regimes"], config["cutoffs"])
+    return [*errors, *(_rate_row(errors, regime, cutoff) for regime, cutoff in series), *gaps, *sides]
 
 
 def _make_models(config: dict[str, Any], between: float | None = None, thinning: float = 1.0) -> Pair:

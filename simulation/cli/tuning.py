@@ -63,7 +63,7 @@ def tune(
 
 
 def _run_with_bar(task: Search, out: Path, trials: int, *, shown: bool) -> bool:
-    """Run the trials with a bar. True where Ctrl-C ended the search; else failed trials are printed with their reasons."""
+    """Run the trials with a bar, and print the failed ones. True where Ctrl-C ended the search."""
     study = open_study(task, out)
     with count_bar("trials", max(0, trials - len(spent_trials(study))), shown=shown) as observe:
         try:
