@@ -40,22 +40,15 @@ def show_report(
 def show_break(demonstration: Demonstration) -> None:
     """Print the deliberate break and the report that names it, in a few lines."""
     OUT.print(Text("1. A deliberate break", "bold"))
-    OUT.print(
-        plain_text(f"{demonstration.client} tries to send {BREAK} than it has declared, as a dishonest client would.")
-    )
+    client, answer = demonstration.client, demonstration.aggregator
+    OUT.print(plain_text(f"{client} tries to send {BREAK} than it has declared, as a dishonest client would."))
     OUT.print(plain_text(f"- Its own gate: {demonstration.gate}."))
-    OUT.print(
-        plain_text(
-            f"- Past its gate, signed with its key, at the aggregator: {demonstration.aggregator}. That is on record."
-        )
-    )
+    OUT.print(plain_text(f"- Past its gate, signed with its key, at the aggregator: {answer}. That is on record."))
     OUT.print(plain_text("- The report, as long as nobody owns up to it:"))
     OUT.print(Text(demonstration.red.verdict, "bold red"))
     for fault in (fault for finding in demonstration.red.findings for fault in finding.faults[:SHOWN]):
         OUT.print(Text.assemble("  ", Text(plain_text(fault).plain, "red")))
-    OUT.print(
-        plain_text(f"It was the probe of {demonstration.client}, and its evidence says so. With all the evidence:")
-    )
+    OUT.print(plain_text(f"It was the probe of {client}, and its evidence says so. With all the evidence:"))
     OUT.print()
 
 
@@ -63,10 +56,8 @@ def show_brief(report: PrivacyReport) -> None:
     """A screen: how much crossed, what is in an update, what was checked, and the verdict."""
     OUT.print(Text("2. What crossed", "bold"), _summary_table(report), sep="\n")
     OUT.print(*(_fields_table(report, entry) for entry in _first_latest_round(report.rounds)), sep="\n")
-    OUT.print(
-        *(Text.assemble(GOOD if finding.held else BAD, f": {finding.expected}") for finding in report.findings),
-        sep="\n",
-    )
+    for finding in report.findings:
+        OUT.print(Text.assemble(GOOD if finding.held else BAD, f": {finding.expected}"))
     _print_verdict(report)
     OUT.print(f"{len(report.not_covered)} things are not covered: the whole report, without --brief, names them.")
 
@@ -81,11 +72,7 @@ def _summary_table(report: PrivacyReport) -> Table:
     table = _new_table("Every call of each client", ("client",), ("calls", "bytes up", "bytes down"))
     for name in dict.fromkeys(total.client for total in report.totals):
         own = [total for total in report.totals if total.client == name]
-        sums = (
-            sum(total.calls for total in own),
-            sum(total.bytes_up for total in own),
-            sum(total.bytes_down for total in own),
-        )
+        sums = (sum(getattr(total, field) for total in own) for field in ("calls", "bytes_up", "bytes_down"))
         table.add_row(plain_text(name), *(f"{number:,}" for number in sums))
     return table
 
@@ -160,11 +147,7 @@ def _rounds_table(rounds: Iterable[ClientRound]) -> Table:
         receipt = "the same" if entry.receipt else "none"
         numbers = (f"{entry.bytes_up:,}", entry.sha256[:SHORT], receipt, f"{entry.bytes_down:,}")
         table.add_row(
-            plain_text(entry.client),
-            plain_text(entry.run),
-            str(entry.round),
-            fields,
-            *(plain_text(cell) for cell in numbers),
+            plain_text(entry.client), plain_text(entry.run), str(entry.round), fields, *map(plain_text, numbers)
         )
     return table
 
@@ -182,13 +165,7 @@ def probe_table(title: str, probes: Iterable[tuple[str, ProbeResult]]) -> Table:
     table = _new_table(title, ("part", "try", "expected", "observed", ""))
     for part, result in probes:
         mark = GOOD if result.held else BAD
-        table.add_row(
-            part,
-            plain_text(f"{result.kind}: {result.name}"),
-            plain_text(result.expected),
-            plain_text(result.observed),
-            mark,
-        )
+        table.add_row(part, *map(plain_text, (f"{result.kind}: {result.name}", result.expected, result.observed)), mark)
     return table
 
 

@@ -27,6 +27,7 @@ def build_report(experiment: Experiment, outcome: Outcome, floors: Floors, edges
     qualities, statuses = outcome.qualities, outcome.statuses
     tested = {name: quality.test or {} for name, quality in qualities.items()}
     users = {name: quality.test_users for name, quality in qualities.items()}
+    trained = {name: _trained_rounds(quality) for name, quality in qualities.items()}
     labels = task_named(experiment.task).labels
     return {
         "task": experiment.task,
@@ -41,15 +42,11 @@ def build_report(experiment: Experiment, outcome: Outcome, floors: Floors, edges
         "floors": {name: _floor_mean(name, floors, labels) for name in FLOORS},
         "untrained": _floor_mean(START, floors, labels),
         "floors_by_client": {
-            c: {n: _labelled_figures(q, labels) for n, q in client_floors.items()}
-            for c, client_floors in floors.items()
+            client: {name: _labelled_figures(measures, labels) for name, measures in client_floors.items()}
+            for client, client_floors in floors.items()
         },
-        "bytes_up": {
-            name: [entry.bytes_up for entry in _trained_rounds(quality)] for name, quality in qualities.items()
-        },
-        "bytes_down": {
-            name: [entry.bytes_down for entry in _trained_rounds(quality)] for name, quality in qualities.items()
-        },
+        "bytes_up": {name: [entry.bytes_up for entry in rounds] for name, rounds in trained.items()},
+        "bytes_down": {name: [entry.bytes_down for entry in rounds] for name, rounds in trained.items()},
         "seconds": _spent_seconds(outcome),
         "privacy": {name: status.privacy.model_dump() for name, status in statuses.items() if status.privacy},
         "digest": _parameters_digest(outcome),
@@ -70,11 +67,8 @@ def best_floor(report: Mapping[str, Any], metric: str) -> tuple[str, float]:
 
 
 def _client_figures(name: str, quality: QualityOut, history: RunHistoryOut) -> dict[str, Any]:
-    last = (
-        {participant.client: participant for participant in history.rounds[-1].participants}.get(name)
-        if history.rounds
-        else None
-    )
+    participants = history.rounds[-1].participants if history.rounds else ()
+    last = next((participant for participant in participants if participant.client == name), None)
     trained = _trained_rounds(quality)
     return {
         "client": name,
@@ -127,9 +121,8 @@ def _parameters_digest(outcome: Outcome) -> str:
 def _floor_mean(name: str, floors: Floors, labels: Labels) -> Figures | None:
     """A floor's client mean; None when it does not exist for some client, since the mean would be of others."""
     figures = [_labelled_figures(client_floors[name], labels) for client_floors in floors.values()]
-    return (
-        None if not figures or None in figures else _weighted_mean([row for row in figures if row is not None], labels)
-    )
+    known = [row for row in figures if row is not None]
+    return _weighted_mean(known, labels) if known and len(known) == len(figures) else None
 
 
 def _labelled_figures(measures: Measures | None, labels: Labels) -> Figures | None:

@@ -49,9 +49,7 @@ def _mode_table(rows: Sequence[Row], first: str, cell: Any) -> str:
     questions = list(dict.fromkeys(row["question"] for row in rows))
     attacked = {row["mode"]: str(row["attacked"]) for row in rows}
     cells = {(row["mode"], row["question"]): cell(row) for row in rows}
-    lines = [
-        [mode, count, *(cells.get((mode, question), "") for question in questions)] for mode, count in attacked.items()
-    ]
+    lines = [[mode, count, *(cells.get((mode, name), "") for name in questions)] for mode, count in attacked.items()]
     return render_table([first, "shards", *questions], lines)
 
 
@@ -85,6 +83,5 @@ def _best_test_section(rows: Sequence[Row]) -> str:
         for row in own
     ]
     said = f"The same attacker with noise: the AUC of the best possible test, of {own[0]['targets']} targets of a kind."
-    return (
-        said + "\n\n" + render_table(["mode", "target", "mean", "most exposed", "what the noise allows at most"], lines)
-    )
+    head = ["mode", "target", "mean", "most exposed", "what the noise allows at most"]
+    return said + "\n\n" + render_table(head, lines)

@@ -101,12 +101,9 @@ def _is_same(channel: str, first: Parameters, second: Parameters) -> bool:
 
 def make_pair(population: Population, run: AttackedRun, draw: Draw, target: Target) -> Pair:
     """The first round with the target and without it, every other target present."""
-    everything = complete_draw(population, draw)
-    absent, present = draw_without(population, everything, target), everything
-    return Pair(
-        begin_client(make_shard(population, absent).shard, run),
-        begin_client(make_shard(population, present).shard, run),
-    )
+    present = complete_draw(population, draw)
+    draws = (draw_without(population, present, target), present)
+    return Pair(*(begin_client(make_shard(population, world).shard, run) for world in draws))
 
 
 def squared_distance(

@@ -95,16 +95,14 @@ def judge_claim(claim: Claim, column: Column) -> tuple[str, str]:
     wanted = sorted(column.floors) if claim.over == (FLOORS,) else list(claim.over)
     known = [label for label in wanted if {label, claim.row} <= column.rows.keys()]
     pairs = {label: column.pair_rows(claim.row, label, lambda sample: _claim_figures(sample, claim)) for label in known}
-    comparisons = {
-        label: comparison for label, pair in pairs.items() for comparison in compare_pairs({label: pair}).values()
-    }
+    comparisons: dict[str, Comparison] = {}
+    for label, pair in pairs.items():  # one by one, so that Holm's correction has nothing to correct
+        comparisons |= compare_pairs({label: pair})
     if not comparisons:
         return "", ""
     missing = [label for label in wanted if label not in comparisons]
-    description = _verdict_text(comparisons, missing)
-    return f"{description}; {count_noun(len(column.rows[claim.row]), 'run')}", verdict_of(
-        comparisons.values(), whole=not missing
-    )
+    runs = count_noun(len(column.rows[claim.row]), "run")
+    return f"{_verdict_text(comparisons, missing)}; {runs}", verdict_of(comparisons.values(), whole=not missing)
 
 
 def _claim_figures(sample: Sample, claim: Claim) -> dict[str, float]:
@@ -147,11 +145,8 @@ def _verdict_text(comparisons: Mapping[str, Comparison], missing: Sequence[str])
     """The rows by verdict, each with its difference."""
     parts = []
     for verdict in ORDER:
-        rows = [
-            f"{label} {_difference_text(comparison)}"
-            for label, comparison in comparisons.items()
-            if comparison.verdict == verdict
-        ]
+        same = {label: comparison for label, comparison in comparisons.items() if comparison.verdict == verdict}
+        rows = [f"{label} {_difference_text(comparison)}" for label, comparison in same.items()]
         parts += [f"{verdict}: {', '.join(rows)}"] if rows else []
     if missing:
         parts.append(f"not measured: {', '.join(missing)}")
@@ -160,9 +155,6 @@ def _verdict_text(comparisons: Mapping[str, Comparison], missing: Sequence[str])
 
 def _difference_text(comparison: Comparison) -> str:
     sign = "+" if comparison.difference >= 0 else ""
-    span = (
-        f" on {comparison.units} units"
-        if math.isnan(comparison.low)
-        else f" [{format_number(comparison.low)}, {format_number(comparison.high)}]"
-    )
+    low, high = comparison.low, comparison.high
+    span = f" on {comparison.units} units" if math.isnan(low) else f" [{format_number(low)}, {format_number(high)}]"
     return f"{sign}{format_number(comparison.difference)}{span}"

@@ -62,10 +62,8 @@ class ResultsTable:
     @property
     def lines(self) -> list[Line]:
         """The measured lines of the table, each once."""
-        by_identity = {
-            id(sample.line): sample.line for c in self.columns for samples in c.rows.values() for sample in samples
-        }
-        return list(by_identity.values())
+        samples = (sample for column in self.columns for row in column.rows.values() for sample in row)
+        return list({id(sample.line): sample.line for sample in samples}.values())
 
 
 def gather_table(plan: Plan, known: KnownLines, root: Path = ROOT) -> ResultsTable:
@@ -106,12 +104,8 @@ def _all_findings(planned: Sequence[ResultsTable], own: Mapping[str, Sequence[Li
 
 def _own_section(name: str, lines: Sequence[Line], root: Path) -> list[str]:
     """A table that its run.py measures and renders."""
-    head = [
-        f"## {name}",
-        "",
-        f"{title_of(name, root)}. `make benchmark NAME={name}`. Measured: {_date_range(lines)}.",
-        "",
-    ]
+    said = f"{title_of(name, root)}. `make benchmark NAME={name}`. Measured: {_date_range(lines)}."
+    head = [f"## {name}", "", said, ""]
     return [*head, special_functions(name, root)["render"](list(lines)), ""] if lines else head
 
 

@@ -69,11 +69,8 @@ def client_tables(plan: Plan, column: Column) -> list[str]:
     partitions = sorted({sample.partition for samples in column.rows.values() for sample in samples})
     titles = " / ".join(METRICS[metric].title for metric in column.metrics)
     for partition in partitions:
-        lines += [
-            f"Partition {partition}, {titles}@{K}, means over seeds.",
-            "",
-            *_client_table(plan, column, partition),
-        ]
+        lines += [f"Partition {partition}, {titles}@{K}, means over seeds.", ""]
+        lines += _client_table(plan, column, partition)
     return [*lines, "</details>", ""]
 
 
@@ -86,12 +83,11 @@ def _client_table(plan: Plan, column: Column, partition: int) -> list[str]:
     rows = []
     for label, samples in rows_here.items():
         figures = [{client["client"]: client for client in sample.clients} for sample in samples]
-        means = {
-            (n, m): sum(clients[n][m] for clients in figures) / len(figures) for n in names for m in column.metrics
-        }
-        rows.append(
-            [mark_label(plan, label), *(" / ".join(format_number(means[n, m]) for m in column.metrics) for n in names)]
-        )
+        cells = []
+        for name in names:
+            means = (sum(clients[name][metric] for clients in figures) / len(figures) for metric in column.metrics)
+            cells.append(" / ".join(map(format_number, means)))
+        rows.append([mark_label(plan, label), *cells])
     return markdown_lines(head, rows)
 
 
@@ -123,14 +119,7 @@ def _verdict_table(plan: Plan, comparisons: dict[str, Comparison]) -> list[str]:
         few = math.isnan(comparison.low)
         span = "-" if few else f"{format_number(comparison.low)} to {format_number(comparison.high)}"
         p_values = [format_number(value, 3) for value in (comparison.wilcoxon, comparison.t, comparison.corrected)]
-        rows.append(
-            [
-                mark_label(plan, label),
-                str(comparison.units),
-                format_number(comparison.difference),
-                span,
-                *p_values,
-                comparison.verdict,
-            ]
-        )
+        difference = format_number(comparison.difference)
+        row = [mark_label(plan, label), str(comparison.units), difference, span, *p_values, comparison.verdict]
+        rows.append(row)
     return markdown_lines(head, rows)
