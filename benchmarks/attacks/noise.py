@@ -61,9 +61,9 @@ def largest_area(settings: PrivacySettings, rounds: int) -> float:
     in squares, and two normal distributions mu deviations apart have an AUC of Phi(mu / sqrt 2).
     """
     times = {TENSORS: rounds, "margin": rounds, "rho": 1}
-    return area_of(sum(times[part] / settings.noise(part)[1] ** 2 for part in PARTS))
+    return gaussian_area(sum(times[part] / settings.noise(part)[1] ** 2 for part in PARTS))
 
 
-def area_of(squared: float) -> float:
+def gaussian_area(squared: float) -> float:
     """The AUC of the likelihood ratio of two normal distributions, `squared` deviations apart."""
     return float(norm.cdf(math.sqrt(squared / 2.0)))

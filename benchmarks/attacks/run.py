@@ -15,9 +15,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.attacks import views
-from benchmarks.attacks.attack import Attack, Blocks, run_attack
+from benchmarks.attacks.attack import Blocks, run_attack
 from benchmarks.attacks.controls import hiding_place_features, plant_embedding
-from benchmarks.attacks.noise import area_of, largest_area, private_mode, solve_settings
+from benchmarks.attacks.noise import gaussian_area, largest_area, private_mode, solve_settings
 from benchmarks.attacks.population import Draw, Population, draw_populations
 from benchmarks.attacks.questions import ITEM, PAIR, POPULAR, USER, answer_questions
 from benchmarks.attacks.scores import Bool, judge_scores
@@ -157,7 +157,7 @@ def _measure_areas(
 ) -> Row:
     """The AUC of each, and what the noise allows at most."""
     secret = np.random.default_rng(run.seed)
-    areas = [area_of(squared_distance(run, pair, beside, settings, secret)) for pair in pairs()]
+    areas = [gaussian_area(squared_distance(run, pair, beside, settings, secret)) for pair in pairs()]
     limit = largest_area(settings, run.rounds)
     return {"targets": len(areas), "mean": float(np.mean(areas)), "most": max(areas), "allowed": limit}
 
@@ -184,15 +184,9 @@ def _question_rows(rows: Rows, part: str, mode: str, seen: Blocks, truth: Mappin
 
 
 def _attack_row(seen: Blocks, truth: Bool) -> Row:
-    return {
-        "attacked": len(truth) - len(truth) // 2,
-        **_attack_figures(run_attack(seen, truth, _attacked_half(len(truth)))),
-    }
-
-
-def _attack_figures(attack: Attack) -> Row:
+    attack, attacked = run_attack(seen, truth, _attacked_half(len(truth))), len(truth) - len(truth) // 2
     exposed = {f"exposed_{name}": getattr(attack.exposed, name) for name in ("auc", "low", "high")}
-    return {"features": attack.features, **vars(attack.every), **exposed}
+    return {"attacked": attacked, "features": attack.features, **vars(attack.every), **exposed}
 
 
 def check(rows: list[Row]) -> list[str]:

@@ -132,9 +132,8 @@ def answer_round(
     run: AttackedRun, state: State, sent: Parameters, others: Sequence[Parameters]
 ) -> tuple[State, Parameters]:
     """The aggregator's half: the new state, and what the client gets."""
-    updates = [
-        Update(f"client-{n}", update.arrays, update.scalars) for n, update in enumerate((sent, *others), start=1)
-    ]
+    sendings = enumerate((sent, *others), start=1)
+    updates = [Update(f"client-{number}", sending.arrays, sending.scalars) for number, sending in sendings]
     after = run.strategy.aggregate(state, updates)
     return after, run.strategy.personalise(after, updates[0])
 

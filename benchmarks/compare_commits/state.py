@@ -52,13 +52,11 @@ def _mode_complaints(
     answers = _write_states(base, ServiceFederation(folder / "first", secure), finished, stopped, older, tell)
     resumed = ServiceFederation(Path(shutil.copytree(stopped.folder, folder / "resumed")), secure)
     expected = _resume_second_run(base, resumed, tell)
-    for name, got in (
-        ("resumed", _resume_second_run(head, stopped, tell)),
-        ("run anew", _serve_and_run_anew(head, finished, answers, tell)),
-    ):
-        yield from (
-            f"{name}: {fact}: {expected.get(fact)} -> {got.get(fact)}" for fact in differing_names(expected, got)
-        )
+    results = {"resumed": _resume_second_run(head, stopped, tell)}
+    results["run anew"] = _serve_and_run_anew(head, finished, answers, tell)
+    for name, got in results.items():
+        for fact in differing_names(expected, got):
+            yield f"{name}: {fact}: {expected.get(fact)} -> {got.get(fact)}"
     for federation in (finished, stopped):
         yield from _lost_state(federation)
         yield from _ledger_faults(federation, newer)

@@ -57,7 +57,7 @@ class ClientSlice:
         return restricted_top
 
 
-def make_view(whole: Shard, client: Shard) -> ClientSlice:
+def locate_client(whole: Shard, client: Shard) -> ClientSlice:
     """Where a client's users and items stand in the whole. Ids are sorted in every shard."""
     return ClientSlice(
         client, _sorted_places(whole.user_ids, client.user_ids), _sorted_places(whole.item_ids, client.item_ids)
@@ -83,7 +83,7 @@ def train_whole(
 ) -> tuple[WholeTraining, list[ClientSlice]]:
     """As many rounds as the federation has, each with the clients' local epochs."""
     whole = read_shard(folder)
-    views = [make_view(whole, client) for client in clients]
+    views = [locate_client(whole, client) for client in clients]
     start = time.perf_counter()
     spectrum = cached_spectrum(whole, method.cutoff, None)
     spectrum_seconds = time.perf_counter() - start
@@ -115,7 +115,7 @@ def _better_round(
     return WholeTraining(tops, validation, number, {})
 
 
-def test_figures(trained: WholeTraining, views: Sequence[ClientSlice]) -> list[dict[str, Any]]:
+def measure_on_test(trained: WholeTraining, views: Sequence[ClientSlice]) -> list[dict[str, Any]]:
     """Test figures of every client, read once."""
     figures = []
     for client in views:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness.centralised import test_figures, train_whole
+from benchmarks.harness.centralised import measure_on_test, train_whole
 from benchmarks.harness.groups import measure_groups
 from benchmarks.harness.plan import CENTRALISED, FLOORS, SPECIAL, UNTRAINED
 from benchmarks.harness.special import special_functions
@@ -171,7 +171,7 @@ def measure_centralised(work: Work) -> Figures:
     device = choose_device(work.device)[0]
     trained, views = train_whole(work.whole, work.read_clients(), work.method, work.rounds, work.seed, device)
     began = time.perf_counter()
-    clients = test_figures(trained, views)
+    clients = measure_on_test(trained, views)
     seconds = trained.seconds | {"total": trained.seconds["total"] + time.perf_counter() - began}
     if work.groups:
         _add_groups(clients, [view.shard for view in views], lambda shard: trained.tops[shard.name])

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.attacks import shadows, views, worlds
 from benchmarks.attacks.controls import HIDING_PLACE, hiding_place_features, plant_embedding
-from benchmarks.attacks.noise import LEAST, area_of, largest_area, private_mode, solve_settings
+from benchmarks.attacks.noise import LEAST, gaussian_area, largest_area, private_mode, solve_settings
 from benchmarks.attacks.population import Population, draw_populations, draw_targets, make_shard
 from benchmarks.attacks.questions import INTERACTIONS, ITEM, PAIR, POPULAR, SIZE, USER, answer_questions
 from benchmarks.attacks.run import check, render
@@ -245,7 +245,7 @@ def test_a_run_with_noise_spends_what_was_asked_for() -> None:
     settings = solve_settings(8.0, 1e-5, 0.001, rounds=3)
     assert planned_epsilon(settings, ("margin", "rho"), 3) == pytest.approx(8.0, rel=1e-3)
     assert 0.5 < largest_area(solve_settings(0.1, 1e-5, 0.001, 3), 3) < largest_area(settings, 3) < 1.0
-    assert area_of(0.0) == 0.5 and settings.noise_multiplier is not None and settings.noise_multiplier > LEAST
+    assert gaussian_area(0.0) == 0.5 and settings.noise_multiplier is not None and settings.noise_multiplier > LEAST
 
 
 def test_noise_is_the_client_s_own_and_rho_is_drawn_once(silo: BegunClient, run: AttackedRun) -> None:
@@ -302,7 +302,7 @@ def test_noise_hides_what_the_worlds_differ_by(population: Population, run: Atta
     pair = make_pair(population, run, draw_shadow(population, 0, 0), Target(USER, 0))
     strict, loose = (solve_settings(epsilon, 1e-5, 1e-3, run.rounds) for epsilon in (1.0, 50.0))
     close, far = (squared_distance(run, pair, [], settings, np.random.default_rng(0)) for settings in (strict, loose))
-    assert 0.0 < close < far and area_of(far) <= largest_area(loose, run.rounds)
+    assert 0.0 < close < far and gaussian_area(far) <= largest_area(loose, run.rounds)
     assert strict.noise_multiplier is not None and loose.noise_multiplier is not None
     ratio = (strict.noise_multiplier / loose.noise_multiplier) ** 2
     assert far / close == pytest.approx(ratio, rel=0.5)  # later rounds begin elsewhere

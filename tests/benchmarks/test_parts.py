@@ -13,7 +13,7 @@ import pytest
 from scipy import sparse
 
 from benchmarks.harness import checksums, command
-from benchmarks.harness.centralised import make_view
+from benchmarks.harness.centralised import locate_client
 from benchmarks.harness.checksums import verify_data
 from benchmarks.harness.command import main
 from benchmarks.harness.data import Cache, without_thin
@@ -83,7 +83,7 @@ def test_the_centralised_lists_hold_a_client_s_items_alone(tmp_path: Path) -> No
     cache, block = Cache(tmp_path, None), Block(data=("synthetic-200x100",), clients=2)
     whole = read_shard(cache.cut_whole("synthetic-200x100", block))
     client = read_shard(cache.shards("synthetic-200x100", block, 0).paths[1])
-    found = make_view(whole, client)
+    found = locate_client(whole, client)
     assert [whole.user_ids[row] for row in found.users] == list(client.user_ids)
     assert [whole.item_ids[row] for row in found.items] == list(client.item_ids)
     values = np.random.default_rng(0).normal(size=whole.train.shape).astype(np.float32)
