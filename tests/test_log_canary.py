@@ -13,8 +13,8 @@ import pytest
 from client_service.serving.recommender import Recommender
 from shared.web.logs import Lines
 from simulation.experiment import Experiment
-from simulation.federation import conduct
-from simulation.run import in_process
+from simulation.federation import conduct_run
+from simulation.run import open_federation
 
 pytestmark = pytest.mark.anyio
 PACKAGES = ("aggregator_service", "client_service")
@@ -64,8 +64,8 @@ async def test_no_line_of_a_whole_run_holds_anything_private_and_a_caller_s_id_s
     experiment: Callable[..., Experiment], written: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     described = experiment("run")
-    async with in_process(described) as federation:
-        await conduct(federation, described.request(), lambda _: None)
+    async with open_federation(described) as federation:
+        await conduct_run(federation, described.run_request(), lambda _: None)
         silo = federation.clients["client-1"]
         statuses = await everything_asked(silo, described.application_key)
         assert {200, 401, 404, 422} <= set(statuses)

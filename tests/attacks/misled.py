@@ -58,7 +58,7 @@ class Misled:
 
 async def start(federation: Federation, one: Experiment, **changed: Any) -> httpx.Response:
     """Ask for the experiment's run, changed so."""
-    asked = one.request().model_copy(update=changed).model_dump(mode="json")
+    asked = one.run_request().model_copy(update=changed).model_dump(mode="json")
     return await federation.operator.post("/v1/runs", json=asked)
 
 

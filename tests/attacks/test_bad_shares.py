@@ -18,7 +18,7 @@ from client_service.boundary.aggregator import Aggregator
 from shared.protocol.secure import client
 from shared.protocol.secure.identities import sign_share
 from simulation.experiment import Experiment
-from simulation.run import in_process
+from simulation.run import open_federation
 from tests.attacks.misled import ending_of, start
 from tests.support.questions import read
 
@@ -80,7 +80,7 @@ async def test_the_round_ends_with_the_sum_of_the_others_and_the_name_of_the_bad
 ) -> None:
     spoil(monkeypatch)
     one = secure_run(5)
-    async with in_process(one) as federation:
+    async with open_federation(one) as federation:
         assert (await start(federation, one)).status_code == 201
         run = await ending_of(federation, "run-1")
         members = {str(one["client"]): one for one in await read(federation.operator, "clients")}

@@ -17,7 +17,7 @@ import pytest
 from shared.method.exchanged import Parameters
 from simulation.experiment import Experiment
 from simulation.federation import Federation
-from simulation.run import in_process
+from simulation.run import open_federation
 from tests.attacks.misled import ending_of, start
 from tests.support.questions import read, wait_until
 
@@ -33,7 +33,7 @@ async def shut_out(federation: Federation) -> None:
 
 async def test_two_runs_from_one_start_are_summed_over_the_same_members_or_not_at_all(secure_run: Described) -> None:
     one = secure_run(4)
-    async with in_process(one) as federation:
+    async with open_federation(one) as federation:
         assert (await start(federation, one)).status_code == 201
         await ending_of(federation, "run-1")
         await shut_out(federation)
@@ -48,7 +48,7 @@ async def test_another_seed_is_another_start_and_draws_follow_from_the_silo_too(
     secure_run: Described, trained: dict[tuple[str, int, str], Parameters]
 ) -> None:
     one = secure_run(3)
-    async with in_process(one) as federation:
+    async with open_federation(one) as federation:
         for run, changed in (("run-1", {}), ("run-2", {}), ("run-3", {"seed": 1})):
             assert (await start(federation, one, **changed)).status_code == 201
             assert (await ending_of(federation, run))["reason"] is None
@@ -60,7 +60,7 @@ async def test_another_seed_is_another_start_and_draws_follow_from_the_silo_too(
 async def test_who_leaves_alone_after_a_round_ends_the_run_and_is_not_told_by_difference(secure_run: Described) -> None:
     """The neighbour of the hole within one run: updates of two rounds differ little once training settles."""
     one = secure_run(4)
-    async with in_process(one) as federation:
+    async with open_federation(one) as federation:
         assert (await start(federation, one, rounds=40)).status_code == 201
 
         async def first_sum() -> bool:

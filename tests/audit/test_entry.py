@@ -63,7 +63,7 @@ def test_where_nobody_reads_it_ends_without_a_word(
     command: Callable[[], None], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(OUT, "quiet", False)  # which rich changes, and is put back
-    assert ending(lambda: enter(command), monkeypatch) == CLOSED_PIPE == 141
+    assert ending(lambda: run_command_line(command), monkeypatch) == CLOSED_PIPE == 141
     assert capfd.readouterr().err == ""
 
 

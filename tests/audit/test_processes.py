@@ -15,8 +15,8 @@ import pytest
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
 from simulation.experiment import Experiment
-from simulation.federation import conduct
-from simulation.processes import Addresses, connected
+from simulation.federation import conduct_run
+from simulation.processes import Addresses, connect_services
 from tests.support.serving import serve
 
 ROOT = Path(__file__).parents[2]
@@ -40,16 +40,16 @@ async def test_a_report_of_running_services_and_a_probe_that_is_found_in_the_nex
     key = tmp_path / "key"
     key.write_text(described.operator_key)
     with ExitStack() as services:
-        aggregator = create_aggregator(described.aggregator())
+        aggregator = create_aggregator(described.make_aggregator_settings())
         url = services.enter_context(serve(aggregator, wind_down=aggregator.state.coordinator.wind_down))
-        settings = [described.client(shard, aggregator_url=url) for shard in described.shards]
+        settings = [described.make_client_settings(shard, aggregator_url=url) for shard in described.shards]
         clients = {one.name: services.enter_context(serve(create_client(one))) for one in settings}
         places = Addresses(url, clients)
         live = ["--aggregator-url", url, "--operator-token-file", str(token)]
         for name, address in clients.items():
             live += ["--client", f"{name}={address}", "--operator-key", f"{name}={key}"]
-        async with connected(described, places) as federation:
-            await conduct(federation, described.request(), lambda _: None)
+        async with connect_services(described, places) as federation:
+            await conduct_run(federation, described.run_request(), lambda _: None)
         code, said, _ = await anyio.to_thread.run_sync(audit, "privacy-report", "--records-only", *live)
         assert code == 0 and "Nothing undeclared crossed" in said
         own_key = described.state_of(described.shards[0]) / "client-1.key"

@@ -34,8 +34,8 @@ def described(silos: Silos, small: Any, tmp_path: Path) -> Experiment:
 
 
 async def test_a_secure_run_is_as_declared_and_everything_in_it_is_on_record(described: Experiment) -> None:
-    async with in_process(described) as federation:
-        await conduct(federation, described.request(), lambda _: None)
+    async with open_federation(described) as federation:
+        await conduct_run(federation, described.run_request(), lambda _: None)
         clients = [await read_client_evidence(http, name) for name, http in federation.clients.items()]
         parts = (await read_aggregator_evidence(federation.operator, "aggregator"), *clients)
         found = make_report(open_case(parts))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.harness import child, run
-from benchmarks.harness.cells import Cell, cells
+from benchmarks.harness.cells import Cell, plan_cells
 from benchmarks.harness.child import peak_mib
 from benchmarks.harness.data import Cache
 from benchmarks.harness.plan import REVISION, UNTRAINED, Plan, read_plan
@@ -145,8 +145,8 @@ def test_a_cell_is_measured_in_a_process_of_its_own(
     plan = read_plan("table0", quick=False, root=root)
     small = {"width": 4, "layers": 1, "cutoff": 8, "negatives": 4, "anchor.users": 40, "anchor.items": 30}
     plan = plan.model_copy(update={"method": small | {"anchor.edges": 200}, "seeds": (0,), "blocks": two(plan)})
-    wanted = [cell for cell in cells(plan) if cell.row.label in ("floors", "LPSFed", "centralised")]
-    known, apart = Known(), run._run_child
+    wanted = [cell for cell in plan_cells(plan) if cell.row.label in ("floors", "LPSFed", "centralised")]
+    known, apart = KnownLines(), run._run_child
 
     def run_child(work: dict[str, Any], folder: Path, limit_seconds: float) -> dict[str, Any]:
         if work["strategy"] == "lpsfed":

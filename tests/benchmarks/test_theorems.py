@@ -75,7 +75,7 @@ def test_the_left_sides_are_those_of_dense_matrices() -> None:
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Of the quick run."""
-    return run_alone("theorems", quick=True, data=None, out=tmp_path_factory.mktemp("theorems"))
+    return run_own_table("theorems", quick=True, data=None, out=tmp_path_factory.mktemp("theorems"))
 
 
 def test_a_small_run_shows_concentration_and_passes_its_own_check(rows: list[dict[str, Any]], tmp_path: Path) -> None:

@@ -154,9 +154,9 @@ def place(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     shards = tuple(_shard(folder / "shards" / f"client-{number}", number) for number in (1, 2))
     described = Experiment(shards, folder / "run", SMALL, device="cpu")
     with ExitStack() as services:
-        app = create_aggregator(described.aggregator())
+        app = create_aggregator(described.make_aggregator_settings())
         url = services.enter_context(serve(app, wind_down=app.state.coordinator.wind_down))
-        clients = [create_client(described.client(shard, aggregator_url=url)) for shard in shards]
+        clients = [create_client(described.make_client_settings(shard, aggregator_url=url)) for shard in shards]
         first, _ = (services.enter_context(serve(client)) for client in clients)
         found = Place(url, first, described.token, described.operator_key)
         found.start(3)

@@ -87,7 +87,7 @@ class Services:
 
     def _settings(self, name: str) -> Any:
         if name == "aggregator":
-            return self.described.aggregator(port=subject._url_port(self.places.aggregator))
+            return self.described.make_aggregator_settings(port=subject._url_port(self.places.aggregator))
         port = subject._url_port(self.places.clients[name])
         return self.described.make_client_settings(self.shard(name), aggregator_url=self.places.aggregator, port=port)
 

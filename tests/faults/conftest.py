@@ -14,7 +14,7 @@ import pytest
 
 from shared.method.settings import MethodSettings
 from simulation.experiment import Experiment
-from simulation.run import simulate
+from simulation.run import simulate_experiment
 from tests.faults.federation import Disturbed, Ending, disturbed, endings_of
 from tests.faults.points import RECOVERED
 
@@ -51,7 +51,7 @@ async def undisturbed(endings: list[dict[str, Ending]], three: Experiment, tmp_p
     """How the run ends at each client, in one process and without a network."""
     if not endings:
         apart = replace(three, folder=tmp_path / "undisturbed")
-        found = await anyio.to_thread.run_sync(simulate, apart, lambda _: None)
+        found = await anyio.to_thread.run_sync(simulate_experiment, apart, lambda _: None)
         endings.append(endings_of(found))
     return endings[0]
 

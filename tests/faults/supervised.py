@@ -90,7 +90,7 @@ class Supervised(Watched):
     async def begin(self) -> None:
         self.tasks.start_soon(self._keep, AGGREGATOR, "aggregator_service", self.experiment.aggregator)
         await self._ready(AGGREGATOR)
-        run = self.experiment.request().model_dump(mode="json") | {"deadline_seconds": DEADLINE_SECONDS}
+        run = self.experiment.run_request().model_dump(mode="json") | {"deadline_seconds": DEADLINE_SECONDS}
         answer = await self.operator.post("/v1/runs", json=run)
         assert answer.status_code == 201, answer.text
         url = f"http://{HOST}:{self.ports[AGGREGATOR]}"

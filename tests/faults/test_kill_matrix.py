@@ -23,7 +23,7 @@ from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunHistoryOut
 from shared.timeouts import RETRY_SECONDS
 from simulation.experiment import Experiment
-from simulation.run import simulate
+from simulation.run import simulate_experiment
 from tests.faults.federation import LONGEST_SECONDS, Ending, endings_of
 from tests.faults.points import AGGREGATOR, CLIENT, MOMENTS, RECOVERED, ROUND, Plan
 from tests.faults.supervised import Supervised, supervised
@@ -100,7 +100,7 @@ def remembered() -> list[Digests]:
 async def undisturbed(described: Described, remembered: list[Digests]) -> Digests:
     if not remembered:
         experiment = described("undisturbed")
-        found = await anyio.to_thread.run_sync(simulate, experiment, lambda _: None)
+        found = await anyio.to_thread.run_sync(simulate_experiment, experiment, lambda _: None)
         remembered.append(digests(experiment, found.history, endings_of(found)))
     return remembered[0]
 

@@ -102,7 +102,7 @@ def test_under_secure_aggregation_the_sum_is_one_of_releases_and_the_ledger_tell
     experiment = Experiment(
         silos(3), tmp_path / "run", small, rounds=1, device="cpu", secure=True, privacy=parse_privacy(WORDS)
     )
-    outcome = simulate(experiment, lambda _: None)
+    outcome = simulate_experiment(experiment, lambda _: None)
     assert outcome.history.phase == "finished" and len(released) == 3
     require_mean(experiment.folder / "aggregator", list(released.values()))
     for name in experiment.names:

@@ -12,9 +12,9 @@ import pytest
 from shared.errors import UnavailableError
 from simulation import processes as subject
 from simulation.experiment import Experiment
-from simulation.federation import conduct
-from simulation.processes import addresses, connected, free_ports, processes
-from simulation.run import simulate
+from simulation.federation import conduct_run
+from simulation.processes import choose_addresses, connect_services, free_ports, start_services
+from simulation.run import simulate_experiment
 from tests.simulation.test_run import digest
 
 Described = Callable[..., Experiment]
@@ -52,10 +52,10 @@ async def test_processes_end_with_the_same_digest_as_one_process_and_end_with_th
     experiment: Described,
 ) -> None:
     described = experiment("processes")
-    places = addresses(described)
-    with processes(described, places) as children:
-        async with connected(described, places) as federation:
-            outcome = await conduct(federation, described.request(), lambda _: None)
+    places = choose_addresses(described)
+    with start_services(described, places) as children:
+        async with connect_services(described, places) as federation:
+            outcome = await conduct_run(federation, described.run_request(), lambda _: None)
             quality = outcome.qualities["client-1"]
         handles = children.processes
         assert set(handles) == {"aggregator", "client-1", "client-2"}
@@ -65,7 +65,7 @@ async def test_processes_end_with_the_same_digest_as_one_process_and_end_with_th
     logs = [path.read_text() for path in (described.folder / "logs").iterdir()]
     secrets = (described.token, described.application_key, described.operator_key)
     assert len(logs) == 3 and not any(word in text for text in logs for word in ("Traceback", *secrets))
-    here = await anyio.to_thread.run_sync(simulate, experiment("one-process"), lambda _: None)
+    here = await anyio.to_thread.run_sync(simulate_experiment, experiment("one-process"), lambda _: None)
     assert digest(outcome) == digest(here)
     assert quality.test == here.qualities["client-1"].test
 

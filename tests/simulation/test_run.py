@@ -26,9 +26,9 @@ def digest(outcome: Outcome) -> str:
 
 
 def test_the_same_seed_gives_the_same_digest_and_another_one_another(experiment: Described) -> None:
-    first, again = (digest(simulate(experiment(name), lambda _: None)) for name in ("first", "again"))
+    first, again = (digest(simulate_experiment(experiment(name), lambda _: None)) for name in ("first", "again"))
     assert first == again
-    assert digest(simulate(experiment("other", seed=1), lambda _: None)) != first
+    assert digest(simulate_experiment(experiment("other", seed=1), lambda _: None)) != first
 
 
 def test_a_run_leaves_its_history_its_quality_and_the_way_there(experiment: Described) -> None:
@@ -51,7 +51,7 @@ def test_the_clients_keys_are_their_own_and_registered_and_the_operator_s_token_
     experiment: Described,
 ) -> None:
     one, two = experiment("one"), experiment("two")
-    simulate(one, lambda _: None)
+    simulate_experiment(one, lambda _: None)
     keys = [one.state_of(shard) / f"{shard.name}.key" for shard in one.shards]
     assert len({path.read_bytes() for path in keys}) == 2
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
@@ -68,14 +68,14 @@ async def test_a_run_that_fails_is_an_error_with_the_aggregator_s_reason(
     async with open_federation(described) as federation:
         request = described.run_request().model_copy(update={"clients": 3, "deadline_seconds": 0.3})
         with pytest.raises(FederationError, match="of 3 clients had joined at the deadline"):
-            await conduct(federation, request, lambda _: None)
+            await conduct_run(federation, request, lambda _: None)
 
 
 @pytest.mark.anyio
 async def test_a_second_run_in_the_same_federation_is_waited_for_by_its_own_name(experiment: Described) -> None:
     described = experiment("run")
-    async with in_process(described) as federation:
-        names = [(await conduct(federation, described.request(), lambda _: None)).history.run for _ in range(2)]
+    async with open_federation(described) as federation:
+        names = [(await conduct_run(federation, described.run_request(), lambda _: None)).history.run for _ in range(2)]
     assert names == ["run-1", "run-2"]
 
 
@@ -85,7 +85,7 @@ async def test_another_operator_is_refused(experiment: Described) -> None:
     async with open_federation(described) as federation:
         federation.operator.headers["Authorization"] = "Bearer somebody-else-entirely"
         with pytest.raises(FederationError, match=r"POST /v1/runs: 401"):
-            await conduct(federation, described.request(), lambda _: None)
+            await conduct_run(federation, described.run_request(), lambda _: None)
 
 
 @pytest.mark.anyio
@@ -97,12 +97,14 @@ async def test_clients_that_never_finish_are_named_with_their_problem(
     described = experiment("run")
     async with open_federation(described) as federation:
         with pytest.raises(UnavailableError, match="do not finish"):
-            await conduct(Federation(federation.operator, federation.clients), described.request(), lambda _: None)
+            await conduct_run(
+                Federation(federation.operator, federation.clients), described.run_request(), lambda _: None
+            )
 
 
 def test_a_shard_that_cannot_be_read_is_named_at_once(experiment: Described, tmp_path: Path) -> None:
     described = experiment("run")
     (described.shards[1] / "interactions.parquet").write_bytes(b"nothing")
     with pytest.raises(FederationError, match=r"client-2/interactions\.parquet"):
-        simulate(described, lambda _: None)
+        simulate_experiment(described, lambda _: None)
     assert not (tmp_path / "run" / "client-2" / "ledger.jsonl").exists()

@@ -83,8 +83,8 @@ def drawn_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("drawn_alike")
 def test_both_modes_end_with_the_same_parameters(described: Described, sent: Sent) -> None:
     opened, secured = described(4, secure=False), described(4, secure=True)
-    first, updates = simulate(opened, lambda _: None), dict(sent)
-    again = simulate(secured, lambda _: None)
+    first, updates = simulate_experiment(opened, lambda _: None), dict(sent)
+    again = simulate_experiment(secured, lambda _: None)
     for name, value in means(opened)[1].items():
         difference = np.abs(means(secured)[1][name].astype(np.float64) - value)
         assert (difference <= STEP + 2.0**-23 * np.abs(value)).all()
