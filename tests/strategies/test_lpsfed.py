@@ -10,7 +10,6 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters, State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies.fedavg import fedavg
@@ -26,12 +25,6 @@ def update(client: str, value: float, **scalars: float) -> Update:
 
 
 FAR_APART = [update("a", 0.0, rho=0.1, margin=0.2), update("b", 4.0, rho=0.9, margin=0.6)]
-
-
-def test_both_mlps_and_two_scalars_are_declared() -> None:
-    specification = tuple(tensor.spec for tensor in mlp_specification(MethodSettings()))
-    declared = lpsfed(MethodSettings()).declaration(MethodSettings())
-    assert (declared.strategy, declared.tensors, declared.scalars) == ("lpsfed", specification, ("margin", "rho"))
 
 
 @pytest.mark.parametrize(
