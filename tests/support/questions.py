@@ -13,6 +13,7 @@ import httpx
 from client_service.settings import ClientSettings
 
 Question = Callable[[], Awaitable[bool]]
+LOOK_SECONDS = 0.02
 LONGEST_SECONDS = 120.0  # a bound alone: where much else runs everything takes long
 
 
@@ -20,7 +21,7 @@ async def wait_until(holds: Question) -> None:
     """Look again and again whether something is so; a test in which it never is ends in time."""
     with anyio.fail_after(LONGEST_SECONDS):
         while not await holds():
-            await anyio.sleep(0.005)
+            await anyio.sleep(LOOK_SECONDS)
 
 
 async def read(http: httpx.AsyncClient, what: str) -> dict[str, Any]:
@@ -32,12 +33,17 @@ async def read(http: httpx.AsyncClient, what: str) -> dict[str, Any]:
 def finished(*clients: httpx.AsyncClient, run: str = "run-1") -> Question:
     """Have all of them evaluated that run?"""
 
+    async def ended(http: httpx.AsyncClient) -> bool:
+        quality = await read(http, "quality")
+        if quality["run"] != run or not quality["finished"]:
+            return False
+        return (await read(http, "status"))["phase"] in ("finished", "failed", "waiting")
+
     async def look() -> bool:
-        answers = [(await read(http, "quality"), await read(http, "status")) for http in clients]
-        return all(
-            quality["run"] == run and quality["finished"] and status["phase"] in ("finished", "failed", "waiting")
-            for quality, status in answers
-        )
+        for http in clients:
+            if not await ended(http):
+                return False
+        return True
 
     return look
 
