@@ -26,7 +26,18 @@ Opened = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
 Federate = Callable[..., AbstractAsyncContextManager[Federation]]
 Until = Callable[[Question], Awaitable[None]]
 
-STARTING = {"federation", "opened", "running", "served", "secured", "experiment", "attacked", "entered", "private"}
+STARTING = {
+    "federation",
+    "opened",
+    "running",
+    "served",
+    "secured",
+    "experiment",
+    "attacked",
+    "entered",
+    "private",
+    "silo",
+}
 """Fixtures that start a service, or train."""
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 from scipy import sparse
 
+from client_service.settings import ClientSettings
 from client_service.shard import Shard, shard_of_matrices
+from tests.support.small import small_client
 
 
 @pytest.fixture
@@ -35,3 +40,16 @@ def planted(shard_of: Callable[..., Shard]) -> Shard:
         for split, items in enumerate((own[:6], own[6:7], own[7:8])):
             parts[split, user, items] = 1.0
     return shard_of(*parts)
+
+
+@pytest.fixture
+def settings(silos: Callable[..., tuple[Path, ...]], tmp_path: Path) -> ClientSettings:
+    """A silo without an aggregator."""
+    return small_client(silos(1)[0], tmp_path)
+
+
+@pytest.fixture
+async def silo(settings: ClientSettings, opened: Callable[..., Any]) -> AsyncIterator[httpx.AsyncClient]:
+    """The service of these settings, which runs."""
+    async with opened(settings) as http:
+        yield http
