@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from scipy import sparse
 
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, shard_of_matrices
+from client_service.training_run import TrainingRun
 from tests.support.small import small_client
 
 
@@ -40,6 +43,36 @@ def planted(shard_of: Callable[..., Shard]) -> Shard:
         for split, items in enumerate((own[:6], own[6:7], own[7:8])):
             parts[split, user, items] = 1.0
     return shard_of(*parts)
+
+
+@dataclass
+class Held:
+    """Training that stops where the test wants it to: at a client's round, until it is let go."""
+
+    client: str
+    number: int
+    reached: threading.Event = field(default_factory=threading.Event)
+    released: threading.Event = field(default_factory=threading.Event)
+
+
+Hold = Callable[[str, int], Held]
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Hold:
+    def hold(client: str, number: int) -> Held:
+        stop, fit = Held(client, number), TrainingRun.fit
+
+        def fit_when_let(part: TrainingRun, strategy: Any, moment: Any, received: Any) -> Any:
+            if (part.place.client, moment.round) == (client, number):
+                stop.reached.set()
+                assert stop.released.wait(30.0)
+            return fit(part, strategy, moment, received)
+
+        monkeypatch.setattr(TrainingRun, "fit", fit_when_let)
+        return stop
+
+    return hold
 
 
 @pytest.fixture

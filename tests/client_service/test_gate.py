@@ -147,6 +147,8 @@ async def test_each_declared_call_passes_and_is_on_record(
     assert (intent["kind"], intent["call"], intent["to"], intent["bytes"]) == ("intent", name, HOME, len(content))
     assert intent["sha256"] == hashlib.sha256(content).hexdigest()
     assert (outcome["kind"], outcome["of"], outcome["status"]) == ("outcome", intent["sequence"], 200)
+    assert (outcome["bytes"], outcome["sha256"]) == (2, hashlib.sha256(b"{}").hexdigest())
+    assert gate.ledger.verify() == 2
 
 
 MODEL, PERSONALISED = "/v1/runs/run-1/model", f"{OWN}/personalized"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -28,6 +27,9 @@ from tests.support.federation import Federation, run_client, run_federation
 from tests.support.mortal import Killer, Mortal, Plan, on_the_line
 from tests.support.questions import finished, in_phase, read, uploads, wait_until
 from tests.support.small import AGGREGATOR
+
+if TYPE_CHECKING:
+    from tests.client_service.conftest import Hold
 
 pytestmark = pytest.mark.anyio
 TIMES = {"train_seconds", "evaluate_seconds", "overhead_seconds", "bytes_up", "bytes_down"}  # what no seed fixes
@@ -314,29 +316,16 @@ async def test_one_that_is_killed_again_and_again_ends_where_it_would_have_ended
         assert await running.to_the_end() == expected
 
 
-def hold_the_other(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Client-2 does not train in round 2 until this is set."""
-    let_go, fit = threading.Event(), TrainingRun.fit
-
-    def fit_when_let(part: TrainingRun, strategy: Any, moment: Any, received: Any) -> Any:
-        if (part.place.client, moment.round) == ("client-2", 2):
-            assert let_go.wait(30.0)
-        return fit(part, strategy, moment, received)
-
-    monkeypatch.setattr(TrainingRun, "fit", fit_when_let)
-    return let_go
-
-
 async def test_one_whose_update_is_there_does_not_send_it_again_and_waits_for_the_others(
-    undisturbed: Any, disturbed: Any, monkeypatch: pytest.MonkeyPatch
+    undisturbed: Any, disturbed: Any, held: Hold
 ) -> None:
     expected = await undisturbed("lpsfed")
-    let_go = hold_the_other(monkeypatch)
+    stop = held("client-2", 2)
     async with disturbed("lpsfed") as running:
         await running.kill(POINTS["before the receipt"])
         async with running.back() as http:
             await wait_until(in_phase(http, "waiting for the round"))
-            let_go.set()
+            stop.released.set()
             assert await running.left(http) == expected
         assert [number for number, _ in updates_of(running.mortal)] == ["1", "2", "3"]
 
@@ -393,11 +382,11 @@ async def test_without_its_checkpoint_it_goes_on_from_its_best_model_and_says_so
 
 
 async def test_one_that_could_not_keep_its_training_leaves_the_aggregator_the_update_that_it_has(
-    undisturbed: Any, disturbed: Any, monkeypatch: pytest.MonkeyPatch
+    undisturbed: Any, disturbed: Any, held: Hold
 ) -> None:
     """As where the old process's upload arrives after the new one has asked how the round stands."""
     expected = await undisturbed("lpsfed")
-    let_go = hold_the_other(monkeypatch)
+    stop = held("client-2", 2)
     async with disturbed("lpsfed") as running:
         await running.kill(POINTS["before the receipt"])
         (running.mortal.state_directory / "model" / NAME).unlink()
@@ -408,7 +397,7 @@ async def test_one_that_could_not_keep_its_training_leaves_the_aggregator_the_up
                 return waiting and [number for number, _ in updates_of(running.mortal)] == ["1", "2", "2"]
 
             await wait_until(sent_once_more)
-            let_go.set()
+            stop.released.set()
             found = await running.left(http)
     assert found.updates[:2] == expected.updates[:2] and found.updates[2] != expected.updates[2]
     assert [number for number, _ in updates_of(running.mortal)] == ["1", "2", "2", "3"]
