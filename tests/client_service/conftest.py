@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from scipy import sparse
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, shard_of_matrices
 from client_service.training_run import TrainingRun
+from tests.support.given import Held, Hold, Opened, Silos
 from tests.support.small import small_client
 
 
@@ -45,19 +44,6 @@ def planted(shard_of: Callable[..., Shard]) -> Shard:
     return shard_of(*parts)
 
 
-@dataclass
-class Held:
-    """Training that stops where the test wants it to: at a client's round, until it is let go."""
-
-    client: str
-    number: int
-    reached: threading.Event = field(default_factory=threading.Event)
-    released: threading.Event = field(default_factory=threading.Event)
-
-
-Hold = Callable[[str, int], Held]
-
-
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Hold:
     def hold(client: str, number: int) -> Held:
@@ -76,13 +62,13 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Hold:
 
 
 @pytest.fixture
-def settings(silos: Callable[..., tuple[Path, ...]], tmp_path: Path) -> ClientSettings:
+def settings(silos: Silos, tmp_path: Path) -> ClientSettings:
     """A silo without an aggregator."""
     return small_client(silos(1)[0], tmp_path)
 
 
 @pytest.fixture
-async def silo(settings: ClientSettings, opened: Callable[..., Any]) -> AsyncIterator[httpx.AsyncClient]:
+async def silo(settings: ClientSettings, opened: Opened) -> AsyncIterator[httpx.AsyncClient]:
     """The service of these settings, which runs."""
     async with opened(settings) as http:
         yield http

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -23,12 +23,8 @@ from shared.method.divergence import round_divergence
 from shared.protocol.schemas import JoinOut, RunOut
 from shared.protocol.signing.enrolment import KeyFiles, register, remove
 from tests.support.federation import Line
+from tests.support.given import Federate, Hold, Opened, Until
 from tests.support.questions import entries_of, finished, has_problem, in_phase, is_set, read, uploads
-
-if TYPE_CHECKING:
-    from conftest import Federate, Opened, Until
-
-    from tests.client_service.conftest import Hold
 
 pytestmark = pytest.mark.anyio
 

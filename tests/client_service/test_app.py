@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -31,9 +31,7 @@ from shared.method.declaration import Declaration
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
 from shared.method.start import initial_parameters
-
-if TYPE_CHECKING:
-    from conftest import Opened, Silos, Until
+from tests.support.given import Opened, Silos, Until
 
 pytestmark = pytest.mark.anyio
 CPU = torch.device("cpu")

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
-
-if TYPE_CHECKING:
-    from conftest import Opened
+from tests.support.given import Opened
 
 PATHS = ("/", "/docs", "/openapi.json", "/v1/ledger", "/health/live", "/health/ready", "/metrics", "/nowhere")
 NEEDED = {"name": "east", "shard": "/shard", "state_directory": "/state"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -19,10 +19,8 @@ from client_service.callers import CallerKeys
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
 from shared.web.pace import Buckets
+from tests.support.given import Opened, Silos
 from tests.support.small import small_client
-
-if TYPE_CHECKING:
-    from conftest import Opened, Silos
 
 pytestmark = pytest.mark.anyio
 APPLICATION, OPERATOR = "application-key-of-the-tests-0123", "operator-key-of-the-tests-01234567"

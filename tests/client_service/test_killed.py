@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -24,12 +24,10 @@ from client_service.training_checkpoint import NAME
 from client_service.training_run import TrainingRun
 from simulation.experiment import Experiment
 from tests.support.federation import Federation, run_client, run_federation
+from tests.support.given import Hold
 from tests.support.mortal import Killer, Mortal, Plan, on_the_line
 from tests.support.questions import finished, in_phase, read, uploads, wait_until
 from tests.support.small import AGGREGATOR
-
-if TYPE_CHECKING:
-    from tests.client_service.conftest import Hold
 
 pytestmark = pytest.mark.anyio
 TIMES = {"train_seconds", "evaluate_seconds", "overhead_seconds", "bytes_up", "bytes_down"}  # what no seed fixes

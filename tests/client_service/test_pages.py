@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import polars as pl
@@ -28,9 +28,7 @@ from shared.method.declaration import Declaration, TensorSpec
 from simulation.experiment import Experiment
 from simulation.federation import Progress, conduct
 from simulation.run import in_process
-
-if TYPE_CHECKING:
-    from conftest import Opened, Until
+from tests.support.given import Opened, Until
 
 DECLARATION = Declaration(strategy="lpsfed", tensors=(TensorSpec(name="w", shape=(2, 3)),), scalars=("rho",))
 EVIL = "<script>alert('x')</script>"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -17,9 +17,7 @@ from simulation import processes as subject
 from simulation.experiment import Experiment
 from simulation.processes import Addresses, addresses, connected
 from tests.support.forked import start_service
-
-if TYPE_CHECKING:
-    from conftest import Until
+from tests.support.given import Until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 LONGEST_SECONDS = 30.0  # an end that is not waited for comes much sooner, and one that is waited for never

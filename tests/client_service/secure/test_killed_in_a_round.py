@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,11 +15,9 @@ from client_service.secure.vault import NAME
 from simulation.experiment import Experiment
 from tests.support.clock import LeapingClock
 from tests.support.federation import Federation, run_federation
+from tests.support.given import Silos
 from tests.support.mortal import Killer, on_the_line
 from tests.support.questions import wait_until
-
-if TYPE_CHECKING:
-    from conftest import Silos
 
 pytestmark = pytest.mark.anyio
 OWN = "/v1/runs/run-1/rounds/1/clients/client-1"
