@@ -13,7 +13,6 @@ import httpx
 from client_service.settings import ClientSettings
 
 Question = Callable[[], Awaitable[bool]]
-LOOK_SECONDS = 0.02
 LONGEST_SECONDS = 120.0  # a bound alone: where much else runs everything takes long
 
 
@@ -21,7 +20,7 @@ async def wait_until(holds: Question) -> None:
     """Look again and again whether something is so; a test in which it never is ends in time."""
     with anyio.fail_after(LONGEST_SECONDS):
         while not await holds():
-            await anyio.sleep(LOOK_SECONDS)
+            await anyio.sleep(0.005)
 
 
 async def read(http: httpx.AsyncClient, what: str) -> dict[str, Any]:
