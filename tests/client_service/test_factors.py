@@ -55,6 +55,7 @@ def factors(client: LocalTraining) -> Factors:
     return client.model.encoder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_a_few_rounds_learn_the_communities_and_leave_other_silos_rows_alone(client: Builder, name: str) -> None:
     strategy, mine = STRATEGIES[name](FAST), client(KINDS[name])

@@ -73,6 +73,7 @@ def test_both_mlps_are_shared_and_the_rest_is_private(client: LocalTraining) -> 
     assert private == {"embedding", "on_sum", "on_product"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["lpsfed", "fedavg", "local"])
 def test_the_strategies_of_the_mlps_learn_the_communities_with_it(client: LocalTraining, name: str) -> None:
     strategy, received = STRATEGIES[name](METHOD), Parameters(client.arrays())

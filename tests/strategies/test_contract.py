@@ -238,8 +238,9 @@ SENT_AND_TRAINED: dict[str, tuple[tuple[Tensor, ...], tuple[str, ...], tuple[Obj
 """What leaves a client of each strategy - tensors and scalars - and what it trains for, once it has loaded."""
 
 
-def test_what_leaves_a_client_and_what_it_trains_for_are_known(strategy: Strategy) -> None:
-    tensors, scalars, objectives = SENT_AND_TRAINED[strategy.name]
+@pytest.mark.parametrize("name", SENT_AND_TRAINED)
+def test_what_leaves_a_client_and_what_it_trains_for_are_as_published(name: str) -> None:
+    strategy, (tensors, scalars, objectives) = build_strategy(name, METHOD), SENT_AND_TRAINED[name]
     declared = declaration(strategy)
     assert {spec.name: spec.shape for spec in declared.tensors} == {one.name: one.shape for one in tensors}
     assert (declared.strategy, declared.scalars) == (strategy.name, scalars)
