@@ -21,7 +21,7 @@ TRAINING_TESTS := tests/client_service/test_killed.py tests/client_service/test_
 	tests/simulation/test_secure_run.py tests/strategies tests/equations
 
 # For the inner loop: what starts no service and trains little. tests/conftest.py says what starts one.
-FAST := not services and not browser and not data and not containers and not slow
+FAST := not services and not thorough and not browser and not data and not containers and not slow
 FAST_TESTS := tests/aggregator_service tests/audit tests/client_service tests/equations tests/secure tests/shared \
 	tests/test_architecture.py
 

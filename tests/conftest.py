@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import httpx
 import numpy as np
 import polars as pl
 import pytest
@@ -18,15 +17,22 @@ from shared.method.settings import MethodSettings
 from simulation.experiment import Experiment
 from tests.support.clock import LeapingClock
 from tests.support.federation import Federation, run_client, run_federation
-from tests.support.questions import Question, wait_until
+from tests.support.given import Federate, Opened, Silos, Until
+from tests.support.questions import wait_until
 from tests.support.small import SMALL, small_aggregator, small_client
 
-Silos = Callable[..., tuple[Path, ...]]
-Opened = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
-Federate = Callable[..., AbstractAsyncContextManager[Federation]]
-Until = Callable[[Question], Awaitable[None]]
-
-STARTING = {"federation", "opened", "running", "served", "secured", "experiment", "attacked", "entered", "private"}
+STARTING = {
+    "federation",
+    "opened",
+    "running",
+    "served",
+    "secured",
+    "experiment",
+    "attacked",
+    "entered",
+    "private",
+    "silo",
+}
 """Fixtures that start a service, or train."""
 
 

@@ -232,12 +232,14 @@ def loaded(*modules: str) -> set[str]:
     return {name.partition(".")[0] for name in done.stdout.split()}
 
 
+@pytest.mark.thorough
 def test_importing_the_aggregator_leaves_torch_and_the_client_out() -> None:
     found = loaded("aggregator_service.app", "aggregator_service.__main__")
     assert {"aggregator_service", "shared", "fastapi"} <= found
     assert found & (HEAVY | {"client_service", "simulation", "httpx"}) == set()
 
 
+@pytest.mark.thorough
 def test_importing_the_audit_leaves_torch_and_the_services_out() -> None:
     found = loaded("audit.cli", "audit.__main__")
     assert {"audit", "shared", "client_service", "typer", "rich"} <= found

@@ -66,6 +66,7 @@ async def test_nor_in_whole_rounds(running: Running, interned: list[str]) -> Non
     assert [text for text in interned if OF_A_BLOB.search(text)] == []
 
 
+@pytest.mark.thorough
 def test_a_store_through_which_thousands_have_gone_holds_no_more_than_before(tmp_path: Path) -> None:
     blobs = Blobs(tmp_path / "blobs", Disk())
     cycles(blobs, 20)

@@ -33,6 +33,7 @@ def described(silos: Silos, small: Any, tmp_path: Path) -> Experiment:
     return replace(Experiment(silos(3), tmp_path / "run", small, rounds=1, device="cpu"), secure=True)
 
 
+@pytest.mark.thorough
 async def test_a_secure_run_is_as_declared_and_everything_in_it_is_on_record(described: Experiment) -> None:
     async with open_federation(described) as federation:
         await conduct_run(federation, described.run_request(), lambda _: None)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 from scipy import sparse
 
+from client_service.settings import ClientSettings
 from client_service.shard import Shard, shard_of_matrices
+from client_service.training_run import TrainingRun
+from tests.support.given import Held, Hold, Opened, Silos
+from tests.support.small import small_client
 
 
 @pytest.fixture
@@ -35,3 +42,33 @@ def planted(shard_of: Callable[..., Shard]) -> Shard:
         for split, items in enumerate((own[:6], own[6:7], own[7:8])):
             parts[split, user, items] = 1.0
     return shard_of(*parts)
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Hold:
+    def hold(client: str, number: int) -> Held:
+        stop, fit = Held(client, number), TrainingRun.fit
+
+        def fit_when_let(part: TrainingRun, strategy: Any, moment: Any, received: Any) -> Any:
+            if (part.place.client, moment.round) == (client, number):
+                stop.reached.set()
+                assert stop.released.wait(30.0)
+            return fit(part, strategy, moment, received)
+
+        monkeypatch.setattr(TrainingRun, "fit", fit_when_let)
+        return stop
+
+    return hold
+
+
+@pytest.fixture
+def settings(silos: Silos, tmp_path: Path) -> ClientSettings:
+    """A silo without an aggregator."""
+    return small_client(silos(1)[0], tmp_path)
+
+
+@pytest.fixture
+async def silo(settings: ClientSettings, opened: Opened) -> AsyncIterator[httpx.AsyncClient]:
+    """The service of these settings, which runs."""
+    async with opened(settings) as http:
+        yield http

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -21,7 +21,7 @@ from client_service.learning.evaluate import on_validation
 from client_service.learning.spectra import cached_spectrum
 from client_service.serving import checkpoint
 from client_service.serving.recommender import Limits, Recommender
-from client_service.settings import ClientSettings, client_settings
+from client_service.settings import ClientSettings
 from client_service.shard import Shard, change_shard, read_shard, write_shard
 from client_service.shard.changes import append_events, erase_users
 from client_service.tasks.items import ITEMS
@@ -30,21 +30,12 @@ from client_service.training_run import TrainingRun
 from shared.method.declaration import Declaration
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
-from shared.method.settings import MethodSettings
 from shared.method.start import initial_parameters
-
-if TYPE_CHECKING:
-    from conftest import Opened, Silos, Until
+from tests.support.given import Opened, Silos, Until
 
 pytestmark = pytest.mark.anyio
 CPU = torch.device("cpu")
 ODD = ("a/b", "//", "ünïcode ☂", "100%", "%2F", "with space", "?k=3#x", "x/recommendations", "/lead", "trail/", "a;b=c")
-
-
-@pytest.fixture
-def settings(silos: Silos, small: MethodSettings, tmp_path: Path) -> ClientSettings:
-    shard = silos(1)[0]
-    return client_settings(name=shard.name, shard=shard, state_directory=tmp_path / "state", method=small, device="cpu")
 
 
 def kept(settings: ClientSettings) -> tuple[Shard, Recommender]:
@@ -113,14 +104,13 @@ async def test_a_model_of_the_shard_as_it_was_is_not_served_after_a_change(
         assert (answer["fallback"], "model" in answer) == ("no model yet", False)
 
 
-async def test_without_a_model_answers_are_flagged(settings: ClientSettings, opened: Opened) -> None:
-    async with opened(settings) as http:
-        answer = (await http.get("/v1/users/user-01/recommendations?k=3")).json()
-        assert (answer["fallback"], len(answer["items"]), "model" in answer) == ("no model yet", 3, False)
-        assert (await http.get("/health/ready")).json() == {"status": "ready", "model": "none yet"}
-        assert (await http.get("/health/live")).json() == {"status": "live"}
-        status = (await http.get("/v1/status")).json()
-        assert {"client", "phase", "device", "device_reason"} <= set(status) and "model" not in status
+async def test_without_a_model_answers_are_flagged(silo: httpx.AsyncClient) -> None:
+    answer = (await silo.get("/v1/users/user-01/recommendations?k=3")).json()
+    assert (answer["fallback"], len(answer["items"]), "model" in answer) == ("no model yet", 3, False)
+    assert (await silo.get("/health/ready")).json() == {"status": "ready", "model": "none yet"}
+    assert (await silo.get("/health/live")).json() == {"status": "live"}
+    status = (await silo.get("/v1/status")).json()
+    assert {"client", "phase", "device", "device_reason"} <= set(status) and "model" not in status
 
 
 async def test_a_client_whose_agent_has_ended_is_neither_live_nor_ready(
@@ -144,42 +134,36 @@ async def test_a_client_whose_agent_has_ended_is_neither_live_nor_ready(
     assert said == ["the agent has ended; the log says why"] * 2
 
 
-@pytest.mark.parametrize("damage", ["cut off", "empty", "gone", "other shapes", "a folder"])
-async def test_a_damaged_model_is_not_served_and_keeps_nobody_from_the_rest(
-    settings: ClientSettings, opened: Opened, until: Until, damage: str
+def damage(settings: ClientSettings, silos: Silos, kind: str) -> None:
+    folder = settings.state_directory / "model"
+    [path] = folder.glob("model-*.safetensors")
+    content = path.read_bytes()
+    if kind == "another shard":
+        silos(1, seed=5)  # the same users and items, other interactions
+    elif kind == "a damaged head":
+        (folder / "model.json").write_text("{")
+    elif kind == "other shapes":
+        checkpoint.save_file({"embedding": torch.zeros(2, 2)}, path)
+    else:
+        path.unlink()
+        if kind == "a folder":
+            path.mkdir()
+        elif kind != "gone":
+            path.write_bytes(content[:100] if kind == "cut off" else b"")
+
+
+@pytest.mark.parametrize(
+    "kind", ["cut off", "empty", "gone", "other shapes", "a folder", "a damaged head", "another shard"]
+)
+async def test_a_damaged_model_or_another_shard_s_is_not_served_and_keeps_nobody_from_the_rest(
+    settings: ClientSettings, opened: Opened, until: Until, silos: Silos, kind: str
 ) -> None:
     kept(settings)
-    [path] = (settings.state_directory / "model").glob("model-*.safetensors")
-    if damage == "other shapes":
-        checkpoint.save_file({"embedding": torch.zeros(2, 2)}, path)
-    elif damage in ("gone", "a folder"):
-        path.unlink()
-        if damage == "a folder":
-            path.mkdir()
-    else:
-        path.write_bytes(path.read_bytes()[:100] if damage == "cut off" else b"")
+    damage(settings, silos, kind)
     async with opened(settings) as http:
         await until(lambda: held_up(http))  # it has gone on to the aggregator
         assert (await http.get("/v1/users/user-01/recommendations")).json()["fallback"] == "no model yet"
         assert (await http.get("/health/live")).status_code == 200
-
-
-async def test_a_damaged_head_is_as_no_model(settings: ClientSettings, opened: Opened, until: Until) -> None:
-    kept(settings)
-    (settings.state_directory / "model" / "model.json").write_text("{")
-    async with opened(settings) as http:
-        await until(lambda: held_up(http))
-        assert (await http.get("/v1/users/user-01/recommendations")).json()["fallback"] == "no model yet"
-
-
-async def test_a_model_of_another_shard_is_not_served(
-    settings: ClientSettings, opened: Opened, until: Until, silos: Silos
-) -> None:
-    kept(settings)
-    silos(1, seed=5)  # the same users and items, other interactions
-    async with opened(settings) as http:
-        await until(lambda: held_up(http))
-        assert (await http.get("/v1/users/user-01/recommendations")).json()["fallback"] == "no model yet"
 
 
 def test_a_crash_while_a_model_is_kept_leaves_the_one_before(
@@ -296,77 +280,63 @@ BAD_BODIES = [
 ]
 
 
-@pytest.mark.parametrize("body", BAD_BODIES, ids=range(len(BAD_BODIES)))
 async def test_a_message_that_does_not_fit_is_told_where_and_why_and_nothing_of_it_comes_back(
-    settings: ClientSettings, opened: Opened, body: Any
+    silo: httpx.AsyncClient,
 ) -> None:
-    async with opened(settings) as http:
-        answer = await http.post("/v1/recommendations", json=body)
-        assert "body" in problem(answer, 422) and CANARY not in answer.text
+    for body in BAD_BODIES:
+        answer = await silo.post("/v1/recommendations", json=body)
+        assert "body" in problem(answer, 422) and CANARY not in answer.text, body
 
 
-async def test_other_bad_questions_get_a_problem_document_without_what_came(
-    settings: ClientSettings, opened: Opened
-) -> None:
-    async with opened(settings) as http:
-        user = f"/v1/users/{CANARY}/recommendations"
-        for status, method, path, content in (
-            (422, "GET", f"{user}?k={CANARY}", b""),
-            (422, "GET", f"{user}?k=0", b""),
-            (422, "GET", f"{user}?k=1001", b""),
-            (422, "GET", f"{user}?exclude_seen={CANARY}", b""),
-            (422, "GET", f"/v1/users/{'x' * 513}/recommendations", b""),
-            (422, "GET", f"/v1/ledger?after={CANARY}", b""),
-            (422, "POST", "/v1/recommendations", f'{{"{CANARY}'.encode()),
-            (422, "POST", "/v1/recommendations", b'{"users": ["\\ud800"]}'),
-            (404, "GET", f"/v1/items/{CANARY}/similar", b""),
-            (404, "GET", f"/v1/{CANARY}", b""),
-            (404, "GET", "/nothing", b""),
-            (405, "PUT", "/v1/recommendations", b""),
-            (405, "DELETE", user, b""),
-        ):
-            answer = await http.request(method, path, content=content, headers={"Content-Type": "application/json"})
-            detail = problem(answer, status)
-            assert detail and CANARY not in answer.text, (method, path)
-        long = await http.post("/v1/recommendations", content=b'{"users": ["' + b"x" * (5 << 20))
-        assert problem(long, 413)
+async def test_other_bad_questions_get_a_problem_document_without_what_came(silo: httpx.AsyncClient) -> None:
+    user = f"/v1/users/{CANARY}/recommendations"
+    for status, method, path, content in (
+        (422, "GET", f"{user}?k={CANARY}", b""),
+        (422, "GET", f"{user}?k=0", b""),
+        (422, "GET", f"{user}?k=1001", b""),
+        (422, "GET", f"{user}?exclude_seen={CANARY}", b""),
+        (422, "GET", f"/v1/users/{'x' * 513}/recommendations", b""),
+        (422, "GET", f"/v1/ledger?after={CANARY}", b""),
+        (422, "POST", "/v1/recommendations", f'{{"{CANARY}'.encode()),
+        (422, "POST", "/v1/recommendations", b'{"users": ["\\ud800"]}'),
+        (404, "GET", f"/v1/items/{CANARY}/similar", b""),
+        (404, "GET", f"/v1/{CANARY}", b""),
+        (404, "GET", "/nothing", b""),
+        (405, "PUT", "/v1/recommendations", b""),
+        (405, "DELETE", user, b""),
+    ):
+        answer = await silo.request(method, path, content=content, headers={"Content-Type": "application/json"})
+        detail = problem(answer, status)
+        assert detail and CANARY not in answer.text, (method, path)
+    long = await silo.post("/v1/recommendations", content=b'{"users": ["' + b"x" * (5 << 20))
+    assert problem(long, 413)
 
 
-async def test_what_may_leave_is_told_as_it_is_declared(settings: ClientSettings, opened: Opened) -> None:
-    async with opened(settings) as http:
-        told = Declaration.model_validate((await http.get("/v1/declaration")).json())
+async def test_what_may_leave_is_told_as_it_is_declared(silo: httpx.AsyncClient, settings: ClientSettings) -> None:
+    told = Declaration.model_validate((await silo.get("/v1/declaration")).json())
     assert told == settings.declaration() and told.scalars == ("margin", "rho")
     assert {spec.name.partition(".")[0] for spec in told.tensors} == {"pooling", "predictive"}
 
 
-async def test_nobody_on_the_way_may_keep_an_answer_about_people(settings: ClientSettings, opened: Opened) -> None:
-    async with opened(settings) as http:
-        answers = [
-            await http.get(f"/v1/{path}")
-            for path in (
-                "users/user-01/recommendations",
-                "users/user-01/recommendations?k=0",
-                "items/item-01/similar",
-                "items/mystery/similar",
-                "status",
-                "quality",
-                "spectrum",
-                "declaration",
-                "ledger",
-                "mystery",
-            )
-        ]
-        answers.append(await http.post("/v1/recommendations", json={"users": ["user-01"]}))
+async def test_nobody_on_the_way_may_keep_an_answer_about_people(silo: httpx.AsyncClient) -> None:
+    answers = [
+        await silo.get(f"/v1/{path}")
+        for path in (
+            "users/user-01/recommendations",
+            "users/user-01/recommendations?k=0",
+            "items/item-01/similar",
+            "items/mystery/similar",
+            "status",
+            "quality",
+            "spectrum",
+            "declaration",
+            "ledger",
+            "mystery",
+        )
+    ]
+    answers.append(await silo.post("/v1/recommendations", json={"users": ["user-01"]}))
     assert {answer.status_code for answer in answers} == {200, 404, 422}
     assert [answer.headers.get("cache-control") for answer in answers] == ["no-store"] * len(answers)
-
-
-async def test_docs_and_openapi_answer(settings: ClientSettings, opened: Opened) -> None:
-    async with opened(settings) as http:
-        assert (await http.get("/docs")).status_code == 200
-        paths = (await http.get("/openapi.json")).json()["paths"]
-        assert {"/v1/recommendations", "/v1/status", "/v1/quality", "/v1/ledger", "/metrics"} <= set(paths)
-        assert {"/v1/spectrum", "/v1/declaration"} <= set(paths)
 
 
 async def test_metrics_count_calls_by_route_template_and_nothing_of_the_silo(
@@ -403,35 +373,33 @@ async def test_metrics_count_calls_by_route_template_and_nothing_of_the_silo(
     assert "user-01" not in text and "item-01" not in text and "nothing" not in text
 
 
-@pytest.mark.parametrize("after", [1 << 53, 1 << 63, 10**30])
-async def test_a_place_beyond_every_ledger_is_refused(settings: ClientSettings, opened: Opened, after: int) -> None:
+async def test_a_place_beyond_every_ledger_is_refused(silo: httpx.AsyncClient) -> None:
     """No reader of files can count so far."""
-    async with opened(settings) as http:
-        assert (await http.get("/v1/ledger", params={"after": after})).status_code == 422
-        assert (await http.get("/v1/ledger", params={"after": (1 << 53) - 1})).json()["entries"] == []
+    for after in (1 << 53, 1 << 63, 10**30):
+        assert (await silo.get("/v1/ledger", params={"after": after})).status_code == 422
+    assert (await silo.get("/v1/ledger", params={"after": (1 << 53) - 1})).json()["entries"] == []
 
 
 async def test_the_ledger_is_paged_and_says_whether_it_holds(
-    settings: ClientSettings, opened: Opened, until: Until
+    silo: httpx.AsyncClient, settings: ClientSettings, until: Until
 ) -> None:
-    async with opened(settings) as http:
 
-        async def page(**query: int) -> dict[str, Any]:
-            found: dict[str, Any] = (await http.get("/v1/ledger", params=query)).json()
-            return found
+    async def page(**query: int) -> dict[str, Any]:
+        found: dict[str, Any] = (await silo.get("/v1/ledger", params=query)).json()
+        return found
 
-        async def six() -> bool:
-            return int((await page())["total"]) >= 6
+    async def six() -> bool:
+        return int((await page())["total"]) >= 6
 
-        await until(six)
-        second = await page(after=2, limit=3)
-        assert [entry["sequence"] for entry in second["entries"]] == [3, 4, 5] and second["verified"] is True
-        assert {entry["kind"] for entry in second["entries"]} == {"intent", "outcome"}
-        path = settings.state_directory / "ledger.jsonl"
-        lines = path.read_text().splitlines(keepends=True)
-        path.write_text("".join([lines[0], "scribble\n", *lines[2:]]))
-        damaged = await page(limit=2)
-        assert damaged["verified"] is False and damaged["entries"][1] == {"damaged": "scribble"}
+    await until(six)
+    second = await page(after=2, limit=3)
+    assert [entry["sequence"] for entry in second["entries"]] == [3, 4, 5] and second["verified"] is True
+    assert {entry["kind"] for entry in second["entries"]} == {"intent", "outcome"}
+    path = settings.state_directory / "ledger.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([lines[0], "scribble\n", *lines[2:]]))
+    damaged = await page(limit=2)
+    assert damaged["verified"] is False and damaged["entries"][1] == {"damaged": "scribble"}
 
 
 async def test_quality_is_that_of_the_last_run_even_before_the_next(settings: ClientSettings, opened: Opened) -> None:

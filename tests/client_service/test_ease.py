@@ -51,6 +51,7 @@ def test_no_change_of_a_weight_off_the_diagonal_lowers_the_objective() -> None:
             assert objective(moved) > best
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [(90, 60), (60, 90), (BLOCK + 50, 2 * BLOCK + 70), (2 * BLOCK + 70, BLOCK + 50)])
 @pytest.mark.parametrize("ridge", [1.0, 100.0])
 def test_the_scores_are_those_of_the_formula_on_whichever_side_is_smaller(shape: tuple[int, int], ridge: float) -> None:

@@ -41,12 +41,6 @@ def test_ndcg_discounts_by_the_logarithm_of_the_rank() -> None:
     assert found.tolist() == pytest.approx([1.5 / (1 + 1 / math.log2(3)), 0.0, 1.0])
 
 
-def test_the_ideal_list_is_no_longer_than_the_list_itself() -> None:
-    # Five relevant items, three places, three hits: nothing better was possible. Recall still counts all five.
-    assert ndcg(HITS[2:], np.array([5])).tolist() == pytest.approx([1.0])
-    assert recall(HITS[2:], np.array([5])).tolist() == [3 / 5]
-
-
 def test_twenty_hits_of_twenty_five_are_ideal_by_ndcg_and_four_fifths_by_recall() -> None:
     top, target = fixed([list(range(20))]), matrix([list(range(25))], 30)
     found = evaluate(top, target, matrix([[]], 30))

@@ -120,9 +120,3 @@ def test_validation_items_do(planted: Shard, shard_of: Callable[..., Shard]) -> 
     other = shard_of(planted.train.toarray(), planted.valid.toarray()[::-1], planted.test.toarray())
     spectrum = low_spectrum(planted.train, 39)
     assert best_low_pass(planted, spectrum).validation != best_low_pass(other, spectrum).validation
-
-
-def test_a_filter_answers_by_its_ridge() -> None:
-    # s^2 / (s^2 + ridge): 1 / 1.25 = .8; .25 / .5 = .5.
-    assert Filter(2, 0.25, 0.3).response(np.array([1.0, 0.5])).tolist() == pytest.approx([0.8, 0.5])
-    assert Filter(3, 0.0, 0.5).response(np.array([1.0, 0.5, 0.4])).tolist() == [1.0, 1.0, 1.0]

@@ -77,12 +77,6 @@ def test_without_fusion_or_without_a_start_the_trained_score_ranks_alone(
     assert training.recipe is None and training.fusion.parts == ()
 
 
-def test_a_given_recipe_is_not_chosen_again(planted: Shard) -> None:
-    given = Recipe(5.0, 0.7, WEIGHTING, 0.3)
-    training = LocalTraining(planted, low_spectrum(planted.train, 12), SMALL, torch.device("cpu"), recipe=given)
-    assert training.recipe is given
-
-
 def test_a_stranger_with_a_user_s_basket_is_served_by_the_fused_score_like_the_user(planted: Shard) -> None:
     loud = Recipe(3.0, 20.0, WEIGHTING, 10.0)
     training = LocalTraining(planted, low_spectrum(planted.train, 12), SMALL, torch.device("cpu"), recipe=loud)

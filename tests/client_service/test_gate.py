@@ -8,6 +8,7 @@ import json
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from client_service.boundary.aggregator import connect
+from client_service.boundary.aggregator import Aggregator, connect
 from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.ledger import Ledger
 from shared.errors import PrivacyError, ProtocolError, TooLargeError
@@ -146,120 +147,67 @@ async def test_each_declared_call_passes_and_is_on_record(
     assert (intent["kind"], intent["call"], intent["to"], intent["bytes"]) == ("intent", name, HOME, len(content))
     assert intent["sha256"] == hashlib.sha256(content).hexdigest()
     assert (outcome["kind"], outcome["of"], outcome["status"]) == ("outcome", intent["sequence"], 200)
+    assert (outcome["bytes"], outcome["sha256"]) == (2, hashlib.sha256(b"{}").hexdigest())
+    assert gate.ledger.verify() == 2
+
+
+MODEL, PERSONALISED = "/v1/runs/run-1/model", f"{OWN}/personalized"
+OTHER_PLACES = [
+    *("http://elsewhere:8800", "http://aggregator:8801", "http://aggregator", "https://aggregator:8800"),
+    "http://somebody@aggregator:8800",
+]
+OTHER_CALLS = [
+    *(("GET", "/v1/clients"), ("PUT", "/v1/clients"), ("DELETE", MODEL), ("POST", UPDATE), ("GET", UPDATE)),
+    *(("GET", path) for path in ("/", "/metrics", "/v1/runs", "/v1/runs/run-1", f"{MODEL}/", f"/{MODEL}")),
+    *(("GET", f"/v1/runs/{run}/model") for run in ("user-00", "run-12345678901")),
+    *(("GET", f"/v1/runs/run-1/rounds/{number}/anchor") for number in ("one", "-1")),
+]
+OTHER_NAMES = [
+    *("west", "EAST", "east-2", "eas", "", "a%2Fb", "%65ast", "east%00", "east%2F..", "..%2Fclients%2Feast"),
+    "east/../west",
+]
+OTHER_QUERIES = [
+    *("wait=20&user=7", "wait=user-00", "wait=", "wait=-1", "wait=1e5", "wait=1&wait=2", "wait=1&wait=user-00"),
+    *("wait=%31", "wait=1&after=1&after=2", "user-00", "after=user-00"),
+]
+REFUSED = [
+    *(("GET", f"{place}{MODEL}") for place in OTHER_PLACES),
+    ("GET", f"{HOME}{MODEL}#part"),
+    *OTHER_CALLS,
+    *(("GET", f"{PERSONALISED}".replace("east", name)) for name in OTHER_NAMES),
+    *(("PUT", f"{UPDATE}".replace("east", name)) for name in OTHER_NAMES),
+    *(("GET", f"{path}?{query}") for path in (MODEL, PERSONALISED, "/v1/runs/current") for query in OTHER_QUERIES),
+    *(("GET", f"{path}?wait=1") for path in (MODEL, "/v1/runs/run-1/rounds/1/anchor")),
+    ("PUT", f"{UPDATE}?wait=1"),
+]
+
+
+@pytest.mark.parametrize(("method", "url"), REFUSED)
+async def test_another_place_call_name_or_query_is_refused_however_it_is_written(
+    gated: Opened, method: str, url: str
+) -> None:
+    await gated().refused(method, url, content=body() if method == "PUT" else b"")
 
 
 @pytest.mark.parametrize(
-    "url",
+    ("name", "value"),
     [
-        "http://elsewhere:8800/v1/runs/run-1/model",
-        "http://aggregator:8801/v1/runs/run-1/model",
-        "http://aggregator/v1/runs/run-1/model",
-        "https://aggregator:8800/v1/runs/run-1/model",
-        "http://somebody@aggregator:8800/v1/runs/run-1/model",
-        "http://aggregator:8800/v1/runs/run-1/model#part",
+        ("X-Note", "anything"),
+        ("Cookie", "id=7"),
+        ("Referer", "http://silo/users/7"),
+        ("If-None-Match", '"user-00"'),
+        ("User-Agent", "lpsfed-client/user-00"),
+        *((name, "user-00") for name in ("Accept-Encoding", "Connection", "Host")),
+        *((name, "text/user-00") for name in ("Accept", "Content-Type")),
+        ("Authorization", "Bearer user-00"),
+        ("Content-Digest", "sha-256=:user-00:"),
+        ("Signature-Input", 'sig1=();nonce="user-00"'),
+        ("Signature", "sig1=:user-00:"),
+        ("Content-Length", "0 "),
     ],
 )
-async def test_another_destination_is_refused(gated: Opened, url: str) -> None:
-    await gated().refused("GET", url)
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("GET", "/v1/clients"),
-        ("PUT", "/v1/clients"),
-        ("DELETE", "/v1/runs/run-1/model"),
-        ("POST", UPDATE),
-        ("GET", UPDATE),
-        ("GET", "/"),
-        ("GET", "/metrics"),
-        ("GET", "/v1/runs"),
-        ("GET", "/v1/runs/run-1"),
-        ("GET", "/v1/runs/run-1/model/"),
-        ("GET", "//v1/runs/run-1/model"),
-        ("GET", "/v1/runs/user-00/model"),
-        ("GET", "/v1/runs/run-12345678901/model"),
-        ("GET", "/v1/runs/run-1/rounds/one/anchor"),
-        ("GET", "/v1/runs/run-1/rounds/-1/anchor"),
-    ],
-)
-async def test_another_method_or_path_is_refused(gated: Opened, method: str, path: str) -> None:
-    await gated().refused(method, path, content=b"")
-
-
-@pytest.mark.parametrize(
-    "client",
-    [
-        "west",
-        "EAST",
-        "east-2",
-        "eas",
-        "a%2Fb",
-        "%65ast",
-        "east%00",
-        "east%2F..",
-        "..%2Fclients%2Feast",
-        "east/../west",
-        "",
-    ],
-)
-async def test_another_name_in_the_path_is_refused_however_it_is_written(gated: Opened, client: str) -> None:
-    gate = gated()
-    await gate.refused("PUT", f"/v1/runs/run-1/rounds/1/clients/{client}/update", content=body())
-    await gate.refused("GET", f"/v1/runs/run-1/rounds/1/clients/{client}/personalized")
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        "wait=20&user=7",
-        "wait=user-00",
-        "wait=",
-        "wait=-1",
-        "wait=1e5",
-        "wait=1&wait=2",
-        "wait=1&wait=user-00",
-        "wait=%31",
-        "wait=1&after=1&after=2",
-        "user-00",
-        "after=user-00",
-    ],
-)
-async def test_a_query_of_anything_but_its_numbers_is_refused(gated: Opened, query: str) -> None:
-    gate = gated()
-    for path in ("/v1/runs/run-1/model", f"{OWN}/personalized", "/v1/runs/current"):
-        await gate.refused("GET", f"{path}?{query}")
-
-
-async def test_a_query_of_a_call_that_has_none_is_refused(gated: Opened) -> None:
-    gate = gated()
-    for path in ("/v1/runs/run-1/model", "/v1/runs/run-1/rounds/1/anchor"):
-        await gate.refused("GET", f"{path}?wait=1")
-    await gate.refused("PUT", f"{UPDATE}?wait=1", content=body())
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"X-Note": "anything"},
-        {"Cookie": "id=7"},
-        {"Referer": "http://silo/users/7"},
-        {"If-None-Match": '"user-00"'},
-        {"User-Agent": "lpsfed-client/user-00"},
-        {"Accept": "text/user-00"},
-        {"Accept-Encoding": "user-00"},
-        {"Connection": "user-00"},
-        {"Content-Type": "text/user-00"},
-        {"Host": "user-00"},
-        {"Authorization": "Bearer user-00"},
-        {"Content-Digest": "sha-256=:user-00:"},
-        {"Signature-Input": 'sig1=();nonce="user-00"'},
-        {"Signature": "sig1=:user-00:"},
-        {"Content-Length": "0 "},
-    ],
-)
-async def test_another_header_or_another_value_of_one_is_refused(gated: Opened, headers: dict[str, str]) -> None:
-    message = await gated().refused("GET", "/v1/runs/run-1/model", headers=headers)
+async def test_another_header_or_another_value_of_one_is_refused(gated: Opened, name: str, value: str) -> None:
+    message = await gated().refused("GET", MODEL, headers={name: value})
     assert "user-00" not in message and "X-Note" not in message
 
 
@@ -369,33 +317,36 @@ def two_metadata(header: bytes) -> bytes:
     return header.replace(b'{"__metadata__":', b'{"__metadata__":{"scalars":"user-00"},"__metadata__":', 1)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        pytest.param(body(embedding=np.ones((2, 3), dtype=np.float32)), id="one tensor more"),
-        pytest.param(body(predictive__b=None), id="one tensor less"),
-        pytest.param(body(pooling__w=np.ones((3, 2), dtype=np.float32)), id="another shape"),
-        pytest.param(body(pooling__w=np.ones((2, 4), dtype=np.float32)), id="a longer tensor"),
-        pytest.param(body(pooling__w=np.ones((2, 3), dtype=np.float64)), id="float64"),
-        pytest.param(body(pooling__w=np.ones((2, 3), dtype=np.float16)), id="float16"),
-        pytest.param(body(pooling__w=np.ones((2, 3), dtype=np.int32)), id="int32"),
-        pytest.param(body(predictive__b=np.array([np.nan], dtype=np.float32)), id="NaN"),
-        pytest.param(body(predictive__b=np.array([np.inf], dtype=np.float32)), id="infinity"),
-        pytest.param(body({"margin": 0.1, "rho": 0.2, "recall": 0.3}), id="one scalar more"),
-        pytest.param(body({"margin": float("nan")}), id="a scalar that is no number"),
-        pytest.param(save(arrays(), metadata={"scalars": "{}", "note": "user-00"}), id="a metadata field more"),
-        pytest.param(save(arrays(), metadata={"note": "user-00"}), id="another metadata field"),
-        pytest.param(save(arrays(), metadata={"scalars": '{"margin": 0.250, "rho": 0.5}'}), id="a digit more"),
-        pytest.param(save(arrays(), metadata={"scalars": '{"rho": 0.7, "rho": 0.5}'}), id="a scalar said twice"),
-        pytest.param(body() + b"user-00", id="bytes after the end"),
-        pytest.param(body() + b"\0", id="one byte after the end"),
-        pytest.param(body()[:-1], id="one byte less"),
-        pytest.param(header_rewritten(lambda header: header + b" " * 64), id="spaces in the header"),
-        pytest.param(header_rewritten(two_metadata), id="metadata said twice"),
-        pytest.param(b"", id="nothing"),
-        pytest.param(b"user-00", id="something else"),
-    ],
-)
+def turned(dtype: Any, *shape: int) -> Any:
+    """A declared update with another tensor in one place."""
+    return body(pooling__w=np.ones(shape or (2, 3), dtype=dtype))
+
+
+OTHER_UPDATES = {
+    "one tensor more": body(embedding=np.ones((2, 3), dtype=np.float32)),
+    "one tensor less": body(predictive__b=None),
+    "another shape": turned(np.float32, 3, 2),
+    "a longer tensor": turned(np.float32, 2, 4),
+    **{np.dtype(dtype).name: turned(dtype) for dtype in (np.float64, np.float16, np.int32)},
+    "NaN": body(predictive__b=np.array([np.nan], dtype=np.float32)),
+    "infinity": body(predictive__b=np.array([np.inf], dtype=np.float32)),
+    "one scalar more": body({"margin": 0.1, "rho": 0.2, "recall": 0.3}),
+    "a scalar that is no number": body({"margin": float("nan")}),
+    "a metadata field more": save(arrays(), metadata={"scalars": "{}", "note": "user-00"}),
+    "another metadata field": save(arrays(), metadata={"note": "user-00"}),
+    "a digit more": save(arrays(), metadata={"scalars": '{"margin": 0.250, "rho": 0.5}'}),
+    "a scalar said twice": save(arrays(), metadata={"scalars": '{"rho": 0.7, "rho": 0.5}'}),
+    "bytes after the end": body() + b"user-00",
+    "one byte after the end": body() + b"\0",
+    "one byte less": body()[:-1],
+    "spaces in the header": header_rewritten(lambda header: header + b" " * 64),
+    "metadata said twice": header_rewritten(two_metadata),
+    "nothing": b"",
+    "something else": b"user-00",
+}
+
+
+@pytest.mark.parametrize("content", OTHER_UPDATES.values(), ids=OTHER_UPDATES)
 async def test_an_update_that_is_not_exactly_as_declared_is_refused(gated: Opened, content: bytes) -> None:
     message = await gated().refused("PUT", UPDATE, content=content)
     assert "user-00" not in message and "embedding" not in message
@@ -425,6 +376,12 @@ async def test_a_redirect_is_not_followed(gated: Opened) -> None:
     assert [request.url.host for request in gate.wire.reached] == ["aggregator", "aggregator"]
 
 
+def connected(wire: Wire, folder: Path) -> AbstractAsyncContextManager[Aggregator]:
+    boundary = Boundary("east", httpx.URL(HOME), DECLARATION, counts=False, max_upload_bytes=1000)
+    limits, inner = CallLimits(timeout=5.0), httpx.MockTransport(wire)
+    return connect(boundary, Ledger(folder / "ledger.jsonl"), KEY, limits=limits, inner=inner)
+
+
 async def test_the_client_s_own_connection_heeds_no_redirect_and_no_proxy_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -432,9 +389,7 @@ async def test_the_client_s_own_connection_heeds_no_redirect_and_no_proxy_of_the
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
         wire = Wire(302, {"Location": "http://elsewhere/"})
-        boundary = Boundary("east", httpx.URL(HOME), DECLARATION, counts=False, max_upload_bytes=1000)
-        ledger, inner = Ledger(tmp_path / "ledger.jsonl"), httpx.MockTransport(wire)
-        async with connect(boundary, ledger, KEY, limits=CallLimits(timeout=5.0), inner=inner) as aggregator:
+        async with connected(wire, tmp_path) as aggregator:
             with pytest.raises(ProtocolError):
                 await aggregator.model("run-1")
         assert [request.url.host for request in wire.reached] == ["aggregator"]
@@ -475,22 +430,9 @@ async def test_an_answer_that_would_have_to_be_unpacked_is_refused(gated: Opened
         await gate.send("GET", "/v1/runs/run-1/model")
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        body(embedding=np.ones((2, 3), dtype=np.float32)),
-        body(predictive__b=None),
-        body(predictive__b=np.array([np.nan], dtype=np.float32)),
-        body(pooling__w=np.ones((2, 4), dtype=np.float32)),
-        b"<html>welcome</html>",
-    ],
-)
-async def test_parameters_that_are_not_the_declared_ones_are_not_taken_in_either(
-    tmp_path: Path, content: bytes
-) -> None:
-    boundary = Boundary("east", httpx.URL(HOME), DECLARATION, counts=False, max_upload_bytes=1000)
-    ledger, inner = Ledger(tmp_path / "ledger.jsonl"), httpx.MockTransport(Wire(content=content))
-    async with connect(boundary, ledger, KEY, limits=CallLimits(timeout=5.0), inner=inner) as aggregator:
+@pytest.mark.parametrize("what", ["one tensor more", "one tensor less", "NaN", "a longer tensor", "something else"])
+async def test_parameters_that_are_not_the_declared_ones_are_not_taken_in_either(tmp_path: Path, what: str) -> None:
+    async with connected(Wire(content=OTHER_UPDATES[what]), tmp_path) as aggregator:
         with pytest.raises(ProtocolError):
             await aggregator.model("run-1")
         with pytest.raises(ProtocolError):

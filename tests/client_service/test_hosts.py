@@ -2,45 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import pytest
 
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
-from shared.method.settings import MethodSettings
-
-if TYPE_CHECKING:
-    from conftest import Opened, Silos
+from tests.support.given import Opened
 
 PATHS = ("/", "/docs", "/openapi.json", "/v1/ledger", "/health/live", "/health/ready", "/metrics", "/nowhere")
 NEEDED = {"name": "east", "shard": "/shard", "state_directory": "/state"}
 
 
-@pytest.fixture
-def settings(silos: Silos, small: MethodSettings, tmp_path: Path) -> ClientSettings:
-    shard = silos(1)[0]
-    return client_settings(
-        name=shard.name,
-        shard=shard,
-        state_directory=tmp_path / "state",
-        method=small,
-        device="cpu",
-        allowed_hosts=("silo.example.org",),
-    )
-
-
 @pytest.mark.anyio
 async def test_every_path_is_held_to_the_expected_hosts(settings: ClientSettings, opened: Opened) -> None:
-    async with opened(settings) as http:
+    async with opened(settings.model_copy(update={"allowed_hosts": ("silo.example.org",)})) as http:
         for path in PATHS:
             refused = await http.get(path, headers={"Host": "evil.example"})
             assert (refused.status_code, refused.json()["code"]) == (421, "host") and "evil" not in refused.text
             for host in ("silo", "127.0.0.1:8801", "10.0.0.7", "silo.example.org"):
-                assert (await http.get(path, headers={"Host": host})).status_code == (
-                    404 if path == "/nowhere" else 200
-                )
+                answer = await http.get(path, headers={"Host": host})
+                assert answer.status_code == (404 if path == "/nowhere" else 200)
         text = (await http.get("/metrics")).text
     assert f'method="any",route="(unmatched)",status="421"}} {len(PATHS)}.0' in text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -26,9 +26,7 @@ from shared.method.spectrum import low_spectrum
 from shared.method.start import initial_parameters
 from shared.strategies import build_strategy
 from shared.strategies.local_client import Objective
-
-if TYPE_CHECKING:
-    from conftest import Silos
+from tests.support.given import Silos
 
 CPU = torch.device("cpu")
 METHOD = MethodSettings(width=4, layers=1, cutoff=8, batch_size=64, negatives=8, local_epochs=3, start="random")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -18,11 +18,9 @@ from client_service.app import create_app
 from client_service.callers import CallerKeys
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
-from shared.method.settings import MethodSettings
 from shared.web.pace import Buckets
-
-if TYPE_CHECKING:
-    from conftest import Opened, Silos
+from tests.support.given import Opened, Silos
+from tests.support.small import small_client
 
 pytestmark = pytest.mark.anyio
 APPLICATION, OPERATOR = "application-key-of-the-tests-0123", "operator-key-of-the-tests-01234567"
@@ -67,10 +65,8 @@ def calls(app: FastAPI) -> set[tuple[str, str]]:
 
 
 @pytest.fixture
-def settings(silos: Silos, small: MethodSettings, tmp_path: Path) -> ClientSettings:
-    shard = silos(1)[0]
-    given = {"name": shard.name, "shard": shard, "state_directory": tmp_path / "state", "device": "cpu"}
-    return client_settings(**given, method=small, **KEYS)
+def settings(silos: Silos, tmp_path: Path) -> ClientSettings:
+    return small_client(silos(1)[0], tmp_path, aggregator_url="http://127.0.0.1", **KEYS)
 
 
 @pytest.fixture
@@ -111,23 +107,18 @@ async def test_whoever_has_the_route_s_key_is_answered_and_nobody_else(
         assert APPLICATION not in refused.text and OPERATOR not in refused.text
 
 
+NONE_AT_ALL = ("", "Bearer", "Bearer ", OPERATOR, f"Digest {OPERATOR}", "Basic", "Basic !!", basic("operator", ""))
+
+
 @pytest.mark.parametrize("route", GUARDED, ids=" ".join)
-@pytest.mark.parametrize(
-    "authorization",
-    ["", "Bearer", "Bearer ", OPERATOR, f"Digest {OPERATOR}", "Basic", "Basic !!", basic("operator", "")],
-)
-async def test_a_header_that_is_none_is_refused(
-    route: tuple[str, str], authorization: str, silo: httpx.AsyncClient
+async def test_a_header_that_is_none_is_refused_and_a_browser_s_password_lets_the_operator_look(
+    route: tuple[str, str], silo: httpx.AsyncClient
 ) -> None:
-    assert (await ask(silo, route, authorization)).status_code == 401
-
-
-@pytest.mark.parametrize("route", GUARDED, ids=" ".join)
-async def test_a_browser_s_password_lets_the_operator_look(route: tuple[str, str], silo: httpx.AsyncClient) -> None:
-    """And it opens nothing to applications, nor to another name, nor where the client is made to do something."""
+    """It opens nothing to applications, nor to another name, nor where the client is made to do something."""
+    for none in (*NONE_AT_ALL, basic("admin", OPERATOR)):
+        assert (await ask(silo, route, none)).status_code == 401, none
     allowed = 200 if WHO[route] == "operator" and route[0] == "GET" else 401
     assert (await ask(silo, route, basic("operator", OPERATOR))).status_code == allowed
-    assert (await ask(silo, route, basic("admin", OPERATOR))).status_code == 401
 
 
 async def test_only_the_page_makes_a_browser_ask(silo: httpx.AsyncClient) -> None:

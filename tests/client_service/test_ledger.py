@@ -240,17 +240,3 @@ async def test_an_update_is_on_record_by_name_shape_and_hash_before_it_leaves(tm
     assert outcome["receipt"] == RECEIPT.model_dump()
     text, private = path.read_text(), key.private_bytes_raw()
     assert private.hex() not in text and base64.b64encode(private).decode() not in text
-
-
-@pytest.mark.anyio
-async def test_a_question_is_on_record_as_well(tmp_path: Path) -> None:
-    content = encode(Parameters({name: np.zeros(shape, dtype=np.float32) for name, shape in SHAPES.items()}))
-    inner = httpx.MockTransport(lambda _: httpx.Response(200, stream=httpx.ByteStream(content)))
-    boundary = Boundary("east", httpx.URL("http://aggregator"), DECLARED, counts=False, max_upload_bytes=10_000)
-    ledger = Ledger(tmp_path / "ledger.jsonl")
-    async with connect(boundary, ledger, new_key(), limits=CallLimits(timeout=5.0), inner=inner) as aggregator:
-        await aggregator.personalised("run-1", 7, wait=0.5)
-    intent, outcome = ledger.entries()
-    assert (intent["call"], intent["round"], intent["bytes"]) == ("personalized", "7", 0)
-    assert (outcome["bytes"], outcome["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
-    assert ledger.verify() == 2

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
+from tests.support.given import Federate, Until
 from tests.support.questions import read
-
-if TYPE_CHECKING:
-    from conftest import Federate, Until
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ import torch
 
 import client_service.learning.beginning
 from client_service.learning.local import LocalTraining, Moment
-from client_service.learning.measures import MEASURES, compared_kernels
+from client_service.learning.measures import compared_kernels
 from client_service.models.start import Filter
 from client_service.shard import Shard
 from shared.method.divergence import kernel, round_divergence
@@ -23,7 +23,6 @@ from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
 from shared.method.start import initial_parameters
 from shared.strategies import STRATEGIES
-from shared.strategies.local_client import LocalClient
 
 CPU = torch.device("cpu")
 UNIFORM = np.full(12, 1 / 12)
@@ -43,16 +42,11 @@ def copied(client: LocalTraining) -> dict[str, Float32]:
     return {name: p.detach().numpy().copy() for name, p in client.model.named_parameters()}
 
 
-def test_it_is_a_local_client_as_strategies_know_it(client: LocalTraining) -> None:
-    known: LocalClient = client
-    assert all(callable(getattr(known, verb)) for verb in ("load", "train", "arrays", "measure", "generator"))
-    assert all(type(known.measure(name)) is tuple for name in MEASURES)
-
-
-def test_its_arrays_are_exactly_the_declared_tensors(client: LocalTraining) -> None:
+def test_its_arrays_are_exactly_both_mlps_and_the_rest_is_private(client: LocalTraining) -> None:
     expected = {spec.name: spec.shape for spec in mlp_specification(client.method)}
     assert {name: value.shape for name, value in client.arrays().items()} == expected
     assert all(value.dtype == np.float32 for value in client.arrays().values())
+    assert set(copied(client)) - set(expected) == {"embedding", "kernels", "log_alpha"}
 
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
@@ -69,10 +63,6 @@ def test_every_strategy_declares_only_what_the_client_has_and_none_of_its_privat
     assert private and not any(strategy.shared(own) for own in private)
 
 
-def test_all_of_the_model_but_both_mlps_is_private(client: LocalTraining) -> None:
-    assert set(copied(client)) - set(client.arrays()) == {"embedding", "kernels", "log_alpha"}
-
-
 def test_arrays_are_copies_that_later_training_does_not_move(client: LocalTraining) -> None:
     before = client.arrays()
     kept = {name: value.copy() for name, value in before.items()}
@@ -87,12 +77,6 @@ def test_loading_overwrites_what_was_named_and_nothing_else(client: LocalTrainin
     after = copied(client)
     assert after["pooling.output.bias"].tolist() == [1.0, 2.0, 3.0]
     assert {name for name in before if not np.array_equal(before[name], after[name])} == {"pooling.output.bias"}
-
-
-def test_loading_nothing_changes_nothing(client: LocalTraining) -> None:
-    before = copied(client)
-    client.load(Parameters({}))
-    assert all(np.array_equal(before[name], value) for name, value in copied(client).items())
 
 
 def test_what_was_loaded_comes_back_as_arrays_and_is_not_shared_memory(client: LocalTraining) -> None:

@@ -73,15 +73,7 @@ def test_both_mlps_are_shared_and_the_rest_is_private(client: LocalTraining) -> 
     assert private == {"embedding", "on_sum", "on_product"}
 
 
-def test_training_and_ranking_score_alike(client: LocalTraining) -> None:
-    model, users = client.model, torch.arange(40)
-    positive, others = model.scores(users, users, users, leave_one_out=True)
-    torch.testing.assert_close(positive, others.diagonal(), atol=1e-5, rtol=1e-4)
-    ranker = model.freeze()
-    ranked, values = ranker.top_scored(ranker.users, np.zeros((40, 40), dtype=bool), 5)
-    np.testing.assert_allclose(values, np.take_along_axis(others.detach().numpy(), ranked, 1), atol=1e-5)
-
-
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["lpsfed", "fedavg", "local"])
 def test_the_strategies_of_the_mlps_learn_the_communities_with_it(client: LocalTraining, name: str) -> None:
     strategy, received = STRATEGIES[name](METHOD), Parameters(client.arrays())

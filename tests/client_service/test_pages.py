@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import polars as pl
@@ -21,27 +21,18 @@ from client_service.pages.record import RecordTotal, Summary
 from client_service.pages.report import EARLIER, SHOWN, report
 from client_service.pages.standing import sizes, standing
 from client_service.schemas import QualityOut, RoundQuality, SpectrumOut, StatusOut
-from client_service.settings import ClientSettings, client_settings
+from client_service.settings import ClientSettings
 from client_service.shard import write_shard
 from client_service.tasks.items import ITEMS
 from shared.method.declaration import Declaration, TensorSpec
-from shared.method.settings import MethodSettings
 from simulation.experiment import Experiment
 from simulation.federation import Progress, conduct_run
 from simulation.run import open_federation
-
-if TYPE_CHECKING:
-    from conftest import Opened, Silos, Until
+from tests.support.given import Opened, Until
 
 DECLARATION = Declaration(strategy="lpsfed", tensors=(TensorSpec(name="w", shape=(2, 3)),), scalars=("rho",))
 EVIL = "<script>alert('x')</script>"
 USER = 'u"><b>&one'
-
-
-@pytest.fixture
-def settings(silos: Silos, small: MethodSettings, tmp_path: Path) -> ClientSettings:
-    shard = silos(1)[0]
-    return client_settings(name=shard.name, shard=shard, state_directory=tmp_path / "state", method=small, device="cpu")
 
 
 def plain(page: str) -> str:
@@ -61,11 +52,10 @@ async def joining(http: httpx.AsyncClient) -> bool:
 
 @pytest.mark.anyio
 async def test_a_silo_that_cannot_reach_its_aggregator_says_so_and_shows_what_it_tried(
-    settings: ClientSettings, opened: Opened, until: Until
+    silo: httpx.AsyncClient, until: Until
 ) -> None:
-    async with opened(settings) as http:
-        await until(lambda: joining(http))
-        text = plain(await page(http))
+    await until(lambda: joining(silo))
+    text = plain(await page(silo))
     assert "client-1" in text and "Joining" in text and "the aggregator cannot be reached: ConnectError" in text
     assert "No update has left this silo." in text and "Nothing has come in." in text
     assert "8 tensors of" in text and "Numbers of users, items and interactions are never given." in text
@@ -134,26 +124,20 @@ async def test_ids_and_titles_that_try_to_be_markup_are_text(evil: ClientSetting
 
 
 @pytest.mark.anyio
-async def test_an_unknown_user_an_unknown_item_and_a_silo_without_a_model_are_flagged(
-    settings: ClientSettings, opened: Opened
-) -> None:
-    async with opened(settings) as http:
-        text = plain(await page(http, user="nobody", k=3))
-        assert "Not personal, but the most popular items: no model yet." in text and "For nobody" in text
-        assert "This silo’s catalogue has no such item." in plain(await page(http, item="nothing"))
-        assert "There is no model yet." in plain(await page(http, item="item-00"))
-        assert 'id="answer"' not in await page(http, user="")
+async def test_an_unknown_user_an_unknown_item_and_a_silo_without_a_model_are_flagged(silo: httpx.AsyncClient) -> None:
+    text = plain(await page(silo, user="nobody", k=3))
+    assert "Not personal, but the most popular items: no model yet." in text and "For nobody" in text
+    assert "This silo’s catalogue has no such item." in plain(await page(silo, item="nothing"))
+    assert "There is no model yet." in plain(await page(silo, item="item-00"))
+    assert 'id="answer"' not in await page(silo, user="")
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("query", ["k=0", "k=101", "k=many", "before=0", "before=x", f"user={'x' * 513}"])
-async def test_a_bad_question_is_a_problem_that_does_not_repeat_it(
-    settings: ClientSettings, opened: Opened, query: str
-) -> None:
-    async with opened(settings) as http:
-        answer = await http.get(f"/?{query}")
-    assert (answer.status_code, answer.json()["code"]) == (422, "protocol")
-    assert query.partition("=")[2] not in answer.json()["detail"] or query == "k=0"
+async def test_a_bad_question_is_a_problem_that_does_not_repeat_it(silo: httpx.AsyncClient) -> None:
+    for query in ("k=0", "k=101", "k=many", "before=0", "before=x", f"user={'x' * 513}"):
+        answer = await silo.get(f"/?{query}")
+        assert (answer.status_code, answer.json()["code"]) == (422, "protocol"), query
+        assert query.partition("=")[2] not in answer.json()["detail"] or query == "k=0"
 
 
 @pytest.mark.anyio
@@ -173,19 +157,18 @@ async def test_who_is_typed_into_the_box_is_in_no_log_line_no_metric_and_no_addr
 
 @pytest.mark.anyio
 async def test_the_page_is_not_sent_again_while_nothing_changes_and_is_no_part_of_the_api(
-    settings: ClientSettings, opened: Opened, until: Until
+    silo: httpx.AsyncClient, settings: ClientSettings, until: Until
 ) -> None:
-    async with opened(settings) as http:
-        await until(lambda: joining(http))
-        assert {"/", "/static/{name}"} & set((await http.get("/openapi.json")).json()["paths"]) == set()
-        assert (await http.get("/static/page.js")).status_code == 200
-        path = settings.state_directory / "ledger.jsonl"
-        while True:  # the agent goes on trying; between two attempts nothing changes
-            before = path.read_bytes()
-            first = await http.get("/")
-            again = await http.get("/", headers={"If-None-Match": first.headers["etag"]})
-            if path.read_bytes() == before:
-                break
+    await until(lambda: joining(silo))
+    assert {"/", "/static/{name}"} & set((await silo.get("/openapi.json")).json()["paths"]) == set()
+    assert (await silo.get("/static/page.js")).status_code == 200
+    path = settings.state_directory / "ledger.jsonl"
+    while True:  # the agent goes on trying; between two attempts nothing changes
+        before = path.read_bytes()
+        first = await silo.get("/")
+        again = await silo.get("/", headers={"If-None-Match": first.headers["etag"]})
+        if path.read_bytes() == before:
+            break
     assert again.status_code == 304
 
 

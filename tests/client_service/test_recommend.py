@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import sparse
 
 import client_service.models.ranker
 from client_service.models.encoders import lgcn
@@ -175,24 +174,3 @@ def test_no_item_that_belongs_in_a_list_is_ever_pruned(
         assert len(set(listed)) == len(listed) == len(best) and set(listed) <= set(open_items)
         np.testing.assert_allclose(full[u, listed], best, atol=1e-6)
         np.testing.assert_allclose(scores[u, : len(best)], best, atol=1e-6)
-
-
-def test_a_stranger_with_a_known_users_basket_gets_that_users_list(planted: Shard) -> None:
-    spectrum = low_spectrum(planted.train, METHOD.cutoff)
-    model = lgcn.build(
-        Ingredients(spectrum, planted.train, start_at(Filter(9, 0.4, 0.3), spectrum, planted.train), None, METHOD)
-    )
-    ranker = model.freeze()
-    for user in (0, 17):
-        basket = planted.train[[user]].indices.astype(np.int64)
-        excluded = planted.train[[user]].toarray() > 0
-        folded, scores = ranker.top_scored(model.fold_in(basket), excluded, 4)  # beyond its own community all score 0
-        known, expected = ranker.top_scored(ranker.users[np.array([user])], excluded, 4)
-        assert folded.tolist() == known.tolist()
-        np.testing.assert_allclose(scores, expected, atol=1e-4)
-
-
-def test_users_without_anything_seen_may_get_anything(planted: Shard) -> None:
-    ranker = trained(planted, exact=True).freeze()
-    nothing = sparse.csr_array((40, 40))
-    assert sorted(ranker.top(np.arange(40), nothing, 40)[0].tolist()) == list(range(40))

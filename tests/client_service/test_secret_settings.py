@@ -101,24 +101,6 @@ def test_the_declaration_is_the_installed_strategy_s(name: str) -> None:
     assert found == strategy.declaration(method) and found.strategy == name
 
 
-@pytest.mark.parametrize("strategy", ["lpsfed", "fedavg", "local"])
-def test_both_mlps_and_two_scalars_are_all_that_lpsfed_declares(strategy: str) -> None:
-    found = client_settings(**NEEDED, strategy=strategy, method={"width": 4, "layers": 1}).declaration()
-    shapes = {spec.name: spec.shape for spec in found.tensors}
-    mlps = {
-        "pooling.hidden.weight": (4, 8),
-        "pooling.hidden.bias": (4,),
-        "pooling.output.weight": (4, 4),
-        "pooling.output.bias": (4,),
-        "predictive.hidden.weight": (4, 12),
-        "predictive.hidden.bias": (4,),
-        "predictive.output.weight": (1, 4),
-        "predictive.output.bias": (1,),
-    }
-    assert shapes == ({} if strategy == "local" else mlps)
-    assert found.scalars == (("margin", "rho") if strategy == "lpsfed" else ())
-
-
 def test_a_forbidden_strategy_is_refused() -> None:
     settings = client_settings(**NEEDED, strategy="lpsfed", policy={"strategies": ["fedavg", "local"]})
     with pytest.raises(PrivacyError, match=r"policy.*'lpsfed'"):

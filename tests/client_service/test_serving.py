@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -17,9 +16,7 @@ from client_service.serving.recommender import Limits, Recommender, Served, free
 from client_service.shard import Shard, read_shard, write_shard
 from shared.errors import NotFoundError
 from shared.method.settings import MethodSettings
-
-if TYPE_CHECKING:
-    from conftest import Silos
+from tests.support.given import Silos
 
 EVERYTHING = 12
 

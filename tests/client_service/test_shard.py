@@ -130,19 +130,6 @@ def test_bad_times_and_ratings_are_refused_and_counted(tmp_path: Path) -> None:
     refused(own(tmp_path, INTERACTIONS.with_columns(rating=pl.lit(float("nan")))), "'rating'", "finite", "5 rows")
 
 
-def test_an_id_leads_to_its_row_and_an_unknown_one_to_none(folder: Path) -> None:
-    shard = read_shard(folder)
-    assert (shard.user_row("secret-b"), shard.user_row("nobody")) == (1, None)
-    assert (shard.item_row("hidden-4"), shard.item_row("nothing")) == (3, None)
-
-
-def test_the_head_counts_what_is_in_the_files(folder: Path) -> None:
-    head = json.loads((folder / "shard.json").read_text())
-    assert head.pop("digest") == read_shard(folder).digest
-    sizes = {"users": 2, "items": 4, "train": 3, "valid": 1, "test": 1}
-    assert head == {"format": "lpsfed-shard/1", "name": "shop", "notes": ["a note"], **sizes}
-
-
 def test_the_digest_depends_on_the_content_alone(tmp_path: Path) -> None:
     def digest(interactions: pl.DataFrame, items: pl.DataFrame, name: str = "x") -> str:
         return write_shard(tmp_path / name, name, interactions, items).digest

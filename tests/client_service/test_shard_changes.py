@@ -144,6 +144,7 @@ def killed_at(operation: int, folder: Path, files: dict[str, bytes]) -> bool:
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.thorough
 def test_a_kill_at_any_moment_leaves_the_old_shard_or_the_new_one(folder: Path, tmp_path: Path) -> None:
     old = read_shard(folder)
     contents = {name: (folder / name).read_bytes() for name in FILES}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -18,13 +16,11 @@ from client_service.boundary.ledger import Ledger
 from simulation import processes as subject
 from simulation.experiment import Experiment
 from simulation.processes import Addresses, choose_addresses, connect_services
-
-if TYPE_CHECKING:
-    from conftest import Until
+from tests.support.forked import start_service
+from tests.support.given import Until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 LONGEST_SECONDS = 30.0  # an end that is not waited for comes much sooner, and one that is waited for never
-MAIN = "import sys; from {package}.__main__ import main; sys.exit(main())"
 ENDLESS = """
 from client_service.learning.sampling import PairSampler
 epoch = PairSampler.epoch
@@ -56,26 +52,23 @@ class Services:
 
     described: Experiment
     places: Addresses
-    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    running: dict[str, ForkServerProcess] = field(default_factory=dict)
 
     def start(self, name: str, *, patched: str = "") -> None:
         kind = "aggregator" if name == "aggregator" else "client"
-        environment = os.environ | subject._environment_variables(f"LPSFED_{kind.upper()}", self._settings(name))
+        environment = subject._environment_variables(f"LPSFED_{kind.upper()}", self._settings(name))
         if kind == "aggregator":
             environment["LPSFED_AGGREGATOR_OPERATOR_TOKEN"] = self.described.token
-        command = [sys.executable, "-c", patched + MAIN.format(package=f"{kind}_service")]
-        with self.log(name).open("wb") as file:
-            self.running[name] = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
+        self.running[name] = start_service(f"{kind}_service", environment, self.log(name), patch=patched)
 
-    def end(self, name: str) -> tuple[int, list[str]]:
+    def end(self, name: str) -> tuple[int | None, list[str]]:
         """SIGTERM -> the exit code, and the events that were logged since the start."""
         process = self.running.pop(name)
         process.terminate()
-        try:
-            code = process.wait(LONGEST_SECONDS)
-        finally:
-            process.kill()
-            process.wait()
+        process.join(LONGEST_SECONDS)
+        code = process.exitcode
+        process.kill()
+        process.join()
         return code, [json.loads(line)["event"] for line in self.log(name).read_text().splitlines()]
 
     def log(self, name: str) -> Path:
@@ -99,7 +92,7 @@ def services(experiment: Callable[..., Experiment]) -> Iterator[Services]:
     yield found
     for process in found.running.values():
         process.kill()
-        process.wait()
+        process.join()
 
 
 async def read(http: httpx.AsyncClient, path: str) -> Any:

@@ -92,6 +92,7 @@ def checkpoint(owner: Owner, planted: Shard) -> TrainingCheckpoint:
     return TrainingCheckpoint(owner, 3, quality, client.state())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("optimiser", ["adam", "rmsprop"])
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_training_that_was_kept_and_taken_up_by_another_process_goes_on_to_the_bit(
@@ -253,6 +254,7 @@ def test_one_that_is_cut_off_anywhere_is_refused(
         assert refused(tmp_path, checkpoint.owner, caplog), length
 
 
+@pytest.mark.thorough
 def test_one_in_which_a_byte_has_changed_is_never_taken(checkpoint: TrainingCheckpoint, tmp_path: Path) -> None:
     keep_training(tmp_path, checkpoint)
     content = (tmp_path / NAME).read_bytes()

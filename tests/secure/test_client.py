@@ -208,11 +208,6 @@ def test_a_share_that_is_not_the_committed_one_is_complained_of(shared: Any, kin
     assert complained_of(shared, delivered(shared, bob=spoilt)) == {"bob"}
 
 
-def test_what_is_in_order_is_complained_of_by_nobody(shared: Any) -> None:
-    state = shared.check("ada")
-    assert not state.message.complaints and set(state.shares) == set(ALL)
-
-
 def changed_on_the_way(made: Any) -> dict[str, dict[str, SealedShare]]:
     """What an aggregator could pass on in place of bob's share for ada."""
     true = server.delivery(made.round, "ada").shares
@@ -302,11 +297,6 @@ def test_nobody_masks_with_a_client_whose_shares_could_not_be_opened(shared: Any
     state = shared.check("ada", delivered(shared, bob=spoilt))
     with pytest.raises(PrivacyError, match="whose shares this client holds, got 1 others"):
         client.mask(state, Sharers(**ROUND, sharers=ALL), shared.contents["ada"])
-
-
-def test_only_open_scalars_lie_open(checked: Any) -> None:
-    update = checked.mask("ada")
-    assert dict(update.header.scalars) == {"rho": checked.contents["ada"].scalars["rho"]}
 
 
 def test_a_client_without_rho_takes_part(checked: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ def spanned(sums: list[set[str]]) -> frozenset[str]:
     return frozenset(name for name, unit in units.items() if rows.col_join(unit).rank() == rows.rank())
 
 
+@pytest.mark.thorough
 @given(SETS)
 @settings(deadline=None)
 def test_exactly_those_are_isolated_whose_unit_vector_the_sums_span(sums: list[set[str]]) -> None:

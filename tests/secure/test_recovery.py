@@ -58,6 +58,7 @@ def federations(draw: st.DrawFn) -> tuple[dict[str, Parameters], list[str], list
     return contents, draw(st.lists(st.sampled_from(names), max_size=spare, unique=True)), names
 
 
+@pytest.mark.thorough
 @given(federations())
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_mean_is_the_survivors_mean_for_any_shapes_values_and_drop_outs(
@@ -127,6 +128,7 @@ def test_without_taking_the_leftover_masks_away_the_sum_is_not_the_sum(
         require_mean(rehearsal(everybody).play(), list(everybody.values()))
 
 
+@pytest.mark.thorough
 def test_both_mlps_of_six_clients(rehearsal: type) -> None:
     """28,929 numbers a client, as many as the method's defaults exchange."""
     specification = mlp_specification(MethodSettings())

@@ -59,12 +59,6 @@ def test_the_order_of_the_field_is_that_of_the_group() -> None:
     assert group.add(group.multiply_base(ORDER - 1), group.multiply_base(1)) == shamir.NEUTRAL
 
 
-def test_a_wrong_share_restores_another_secret() -> None:
-    shares = shamir.split(SECRET, 4, 3)
-    shares[0] = (shares[0] + 1) % ORDER
-    assert restored(shares, [1, 2, 3]) != SECRET
-
-
 @pytest.mark.parametrize(("count", "threshold"), [(3, 4), (3, 0)])
 def test_a_threshold_that_cannot_be_met_is_refused(count: int, threshold: int) -> None:
     with pytest.raises(ProtocolError, match=f"got {threshold}"):

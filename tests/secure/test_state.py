@@ -10,7 +10,7 @@ import pytest
 
 from shared.errors import DataError
 from shared.method.exchanged import Parameters
-from shared.protocol.secure.state import BegunRound, Sharing, read, state_json
+from shared.protocol.secure.state import read, state_json
 
 ALL = ("ada", "bob", "cyd", "dan", "eve")
 
@@ -18,12 +18,6 @@ ALL = ("ada", "bob", "cyd", "dan", "eve")
 @pytest.fixture
 def made(rehearsal: type, contents: Callable[..., dict[str, Parameters]]) -> Any:
     return rehearsal(contents(5)).until_masked(ALL)
-
-
-def test_a_restarted_client_can_send_its_keys_and_its_shares_again(made: Any) -> None:
-    begun, sharing = read(state_json(made.begun["ada"])), read(state_json(made.sharing["ada"]))
-    assert isinstance(begun, BegunRound) and begun.message == made.round.keys["ada"]
-    assert isinstance(sharing, Sharing) and sharing.message == made.round.shares["ada"]
 
 
 def test_a_state_does_not_show_its_secrets(made: Any) -> None:

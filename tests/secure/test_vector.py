@@ -68,11 +68,6 @@ def changed(name: str, make: Callable[[Any], Any]) -> dict[str, Any]:
     return {**encoded, name: make(encoded[name])}
 
 
-def test_a_vector_as_its_header_says_is_taken() -> None:
-    encoded = vector.encode(DECLARATION, CONTENT)
-    vector.require_same(DECLARATION, encoded, vector.digest(encoded))
-
-
 @pytest.mark.parametrize(
     ("came", "words"),
     [

@@ -21,6 +21,7 @@ NAMES = st.from_regex(r"[a-z0-9_.]{1,12}(/[a-z0-9_.]{1,8})?", fullmatch=True)
 VALUES = arrays(np.float32, array_shapes(max_dims=3, max_side=5), elements=st.floats(width=32, allow_nan=False))
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(
     st.dictionaries(NAMES, VALUES, max_size=5), st.dictionaries(NAMES, st.floats(allow_nan=False, allow_infinity=False))

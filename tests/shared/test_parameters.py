@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shared.method.exchange import Tensor, mlp_specification
+from shared.method.exchange import Tensor, encoded_width, kernel_specification, mlp_specification
 from shared.method.parameters import digest
 from shared.method.settings import MethodSettings
 from shared.method.start import initial_parameters
@@ -27,19 +27,18 @@ def test_both_mlps_have_a_weight_and_a_bias_for_each_of_their_two_layers() -> No
     ]
 
 
-def test_the_whole_exchange_of_the_default_width_is_28929_numbers() -> None:
-    # (64 * 192 + 64) + (64 * 64 + 64) + (64 * 192 + 64) + (64 + 1) = 12352 + 4160 + 12352 + 65 = 28929.
-    values = initial_parameters(SPECIFICATION, 0, exact=False)
-    assert sum(value.size for value in values.values()) == 28929
-    assert {name: value.shape for name, value in values.items()} == {s.name: s.shape for s in SPECIFICATION}
-    assert {value.dtype for value in values.values()} == {np.dtype("float32")}
-
-
 @pytest.mark.parametrize(("width", "layers"), [(1, 1), (3, 4)])
 def test_the_pooling_mlp_grows_with_the_number_of_layers(width: int, layers: int) -> None:
     shapes = {s.name: s.shape for s in mlp_specification(MethodSettings(width=width, layers=layers))}
     assert shapes["pooling.hidden.weight"] == (width, (layers + 1) * width)
     assert shapes["predictive.hidden.weight"] == (width, 3 * width)
+
+
+def test_the_kernel_mlp_has_one_output_a_convolution_and_takes_an_encoded_eigenvalue() -> None:
+    found = {spec.name.removeprefix("kernel."): spec.shape for spec in kernel_specification(MethodSettings(width=6))}
+    # Itself, three sines and three cosines.
+    assert found == {"hidden.bias": (6,), "hidden.weight": (6, 7), "output.bias": (2,), "output.weight": (2, 6)}
+    assert [encoded_width(width) for width in (1, 2, 3, 4, 64)] == [3, 3, 3, 5, 65]
 
 
 def test_the_same_seed_gives_the_same_start_and_another_seed_another() -> None:

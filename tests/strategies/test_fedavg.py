@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from unittest.mock import Mock
-
 import numpy as np
 import pytest
 
 from shared.errors import SettingsError
-from shared.method.exchange import mlp_specification
-from shared.method.exchanged import Parameters, State, Update
+from shared.method.exchanged import State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
 from shared.strategies.fedavg import fedavg
-from shared.strategies.local_client import PLAIN, LocalClient
 
 NAME = "pooling.output.bias"
 FEDAVG = fedavg(MethodSettings())
@@ -37,23 +33,6 @@ def test_the_mean_of_many_float32_is_as_exact_as_float32_can_hold() -> None:
     updates = [update("a", 2.0**24), *(update(name, 2.0**24 + 4.0) for name in "bc"), update("d", 2.0**24 + 8.0)]
     state = FEDAVG.aggregate(State({NAME: np.zeros(1, dtype=np.float32)}), updates)
     assert state.arrays[NAME].tolist() == [2.0**24 + 4.0]
-
-
-def test_both_mlps_and_no_scalar_are_declared() -> None:
-    specification = tuple(tensor.spec for tensor in mlp_specification(MethodSettings()))
-    declared = FEDAVG.declaration(MethodSettings())
-    assert (declared.strategy, declared.tensors, declared.scalars) == ("fedavg", specification, ())
-
-
-def test_a_client_loads_trains_without_a_margin_and_sends() -> None:
-    client = Mock(spec=LocalClient)
-    client.arrays.return_value = {NAME: np.ones(1, dtype=np.float32)}
-    received = Parameters({})
-    sent = FEDAVG.fit(client, received)
-    assert [call[0] for call in client.method_calls] == ["load", "train", "arrays"]
-    client.load.assert_called_once_with(received)
-    client.train.assert_called_once_with(PLAIN)
-    assert sent.arrays is client.arrays.return_value and sent.scalars == {}
 
 
 def test_an_unknown_strategy_is_refused_with_the_names_there_are() -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from unittest.mock import Mock
-
 import numpy as np
 
 from shared.method.exchange import ITEM_TABLE
-from shared.method.exchanged import Parameters, State, Update
+from shared.method.exchanged import State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies.fedhgnn import fedhgnn
-from shared.strategies.local_client import LocalClient, Objective
 
 METHOD = MethodSettings(width=2, catalogue=2)
 FEDHGNN = fedhgnn(METHOD)
@@ -26,7 +23,6 @@ def test_table_and_attention_of_both_sides_are_declared() -> None:
     sides = {f"attention.{side}" for side in ("user", "item")}
     parts = {"weight": (2, 2), "bias": (2,), "query": (1, 2)}
     assert shapes == {f"{side}.{part}": shape for side in sides for part, shape in parts.items()} | {ITEM_TABLE: (2, 2)}
-    assert FEDHGNN.shares_items
 
 
 def test_attention_is_averaged_over_all_and_the_table_over_its_movers() -> None:
@@ -38,10 +34,3 @@ def test_attention_is_averaged_over_all_and_the_table_over_its_movers() -> None:
     state = FEDHGNN.aggregate(before, updates)
     assert state.arrays[QUERY].tolist() == [[0.5, 0.5]]
     assert state.arrays[ITEM_TABLE].tolist() == [[4.0, 0.0], [0.0, 0.0]]
-
-
-def test_a_client_trains_with_bpr() -> None:
-    client = Mock(spec=LocalClient)
-    sent = FEDHGNN.fit(client, Parameters({}))
-    client.train.assert_called_once_with(Objective(loss="bpr"))
-    assert sent.arrays is client.arrays.return_value

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from itertools import permutations
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from shared.errors import SettingsError
 from shared.method.exchange import ITEM_TABLE, table_specification
-from shared.method.exchanged import Parameters, State, Update
+from shared.method.exchanged import State, Update
 from shared.method.settings import MethodSettings
 from shared.method.start import initial_parameters
-from shared.strategies.fedmf import REGULARISATION, fedmf, shorter
-from shared.strategies.local_client import LocalClient, Objective
+from shared.strategies.fedmf import fedmf
 
 METHOD = MethodSettings(width=2, catalogue=3)
 FEDMF = fedmf(METHOD)
@@ -42,26 +40,9 @@ def test_rows_that_a_client_has_not_moved_do_not_dilute_the_others() -> None:
     assert plain[1].tolist() == [4.0, 2.0]
 
 
-def test_the_item_table_and_no_scalar_are_declared() -> None:
-    declared = FEDMF.declaration(METHOD)
-    assert (declared.tensors, declared.scalars) == (tuple(tensor.spec for tensor in table_specification(METHOD)), ())
-    assert FEDMF.shares_items and FEDMF.model == "mf"
+def test_without_a_catalogue_there_is_no_item_table() -> None:
     with pytest.raises(SettingsError, match="catalogue"):
         FEDMF.declaration(MethodSettings())
-
-
-def test_a_client_trains_with_cross_entropy_and_an_l2_penalty() -> None:
-    client = Mock(spec=LocalClient)
-    received = Parameters(BEFORE.arrays)
-    sent = FEDMF.fit(client, received)
-    assert [call[0] for call in client.method_calls] == ["load", "train", "arrays"]
-    client.train.assert_called_once_with(Objective(loss="bce", penalty=shorter))
-    assert sent.arrays is client.arrays.return_value and sent.scalars == {}
-
-
-def test_the_penalty_is_the_mean_squared_length_of_both_sides() -> None:
-    own = {"embedding": np.array([[3.0, 4.0], [0.0, 1.0]]), ITEM_TABLE: np.array([[2.0, 0.0]])}
-    assert shorter(own, {}) == pytest.approx(REGULARISATION * (13.0 + 4.0))
 
 
 def test_an_item_table_starts_normal_however_long_it_is() -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from shared.method.exchange import mlp_specification
-from shared.method.exchanged import Parameters, State, Update
+from shared.method.exchanged import State, Update
 from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
 from shared.method.start import initial_parameters
@@ -17,12 +16,10 @@ from shared.strategies.fedpub import (
     PROXY_SEED,
     fedpub,
     functional_embedding,
-    masks_and_distance,
     proxy_graph,
     proxy_layers,
     weights,
 )
-from shared.strategies.local_client import LocalClient, Objective
 
 METHOD = MethodSettings(width=2, layers=1)
 FEDPUB = fedpub(METHOD)
@@ -33,31 +30,6 @@ START = initial_parameters(mlp_specification(METHOD), 0, exact=True)  # output w
 def update(client: str, *bias: float) -> Update:
     arrays = {name: value.copy() for name, value in START.items()}
     return Update(client, {**arrays, BIAS: np.array(bias, dtype=np.float32)}, {})
-
-
-def test_both_mlps_and_no_mask_nor_scalar_are_declared() -> None:
-    declared = FEDPUB.declaration(METHOD)
-    expected = tuple(tensor.spec for tensor in mlp_specification(METHOD))
-    assert (declared.tensors, declared.scalars, FEDPUB.model) == (
-        expected,
-        (),
-        "masked",
-    )
-    assert not FEDPUB.shared("mask.pooling.hidden.weight")
-
-
-def test_the_penalty_is_the_masks_size_and_the_squared_distance_of_the_weights_to_those_received() -> None:
-    own = {BIAS: np.array([3.0, 1.0]), "mask.pooling.hidden.weight": np.array([-2.0, 0.5]), "embedding": np.ones(9)}
-    # 1e-3 (2 + .5) + 1e-3 ((3 - 1)^2 + 0)
-    assert masks_and_distance(own, {BIAS: np.array([1.0, 1.0])}) == pytest.approx(0.0025 + 0.004)
-
-
-def test_the_distance_counts_in_every_round_unlike_in_the_paper_where_the_first_is_free() -> None:
-    client = Mock(spec=LocalClient)
-    client.arrays.return_value = {}
-    for _ in range(2):
-        FEDPUB.fit(client, Parameters({}))
-    assert [call.args for call in client.train.call_args_list] == [(Objective(penalty=masks_and_distance),)] * 2
 
 
 def test_the_proxy_has_five_blocks_of_a_hundred_nodes_and_no_edge_between_them() -> None:

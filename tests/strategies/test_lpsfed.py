@@ -10,10 +10,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters, State, Update
 from shared.method.settings import MethodSettings
-from shared.strategies.fedavg import fedavg
 from shared.strategies.local_client import LocalClient, Objective
 from shared.strategies.lpsfed import lpsfed
 
@@ -26,12 +24,6 @@ def update(client: str, value: float, **scalars: float) -> Update:
 
 
 FAR_APART = [update("a", 0.0, rho=0.1, margin=0.2), update("b", 4.0, rho=0.9, margin=0.6)]
-
-
-def test_both_mlps_and_two_scalars_are_declared() -> None:
-    specification = tuple(tensor.spec for tensor in mlp_specification(MethodSettings()))
-    declared = lpsfed(MethodSettings()).declaration(MethodSettings())
-    assert (declared.strategy, declared.tensors, declared.scalars) == ("lpsfed", specification, ("margin", "rho"))
 
 
 @pytest.mark.parametrize(
@@ -51,22 +43,6 @@ def test_a_client_trains_bias_aware_and_then_sends_margin_and_rho_if_it_has_one(
     assert sent.arrays is client.arrays.return_value and dict(sent.scalars) == scalars
 
 
-def test_two_clients_at_different_distances_get_the_mean_and_their_own() -> None:
-    # Min-max of two different values is always 0 and 1, however close they are.
-    strategy = lpsfed(MethodSettings())
-    state = strategy.aggregate(START, FAR_APART)
-    first, second = (strategy.personalise(state, one) for one in FAR_APART)
-    assert (first.arrays[NAME].tolist(), second.arrays[NAME].tolist()) == ([2.0], [4.0])
-    assert (first.scalars["margin"], second.scalars["margin"]) == (pytest.approx(0.4), 0.6)
-
-
-def test_a_floor_of_one_is_plain_averaging() -> None:
-    plain, floored = fedavg(MethodSettings()), lpsfed(MethodSettings(similarity_floor=1.0))
-    expected = plain.personalise(plain.aggregate(START, FAR_APART), FAR_APART[1])
-    answer = floored.personalise(floored.aggregate(START, FAR_APART), FAR_APART[1])
-    assert answer.arrays[NAME].tolist() == expected.arrays[NAME].tolist() == [2.0]
-
-
 def test_the_divergence_itself_is_never_handed_out() -> None:
     strategy = lpsfed(MethodSettings())
     state = strategy.aggregate(START, FAR_APART)
@@ -75,12 +51,3 @@ def test_the_divergence_itself_is_never_handed_out() -> None:
 
 def test_before_anybody_sent_a_margin_none_is_handed_out() -> None:
     assert dict(lpsfed(MethodSettings()).personalise(START, None).scalars) == {}
-
-
-def test_a_client_without_a_rho_gets_the_mean_and_does_not_change_what_others_get() -> None:
-    strategy, short = lpsfed(MethodSettings()), update("c", 2.0, margin=0.4)
-    state = strategy.aggregate(START, [*FAR_APART, short])
-    # (0 + 4 + 2) / 3 = 2 and (.2 + .6 + .4) / 3 = .4.
-    assert strategy.personalise(state, short).arrays[NAME].tolist() == [2.0]
-    assert strategy.personalise(state, short).scalars["margin"] == pytest.approx(0.4)
-    assert strategy.personalise(state, FAR_APART[1]).arrays[NAME].tolist() == [4.0]

@@ -5,45 +5,45 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from shared.errors import SettingsError
 from shared.method.exchanged import Parameters, State, Update
 from shared.method.settings import MethodSettings
-from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
+from shared.strategies import STRATEGIES, build_strategy
+from shared.strategies.agreement import secure_declaration
 from shared.strategies.strategy import Strategy
 
-METHOD = MethodSettings(width=4, layers=1)
-NAMES = ("ada", "bob", "cyd")
-BUILT = [build_strategy(name, METHOD) for name in STRATEGIES if name not in SHARES_ITEMS]
-SUMMABLE = [one for one in BUILT if not one.needs_single_updates]
+METHOD = MethodSettings(width=4, layers=1, catalogue=5)
+BUILT = [build_strategy(name, METHOD) for name in STRATEGIES]
+SUMMABLE = [one for one in BUILT if one.combine is None and one.answer is None]
+"""By their own records: the mean of the updates is all that their aggregator needs."""
 
 
-def updates(strategy: Strategy) -> list[Update]:
+@pytest.mark.parametrize("strategy", BUILT, ids=lambda one: one.name)
+def test_a_strategy_may_be_secure_where_it_sends_something_and_needs_the_mean_alone(strategy: Strategy) -> None:
+    declared = strategy.declaration(METHOD)
+    if strategy in SUMMABLE and declared.tensors:
+        assert secure_declaration(declared, strategy, METHOD).secure
+    else:
+        with pytest.raises(SettingsError, match="the mean alone"):
+            secure_declaration(declared, strategy, METHOD)
+
+
+@pytest.mark.parametrize("strategy", SUMMABLE, ids=lambda one: one.name)
+def test_mixing_at_the_client_gives_what_personalising_at_the_aggregator_gives(strategy: Strategy) -> None:
     rng, specification = np.random.default_rng(0), strategy.declaration(METHOD).tensors
-    return [
+    sent = [
         Update(
             name,
             {spec.name: rng.normal(size=spec.shape).astype(np.float32) for spec in specification},
             {scalar: float(rng.uniform(0, 0.3)) for scalar in strategy.scalars},
         )
-        for name in NAMES
+        for name in ("ada", "bob", "cyd")
     ]
-
-
-def test_the_strategies_that_may_be_secure_are_known() -> None:
-    assert {one.name for one in SUMMABLE} == {"lpsfed", "fedavg", "fedprox", "fedper", "fedssp", "local"}
-
-
-@pytest.mark.parametrize("strategy", SUMMABLE, ids=lambda one: one.name)
-def test_mixing_at_the_client_gives_what_personalising_at_the_aggregator_gives(strategy: Strategy) -> None:
-    sent = updates(strategy)
-    before = State({spec.name: np.zeros(spec.shape, np.float32) for spec in strategy.declaration(METHOD).tensors})
+    before = State({spec.name: np.zeros(spec.shape, np.float32) for spec in specification})
     state = strategy.aggregate(before, sent)
+    mean, mixing = Parameters(state.arrays, strategy.returned_scalars(state)), strategy.mixing
     for update in sent:
-        expected = strategy.personalise(state, update)
-        mean, own = (
-            Parameters(state.arrays, strategy.returned_scalars(state)),
-            Parameters(update.arrays, update.scalars),
-        )
-        mixing = strategy.mixing
+        expected, own = strategy.personalise(state, update), Parameters(update.arrays, update.scalars)
         got = mean if mixing is None else mixing.mix(mixing.tell(state.latest, update.client), mean, own)
         assert got.scalars == expected.scalars and set(got.arrays) == set(expected.arrays)
         for name, value in expected.arrays.items():

@@ -32,12 +32,17 @@ async def read(http: httpx.AsyncClient, what: str) -> dict[str, Any]:
 def finished(*clients: httpx.AsyncClient, run: str = "run-1") -> Question:
     """Have all of them evaluated that run?"""
 
+    async def ended(http: httpx.AsyncClient) -> bool:
+        quality = await read(http, "quality")
+        if quality["run"] != run or not quality["finished"]:
+            return False
+        return (await read(http, "status"))["phase"] in ("finished", "failed", "waiting")
+
     async def look() -> bool:
-        answers = [(await read(http, "quality"), await read(http, "status")) for http in clients]
-        return all(
-            quality["run"] == run and quality["finished"] and status["phase"] in ("finished", "failed", "waiting")
-            for quality, status in answers
-        )
+        for http in clients:
+            if not await ended(http):
+                return False
+        return True
 
     return look
 

@@ -73,6 +73,7 @@ def accepted(declaration: Declaration, body: bytes, file: Path) -> bool:
     return True
 
 
+@pytest.mark.thorough
 def test_the_reader_refuses_all_that_is_no_update(declaration: Declaration, valid: bytes, tmp_path: Path) -> None:
     before, taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, Counter[str]()
     for way, body in Spoiler(valid, SEED).bodies(BODIES):
@@ -95,6 +96,7 @@ def test_the_clients_reader_does_so_too(declaration: Declaration, valid: bytes) 
             assert not is_update(body, valid), (way, body[:200])
 
 
+@pytest.mark.thorough
 def test_no_body_makes_the_readers_take_much_memory(declaration: Declaration, valid: bytes, tmp_path: Path) -> None:
     bodies = list(Spoiler(valid, SEED + 2).bodies(TRACED))
     accepted(declaration, valid, tmp_path / "body")  # what is imported and kept at the first use is not the body's

@@ -57,13 +57,6 @@ def test_what_leaves_lies_on_one_grid_whatever_was_hidden(mechanism: Any) -> Non
     assert 2.0**-21 <= step / (2.0 * 0.05 * 1.5) <= 2.0**-20 and np.frexp(step)[0] == 0.5
 
 
-def test_cutting_to_the_grid_never_lengthens_what_is_hidden() -> None:
-    values = np.random.default_rng(2).normal(0.0, 1e-6, 1000)
-    step = grid(1e-3)
-    cut = step * np.trunc(values / step)
-    assert (np.abs(cut) <= np.abs(values)).all()
-
-
 class Still(Noise):
     """Noise that happens to be nothing."""
 

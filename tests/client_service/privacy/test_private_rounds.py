@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import numpy as np
@@ -20,10 +20,8 @@ from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
 from shared.method.parameters import Arrays
 from shared.protocol.wire import decode
+from tests.support.given import Federate, Opened, Until
 from tests.support.questions import finished, read, uploads
-
-if TYPE_CHECKING:
-    from conftest import Federate, Opened, Until
 
 pytestmark = pytest.mark.anyio
 CHOSEN: dict[str, Any] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,10 +12,8 @@ from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
 from simulation.experiment import Experiment
 from tests.support.federation import run_federation
+from tests.support.given import Silos, Until
 from tests.support.questions import entries_of, has_problem
-
-if TYPE_CHECKING:
-    from conftest import Silos, Until
 
 URL = "http://127.0.0.1"
 

@@ -19,14 +19,13 @@ from shared.errors import PrivacyError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.exchanged import Parameters
 from shared.protocol.masked_wire import encode_masked
-from shared.protocol.secure import client, server, vector
+from shared.protocol.secure import vector
 from shared.protocol.secure.messages import CommonTerms, MaskedHeader, RoundTerms
-from shared.protocol.secure.server import SecureRound
 from shared.protocol.secure.vector import MaskedUpdate
-from shared.protocol.secure.verification import verify
 from shared.protocol.signing.keys import new_key
 from shared.protocol.wire import MEDIA_TYPE, encode
 from shared.timeouts import CallLimits
+from tests.support.rehearsal import Rehearsal
 
 pytestmark = pytest.mark.anyio
 
@@ -51,36 +50,14 @@ def update() -> Parameters:
 
 def said() -> dict[str, bytes]:
     """What east says in a round with north and west."""
-    identities = {name: new_key() for name in ("east", "north", "west")}
-    members = {name: key.public_key() for name, key in identities.items()}
-    state = SecureRound(terms=TERMS)
-    begun = {name: client.begin(TERMS, name, key) for name, key in identities.items()}
-    state = taken(state, *(one.message for one in begun.values()))
-    shared = {name: client.share(begun[name], server.roster(state), members, key) for name, key in identities.items()}
-    state = taken(state, *(one.message for one in shared.values()))
-    checked = {name: client.check(shared[name], server.delivery(state, name), key) for name, key in identities.items()}
-    state = taken(state, *(one.message for one in checked.values()))
-    ready, masked, consents = {}, {}, {}
-    for name in identities:
-        ready[name], masked[name] = client.mask(checked[name], server.sharers(state), update())
-    for one in masked.values():
-        state = server.accept_masked(state, one)
-    state = server.close(state)
-    for name, key in identities.items():
-        ready[name], consents[name] = client.consent(ready[name], server.request(state), key)
-    state = taken(state, *consents.values())
-    answer = client.unmask(ready["east"], server.consents(state))
-    phases = ("keys", "shares", "checks", "consents")
-    told = {call: state.collected(call)["east"].model_dump_json().encode() for call in phases}
-    return told | {"answers": answer.model_dump_json().encode(), "update": encode_masked(masked["east"])}
-
-
-def taken(state: SecureRound, *messages: server.Relayed) -> SecureRound:
-    """The next phase, once these have been verified and taken in."""
-    for message in messages:
-        verify(state, message)
-        state = server.accept(state, message)
-    return server.close(state)
+    made = Rehearsal(dict.fromkeys(("east", "north", "west"), update()), terms=TERMS)
+    made.until_masked(made.contents)
+    made.send_consents(made.contents)
+    made.close()
+    told = {call: made.round.collected(call)["east"] for call in ("keys", "shares", "checks", "consents")}
+    told["answers"] = made.answer("east")
+    masked = encode_masked(made.mask("east"))
+    return {call: message.model_dump_json().encode() for call, message in told.items()} | {"update": masked}
 
 
 SAID = said()

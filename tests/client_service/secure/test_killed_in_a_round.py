@@ -1,33 +1,25 @@
-"""A client that ends at any moment of a secure round: it starts again and sends the same, or the others do without it.
-
-A kill is told to the disk alone: at that very moment the client's state directory is copied, and a new service starts
-from the copy. What the old one does from then on reaches nobody.
-"""
+"""A client that ends at any moment of a secure round starts again and sends the same, or the others do without it."""
 
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import httpx
 import pytest
-from fastapi import FastAPI
 
-from aggregator_service.app import create_app
 from client_service.secure.vault import NAME
 from simulation.experiment import Experiment
 from tests.support.clock import LeapingClock
-
-if TYPE_CHECKING:
-    from conftest import Opened, Silos, Until
+from tests.support.federation import Federation, run_federation
+from tests.support.given import Silos
+from tests.support.mortal import Killer, on_the_line
+from tests.support.questions import wait_until
 
 pytestmark = pytest.mark.anyio
-URL = "http://127.0.0.1"
 OWN = "/v1/runs/run-1/rounds/1/clients/client-1"
 QUICK = [("GET roster", False), ("PUT update", True)]
 CALLS = (
@@ -45,54 +37,6 @@ CALLS = (
 )
 
 
-class Killed(Exception):
-    """The process is gone. Nobody catches this: it ends whatever the client does."""
-
-
-@dataclass
-class Line(httpx.AsyncBaseTransport):
-    """A client's way to the aggregator of the moment, on which it dies before a call arrives or before its answer."""
-
-    world: World
-    dies_at: str = ""
-    answered: bool = False
-    dead: bool = False
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if self.dead:
-            raise Killed
-        chosen = f"{request.method} {request.url.path}" == self.dies_at
-        if chosen and not self.answered:
-            self._die()
-        if self.world.app is None:
-            raise httpx.ConnectError("the aggregator is away", request=request)
-        answer = await httpx.ASGITransport(self.world.app).handle_async_request(request)
-        if (chosen and answer.status_code != httpx.codes.NO_CONTENT) or (chosen and request.method == "PUT"):
-            self._die()
-        return answer
-
-    def _die(self) -> None:
-        self.dead = True
-        shutil.copytree(self.world.state, self.world.grave)
-        raise Killed
-
-
-@dataclass
-class World:
-    """The aggregator of the moment, and where client-1 keeps its state."""
-
-    state: Path
-    grave: Path
-    app: FastAPI | None = None
-    operator: httpx.AsyncClient | None = None
-    others: list[httpx.AsyncClient] = field(default_factory=list)
-
-    async def history(self) -> dict[str, Any]:
-        assert self.operator is not None
-        found: dict[str, Any] = (await self.operator.get("/v1/runs/run-1")).json()
-        return found
-
-
 @pytest.fixture
 def described(silos: Silos, small: Any, tmp_path: Path) -> Experiment:
     method = small.model_copy(update={"start": "random", "mlp_learning_rate": 0.01})
@@ -100,50 +44,30 @@ def described(silos: Silos, small: Any, tmp_path: Path) -> Experiment:
     return replace(one, secure=True)
 
 
-Entered = Callable[..., Any]
+Entered = Callable[..., AbstractAsyncContextManager[Federation]]
 
 
 @pytest.fixture
-def entered(described: Experiment, opened: Opened, clock: LeapingClock, tmp_path: Path) -> Entered:
-    """`async with entered(quorum=3) as world`: an aggregator, a run, and clients 2 to 4 in it."""
+def entered(described: Experiment, impatient: None, clock: LeapingClock) -> Entered:
+    """`async with entered(quorum=3) as running`: an aggregator, a run, and clients 2 to 4 in it."""
+    del impatient
 
     @asynccontextmanager
-    async def enter(**request: Any) -> AsyncIterator[World]:
-        world = World(described.state_of(described.shards[0]), tmp_path / "grave" / "client-1")
-        async with AsyncExitStack() as stack:
-            world.app = app = create_app(described.make_aggregator_settings(), clock=clock)
-            await stack.enter_async_context(app.router.lifespan_context(app))
-            said = {"Authorization": f"Bearer {described.token}"}
-            http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=URL, headers=said)
-            world.operator = await stack.enter_async_context(http)
-            for shard in described.shards[1:]:
-                other = opened(described.make_client_settings(shard, aggregator_url=URL), Line(world))
-                world.others.append(await stack.enter_async_context(other))
-                world.others[-1].headers["Authorization"] = f"Bearer {described.operator_key}"
-            asked = described.run_request().model_copy(update=request).model_dump(mode="json")
-            assert (await http.post("/v1/runs", json=asked)).status_code == 201
-            yield world
+    async def enter(**request: Any) -> AsyncIterator[Federation]:
+        clients = [
+            described.make_client_settings(shard, aggregator_url="http://127.0.0.1") for shard in described.shards
+        ]
+        async with run_federation(described.make_aggregator_settings(), clients, clock) as running:
+            await running.enter(*clients[1:])
+            await running.start(**described.run_request().model_dump(mode="json") | request)
+            yield running
 
     return enter
 
 
-async def ended(world: World, until: Until, *more: httpx.AsyncClient) -> dict[str, Any]:
-    async def over() -> bool:
-        found = [(await http.get("/v1/quality")).json() for http in (*world.others, *more)]
-        return all(one["finished"] for one in found)
-
-    await until(over)
-    return await world.history()
-
-
-async def killed(described: Experiment, opened: Opened, until: Until, line: Line) -> None:
-    async def dead() -> bool:
-        return line.dead
-
-    settings = described.make_client_settings(described.shards[0], aggregator_url=URL)
-    with suppress(Killed):
-        async with opened(settings, line):
-            await until(dead)
+async def ended(running: Federation) -> dict[str, Any]:
+    await wait_until(running.finished)
+    return await running.history()
 
 
 @pytest.mark.parametrize(
@@ -155,21 +79,18 @@ async def killed(described: Experiment, opened: Opened, until: Until, line: Line
     ],
 )
 async def test_a_client_that_was_killed_goes_on_in_the_same_round(
-    described: Experiment, entered: Entered, opened: Opened, until: Until, call: str, answered: bool
+    entered: Entered, monkeypatch: pytest.MonkeyPatch, call: str, answered: bool
 ) -> None:
-    async with entered() as world:
+    async with entered() as running:
         method, name = call.split()
-        line = Line(world, f"{method} {OWN}/{name}", answered)
-        await killed(described, opened, until, line)
-        kept = (world.grave / NAME).read_text()
-        assert re.search('"phase":"(begun|sharing|checked|ready)"', kept)
-        again = described.make_client_settings(described.shards[0], aggregator_url=URL)
-        again = again.model_copy(update={"state_directory": world.grave})
-        async with opened(again, Line(world)) as http:
-            http.headers["Authorization"] = f"Bearer {described.operator_key}"
-            history = await ended(world, until, http)
-            assert (history["phase"], history["rounds"][0]["missing"]) == ("finished", [])
-            assert not (world.grave / NAME).exists()
+        plan = on_the_line(f"{method} {OWN}/{name}", answered=answered)
+        again = await Killer(monkeypatch).kill(running, running.clients[0], plan)
+        kept = again.state_directory / NAME
+        assert re.search('"phase":"(begun|sharing|checked|ready)"', kept.read_text())
+        await running.enter(again)
+        history = await ended(running)
+        assert (history["phase"], history["rounds"][0]["missing"]) == ("finished", [])
+        assert not kept.exists()
 
 
 @pytest.mark.parametrize(
@@ -184,19 +105,22 @@ async def test_a_client_that_was_killed_goes_on_in_the_same_round(
     ],
 )
 async def test_the_others_do_without_a_client_that_stays_away(
-    described: Experiment, entered: Entered, opened: Opened, until: Until, clock: LeapingClock, call: str
+    described: Experiment, entered: Entered, clock: LeapingClock, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    async with entered(quorum=3) as world:
+    async with entered(quorum=3) as running:
         method, name = call.split()
-        await killed(described, opened, until, Line(world, f"{method} {OWN}/{name}"))
+        await Killer(monkeypatch).kill(running, running.clients[0], on_the_line(f"{method} {OWN}/{name}"))
         step = "masked" if name == "update" else name
 
         async def alone() -> bool:
-            [one] = (await world.history())["rounds"]
+            history = await running.history()
+            if call == "PUT answers" and history["phase"] == "finished":
+                return True  # three answers are enough
+            [one] = history["rounds"]
             return bool(one["secure"] and (one["secure"]["step"], one["secure"]["waiting_for"]) == (step, ["client-1"]))
 
-        await until(alone)
+        await wait_until(alone)
         clock.ahead += described.run_request().deadline_seconds
-        history = await ended(world, until)
+        history = await ended(running)
         missing = [] if call in ("PUT consents", "PUT answers") else ["client-1"]
         assert (history["phase"], history["rounds"][0]["missing"]) == ("finished", missing)

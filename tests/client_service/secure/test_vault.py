@@ -8,15 +8,12 @@ from pathlib import Path
 import pytest
 
 from client_service.secure.vault import NAME, Vault
-from shared.errors import ProtocolError, SettingsError
+from shared.errors import ProtocolError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.exchanged import Parameters
-from shared.method.settings import MethodSettings
 from shared.protocol.secure import client
 from shared.protocol.secure.messages import CommonTerms, RoundTerms
 from shared.protocol.signing.keys import new_key
-from shared.strategies import build_strategy
-from shared.strategies.agreement import secure_declaration
 from shared.strategies.lpsfed import mixing
 
 DECLARATION = Declaration(
@@ -65,10 +62,3 @@ def test_a_rhobar_that_is_none_is_refused(rhobar: dict[str, float]) -> None:
     given = Parameters({}, {"margin": 0.5} | rhobar)
     with pytest.raises(ProtocolError, match="rhobar from 0 to 1"):
         mixing(0.0).split_told(given)
-
-
-def test_only_what_needs_no_single_update_can_be_declared_secure() -> None:
-    for name, method in (("fedpub", MethodSettings()), ("local", MethodSettings())):
-        strategy = build_strategy(name, method)
-        with pytest.raises(SettingsError, match="the mean alone"):
-            secure_declaration(strategy.declaration(method), strategy, method)

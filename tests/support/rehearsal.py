@@ -1,0 +1,189 @@
+"""All clients and the aggregator of one secure round, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from shared.method.declaration import Declaration, TensorSpec
+from shared.method.exchanged import Parameters
+from shared.protocol.secure import client, recovery, server
+from shared.protocol.secure.messages import CommonTerms, Delivery, Roster, RoundTerms, UnmaskAnswer, least_threshold
+from shared.protocol.secure.server import SecureRound
+from shared.protocol.secure.state import BegunRound, Checked, Ready, Sharing, read, state_json
+from shared.protocol.secure.vector import MaskedUpdate, Vector
+from shared.protocol.secure.verification import verify
+from shared.protocol.signing.keys import new_key
+
+S = TypeVar("S", BegunRound, Sharing, Checked, Ready)
+NAMES = ("ada", "bob", "cyd", "dan", "eve", "fay", "gus", "hal")
+IDENTITIES = {name: new_key() for name in NAMES}
+TOLD: dict[str, Any] = {
+    "aggregator": "0a" * 32,
+    "start": "0b" * 32,
+    "method": "0c" * 32,
+    "seed": 7,
+    "rounds": 5,
+    "anchor": "0d" * 32,
+}
+
+
+def terms_for(content: Parameters, clients: int, *, threshold: int | None = None, **common: Any) -> RoundTerms:
+    """Terms under which such content is sent: all scalars hidden but rho."""
+    tensors = tuple(TensorSpec(name=name, shape=np.shape(value)) for name, value in sorted(content.arrays.items()))
+    scalars = tuple(sorted({*content.scalars, "rho"}))
+    declaration = Declaration(strategy="lpsfed", tensors=tensors, scalars=scalars)
+    told = CommonTerms(**{**TOLD, **common})
+    least = threshold or least_threshold(clients)
+    return RoundTerms(run="run-1", round=3, threshold=least, declaration=declaration, common=told)
+
+
+def kept(state: S) -> S:
+    """A state after a restart."""
+    again = read(state_json(state))
+    assert isinstance(again, type(state)) and again == state
+    return again
+
+
+class Rehearsal:
+    """Plays a round phase by phase, each with the clients that are still there; every client restarts all the time."""
+
+    def __init__(
+        self, contents: Mapping[str, Parameters], *, threshold: int | None = None, terms: RoundTerms | None = None
+    ) -> None:
+        self.contents = contents
+        usual = terms_for(next(iter(contents.values())), len(contents), threshold=threshold)
+        self.round = SecureRound(terms=terms or usual)
+        self.identities = {name: IDENTITIES.get(name) or new_key() for name in contents}
+        self.members = {name: key.public_key() for name, key in self.identities.items()}
+        self.begun: dict[str, BegunRound] = {}
+        self.sharing: dict[str, Sharing] = {}
+        self.checked: dict[str, Checked] = {}
+        self.ready: dict[str, Ready] = {}
+        self.vectors: dict[str, Vector] = {}
+
+    def tell(self, message: server.Relayed) -> None:
+        """Hand a message to the aggregator, which verifies it first."""
+        verify(self.round, message)
+        self.round = server.accept(self.round, message)
+
+    def begin(self, name: str, **changed: Any) -> BegunRound:
+        return client.begin(self.round.terms, name, self.identities[name], **changed)
+
+    def send_keys(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.begun[name] = kept(self.begin(name))
+            self.tell(self.begun[name].message)
+
+    def share(self, name: str, roster: Roster | None = None) -> Sharing:
+        shown = roster or server.roster(self.round)
+        return client.share(self.begun[name], shown, self.members, self.identities[name])
+
+    def send_shares(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.sharing[name] = kept(self.share(name))
+            self.tell(self.sharing[name].message)
+
+    def check(self, name: str, delivery: Delivery | None = None) -> Checked:
+        given = delivery or server.delivery(self.round, name)
+        return client.check(self.sharing[name], given, self.identities[name])
+
+    def send_checks(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.checked[name] = kept(self.check(name))
+            self.tell(self.checked[name].message)
+
+    def mask(self, name: str) -> MaskedUpdate:
+        before = self.ready.get(name) or self.checked[name]
+        state, update = client.mask(before, server.sharers(self.round), self.contents[name])
+        self.ready[name] = kept(state)
+        return update
+
+    def send_masked(self, names: Iterable[str]) -> None:
+        for name in names:
+            update = self.mask(name)
+            self.round = server.accept_masked(self.round, update)
+            self.vectors[name] = update.vector
+
+    def send_consents(self, names: Iterable[str]) -> None:
+        for name in names:
+            state, message = client.consent(self.ready[name], server.request(self.round), self.identities[name])
+            self.ready[name] = kept(state)
+            self.tell(message)
+
+    def answer(self, name: str) -> UnmaskAnswer:
+        return client.unmask(self.ready[name], server.consents(self.round))
+
+    def send_answers(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.tell(self.answer(name))
+
+    def close(self) -> None:
+        self.round = server.close(self.round)
+
+    def mean(self) -> Parameters:
+        return recovery.mean(self.round, self.vectors)
+
+    def until_keys(self, names: Iterable[str]) -> Rehearsal:
+        self.send_keys(names)
+        self.close()
+        return self
+
+    def until_shares(self, names: Iterable[str]) -> Rehearsal:
+        self.until_keys(names)
+        self.send_shares(self.begun)
+        self.close()
+        return self
+
+    def until_checks(self, names: Iterable[str]) -> Rehearsal:
+        self.until_shares(names)
+        self.send_checks(self.sharing)
+        self.close()
+        return self
+
+    def until_masked(self, names: Iterable[str]) -> Rehearsal:
+        self.until_checks(names)
+        self.send_masked(self.checked)
+        self.close()
+        return self
+
+    def play(
+        self,
+        *,
+        before_keys: Iterable[str] = (),
+        after_keys: Iterable[str] = (),
+        after_shares: Iterable[str] = (),
+        after_checks: Iterable[str] = (),
+        after_masked: Iterable[str] = (),
+        after_consents: Iterable[str] = (),
+    ) -> Parameters:
+        """The whole round -> the mean. Each argument names who is not heard of any more from that point on."""
+        here = [name for name in self.contents if name not in before_keys]
+        phases = (
+            (self.send_keys, after_keys),
+            (self.send_shares, after_shares),
+            (self.send_checks, after_checks),
+            (self.send_masked, after_masked),
+            (self.send_consents, after_consents),
+        )
+        for send, lost in phases:
+            send(here)
+            self.close()
+            here = [name for name in here if name not in lost]
+        self.send_answers(here)
+        return self.mean()
+
+
+def contents_of(clients: int, *, size: int = 5, seed: int = 0) -> dict[str, Parameters]:
+    """Two tensors, a margin and a rho of so many clients: ada, bob, cyd ..."""
+    rng, names = np.random.default_rng(seed), NAMES[:clients]
+    shapes = {"pooling.w": (size,), "predictive.w": (2, size)}
+    return {
+        name: Parameters(
+            {tensor: rng.normal(size=shape).astype(np.float32) for tensor, shape in shapes.items()},
+            {"margin": float(rng.uniform(0, 2)), "rho": float(rng.uniform(0, 1))},
+        )
+        for name in names
+    }
