@@ -88,7 +88,7 @@ class Supervised(Watched):
         return self.experiment.folder / "supervised"
 
     async def begin(self) -> None:
-        self.tasks.start_soon(self._keep, AGGREGATOR, "aggregator_service", self.experiment.aggregator)
+        self.tasks.start_soon(self._keep, AGGREGATOR, "aggregator_service", self.experiment.make_aggregator_settings)
         await self._ready(AGGREGATOR)
         run = self.experiment.run_request().model_dump(mode="json") | {"deadline_seconds": DEADLINE_SECONDS}
         answer = await self.operator.post("/v1/runs", json=run)
