@@ -43,6 +43,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.services)
 
 
+@pytest.fixture(autouse=True)
+def hurry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one process nothing waits for a disk, and popularity tables settle in a few steps where a service is tested.
+
+    A test that compares a run in this process with one in others is marked `processes`: there both are left alone.
+    """
+    if request.node.get_closest_marker("processes") is not None:
+        return
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    if request.node.get_closest_marker("services") is not None:
+        monkeypatch.setattr("client_service.learning.margins.TABLE_STEPS", 10)
+
+
 @pytest.fixture
 def clock() -> LeapingClock:
     return LeapingClock()

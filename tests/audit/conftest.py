@@ -203,11 +203,3 @@ def federation(federation: Federate) -> Running:
             yield Federation(**vars(running))
 
     return run
-
-
-@pytest.fixture(autouse=True)
-def hurry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one process tables settle in a few steps, and nothing waits for a disk: no test here is about either."""
-    if request.node.get_closest_marker("processes") is None:
-        monkeypatch.setattr("client_service.learning.margins.TABLE_STEPS", 10)
-        monkeypatch.setattr("os.fsync", lambda _: None)
