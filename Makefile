@@ -29,6 +29,10 @@ FAST_TESTS := tests/aggregator_service tests/audit tests/client_service tests/eq
 test test-fast rounding faults e2e-compose: export OMP_NUM_THREADS := 1
 test test-fast rounding faults e2e-compose: export PYTHONDONTWRITEBYTECODE :=
 
+# What `make test` leaves out for its length lies in these as well.
+FAULT_TESTS := tests/faults tests/attacks/test_clock_turned_back.py tests/attacks/test_round_under_abuse.py \
+	tests/aggregator_service/test_federation_machine.py tests/web/test_described.py
+
 .PHONY: help install demo stop check format test test-fast rounding faults soak benchmark e2e-compose lock sbom audit base-digest clean
 
 help: ## print this list
@@ -72,7 +76,7 @@ rounding: install ## run the tests that train as two other processors would roun
 	OPENBLAS_CORETYPE=Zen ATEN_CPU_CAPABILITY=default $(BIN)/pytest -n 2 $(TRAINING_TESTS)
 
 faults: install ## kill, cut off and misuse the services in every way that is known, about ten minutes
-	$(BIN)/pytest -n 2 -m 'slow or not slow' tests/faults tests/web/test_described.py tests/aggregator_service/test_federation_machine.py
+	$(BIN)/pytest -n 2 -m 'slow or not slow' $(FAULT_TESTS)
 
 soak: install ## fifty clients for two hundred rounds, and updates of 64 MB; prints the figures
 	$(BIN)/pytest -m slow -s tests/soak

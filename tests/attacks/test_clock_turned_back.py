@@ -31,7 +31,7 @@ def again(besieged: Besieged, headers: dict[str, str]) -> tuple[int, str]:
     return answer.status_code, answer.json().get("code", "")
 
 
-@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("restarted", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_what_was_forgotten_is_not_believed_again_once_the_clock_is_back(tmp_path: Path, restarted: bool) -> None:
     besieged = Besieged(tmp_path)
     with besieged.running():

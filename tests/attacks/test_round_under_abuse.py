@@ -79,6 +79,7 @@ def ignore(progress: Progress) -> None:
     del progress
 
 
+@pytest.mark.slow
 async def test_the_run_ends_with_everybody_in_it_and_the_aggregator_stays_small(
     silos: Silos, small: MethodSettings, tmp_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ async def until_over(running: Disturbed) -> None:
         await anyio.sleep(0.05)
 
 
+@pytest.mark.slow
 async def test_a_round_closes_at_the_deadline_with_its_quorum(federation: Federation, clock: LeapingClock) -> None:
     with anyio.fail_after(LONGEST_SECONDS):
         async with federation(clock) as running:

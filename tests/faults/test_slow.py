@@ -71,6 +71,7 @@ def require_too_slow(answer: bytes, seconds: float) -> None:
     assert problem["detail"] == f"the body: expected it whole within {seconds:g} seconds"
 
 
+@pytest.mark.slow
 async def test_an_update_that_trickles_is_refused_in_time_and_leaves_no_file(
     federation: Federation, undisturbed: dict[str, Ending]
 ) -> None:
