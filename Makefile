@@ -31,7 +31,8 @@ test test-fast rounding faults e2e-compose: export PYTHONDONTWRITEBYTECODE :=
 
 # What `make test` leaves out for its length lies in these as well.
 FAULT_TESTS := tests/faults tests/attacks/test_clock_turned_back.py tests/attacks/test_round_under_abuse.py \
-	tests/aggregator_service/test_federation_machine.py tests/client_service/secure/test_killed_in_a_round.py tests/web/test_described.py
+	tests/aggregator_service/test_federation_machine.py tests/client_service/secure/test_killed_in_a_round.py \
+	tests/web/test_described.py
 
 .PHONY: help install demo stop check format test test-fast rounding faults soak benchmark e2e-compose lock sbom audit base-digest clean
 
