@@ -71,7 +71,7 @@ class CallRecorder:
 
     def begin(self, said: Fields) -> Crossing:
         """Before a call leaves. `said`: what its intent says."""
-        question, began = json.dumps(said, sort_keys=True), _now()
+        question, began = json.dumps(said, sort_keys=True), _current_time()
         if question in self._nonces:
             return Crossing(question, said, self._another(question), began, None)
         self.flush()
@@ -110,7 +110,7 @@ class CallRecorder:
             self._since = self._clock()
         if not series.n:
             series.first = crossing.began
-        series.n, series.bytes, series.last = series.n + 1, series.bytes + outcome.get("bytes", 0), _now()
+        series.n, series.bytes, series.last = series.n + 1, series.bytes + outcome.get("bytes", 0), _current_time()
         self._counted += 1
         if self._counted >= MOST_COUNTED or self._clock() - self._since >= COUNTED_SECONDS:
             self.flush()
@@ -138,7 +138,7 @@ def _line(series: _Series) -> Fields:
     return {"of": series.of, **said, **span, **came, "bytes": series.bytes}
 
 
-def _now() -> str:
+def _current_time() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 

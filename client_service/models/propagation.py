@@ -21,11 +21,11 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, rows: Tensor) -> Tensor:
         ctx.matrix = matrix
-        return _times(matrix, rows.detach())
+        return _multiply(matrix, rows.detach())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
-        return None, _times(ctx.matrix, gradients[0])
+        return None, _multiply(ctx.matrix, gradients[0])
 
 
 class Propagation(nn.Module):
@@ -42,7 +42,7 @@ class Propagation(nn.Module):
         return found
 
 
-def _times(matrix: Tensor, rows: Tensor) -> Tensor:
+def _multiply(matrix: Tensor, rows: Tensor) -> Tensor:
     """A x, by which each row of A is a bag of weighted rows of x: on a CPU nearly three times as fast as A @ x."""
     if rows.is_cuda:
         return matrix @ rows

@@ -51,7 +51,7 @@ def spectra(spectrum: SpectrumOut) -> Chart:
     return Chart(
         key="spectrum",
         title="Spectrum beside the anchor’s",
-        description=_comparison(spectrum),
+        description=_describe_rho(spectrum),
         x="frequency, from the lowest",
         y="share of the sum",
         lines=tuple(Line(name, tuple(enumerate(values, start=1))) for name, values in lines),
@@ -60,7 +60,7 @@ def spectra(spectrum: SpectrumOut) -> Chart:
     )
 
 
-def _comparison(spectrum: SpectrumOut) -> str:
+def _describe_rho(spectrum: SpectrumOut) -> str:
     if not spectrum.own:
         return "Both kernels appear in the first round whose strategy compares them."
     rho = f"rho = {figure(spectrum.rho)} in round {spectrum.round} of {spectrum.run}"

@@ -39,7 +39,7 @@ def erase_users(shard: Shard, user_ids: Collection[str]) -> Shard:
 
     The catalogue stays: it is the silo's list of items, not of what somebody did. Raises DataError when nobody is left.
     """
-    return _without(shard, pl.DataFrame({"user": list(user_ids)}, schema={"user": pl.String}))
+    return _drop_events(shard, pl.DataFrame({"user": list(user_ids)}, schema={"user": pl.String}))
 
 
 def erase_events(shard: Shard, pairs: pl.DataFrame, path: Path) -> Shard:
@@ -47,10 +47,10 @@ def erase_events(shard: Shard, pairs: pl.DataFrame, path: Path) -> Shard:
 
     `path` is named in errors. Raises DataError when nobody is left.
     """
-    return _without(shard, pl.DataFrame({name: id_column(pairs, name, path) for name in ("user", "item")}))
+    return _drop_events(shard, pl.DataFrame({name: id_column(pairs, name, path) for name in ("user", "item")}))
 
 
-def _without(shard: Shard, keys: pl.DataFrame) -> Shard:
+def _drop_events(shard: Shard, keys: pl.DataFrame) -> Shard:
     where = f"shard {shard.name!r}"
     events, counted = clean_events(shard.events_with_ids().join(keys, on=keys.columns, how="anti"), where)
     return build_shard(shard.name, events, shard.items_with_ids(), (*shard.notes, *counted))

@@ -27,16 +27,16 @@ def parse_times(column: pl.Series) -> tuple[pl.Series, pl.Series]:
 def _seconds(column: pl.Series) -> pl.Series:
     """Int64, null for what cannot be read."""
     if column.dtype.is_numeric():
-        return _whole(column)
+        return _drop_fractions(column)
     if column.dtype.is_temporal() and column.dtype not in (pl.Time, pl.Duration):
         return column.cast(pl.Datetime("us")).dt.epoch("s")
     if column.dtype != pl.String:
         return pl.Series([None] * len(column), dtype=pl.Int64)
-    numbers = _whole(column)
+    numbers = _drop_fractions(column)
     return numbers if numbers.null_count() == column.null_count() else numbers.fill_null(_iso(column))
 
 
-def _whole(column: pl.Series) -> pl.Series:
+def _drop_fractions(column: pl.Series) -> pl.Series:
     """Numbers without their fractions. Seconds are far below 2^53, above which float64 is not exact."""
     return column.cast(pl.Float64, strict=False).floor().cast(pl.Int64, strict=False)
 

@@ -46,7 +46,7 @@ def protect_table(
     start = np.asarray(before, dtype=np.float64)
     change, real = after - start, moved_rows(before, after)
     pseudo = chosen.permutation(np.flatnonzero(~real))[:PSEUDO_ITEMS] if real.any() else np.flatnonzero(real)
-    change[pseudo] = _alike(change[real], len(pseudo), generator)
+    change[pseudo] = _draw_similar_rows(change[real], len(pseudo), generator)
     touched = real.copy()
     touched[pseudo] = True
     noise = generator.laplace(0.0, SCALE, (int(touched.sum()), start.shape[1]))
@@ -54,7 +54,7 @@ def protect_table(
     return start.astype(np.float32)
 
 
-def _alike(change: Float64, count: int, generator: np.random.Generator) -> Float64:
+def _draw_similar_rows(change: Float64, count: int, generator: np.random.Generator) -> Float64:
     """Normal rows (count, d) with each column's mean and deviation of the real ones."""
     if count == 0:
         return np.zeros((0, change.shape[1]))

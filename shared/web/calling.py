@@ -18,7 +18,7 @@ class Calling:
     """
 
     def __init__(self, authority: Path | None = None, certificate: Path | None = None, key: Path | None = None) -> None:
-        self.context = _believing(authority)
+        self.context = _trust_context(authority)
         self.identities: dict[str, Identity] = {}
         if (certificate is None) != (key is None):
             raise SettingsError("expected a certificate together with its key, got one of them")
@@ -47,7 +47,7 @@ def _by_tls(error: Exception) -> bool:
     return request is not None and request.url.scheme == "https"
 
 
-def _believing(authority: Path | None) -> ssl.SSLContext:
+def _trust_context(authority: Path | None) -> ssl.SSLContext:
     if authority is None:
         context = httpx.create_ssl_context()
     else:

@@ -41,7 +41,7 @@ def _unknown(model: type[BaseSettings]) -> list[str]:
     prefix, mark = str(model.model_config["env_prefix"]), str(model.model_config["env_nested_delimiter"])
     known = [prefix + name.upper() for name in model.model_fields]
     given = [name for name in os.environ if name.upper().startswith(prefix) and not _is_link(name, prefix)]
-    return [_likely(name, known) for name in sorted(given) if name.upper().partition(mark)[0] not in known]
+    return [_unknown_setting(name, known) for name in sorted(given) if name.upper().partition(mark)[0] not in known]
 
 
 def _is_link(name: str, prefix: str) -> bool:
@@ -50,6 +50,6 @@ def _is_link(name: str, prefix: str) -> bool:
     return bool(address or SERVICE_LINK.fullmatch(rest))
 
 
-def _likely(name: str, known: Iterable[str]) -> str:
+def _unknown_setting(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=LIKENESS)
     return f"{name}: expected the name of a setting, got an unknown one" + "".join(f"; likely {one}" for one in near)

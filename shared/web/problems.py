@@ -104,19 +104,19 @@ def answer(error: errors.FederationError) -> Response:
 
 async def _federation(request: Request, error: Exception) -> Response:
     assert isinstance(error, errors.FederationError)
-    _note(request, error.code)
+    _note_code(request, error.code)
     return answer(error)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
     """A message that does not fit its schema: where and why, not what came: that may be somebody's data."""
     assert isinstance(error, RequestValidationError)
-    _note(request, errors.ProtocolError.code)
+    _note_code(request, errors.ProtocolError.code)
     lines = [f"{'.'.join(_place(e['type'], e['loc']))}: {e['msg']}" for e in error.errors()]
     return problem(422, code=errors.ProtocolError.code, detail="; ".join(lines))
 
 
-def _note(request: Request, code: str) -> None:
+def _note_code(request: Request, code: str) -> None:
     """Leave the code where whoever keeps a record of answers finds it."""
     request.state.code = code
 
@@ -131,14 +131,14 @@ async def _refuse(request: Request, error: Exception) -> Response:
     """What the framework itself refuses: no such route or method, an unreadable body."""
     assert isinstance(error, HTTPException)
     code = CODES.get(error.status_code, "http")
-    _note(request, code)
+    _note_code(request, code)
     return problem(error.status_code, code=code, detail=str(error.detail), headers=error.headers)
 
 
 async def _cut_off(request: Request, error: Exception) -> Response:
     """The caller went away in the middle of its body; nobody is left to read this."""
     del error
-    _note(request, errors.ProtocolError.code)
+    _note_code(request, errors.ProtocolError.code)
     return problem(400, code=errors.ProtocolError.code, detail="expected the whole body, the connection was cut")
 
 

@@ -47,10 +47,10 @@ class MaskedModel(Model):
     ) -> Iterator[tuple[str, nn.Parameter]]:
         """Weights under the names that others know, masks as "mask.<name of the weight>"."""
         for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
-            yield _plain(name), parameter
+            yield _unmasked_name(name), parameter
 
 
-def _plain(name: str) -> str:
+def _unmasked_name(name: str) -> str:
     if name.endswith(MASK):
         return f"mask.{name.removesuffix(MASK)}.weight"
     return f"{name.removesuffix(WEIGHT)}.weight" if name.endswith(WEIGHT) else name

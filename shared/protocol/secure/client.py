@@ -41,7 +41,7 @@ from shared.protocol.secure.vector import MaskedUpdate
 from shared.protocol.signing.keys import PrivateKey, raw_hex
 
 
-def _about(context: Context, client: str) -> dict[str, Any]:
+def _roster_fields(context: Context, client: str) -> dict[str, Any]:
     """What every message says that is bound to a round's roster."""
     return {"run": context.run, "round": context.round, "client": client, "transcript": context.transcript}
 
@@ -86,7 +86,7 @@ def share(state: BegunRound, roster: Roster, members: Members, identity: Private
     }
     own = split[state.client]
     message = SealedShares(
-        **_about(context, state.client),
+        **_roster_fields(context, state.client),
         shares=sealed,
         key_commitment=own.commitments[0],
         seed_commitment=own.commitments[1],
@@ -104,7 +104,7 @@ def check(state: Sharing, delivery: Delivery, identity: PrivateKey) -> Checked:
     require_round(state.roster.terms, delivery)
     _require_sharers(state.roster, state.client, {*delivery.shares, state.client})
     shares, refused = open_delivery(state, delivery)
-    message = ShareCheck(**_about(state.roster.context, state.client), complaints=refused)
+    message = ShareCheck(**_roster_fields(state.roster.context, state.client), complaints=refused)
     return Checked(
         client=state.client,
         secrets=state.secrets,
@@ -132,7 +132,7 @@ def mask(state: Checked | Ready, sharers: Sharers, content: Parameters) -> tuple
         raise PrivacyError(f"expected sharers whose shares this client holds, got {len(unheld)} others")
     terms = state.roster.terms
     encoded = vector.encode(terms.declaration, content)
-    ready = _fix(state, sharers, vector.digest(encoded))
+    ready = _settle_sharers(state, sharers, vector.digest(encoded))
     chosen = own_masks(ready)
     masked = {name: masks.add_masks(value, chosen, piece=piece) for piece, (name, value) in enumerate(encoded.items())}
     visible = visible_scalars(terms.declaration)
@@ -142,7 +142,7 @@ def mask(state: Checked | Ready, sharers: Sharers, content: Parameters) -> tuple
     return ready, MaskedUpdate(header, masked)
 
 
-def _fix(state: Checked | Ready, sharers: Sharers, digest: str) -> Ready:
+def _settle_sharers(state: Checked | Ready, sharers: Sharers, digest: str) -> Ready:
     """The state in which it is settled what is masked, and with whom."""
     if isinstance(state, Ready):
         if (digest, sharers.sharers) != (state.sent, state.sharers):
@@ -190,7 +190,7 @@ def consent(state: Ready, request: UnmaskRequest, identity: PrivateKey) -> tuple
     require_round(state.roster.terms, request)
     _require_harmless(state, request)
     lists = {"survivors": request.survivors, "dropped": request.dropped}
-    message = Consent(**_about(state.roster.context, state.client), **lists)
+    message = Consent(**_roster_fields(state.roster.context, state.client), **lists)
     if state.consent is not None and state.consent.model_dump(include=set(lists)) != lists:
         raise PrivacyError("expected the lists that this client has signed, got others for the same round")
     signed = sign_message(message, identity)

@@ -39,11 +39,11 @@ def add_masks(values: Ring, masks: Iterable[MaskStream], *, piece: int) -> Ring:
     """
     flat = np.array(values, dtype=np.uint64, order="C").reshape(-1)
     for mask in masks:
-        _add(flat, mask, piece)
+        _add_mask(flat, mask, piece)
     return flat.reshape(values.shape)
 
 
-def _add(flat: Ring, mask: MaskStream, piece: int) -> None:
+def _add_mask(flat: Ring, mask: MaskStream, piece: int) -> None:
     stream, buffer = Cipher(ChaCha20(mask.seed, _nonce(piece)), mode=None).encryptor(), np.empty(CHUNK, dtype="<u8")
     combine = np.add if mask.sign == 1 else np.subtract
     for start in range(0, flat.size, CHUNK):

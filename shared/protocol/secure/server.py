@@ -108,7 +108,7 @@ def accept(state: SecureRound, message: Relayed) -> SecureRound:
     Raises ProtocolError (of another round, or it does not fit), RoundClosedError (of another phase), NotFoundError (not
     one of the phase before), ConflictError (another message of that client came before).
     """
-    return _accept(state, PHASE_OF[type(message)], message)
+    return _accept_message(state, PHASE_OF[type(message)], message)
 
 
 def accept_masked(state: SecureRound, update: MaskedUpdate) -> SecureRound:
@@ -119,10 +119,10 @@ def accept_masked(state: SecureRound, update: MaskedUpdate) -> SecureRound:
 
 def accept_header(state: SecureRound, header: MaskedHeader) -> SecureRound:
     """The same, where the caller has held the vector against this header before."""
-    return _accept(state, "masked", header)
+    return _accept_message(state, "masked", header)
 
 
-def _accept(state: SecureRound, phase: Phase, message: FromClient) -> SecureRound:
+def _accept_message(state: SecureRound, phase: Phase, message: FromClient) -> SecureRound:
     require_round(state.terms, message)
     collected = state.collected(phase)
     if (held := collected.get(message.client)) is not None:
