@@ -169,7 +169,7 @@ class Agent:
         training_run = await self._off_loop(
             TrainingRun, place, silo.task, silo.shard, silo.recommender, silo.device, silo.interrupt
         )
-        number = _closed(state)
+        number = _last_closed_round(state)
         if not await self._off_loop(training_run.resume, number):
             found = await self._personalised(run, number) if number else await self._aggregator.model(run)
             received = await self._sending.received(training_run, None, found, number)
@@ -193,7 +193,7 @@ class Agent:
         A round that this client has trained in, or may have before it was restarted, is done again, so that it ends
         with what it would have had. Nothing is sent: a closed round takes nothing. Other rounds are skipped.
         """
-        number = _closed(state)
+        number = _last_closed_round(state)
         if training_run.applied == number - 1 and training_run.trained_in(number):
             await self._round(training_run, state, number)
         elif training_run.applied < number:
@@ -267,6 +267,6 @@ class Agent:
         self.standing = replace(self.standing, **changes)  # type: ignore[arg-type]
 
 
-def _closed(state: RunOut) -> int:
+def _last_closed_round(state: RunOut) -> int:
     """The last round whose parameters are there to be fetched; 0 before the first."""
     return state.round if state.phase == "finished" else max(0, state.round - 1)

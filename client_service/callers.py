@@ -38,7 +38,7 @@ class CallerKeys:
 
     def admit(self, role: Role, method: str, header: str | None) -> None:
         """AuthenticationError for no key of this silo, ForbiddenError for the other role's."""
-        if self._of(role) is None:
+        if self._key_of(role) is None:
             return
         # A browser sends its password by itself, even where another site made it call: a password may look, not act.
         looks = role == "operator" and method == "GET"
@@ -50,12 +50,12 @@ class CallerKeys:
 
     def asks(self, role: Role) -> bool:
         """Does a role have a key at all?"""
-        return self._of(role) is not None
+        return self._key_of(role) is not None
 
     def holder(self, secret: str) -> Role | None:
         """Whose key this is; None where it is nobody's."""
         roles: tuple[Role, ...] = ("application", "operator")
-        held = [role for role in roles if (key := self._of(role)) is not None and same(secret, key)]
+        held = [role for role in roles if (key := self._key_of(role)) is not None and same(secret, key)]
         return held[0] if held else None
 
     def who(self, scope: Scope) -> str:
@@ -66,7 +66,7 @@ class CallerKeys:
             holder = None
         return by_address(scope) if holder is None else f"the {holder}"
 
-    def _of(self, role: Role) -> str | None:
+    def _key_of(self, role: Role) -> str | None:
         return self.application if role == "application" else self.operator
 
 

@@ -89,10 +89,10 @@ def _client(name: str, parts: list[ParticipantOut]) -> ClientView:
 def curves(run: RunHistoryOut) -> tuple[Chart, ...]:
     """rho and rhobar of each client where the strategy sends rho; how many updates came, and how long it took."""
     spectral = any(one.rho is not None for each in run.rounds for one in each.participants)
-    return (*(_spectral(run) if spectral else ()), _came(run), _time(run))
+    return (*(_spectral_charts(run) if spectral else ()), _arrivals_chart(run), _time(run))
 
 
-def _spectral(run: RunHistoryOut) -> tuple[Chart, Chart]:
+def _spectral_charts(run: RunHistoryOut) -> tuple[Chart, Chart]:
     everybody = sorted({one.client for each in run.rounds for one in each.participants})
     beyond = f" Shown: the first {SHOWN_LINES} of {len(everybody):,} clients." if len(everybody) > SHOWN_LINES else ""
     rho = Chart(
@@ -122,7 +122,7 @@ def _line(run: RunHistoryOut, client: str, figure: Literal["rho", "rhobar"]) -> 
     return Line(client, tuple((number, one.rho if figure == "rho" else one.rhobar) for number, one in found))
 
 
-def _came(run: RunHistoryOut) -> Chart:
+def _arrivals_chart(run: RunHistoryOut) -> Chart:
     closed = [one for one in run.rounds if one.closed_at is not None]
     expected = tuple((one.number, float(len(one.participants))) for one in closed)
     came = tuple((one.number, float(len(one.participants) - len(one.missing))) for one in closed)

@@ -77,7 +77,7 @@ def _round_histories(
     histories = []
     for times in _round_times(run, states):
         expected = [client for client, first in first_rounds.items() if first <= times.number]
-        absent = {client: _absent(client, times.closed_at, shut_out.get(client, ())) for client in expected}
+        absent = {client: _absent_participant(client, times.closed_at, shut_out.get(client, ())) for client in expected}
         exchange = run.exchange if times.phase == "open" else None
         histories.append(_round_history(times, absent | received.get(times.number, {}), exchange))
     return tuple(histories)
@@ -126,7 +126,7 @@ def _secure_history(exchange: SecureRound, awaited: Sequence[str]) -> SecureOut:
     )
 
 
-def _absent(client: str, closed_at: float | None, times: QuarantineTimes) -> ParticipantOut:
+def _absent_participant(client: str, closed_at: float | None, times: QuarantineTimes) -> ParticipantOut:
     """One without an update in a round: quarantined if it was so when the round was closed, or is, of one at hand."""
     moment = math.inf if closed_at is None else closed_at
     quarantined = any(since <= moment and (lifted_at or math.inf) >= moment for since, lifted_at in times)
@@ -173,7 +173,7 @@ def run_for_client(run: Run, client: str, *, sequence: int, now: float) -> RunOu
         seed=run.request.seed,
         seconds_left=max(0.0, run.deadline - now) if run.phase in ("waiting", "open") else None,
         deadline_seconds=run.request.deadline_seconds,
-        standing=_standing(run, client),
+        standing=_client_standing(run, client),
         joined=len(run.clients),
         received=len(run.receipts),
         threshold=run.exchange.terms.threshold if run.exchange else None,
@@ -182,7 +182,7 @@ def run_for_client(run: Run, client: str, *, sequence: int, now: float) -> RunOu
     )
 
 
-def _standing(run: Run, client: str) -> Standing:
+def _client_standing(run: Run, client: str) -> Standing:
     if client in run.quarantined:
         return "quarantined"
     if run.exchange is not None and run.phase == "open":

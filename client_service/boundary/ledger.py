@@ -95,7 +95,7 @@ class Ledger:
         held = self._held if untouched and self._held.changes == changes else _Held()
         count, last = held.count, held.last
         for entry in self.entries(count):
-            if not _follows(entry, last):
+            if not _is_next_entry(entry, last):
                 raise DataError(f"{self._path}, line {count + 1}: expected the chain to hold, got another hash")
             count, last = count + 1, entry["hash"]
         if count < written:
@@ -175,7 +175,7 @@ def follow_chain(entries: Iterable[Entry], previous: str = GENESIS) -> tuple[int
     """
     count = 0
     for count, entry in enumerate(entries, start=1):
-        if not _follows(entry, previous):
+        if not _is_next_entry(entry, previous):
             return count, count
         previous = entry["hash"]
     return count, None
@@ -191,7 +191,7 @@ def ends_in(entry: Entry, digest: str) -> bool:
     return bool(entry.get("hash") == digest == hash_entry(entry))
 
 
-def _follows(entry: Entry, previous: str) -> bool:
+def _is_next_entry(entry: Entry, previous: str) -> bool:
     return entry.get("previous") == previous and ends_in(entry, str(entry.get("hash")))
 
 

@@ -60,10 +60,10 @@ def _ridge_inverse(rows: sparse.csr_array, ridge: float) -> Float32:
     inverse, singular = lapack.spotri(factor, lower=1, overwrite_c=1)
     if failed or singular:
         raise np.linalg.LinAlgError(f"expected a ridge that makes the matrix definite, got {ridge:g}")
-    return _mirror(inverse.T)
+    return _mirror_upper(inverse.T)
 
 
-def _mirror(matrix: Float32) -> Float32:
+def _mirror_upper(matrix: Float32) -> Float32:
     """The upper triangle on both sides, in place."""
     for start in range(0, len(matrix), BLOCK):
         here, below = slice(start, start + BLOCK), slice(start + BLOCK, None)

@@ -50,8 +50,8 @@ def capture(
     model: nn.Module, tables: nn.Module, optimisers: Mapping[str, Optimizer], received: Parameters, fitted: bool
 ) -> TrainingState:
     """The state as it is now. On a CPU its arrays are no copies: it must be kept before training goes on."""
-    arrays = {MODEL + name: _array(value) for name, value in model.named_parameters()}
-    arrays |= {TABLES + name: _array(value) for name, value in tables.named_parameters()}
+    arrays = {MODEL + name: _to_array(value) for name, value in model.named_parameters()}
+    arrays |= {TABLES + name: _to_array(value) for name, value in tables.named_parameters()}
     arrays |= {RECEIVED + name: value for name, value in received.arrays.items()}
     for only, optimiser in optimisers.items():
         arrays |= {f"{OPTIMISER}{only}/{key}": value for key, value in _memory(optimiser, model).items()}
@@ -91,7 +91,7 @@ def restore_optimiser(optimiser: Optimizer, model: nn.Module, memory: Arrays) ->
 def _memory(optimiser: Optimizer, model: nn.Module) -> dict[str, Float32]:
     """Nothing of a parameter that the optimiser has not moved yet."""
     return {
-        f"{name}/{what}": _array(value)
+        f"{name}/{what}": _to_array(value)
         for name, parameter in model.named_parameters()
         for what, value in optimiser.state.get(parameter, {}).items()
     }
@@ -107,6 +107,6 @@ def _shapes(arrays: Arrays) -> dict[str, tuple[int, ...]]:
     return {name: value.shape for name, value in arrays.items()}
 
 
-def _array(tensor: Tensor) -> Float32:
+def _to_array(tensor: Tensor) -> Float32:
     found: Float32 = tensor.detach().cpu().numpy()
     return found

@@ -55,16 +55,16 @@ def _row(line: int, entry: Mapping[str, Any], broken: int | None) -> JournalRow:
         line=line,
         time=_text(entry.get("time")),
         kind=_text(entry.get("kind", "damaged")),
-        about=_about(entry),
+        about=_describe_entry(entry),
         status=_text(entry.get("status", entry.get("error", ""))),
-        bytes=_whole(entry.get("bytes")),
+        bytes=_byte_count(entry.get("bytes")),
         sha256=_text(entry.get("sha256")) if entry.get("bytes") else "",
         hash=_text(entry.get("hash")),
         mark=Verdict("bad", "chain breaks here", "") if line == broken else WHOLE,
     )
 
 
-def _about(entry: Mapping[str, Any]) -> str:
+def _describe_entry(entry: Mapping[str, Any]) -> str:
     """An intent's call and place, the calls that a line counts, an outcome's intent, or what is left of a line."""
     if "damaged" in entry:
         return _text(entry["damaged"])
@@ -80,6 +80,6 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)[:LONGEST]
 
 
-def _whole(value: object) -> int | None:
+def _byte_count(value: object) -> int | None:
     """A number of bytes; None where there is none to speak of."""
     return value if type(value) is int and value > 0 else None

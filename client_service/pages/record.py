@@ -99,7 +99,7 @@ class Record:
         _, broken = follow_chain(entries, self._read.last)
         whole = entries if broken is None else entries[: broken - 1]
         self._take(whole)
-        self._read = _after(self._read, whole)
+        self._read = _advance_cursor(self._read, whole)
         cut_off = len(entries) < READ and self._read.count < written
         if broken is not None or cut_off:
             self._broken = self._read.count + 1
@@ -114,7 +114,7 @@ class Record:
         if broken is not None or count < wanted:
             self._broken = self._again.count + (broken or count + 1)
             return False
-        done = _after(self._again, entries)
+        done = _advance_cursor(self._again, entries)
         self._again = Cursor() if done.count >= self._read.count else done
         return True
 
@@ -142,5 +142,5 @@ class Record:
         return {**totals, one.call: totals.get(one.call, RecordTotal(one.call)).plus(one, self._declaration)}
 
 
-def _after(cursor: Cursor, entries: Sequence[Entry]) -> Cursor:
+def _advance_cursor(cursor: Cursor, entries: Sequence[Entry]) -> Cursor:
     return replace(cursor, count=cursor.count + len(entries), last=entries[-1]["hash"]) if entries else cursor

@@ -56,8 +56,8 @@ def standing(status: StatusOut, quality: QualityOut, summary: Summary, labels: L
             _bytes_sent(summary),
             *_budget_facts(status.privacy),
             _on_record(summary),
-            *_learnt(quality, labels),
-            _answering(status),
+            *_quality_facts(quality, labels),
+            _serving_fact(status),
         ),
     )
 
@@ -105,7 +105,7 @@ def _on_record(summary: Summary) -> Fact:
     return Fact("On record", count_noun(summary.written, "entry", "entries"), note)
 
 
-def _learnt(quality: QualityOut, labels: Labels) -> tuple[Fact, ...]:
+def _quality_facts(quality: QualityOut, labels: Labels) -> tuple[Fact, ...]:
     """The figures of the best round on validation items, or at the end those on test items."""
     if quality.test is not None:
         note = f"on test items, {count_noun(quality.test_users, 'user')}"
@@ -116,6 +116,6 @@ def _learnt(quality: QualityOut, labels: Labels) -> tuple[Fact, ...]:
     return tuple(Fact(label.title, figure(values.get(name)), note) for name, label in labels.items())
 
 
-def _answering(status: StatusOut) -> Fact:
+def _serving_fact(status: StatusOut) -> Fact:
     model = "popular items" if status.model is None else status.model
     return Fact("Answers from", model, f"trains on {status.device}: {status.device_reason}")

@@ -37,7 +37,7 @@ def trial(question: Question, recommender: Recommender) -> Trial:
     if question.user:
         return _for_user(question.user, question.k, recommender)
     if question.item:
-        return _like(question.item, question.k, recommender)
+        return _similar_trial(question.item, question.k, recommender)
     return Trial(user="", k=question.k)
 
 
@@ -49,7 +49,7 @@ def _for_user(user: str, k: int, recommender: Recommender) -> Trial:
     return Trial(user, k, f"For {user}", note, found.fallback is not None, found.items)
 
 
-def _like(item: str, k: int, recommender: Recommender) -> Trial:
+def _similar_trial(item: str, k: int, recommender: Recommender) -> Trial:
     try:
         model, items = recommender.similar(item, k)
     except NotFoundError:

@@ -132,13 +132,13 @@ async def run_server(
     if file is not None:
         jobs.append(keep_ready(file, lambda: server.deafness or hindrance(), logger))
     with server.capture_signals():
-        async with _beside(*jobs), app.router.lifespan_context(app):
+        async with _run_beside(*jobs), app.router.lifespan_context(app):
             await server.serve()
     logger.info("stopped")
 
 
 @asynccontextmanager
-async def _beside(*jobs: Coroutine[None, None, None]) -> AsyncIterator[None]:
+async def _run_beside(*jobs: Coroutine[None, None, None]) -> AsyncIterator[None]:
     """Jobs that have no end of their own go on for as long as the body does."""
     tasks = [asyncio.create_task(job) for job in jobs]
     try:

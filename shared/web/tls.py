@@ -69,7 +69,7 @@ class Identity:
             logger.error("certificate_refused", reason=reason)
 
     def _take(self) -> None:
-        certificate, key = _own(self._certificate), _key(self._key)
+        certificate, key = _first_certificate(self._certificate), _key(self._key)
         if certificate.public_key() != key.public_key():
             raise SettingsError(
                 f"{self._key}: expected the key of {self._certificate}, got that of another certificate"
@@ -82,7 +82,7 @@ class Identity:
 
     def _state(self) -> tuple[object, ...]:
         """What changes whenever somebody replaces one of the files."""
-        return tuple(_stamp(path) for path in (self._certificate, self._key))
+        return tuple(_file_stamp(path) for path in (self._certificate, self._key))
 
 
 def port_identity(certificate: Path, key: Path, client_authority: Path | None) -> Identity:
@@ -124,7 +124,7 @@ def trust(context: ssl.SSLContext, authority: Path) -> None:
         raise SettingsError(f"{authority}: expected certificates of an authority as PEM, got none") from None
 
 
-def _own(path: Path) -> x509.Certificate:
+def _first_certificate(path: Path) -> x509.Certificate:
     """The first certificate of a file, valid now."""
     try:
         own = x509.load_pem_x509_certificates(_read(path, "certificate"))[0]
@@ -157,7 +157,7 @@ def _read(path: Path, what: str) -> bytes:
         raise SettingsError(f"{path}: expected a readable file with the {what} ({error.strerror})") from None
 
 
-def _stamp(path: Path) -> tuple[int, ...] | None:
+def _file_stamp(path: Path) -> tuple[int, ...] | None:
     try:
         found = path.stat()
     except OSError:
