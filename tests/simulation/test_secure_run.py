@@ -102,14 +102,15 @@ def rows(updates: Sent, states: dict[int, dict[str, Float32]]) -> Iterator[bytes
     """Every row of every tensor of every update, in each form in which it could lie somewhere; and each M.
 
     Left out is what tells nothing of one client: a row that training left as the state before had it, and one that two
-    clients of the round sent alike (a first step moves each number by the same length), for it may be the mean's too.
+    clients of the round sent alike but for a rounding (a first step moves each number by the same length), for the mean
+    of such rows may be rounded to one of them.
     """
     for (_, number), update in updates.items():
         others = [other for (_, n), other in updates.items() if n == number and other is not update]
         for name, value in update.arrays.items():
             for place, row in enumerate(np.atleast_2d(value)):
                 known = [np.atleast_2d(state[name])[place] for n, state in states.items() if n < number]
-                alike = any(np.array_equal(np.atleast_2d(other.arrays[name])[place], row) for other in others)
+                alike = any(np.allclose(np.atleast_2d(other.arrays[name])[place], row, rtol=1e-5) for other in others)
                 if np.count_nonzero(row) > 1 and not alike and not any(np.array_equal(row, one) for one in known):
                     forms = (row.astype("<f4"), row.astype("<f8"), fixed_point.encode(row, "sought").astype("<u8"))
                     yield from (form.tobytes() for form in forms)
