@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 from pydantic import ValidationError
 
 from audit.case import AuditCase, AuditedClient
@@ -19,12 +18,12 @@ from client_service.boundary.ledger import follow_chain
 from client_service.boundary.masked import MESSAGES
 from client_service.boundary.recorder import POLLS
 from shared.method.declaration import Counts, Declaration
-from shared.method.exchanged import Parameters
-from shared.protocol.forms import Form, beside, forms
+from shared.method.parameters import Form
+from shared.protocol.bodies import body_size
+from shared.protocol.forms import beside, forms
 from shared.protocol.masked_wire import size
 from shared.protocol.schemas import JoinIn
 from shared.protocol.secure.messages import MaskedHeader
-from shared.protocol.wire import encode
 from shared.words import count_noun
 
 SAID = ("update", *MESSAGES)  # the calls of a round that have a body
@@ -173,8 +172,7 @@ def _body_length(client: AuditedClient, attempt: Attempt) -> int:
         place = {"run": str(attempt.run), "round": attempt.round or 1, "client": client.evidence.name}
         header = MaskedHeader.model_validate({**place, "digest": "0" * 64, "scalars": scalars})
         return size(declaration, header)
-    arrays = {spec.name: np.zeros(spec.shape, dtype=np.float32) for spec in declaration.tensors}
-    return len(encode(Parameters(arrays, scalars)))
+    return body_size(forms(declaration), scalars)
 
 
 def _is_declared_join(client: AuditedClient, entry: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from typing import IO
 from aggregator_service.process import off_loop
 from aggregator_service.storage.disk import Disk
 from shared.method.exchanged import Parameters, Scalars, State
-from shared.method.parameters import Arrays, Float32, part
+from shared.method.parameters import Array, Arrays, Form, form, part
 from shared.protocol.bodies import pieces
 
 LONGEST_IN_MEMORY = 1 << 20  # bytes
@@ -82,17 +82,20 @@ OWNED = "/"  # neither a client's name nor a tensor's can hold one
 MEMORY = "@memory"  # no client can have this name
 
 
-class PrefixedArrays(Mapping[str, Float32]):
+class PrefixedArrays(Mapping[str, Array]):
     """Those of the arrays whose names start so, without that start; each read when asked for."""
 
     def __init__(self, arrays: Arrays, start: str) -> None:
         self._arrays, self._start = arrays, start
         self._names = [name.removeprefix(start) for name in arrays if name.startswith(start)]
 
-    def __getitem__(self, name: str) -> Float32:
+    def __getitem__(self, name: str) -> Array:
         return self._arrays[self._start + name]
 
-    def part(self, name: str, begin: int, end: int) -> Float32:
+    def form(self, name: str) -> Form:
+        return form(self._arrays, self._start + name)
+
+    def part(self, name: str, begin: int, end: int) -> Array:
         return part(self._arrays, self._start + name, begin, end)
 
     def __iter__(self) -> Iterator[str]:

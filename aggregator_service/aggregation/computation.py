@@ -18,13 +18,12 @@ from shared.errors import DamagedError, NotFoundError, ProtocolError, SettingsEr
 from shared.method.exchanged import Parameters, Scalars, State, Update
 from shared.method.start import initial_parameters
 from shared.protocol.bodies import pieces
-from shared.protocol.masked_wire import StoredVector
 from shared.protocol.schemas import RunIn
 from shared.protocol.secure import recovery
 from shared.protocol.secure.common import digest_start
 from shared.protocol.secure.server import SecureRound
-from shared.protocol.secure.vector import Vector, layout
-from shared.protocol.wire import open_parameters
+from shared.protocol.secure.vector import Vector
+from shared.protocol.wire import StoredArrays, open_parameters
 from shared.strategies.robust import clipping
 from shared.strategies.strategy import Strategy
 
@@ -120,10 +119,9 @@ def _state_before(archive: Archive, run: Run) -> State:
 
 def _state_of_sum(archive: Archive, run: Run, exchange: SecureRound) -> State:
     """The same where nobody's update but the sum of all can be read."""
-    pieces_of = tuple(layout(exchange.terms.declaration))
     held = _round_updates(archive, run)
     paths = {one.receipt.client: archive.blobs.path(str(one.blob)) for one in held}
-    vectors = {client: StoredVector(path, pieces_of) for client, path in paths.items()}
+    vectors = {client: StoredArrays(path) for client, path in paths.items()}
     before = _state_before(archive, run)
     return archive.strategy(run.request.method).advance(before, centre_of_sum(exchange, before, vectors))
 

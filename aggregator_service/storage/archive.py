@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from aggregator_service.storage.database import Database
 from aggregator_service.storage.disk import Blobs
 from shared.errors import ProtocolError, SettingsError
 from shared.method.declaration import Declaration, TensorSpec
-from shared.method.parameters import Float32
+from shared.method.parameters import Arrays, form_of
 from shared.method.settings import MethodSettings
 from shared.protocol.wire import decode
 from shared.strategies import build_strategy
@@ -27,22 +27,25 @@ class StartFile:
     """digest: sha256 of the file, which a run carries. arrays: its tensors by name."""
 
     digest: str
-    arrays: Mapping[str, Float32]
+    arrays: Arrays
 
 
 def read_start(path: Path, declared: Sequence[TensorSpec]) -> StartFile:
-    """SettingsError for a file that cannot be read, or that holds others than declared tensors, another shape, or a
-    value that is not finite."""
+    """SettingsError for a file that cannot be read, or that holds others than declared tensors, another shape or
+    type, or a value that is not finite."""
     try:
         content = path.read_bytes()
         _, parameters = decode(content)
     except (OSError, ProtocolError) as error:
         raise SettingsError(f"start: expected a safetensors file of float32 tensors at {path}, got: {error}") from None
-    shapes = {spec.name: spec.shape for spec in declared}
+    forms = {spec.name: spec.form for spec in declared}
+    shapes = {name: form.shape for name, form in forms.items()}
     for name, value in parameters.arrays.items():
         if shapes.get(name) != value.shape:
             expected = list(shapes[name]) if name in shapes else f"one of {sorted(shapes)}"
             raise SettingsError(f"start: expected {expected}, got {name!r} of shape {list(value.shape)}")
+        if form_of(value) != forms[name]:
+            raise SettingsError(f"start: expected dtype {forms[name].dtype}, got another for {name!r}")
         if not np.isfinite(value).all():
             raise SettingsError(f"start: expected finite values in {name!r}, got NaN or infinity")
     return StartFile(hashlib.sha256(content).hexdigest(), parameters.arrays)

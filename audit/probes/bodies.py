@@ -12,6 +12,7 @@ from safetensors.numpy import save
 
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
+from shared.method.parameters import STORED
 from shared.protocol.schemas import JoinIn
 from shared.protocol.wire import encode
 
@@ -47,7 +48,7 @@ def malformed_updates(declaration: Declaration) -> dict[str, bytes]:
         name, value = next(iter(sorted(arrays.items())))
         changed: dict[str, Any] = {
             "another shape": np.concatenate([value.ravel(), value.ravel()]),
-            "a NaN": np.full_like(value, np.nan),
+            "a NaN": np.full(value.shape, np.nan, dtype=np.float32),
             "another dtype": value.astype(np.float64),
         }
         bodies |= {what: save({**arrays, name: other}, metadata=whole) for what, other in changed.items()}
@@ -97,7 +98,7 @@ def with_header(body: bytes, old: str, new: str) -> bytes:
 
 
 def _declared_arrays(declaration: Declaration) -> dict[str, Any]:
-    return {spec.name: np.full(spec.shape, VALUE, dtype=np.float32) for spec in declaration.tensors}
+    return {spec.name: np.full(spec.shape, VALUE, dtype=STORED[spec.dtype]) for spec in declaration.tensors}
 
 
 def _declared_scalars(declaration: Declaration) -> dict[str, float]:

@@ -10,9 +10,9 @@ import numpy as np
 
 from audit.probes import bodies
 from shared.method.declaration import Declaration
+from shared.method.parameters import STORED, Array, Form
 from shared.protocol.masked_wire import encode_masked
 from shared.protocol.secure import vector
-from shared.protocol.secure.fixed_point import Ring
 from shared.protocol.secure.messages import MaskedHeader, hidden_scalars, visible_scalars
 from shared.protocol.secure.vector import MaskedUpdate
 
@@ -24,16 +24,16 @@ def probe_bodies(declaration: Declaration, client: str, run: str, number: int) -
     in one respect, by what that is."""
     if not declaration.secure:
         return bodies.well_formed_update(declaration), bodies.malformed_updates(declaration)
-    drawn = {name: _draw_ring(shape) for name, shape in vector.layout(declaration).items()}
+    drawn = {name: _draw_ring(form) for name, form in vector.layout(declaration).items()}
     opened_scalars = dict.fromkeys(sorted(visible_scalars(declaration)), VALUE)
     said: dict[str, Any] = {"run": run, "round": number, "client": client, "scalars": opened_scalars}
     whole = _masked_body(drawn, said)
     hidden = dict.fromkeys(hidden_scalars(declaration) or (bodies.WORD,), VALUE)
-    opened = {name: np.zeros(shape, dtype=np.uint64) for name, shape in vector.layout(declaration).items()}
+    opened = {name: np.zeros(form.shape, dtype=STORED[form.dtype]) for name, form in vector.layout(declaration).items()}
     return whole, {
         "an update that is not masked": bodies.well_formed_update(declaration),
         "fixed point that is not masked": _masked_body(opened, said),
-        "one tensor more": _masked_body({**drawn, bodies.WORD: _draw_ring((3,))}, said),
+        "one tensor more": _masked_body({**drawn, bodies.WORD: _draw_ring(Form("U64", (3,)))}, said),
         "one scalar more": _masked_body(drawn, said | {"scalars": {**said["scalars"], **hidden}}),
         "another round's": _masked_body(drawn, said | {"round": number + 1}),
         "another digest": _masked_body(drawn, said | {"digest": "0" * 64}),
@@ -51,11 +51,13 @@ def masked_digests(
     return frozenset((hashlib.sha256(body).hexdigest(), len(body)) for body in sent)
 
 
-def _draw_ring(shape: tuple[int, ...]) -> Ring:
+def _draw_ring(form: Form) -> Array:
     """The same each time: what the probes have sent is known again."""
-    return np.random.default_rng(0).integers(0, 2**64, size=shape, dtype=np.uint64)
+    dtype = np.dtype(STORED[form.dtype])
+    drawn: Array = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, form.shape, dtype, endpoint=True)
+    return drawn
 
 
-def _masked_body(pieces: dict[str, Ring], said: dict[str, Any]) -> bytes:
+def _masked_body(pieces: dict[str, Array], said: dict[str, Any]) -> bytes:
     header = MaskedHeader.model_validate({"digest": vector.digest(pieces)} | said)
     return encode_masked(MaskedUpdate(header, pieces))

@@ -27,6 +27,7 @@ from client_service.boundary.recorder import CallRecorder, read_news, read_outco
 from client_service.logs import LOGGER
 from shared.errors import FederationError, PrivacyError, ProtocolError, TooLargeError
 from shared.method.declaration import Declaration
+from shared.method.parameters import Form, form_of
 from shared.protocol.heads import HOST, LENGTH, TYPE, UNSIGNED, WORDS, Said
 from shared.protocol.schemas import JoinIn
 from shared.protocol.signing.answers import read_signer, require_answer
@@ -184,9 +185,7 @@ class GateTransport(httpx.AsyncBaseTransport):
     def _masked_entry(self, place: Mapping[str, str], body: bytes) -> dict[str, Any]:
         found = masked_update(self._boundary.declaration, self._boundary.client, place, body)
         return self._release_entry(None) | {
-            "tensors": [
-                _tensor(name, value.shape, value.tobytes(), "U64") for name, value in sorted(found.vector.items())
-            ],
+            "tensors": [_tensor(name, form_of(value), value.tobytes()) for name, value in sorted(found.vector.items())],
             "scalars": dict(found.header.scalars),
         }
 
@@ -199,7 +198,7 @@ class GateTransport(httpx.AsyncBaseTransport):
         if body != encode(content):  # repeated names, spaces and digits could carry anything
             raise PrivacyError("expected the update as this client writes it, got another form of it")
         return self._release_entry(hashlib.sha256(body).hexdigest()) | {
-            "tensors": [_tensor(spec.name, spec.shape, content.arrays[spec.name].tobytes()) for spec in specification],
+            "tensors": [_tensor(spec.name, spec.form, content.arrays[spec.name].tobytes()) for spec in specification],
             "scalars": dict(content.scalars),
         }
 
@@ -261,11 +260,11 @@ class GateTransport(httpx.AsyncBaseTransport):
         require_answer(response.status_code, headers, sha256, request.headers[SIGNATURE], key)
 
 
-def _tensor(name: str, shape: tuple[int, ...], content: bytes, dtype: str = "F32") -> dict[str, Any]:
+def _tensor(name: str, form: Form, content: bytes) -> dict[str, Any]:
     return {
         "name": name,
-        "dtype": dtype,
-        "shape": list(shape),
+        "dtype": form.dtype,
+        "shape": list(form.shape),
         "bytes": len(content),
         "sha256": hashlib.sha256(content).hexdigest(),
     }

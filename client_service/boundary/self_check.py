@@ -21,6 +21,7 @@ from client_service.boundary.ledger import LEDGER, Ledger
 from shared.errors import PrivacyError
 from shared.message import Message
 from shared.method.declaration import Declaration
+from shared.method.parameters import STORED
 from shared.protocol.heads import CONSTANT, USER_AGENT
 from shared.protocol.schemas import JoinIn
 from shared.protocol.wire import MEDIA_TYPE
@@ -109,7 +110,7 @@ def _messages(boundary: Boundary) -> Iterator[tuple[str, httpx.Request]]:
 
 
 def _bodies(declaration: Declaration) -> tuple[bytes, ...]:
-    shapes = {spec.name: spec.shape for spec in declaration.tensors}
-    more = save({**{name: np.zeros(shape, np.float32) for name, shape in shapes.items()}, WORD: np.zeros(1)})
-    foreign = save({name: np.zeros(shape, np.float64) for name, shape in shapes.items()} or {WORD: np.zeros(1)})
+    declared = {spec.name: np.zeros(spec.shape, STORED[spec.dtype]) for spec in declaration.tensors}
+    more = save({**declared, WORD: np.zeros(1)})
+    foreign = save({name: value.astype(np.float64) for name, value in declared.items()} or {WORD: np.zeros(1)})
     return more, foreign, save({WORD: np.zeros(1)}), b"user-1,item-1"

@@ -8,14 +8,26 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shared.message import Message
+from shared.method.parameters import Form
+
+DType = Literal["F32", "U32"]
 
 
 class TensorSpec(Message):
-    """One declared tensor: little-endian float32 of this shape."""
+    """One declared tensor of this shape.
+
+    F32: little-endian float32, of which a round has the mean. U32: integers modulo 2^32, little-endian, of which a
+    round has the sum over its clients modulo 2^32.
+    """
 
     name: str = Field(pattern=r"^[a-z0-9_.]{1,120}$")
-    dtype: Literal["F32"] = "F32"
+    dtype: DType = "F32"
     shape: tuple[Annotated[int, Field(ge=0, le=1 << 30)], ...] = Field(max_length=8)
+
+    @property
+    def form(self) -> Form:
+        """As it is stored and sent."""
+        return Form(self.dtype, self.shape)
 
 
 class Declaration(Message):
@@ -63,11 +75,21 @@ def _plain(value: object) -> object:
 
 
 def _different_tensor(expected: Sequence[TensorSpec], observed: Sequence[TensorSpec]) -> str | None:
-    """The first tensor, in the order of names, that one side has not, or has in another shape or more than once."""
+    """The first tensor, in the order of names, that one side has not, or has in another form or more than once."""
     if len(names := {spec.name for spec in observed}) != len(observed):
         return f"expected each name once, got {len(observed)} tensors of {len(names)} names"
-    ours, theirs = ({spec.name: list(spec.shape) for spec in side} for side in (expected, observed))
+    ours, theirs = ({spec.name: spec.form for spec in side} for side in (expected, observed))
     for name in sorted(ours.keys() | theirs.keys()):
-        if ours.get(name) != theirs.get(name):
-            return f"expected {name!r} of shape {ours.get(name, 'none')}, got {theirs.get(name, 'none')}"
+        if (difference := _different_form(name, ours.get(name), theirs.get(name))) is not None:
+            return difference
     return None
+
+
+def _different_form(name: str, ours: Form | None, theirs: Form | None) -> str | None:
+    """Which shape was expected and which came; of one shape, which type."""
+    if ours == theirs:
+        return None
+    if ours is not None and theirs is not None and ours.shape == theirs.shape:
+        return f"expected {name!r} of type {ours.dtype}, got {theirs.dtype}"
+    shapes = ["none" if form is None else list(form.shape) for form in (ours, theirs)]
+    return f"expected {name!r} of shape {shapes[0]}, got {shapes[1]}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from shared.errors import SettingsError
-from shared.method.declaration import TensorSpec
+from shared.method.declaration import DType, TensorSpec
 
 ITEM_TABLE = "item.table"
 SIDES = ("item", "user")
@@ -21,18 +21,20 @@ class Tensor(NamedTuple):
     """A tensor that clients can exchange, and how a run begins it.
 
     start: a rule of `shared.method.start`, such as "xavier", "zeros" or "normal:0.1". zero_at_exact_start: its draws
-    are made, and then it is zero, where a run begins exactly at its base path.
+    are made, and then it is zero, where a run begins exactly at its base path. dtype: a U32 tensor is summed and not
+    averaged, and begins as "zeros".
     """
 
     name: str
     shape: Shape
     start: str = "xavier"
     zero_at_exact_start: bool = False
+    dtype: DType = "F32"
 
     @property
     def spec(self) -> TensorSpec:
         """As it is declared."""
-        return TensorSpec(name=self.name, shape=self.shape)
+        return TensorSpec(name=self.name, dtype=self.dtype, shape=self.shape)
 
 
 class Sizes(Protocol):

@@ -1,27 +1,64 @@
-"""Named arrays: their parts and their digest. The arithmetic is numpy alone."""
+"""Named arrays: their form, their parts and their digest. The arithmetic is numpy alone."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from typing import Protocol, runtime_checkable
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 Float32 = NDArray[np.float32]
-Arrays = Mapping[str, Float32]
+UInt32 = NDArray[np.uint32]
+Array = NDArray[Any]  # float32, or uint32 where the tensor is declared so
+Arrays = Mapping[str, Array]
 BLOCK = 1 << 17  # values that are worked on at a time; a megabyte in float64
+STORED = {"U64": "<u8", "F32": "<f4", "U32": "<u4"}
+"""Type of a stored tensor -> the same as numpy writes it, in the order in which safetensors stores types."""
+
+
+class Form(NamedTuple):
+    """Type and shape of a tensor as it is stored and sent."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Of all its numbers."""
+        return self.size * np.dtype(STORED[self.dtype]).itemsize
 
 
 @runtime_checkable
 class ByPart(Protocol):
-    """Arrays on disk, of which a part can be read."""
+    """Arrays on disk, of which the form and a part can be read."""
 
-    def part(self, name: str, begin: int, end: int) -> Float32: ...
+    def form(self, name: str) -> Form: ...
+    def part(self, name: str, begin: int, end: int) -> Array: ...
 
 
-def part(arrays: Arrays, name: str, begin: int, end: int) -> Float32:
+def form(arrays: Arrays, name: str) -> Form:
+    """Type and shape of an array; of one that lies on disk, none of its values is read."""
+    if isinstance(arrays, ByPart):
+        return arrays.form(name)
+    return form_of(arrays[name])
+
+
+def form_of(value: Array) -> Form:
+    """Of an array in memory: what is not an unsigned integer of 4 or 8 bytes is stored as float32."""
+    dtype = np.asarray(value).dtype
+    known = {("u", 4): "U32", ("u", 8): "U64"}
+    return Form(known.get((dtype.kind, dtype.itemsize), "F32"), np.shape(value))
+
+
+def part(arrays: Arrays, name: str, begin: int, end: int) -> Array:
     """Some values of an array in row order; of one that lies on disk, those alone are read."""
     if isinstance(arrays, ByPart):
         return arrays.part(name, begin, end)
@@ -35,10 +72,21 @@ def blocks(size: int, *, multiple: int = 1) -> Iterator[tuple[int, int]]:
 
 
 def digest(arrays: Arrays) -> str:
-    """sha256 over names, shapes and little-endian bytes in name order: equal digests mean equal parameters."""
+    """sha256 over names, shapes and little-endian bytes in name order: equal digests mean equal parameters.
+
+    The type stands beside the shape of U32 alone: zeros of both types are the same bytes.
+    """
     total = hashlib.sha256()
     for name in sorted(arrays):
-        value = np.asarray(arrays[name], dtype="<f4", order="C")
-        total.update(f"{name}{value.shape}".encode())
-        total.update(value.data)
+        dtype, shape = kind = form(arrays, name)
+        total.update(f"{name}{shape}{dtype if dtype == 'U32' else ''}".encode())
+        for stored in stored_parts(arrays, name, blocks(kind.size)):
+            total.update(stored.data)
     return total.hexdigest()
+
+
+def stored_parts(arrays: Arrays, name: str, spans: Iterable[tuple[int, int]]) -> Iterator[Array]:
+    """These parts of an array, in row order, each as it is stored. An array on disk is never in memory whole."""
+    dtype = STORED[form(arrays, name).dtype]
+    source = arrays if isinstance(arrays, ByPart) else {name: np.ravel(arrays[name])}
+    return (np.asarray(part(source, name, *span), dtype=dtype) for span in spans)

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from shared.errors import SettingsError
 from shared.method.exchange import Shape, Tensor
-from shared.method.parameters import Float32, blocks
+from shared.method.parameters import STORED, Array, blocks
 
 Draw = Callable[[int], NDArray[np.float64]]
 """count -> so many values, the next ones of the run's generator."""
 
 
-def initial_parameters(tensors: Sequence[Tensor], seed: int, *, exact: bool) -> dict[str, Float32]:
+def initial_parameters(tensors: Sequence[Tensor], seed: int, *, exact: bool) -> dict[str, Array]:
     """Values by the tensors' rules, in their order, the same on every machine for the same seed.
 
     exact: a run begins exactly at its base path, so that tensors behind it are zero. SettingsError for another rule.
@@ -30,9 +30,9 @@ def initial_parameters(tensors: Sequence[Tensor], seed: int, *, exact: bool) -> 
     return {name: np.zeros_like(value) if name in zero else value for name, value in values.items()}
 
 
-def _fill(tensor: Tensor, draw: Draw) -> Float32:
+def _fill(tensor: Tensor, draw: Draw) -> Array:
     """Drawn in float64, block by block: the same numbers with less memory."""
-    values = np.empty(tensor.shape, dtype=np.float32)
+    values = np.empty(tensor.shape, dtype=STORED[tensor.dtype])
     flat = values.reshape(-1)
     for begin, end in blocks(flat.size):
         flat[begin:end] = draw(end - begin)
@@ -40,7 +40,9 @@ def _fill(tensor: Tensor, draw: Draw) -> Float32:
 
 
 def _rule(tensor: Tensor, generator: np.random.Generator) -> Draw:
-    """xavier, zeros, ones; uniform:<limit>, normal:<deviation> and constant:<value> with a number."""
+    """xavier, zeros, ones; uniform:<limit>, normal:<deviation> and constant:<value> with a number. U32: zeros alone."""
+    if tensor.dtype == "U32" and tensor.start != "zeros":
+        raise SettingsError(f"start of {tensor.name!r}: expected zeros for a sum of integers, got {tensor.start!r}")
     kind, _, text = tensor.start.partition(":")
     number = _number(tensor, text)
     rules: dict[tuple[str, bool], Draw] = {

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from shared.errors import ProtocolError
 from shared.method.exchanged import Parameters, Scalars
-from shared.method.parameters import Float32
+from shared.method.parameters import STORED, Array, Form, form, stored_parts
 
-Shape = tuple[int, ...]
 PIECE = 1 << 18  # values; a megabyte
 LENGTH_BYTES = 8  # before the header: its length, little-endian
 ALIGNED = 8  # the header is filled up with spaces to a multiple of so many bytes
-VALUE_BYTES = 4
-DTYPE, MASKED_DTYPE = "F32", "U64"
-BYTES_OF = {DTYPE: VALUE_BYTES, MASKED_DTYPE: 8}
+ORDER = tuple(STORED)
 
 
 def scalars_text(scalars: Scalars) -> str:
@@ -28,22 +25,27 @@ def scalars_text(scalars: Scalars) -> str:
     return json.dumps({name: float(value) for name, value in sorted(scalars.items())}, allow_nan=False)
 
 
-def head(shapes: Mapping[str, Shape], scalars: Scalars) -> bytes:
+def head(forms: Mapping[str, Form], scalars: Scalars) -> bytes:
     """All of a body before its values: the header's length and the header, as safetensors writes both."""
-    return head_of({name: (DTYPE, shape) for name, shape in shapes.items()}, {"scalars": scalars_text(scalars)})
+    return head_of(forms, {"scalars": scalars_text(scalars)})
 
 
-def head_of(tensors: Mapping[str, tuple[str, Shape]], metadata: Mapping[str, str]) -> bytes:
-    """The same of tensors of any declared type."""
+def head_of(forms: Mapping[str, Form], metadata: Mapping[str, str]) -> bytes:
+    """The same with any metadata."""
     entries: dict[str, object] = {"__metadata__": dict(metadata)}
     begin = 0
-    for name, (dtype, shape) in sorted(tensors.items()):
-        end = begin + BYTES_OF[dtype] * math.prod(shape)
-        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+    for name in names_in_order(forms):
+        end = begin + forms[name].bytes
+        entries[name] = {"dtype": forms[name].dtype, "shape": list(forms[name].shape), "data_offsets": [begin, end]}
         begin = end
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % ALIGNED)
     return len(text).to_bytes(LENGTH_BYTES, "little") + text
+
+
+def names_in_order(forms: Mapping[str, Form]) -> list[str]:
+    """The tensors' names in the order of a body: by type, then by name."""
+    return sorted(forms, key=lambda name: (ORDER.index(forms[name].dtype), name))
 
 
 def require_short_head(start: bytes, longest: int) -> None:
@@ -67,38 +69,49 @@ def is_body_of(path: str | Path, front: bytes, size: int) -> bool:
         return file.read(len(front)) == front and os.stat(path).st_size == size
 
 
-def body_size(shapes: Mapping[str, Shape], scalars: Scalars) -> int:
+def body_size(forms: Mapping[str, Form], scalars: Scalars) -> int:
     """Bytes of the whole body."""
-    values = sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes.values())
-    return len(head(shapes, scalars)) + VALUE_BYTES * values
+    return len(head(forms, scalars)) + sum(form.bytes for form in forms.values())
 
 
 def pieces(parameters: Parameters) -> Iterator[bytes]:
-    """The body in pieces of at most a megabyte. Lazy arrays are read twice: for their shapes, then for their values."""
-    names = sorted(parameters.arrays)
-    yield head({name: np.shape(parameters.arrays[name]) for name in names}, parameters.scalars)
-    for name in names:
-        yield from _values(parameters.arrays[name])
+    """The body in pieces of at most a megabyte. An array on disk is read by these pieces too."""
+    forms = {name: form(parameters.arrays, name) for name in parameters.arrays}
+    yield head(forms, parameters.scalars)
+    for name in names_in_order(forms):
+        spans = ((begin, min(begin + PIECE, forms[name].size)) for begin in range(0, forms[name].size, PIECE))
+        yield from (stored.tobytes() for stored in stored_parts(parameters.arrays, name, spans))
 
 
-def _values(array: Float32) -> Iterable[bytes]:
-    flat = np.asarray(array, dtype="<f4", order="C").ravel()
-    return (flat[begin : begin + PIECE].tobytes() for begin in range(0, flat.size, PIECE))
+class StoredPlace(NamedTuple):
+    """Where an array of a stored body begins, in bytes from the file's start, and its form."""
+
+    begin: int
+    form: Form
+
+    def part(self, begin: int, end: int) -> StoredPlace:
+        """Of some of its values, in row order."""
+        dtype, numbers = self.form.dtype, range(self.form.size)[begin:end]
+        return StoredPlace(self.begin + Form(dtype, (begin,)).bytes, Form(dtype, (len(numbers),)))
 
 
-def places(path: str | Path) -> dict[str, tuple[int, Shape]]:
-    """Where each array of a stored body begins, in bytes from the file's start, and its shape."""
+def places(path: str | Path) -> dict[str, StoredPlace]:
+    """Where each array of a stored body is."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
         entries = json.loads(file.read(length))
     start = LENGTH_BYTES + length
     found = {name: entry for name, entry in entries.items() if name != "__metadata__"}
-    return {name: (start + entry["data_offsets"][0], tuple(entry["shape"])) for name, entry in found.items()}
+    return {name: _place(start, entry) for name, entry in found.items()}
 
 
-def read_array(path: str | Path, begin: int, shape: Shape) -> Float32:
+def _place(start: int, entry: Mapping[str, Any]) -> StoredPlace:
+    return StoredPlace(start + entry["data_offsets"][0], Form(entry["dtype"], tuple(entry["shape"])))
+
+
+def read_array(path: str | Path, place: StoredPlace) -> Array:
     """One array of a stored body; ProtocolError where the file ends before. Not mapped: a failing disk only raises."""
-    count = int(np.prod(shape, dtype=np.int64))
-    if begin + VALUE_BYTES * count > os.stat(path).st_size:
-        raise ProtocolError(f"expected {count} values from byte {begin} on, got a file that ends before")
-    return np.fromfile(path, dtype="<f4", count=count, offset=begin).reshape(shape)
+    begin, (dtype, shape) = place
+    if begin + place.form.bytes > os.stat(path).st_size:
+        raise ProtocolError(f"expected {place.form.size} values from byte {begin} on, got a file that ends before")
+    return np.fromfile(path, dtype=STORED[dtype], count=place.form.size, offset=begin).reshape(shape)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
-
 from shared.method.declaration import Declaration
+from shared.method.parameters import Form
 from shared.protocol.secure.messages import visible_scalars
 from shared.protocol.secure.vector import layout
 from shared.strategies import find_strategy
@@ -20,19 +18,11 @@ def declare_answer(declaration: Declaration) -> Declaration:
     return declaration.model_copy(update={"scalars": (*returned, *told), "secure": False, "reports": ()})
 
 
-class Form(NamedTuple):
-    """One tensor of an update's body: its type there, its shape, its bytes."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    bytes: int
-
-
 def forms(declaration: Declaration) -> dict[str, Form]:
     """The tensors of an update's body by name: as they are declared, or as they are masked."""
     if not declaration.secure:
-        return {spec.name: Form("F32", spec.shape, 4 * math.prod(spec.shape)) for spec in declaration.uploaded}
-    return {name: Form("U64", shape, 8 * math.prod(shape)) for name, shape in layout(declaration).items()}
+        return {spec.name: spec.form for spec in declaration.uploaded}
+    return layout(declaration)
 
 
 def beside(declaration: Declaration) -> tuple[str, ...]:

@@ -44,9 +44,8 @@ def longest_update(declaration: Declaration) -> int:
 
 def longest_head(declaration: Declaration) -> int:
     """Of a safetensors body of these parameters: names, types, shapes, places, and the scalars."""
-    entries = {name: (form.dtype, form.shape) for name, form in forms(declaration).items()}
     scalars = scalars_text(dict.fromkeys(declaration.scalars, LONGEST_NUMBER))
-    return with_room(len(head_of(entries, {"scalars": scalars})))
+    return with_room(len(head_of(forms(declaration), {"scalars": scalars})))
 
 
 def require_head(declaration: Declaration, path: str | Path) -> None:

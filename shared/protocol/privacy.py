@@ -9,6 +9,7 @@ import numpy as np
 from shared.errors import PrivacyError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.exchanged import Parameters
+from shared.method.parameters import STORED
 from shared.protocol.wire import encode
 
 FEW_CLIENTS = 3
@@ -33,7 +34,7 @@ def pass_gate(declaration: Declaration, update: Parameters) -> bytes:
 def require_declared(declaration: Declaration, update: Parameters) -> None:
     """PrivacyError unless it holds the declared tensors and at most the declared scalars, all finite.
 
-    An array of another dtype than float32 is refused, not converted: it was not what was declared.
+    An array of another dtype than declared is refused, not converted: it was not what was declared.
     """
     _same_tensors(declaration, update)
     if extra := set(update.scalars) - set(declaration.scalars):
@@ -52,7 +53,8 @@ def _same_tensors(declaration: Declaration, update: Parameters) -> None:
 
 
 def _same_form(spec: TensorSpec, value: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> None:
-    if value.dtype != np.float32 or value.shape != spec.shape:
-        raise PrivacyError(f"expected float32 {spec.shape}, got {value.dtype} {value.shape} for {spec.name!r}")
+    expected = np.dtype(STORED[spec.dtype])
+    if value.dtype != expected or value.shape != spec.shape:
+        raise PrivacyError(f"expected {expected} {spec.shape}, got {value.dtype} {value.shape} for {spec.name!r}")
     if not np.isfinite(value).all():
         raise PrivacyError(f"expected finite values in {spec.name!r}")

@@ -28,10 +28,13 @@ class Declared:
 
 
 def declared_out(declaration: Declaration) -> Declared:
-    """What may leave: tensors of 4-byte numbers, or masked in a secure federation of 8-byte ones with the hidden
-    scalars among them; and scalars as decimal text in the body's header."""
-    kind, sizes = "masked tensor" if declaration.secure else "float32 tensor", forms(declaration)
-    tensors = [DeclaredField(name, kind, shape(one.shape), f"{one.bytes:,}") for name, one in sizes.items()]
+    """What may leave: tensors of 4-byte numbers, or masked in a secure federation, then float32 as 8-byte numbers with
+    the hidden scalars among them; and scalars as decimal text in the body's header."""
+    sizes = forms(declaration)
+    kinds = {"U64": "masked tensor", "F32": "float32 tensor", "U32": "uint32 tensor"}
+    if declaration.secure:
+        kinds = dict.fromkeys(kinds, "masked tensor")
+    tensors = [DeclaredField(name, kinds[one.dtype], shape(one.shape), f"{one.bytes:,}") for name, one in sizes.items()]
     scalars = [DeclaredField(name, "scalar", "one number", "in the header") for name in beside(declaration)]
     total = size(sum(one.bytes for one in sizes.values()))
     much = f"{count_noun(len(tensors), 'tensor')} of {total} and {count_noun(len(scalars), 'scalar')}"

@@ -11,6 +11,7 @@ import pytest
 from shared.errors import FederationError, PrivacyError, ProtocolError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.exchanged import Parameters
+from shared.method.parameters import Form
 from shared.protocol.secure import vector
 
 DECLARATION = Declaration(
@@ -23,7 +24,11 @@ CONTENT = Parameters(ARRAYS, {"margin": 0.75, "rho": 0.5})
 
 
 def test_pieces_are_the_tensors_by_name_and_then_the_hidden_scalars() -> None:
-    assert list(vector.layout(DECLARATION).items()) == [("a", (1, 2)), ("z", (2,)), ("#scalars", (1,))]
+    assert list(vector.layout(DECLARATION).items()) == [
+        ("a", Form("U64", (1, 2))),
+        ("z", Form("U64", (2,))),
+        ("#scalars", Form("U64", (1,))),
+    ]
     assert list(vector.layout(DECLARATION.model_copy(update={"scalars": ("rho",)}))) == ["a", "z"]
 
 

@@ -13,8 +13,8 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from shared.errors import ProtocolError
 from shared.method.exchanged import Parameters, Scalars
-from shared.method.parameters import Arrays
-from shared.protocol.bodies import PIECE, body_size, head, pieces, places, read_array
+from shared.method.parameters import Arrays, Form, form_of
+from shared.protocol.bodies import PIECE, StoredPlace, body_size, head, pieces, places, read_array
 from shared.protocol.wire import encode, open_parameters
 
 NAMES = st.from_regex(r"[a-z0-9_.]{1,12}(/[a-z0-9_.]{1,8})?", fullmatch=True)
@@ -29,12 +29,12 @@ VALUES = arrays(np.float32, array_shapes(max_dims=3, max_side=5), elements=st.fl
 def test_the_pieces_together_are_what_safetensors_writes(found: Arrays, scalars: Scalars) -> None:
     whole = encode(Parameters(found, scalars))
     assert b"".join(pieces(Parameters(found, scalars))) == whole
-    shapes = {name: value.shape for name, value in found.items()}
-    assert whole.startswith(head(shapes, scalars)) and body_size(shapes, scalars) == len(whole)
+    forms = {name: form_of(value) for name, value in found.items()}
+    assert whole.startswith(head(forms, scalars)) and body_size(forms, scalars) == len(whole)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "body"
         path.write_bytes(whole)
-        again = {name: read_array(path, *place) for name, place in places(path).items()}
+        again = {name: read_array(path, place) for name, place in places(path).items()}
     assert again.keys() == found.keys() and all(np.array_equal(again[name], found[name]) for name in found)
 
 
@@ -57,4 +57,4 @@ def test_the_order_and_the_type_of_an_array_in_memory_do_not_show(strange: np.nd
 def test_a_file_that_ends_too_early_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     (tmp_path / "body").write_bytes(bytes(40))
     with pytest.raises(ProtocolError, match="expected 8 values from byte 12 on, got a file that ends before"):
-        read_array(tmp_path / "body", 12, (2, 4))
+        read_array(tmp_path / "body", StoredPlace(12, Form("F32", (2, 4))))

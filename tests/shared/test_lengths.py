@@ -10,6 +10,7 @@ import pytest
 
 from shared.errors import ProtocolError
 from shared.method.exchanged import Parameters
+from shared.method.parameters import STORED
 from shared.method.settings import MethodSettings
 from shared.protocol.bodies import require_short_head
 from shared.protocol.lengths import (
@@ -85,7 +86,7 @@ def test_what_a_strategy_declares_fits(strategy: str, tmp_path: Path) -> None:
 
 def test_a_masked_vector_fits(tmp_path: Path) -> None:
     declaration = build_strategy("lpsfed", METHOD).declaration(METHOD).model_copy(update={"secure": True})
-    pieces = {name: np.zeros(shape, np.uint64) for name, shape in vector.layout(declaration).items()}
+    pieces = {name: np.zeros(form.shape, STORED[form.dtype]) for name, form in vector.layout(declaration).items()}
     header = MaskedHeader(run="run-1", round=1, client=LONGEST_NAME, digest=HEX, scalars={"rho": -1.0 / 3})
     body = encode_masked(MaskedUpdate(header, pieces))
     assert len(body) == size(declaration, header) < longest_update(declaration)

@@ -9,6 +9,7 @@ import numpy as np
 
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.exchanged import Parameters
+from shared.method.parameters import form_of
 from shared.protocol.secure import client, recovery, server
 from shared.protocol.secure.messages import CommonTerms, Delivery, Roster, RoundTerms, UnmaskAnswer, least_threshold
 from shared.protocol.secure.server import SecureRound
@@ -32,7 +33,8 @@ TOLD: dict[str, Any] = {
 
 def terms_for(content: Parameters, clients: int, *, threshold: int | None = None, **common: Any) -> RoundTerms:
     """Terms under which such content is sent: all scalars hidden but rho."""
-    tensors = tuple(TensorSpec(name=name, shape=np.shape(value)) for name, value in sorted(content.arrays.items()))
+    forms = sorted((name, form_of(value)) for name, value in content.arrays.items())
+    tensors = tuple(TensorSpec.model_validate({"name": name, **form._asdict()}) for name, form in forms)
     scalars = tuple(sorted({*content.scalars, "rho"}))
     declaration = Declaration(strategy="lpsfed", tensors=tensors, scalars=scalars)
     told = CommonTerms(**{**TOLD, **common})

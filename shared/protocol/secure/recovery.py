@@ -1,6 +1,7 @@
 """Masked vectors and the clients' answers -> the mean (Eq. 13) of the survivors, and no single one's vector.
 
-Goes through the vectors tensor by tensor: at no time does it hold more than one tensor's sum and one client's tensor.
+Goes through the vectors tensor by tensor, and through a tensor block by block: at no time does it hold more than one
+tensor's sum and one block of a client's tensor.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import numpy as np
 
 from shared.errors import ProtocolError
 from shared.method.exchanged import Parameters
+from shared.method.parameters import STORED, Array, Form, blocks, part
 from shared.protocol.secure import group, keys, masks, shamir, vector
-from shared.protocol.secure.fixed_point import Ring
 from shared.protocol.secure.masks import MaskStream
 from shared.protocol.secure.messages import Roster, SharesOf
 from shared.protocol.secure.server import SecureRound, require_answers, roster
@@ -32,16 +33,19 @@ def mean(state: SecureRound, vectors: Mapping[str, Vector]) -> Parameters:
 
 def _unmask(
     state: SecureRound, vectors: Mapping[str, Vector], left: tuple[MaskStream, ...]
-) -> Iterator[tuple[str, Ring]]:
-    for piece, name in enumerate(vector.layout(state.terms.declaration)):
-        total = _sum(name, [vectors[client] for client in state.survivors])
-        yield name, masks.add_masks(total, left, piece=piece)
+) -> Iterator[tuple[str, Array]]:
+    for piece, (name, form) in enumerate(vector.layout(state.terms.declaration).items()):
+        total = _sum(name, form, [vectors[client] for client in state.survivors])
+        masks.add_to_flat(total, left, piece=piece)
+        yield name, total.reshape(form.shape)
 
 
-def _sum(name: str, vectors: list[Vector]) -> Ring:
-    total = np.array(vectors[0][name], dtype=np.uint64)
-    for other in vectors[1:]:
-        np.add(total, other[name], out=total)
+def _sum(name: str, form: Form, vectors: list[Vector]) -> Array:
+    """In one dimension."""
+    total = np.zeros(form.size, dtype=STORED[form.dtype])
+    for begin, end in blocks(form.size):
+        for one in vectors:
+            total[begin:end] += part(one, name, begin, end)
     return total
 
 

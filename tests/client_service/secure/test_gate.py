@@ -80,7 +80,9 @@ def partly_masked() -> bytes:
 def rewritten(**header: Any) -> bytes:
     """The masked vector under another header."""
     rng = np.random.default_rng(2)
-    pieces = {n: rng.integers(0, 2**64, size=s, dtype=np.uint64) for n, s in vector.layout(DECLARATION).items()}
+    pieces = {
+        n: rng.integers(0, 2**64, size=form.shape, dtype=np.uint64) for n, form in vector.layout(DECLARATION).items()
+    }
     named = {"run": "run-1", "round": 1, "client": "east", "digest": vector.digest(pieces), "scalars": {"rho": 0.5}}
     return encode_masked(MaskedUpdate(MaskedHeader(**(named | header)), pieces))
 
