@@ -87,7 +87,7 @@ class PrefixedArrays(Mapping[str, Array]):
 
     def __init__(self, arrays: Arrays, start: str) -> None:
         self._arrays, self._start = arrays, start
-        self._names = [name.removeprefix(start) for name in arrays if name.startswith(start)]
+        self._names = dict.fromkeys(name.removeprefix(start) for name in arrays if name.startswith(start))
 
     def __getitem__(self, name: str) -> Array:
         return self._arrays[self._start + name]
@@ -97,6 +97,9 @@ class PrefixedArrays(Mapping[str, Array]):
 
     def part(self, name: str, begin: int, end: int) -> Array:
         return part(self._arrays, self._start + name, begin, end)
+
+    def __contains__(self, name: object) -> bool:  # that of Mapping would read the array
+        return name in self._names
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -110,7 +113,7 @@ class CommonArrays(PrefixedArrays):
 
     def __init__(self, arrays: Arrays) -> None:
         super().__init__(arrays, "")
-        self._names = [name for name in arrays if OWNED not in name]
+        self._names = dict.fromkeys(name for name in arrays if OWNED not in name)
 
 
 def pack_state(state: State) -> Parameters:

@@ -45,7 +45,7 @@ class StoredArrays(Mapping[str, Array]):
     """The arrays of a safetensors file, each read when asked for: a whole update never lies in memory."""
 
     def __init__(self, path: str | Path) -> None:
-        self._path, self._names = path, tuple(places(path))
+        self._path, self._names = path, dict.fromkeys(places(path))
 
     def __getitem__(self, name: str) -> Array:
         return read_array(self._path, places(self._path)[name])
@@ -57,6 +57,9 @@ class StoredArrays(Mapping[str, Array]):
     def part(self, name: str, begin: int, end: int) -> Array:
         """Some of its values, in row order, and nothing else of the file."""
         return read_array(self._path, places(self._path)[name].part(begin, end))
+
+    def __contains__(self, name: object) -> bool:  # that of Mapping would read the array
+        return name in self._names
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

@@ -76,6 +76,7 @@ async def test_a_run_that_asks_for_another_start_is_refused(running: Running) ->
         ("embedding", np.zeros(3, dtype=np.float32), "expected one of"),
         (NAME, np.zeros((1, 1, 1), dtype=np.float32), "of shape"),
         (NAME, None, "finite"),
+        (NAME, np.zeros(4, dtype=np.uint32), "expected dtype F32, got another"),
     ],
 )
 async def test_a_file_that_does_not_fit_is_refused(

@@ -13,6 +13,7 @@ from shared.method.declaration import Declaration, TensorSpec
 from shared.method.exchanged import Parameters
 from shared.method.parameters import Form
 from shared.protocol.secure import vector
+from shared.protocol.secure.masks import MaskStream, add_masks
 
 DECLARATION = Declaration(
     strategy="lpsfed",
@@ -86,6 +87,15 @@ def changed(name: str, make: Callable[[Any], Any]) -> dict[str, Any]:
 def test_a_vector_of_other_names_types_shapes_or_digest_is_refused(came: dict[str, Any], words: str) -> None:
     with pytest.raises(ProtocolError, match=words):
         vector.require_same(DECLARATION, came, vector.digest(vector.encode(DECLARATION, CONTENT)))
+
+
+def test_vectors_in_fixed_point_are_masked_as_by_earlier_versions() -> None:
+    values = np.arange(200_000, dtype=np.uint64)
+    given = {"b": values[:6].reshape(2, 3), "a": np.array(5, dtype=np.uint64), "d": values}
+    assert vector.digest(given) == "33f1cb9fd5c4e497128b8d909ee00e40a66112cb10a4b92eccc067180e013e3d"
+    streams = [MaskStream(bytes(range(32)), 1), MaskStream(bytes(32), -1)]
+    masked = {name: add_masks(value, streams, piece=piece) for piece, (name, value) in enumerate(given.items())}
+    assert vector.digest(masked) == "89289b79fc34c39621bfd79ba96541b327922585b0a714c505ae18896f0d2e68"
 
 
 def test_the_digest_tells_names_shapes_and_values_apart() -> None:

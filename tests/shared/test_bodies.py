@@ -13,12 +13,13 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from shared.errors import ProtocolError
 from shared.method.exchanged import Parameters, Scalars
-from shared.method.parameters import Arrays, Form, form_of
+from shared.method.parameters import Array, Arrays, Form, form_of
 from shared.protocol.bodies import PIECE, StoredPlace, body_size, head, pieces, places, read_array
 from shared.protocol.wire import encode, open_parameters
 
 NAMES = st.from_regex(r"[a-z0-9_.]{1,12}(/[a-z0-9_.]{1,8})?", fullmatch=True)
-VALUES = arrays(np.float32, array_shapes(max_dims=3, max_side=5), elements=st.floats(width=32, allow_nan=False))
+SHAPES = array_shapes(max_dims=3, max_side=5)
+VALUES = arrays(np.float32, SHAPES, elements=st.floats(width=32, allow_nan=False)) | arrays(np.uint32, SHAPES)
 
 
 @pytest.mark.thorough
@@ -35,11 +36,13 @@ def test_the_pieces_together_are_what_safetensors_writes(found: Arrays, scalars:
         path = Path(folder) / "body"
         path.write_bytes(whole)
         again = {name: read_array(path, place) for name, place in places(path).items()}
-    assert again.keys() == found.keys() and all(np.array_equal(again[name], found[name]) for name in found)
+    assert again.keys() == found.keys()
+    assert all(np.array_equal(again[n], found[n]) and again[n].dtype == found[n].dtype for n in found)
 
 
-def test_no_piece_is_long_and_a_lazy_body_is_told_like_any_other(tmp_path: Path) -> None:
-    value = np.arange(2 * PIECE + 1, dtype=np.float32)
+@pytest.mark.parametrize("dtype", [np.float32, np.uint32])
+def test_no_piece_is_long_and_a_lazy_body_is_told_like_any_other(tmp_path: Path, dtype: type[np.generic]) -> None:
+    value = np.arange(2 * PIECE + 1).astype(dtype)
     parts = list(pieces(Parameters({"long": value}, {"rho": 0.5})))
     assert [len(part) for part in parts[1:]] == [4 * PIECE, 4 * PIECE, 4]
     (tmp_path / "body").write_bytes(b"".join(parts))
@@ -47,10 +50,17 @@ def test_no_piece_is_long_and_a_lazy_body_is_told_like_any_other(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "strange", [np.ones((3, 2), dtype=np.float32).T, np.ones((2, 3)), np.ones((2, 3), dtype=">f4")]
+    ("strange", "dtype"),
+    [
+        (np.ones((3, 2), dtype=np.float32).T, np.float32),
+        (np.ones((2, 3)), np.float32),
+        (np.ones((2, 3), dtype=">f4"), np.float32),
+        (np.ones((3, 2), dtype=np.uint32).T, np.uint32),
+        (np.ones((2, 3), dtype=">u4"), np.uint32),
+    ],
 )
-def test_the_order_and_the_type_of_an_array_in_memory_do_not_show(strange: np.ndarray) -> None:  # type: ignore[type-arg]
-    plain = Parameters({"a": np.ones((2, 3), dtype=np.float32)})
+def test_the_order_and_the_type_of_an_array_in_memory_do_not_show(strange: Array, dtype: type[np.generic]) -> None:
+    plain = Parameters({"a": np.ones((2, 3), dtype=dtype)})
     assert b"".join(pieces(Parameters({"a": strange}))) == b"".join(pieces(plain)) == encode(plain)
 
 

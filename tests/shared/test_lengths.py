@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from shared.errors import ProtocolError
+from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
 from shared.method.parameters import STORED
 from shared.method.settings import MethodSettings
@@ -92,6 +93,14 @@ def test_a_masked_vector_fits(tmp_path: Path) -> None:
     assert len(body) == size(declaration, header) < longest_update(declaration)
     (tmp_path / "body").write_bytes(body)
     require_head(declaration, tmp_path / "body")
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_integers_take_4_bytes_open_and_masked(secure: bool) -> None:
+    specs = [{"name": "n", "dtype": dtype, "shape": (1_000_000,)} for dtype in ("F32", "U32")]
+    declared = ({"strategy": "fedavg", "tensors": (spec,), "scalars": (), "secure": secure} for spec in specs)
+    floats, integers = (longest_update(Declaration.model_validate(one)) for one in declared)
+    assert floats - integers == (2 * 4 * 1_000_000 if secure else 0)
 
 
 @pytest.mark.parametrize("start", [b"", b"\x01", (1 << 63).to_bytes(8, "little")])

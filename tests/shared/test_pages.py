@@ -146,6 +146,11 @@ def test_a_declaration_is_said_field_by_field_with_its_bytes() -> None:
         ("rho", "one number", "in the header"),
     ]
     assert found.sentence == f"2 tensors of 144{SPACE}B and 1 scalar, and nothing else."
+    assert [field.kind for field in found.fields] == ["float32 tensor", "float32 tensor", "scalar"]
+    summed = Declaration(strategy="fedavg", tensors=(TensorSpec(name="n", dtype="U32", shape=(4,)),), scalars=())
+    for secure, kind in ((False, "uint32 tensor"), (True, "masked tensor")):
+        (field,) = declared_out(summed.model_copy(update={"secure": secure})).fields
+        assert (field.kind, field.bytes) == (kind, "16")
     nothing = declared_out(Declaration(strategy="local", tensors=(), scalars=()))
     assert nothing.fields == () and "no parameters" in nothing.sentence
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from shared.errors import SettingsError
 from shared.method.exchange import Tensor, encoded_width, kernel_specification, mlp_specification
 from shared.method.parameters import digest
 from shared.method.settings import MethodSettings
@@ -87,9 +88,36 @@ def test_a_digest_changes_with_a_value_a_name_and_a_shape(other: dict[str, np.nd
     assert digest(other) != digest({"a": np.array([1.0, 2.0, 3.0, 4.0], dtype=np.float32)})
 
 
+def test_a_digest_of_float32_is_the_one_that_earlier_versions_computed() -> None:
+    given = {
+        "a": np.array(1.5, dtype=np.float32),
+        "b": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "c": np.zeros((0, 4), dtype=np.float32),
+    }
+    assert digest(given) == "d9b9e7c17d00215cef9ddf0213c5e7ae09b8ea205ee5ca298eeefc29bb4c5977"
+
+
+def test_a_digest_of_integers_is_of_their_own_type() -> None:
+    zeros, counts = np.zeros(4, dtype=np.uint32), np.array([0, 1, 2**24, 2**24 + 1], dtype=np.uint32)
+    assert digest({"a": zeros}) != digest({"a": zeros.astype(np.float32)})
+    assert digest({"a": counts}) != digest({"a": counts.astype(np.float32).astype(np.uint32)})
+    assert digest({"a": counts}) == digest({"a": counts.astype(">u4")}) != digest({"a": zeros})
+
+
 def test_a_single_number_is_not_a_row_of_one() -> None:
     assert digest({"a": np.array(1.0, dtype=np.float32)}) != digest({"a": np.array([1.0], dtype=np.float32)})
 
 
 def test_a_tensor_without_entries_is_drawn_without_complaint() -> None:
     assert initial_parameters((Tensor("x", (0,)),), 0, exact=True)["x"].shape == (0,)
+
+
+def test_a_sum_of_integers_begins_with_zeros_and_draws_nothing() -> None:
+    pairs = Tensor("pairs", (3, 2), "zeros", dtype="U32")
+    assert pairs.spec.model_dump() == {"name": "pairs", "dtype": "U32", "shape": (3, 2)}
+    values = initial_parameters((pairs, *SPECIFICATION), 4, exact=False)
+    assert values["pairs"].dtype == np.uint32 and not values["pairs"].any()
+    del values["pairs"]
+    assert digest(values) == digest(initial_parameters(SPECIFICATION, 4, exact=False))
+    with pytest.raises(SettingsError, match=r"start of 'pairs': expected zeros for a sum of integers, got 'xavier'"):
+        initial_parameters((pairs._replace(start="xavier"),), 0, exact=False)

@@ -60,6 +60,7 @@ REFUSED: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "float16": (changed(b=B.astype(np.float16)), {}),
     "another byte order": (changed(b=B.astype(">f4")), {}),
     "integers": (changed(b=np.array([3, 4])), {}),
+    "integers of as many bytes": (changed(b=B.view(np.uint32)), {}),
     "a list": (changed(b=[3.0, 4.0]), {}),
     "text": (changed(b=np.array(["3", "4"])), {}),
     "not a number": (changed(b=np.array([3.0, np.nan], dtype=np.float32)), {}),
@@ -84,6 +85,20 @@ def test_anything_else_is_refused_before_a_byte_is_made(
     with pytest.raises(PrivacyError, match="expected"):
         pass_gate(DECLARATION, Parameters(arrays, scalars))
     assert made == []
+
+
+SUMMED = Declaration(strategy="s", tensors=(TensorSpec(name="n", dtype="U32", shape=(2,)),), scalars=())
+COUNTS = np.array([3, 2**32 - 1], dtype=np.uint32)  # the bytes of the second are those of a NaN
+
+
+def test_declared_integers_leave_byte_for_byte() -> None:
+    assert pass_gate(SUMMED, Parameters({"n": COUNTS})) == encode(Parameters({"n": COUNTS}))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64, np.uint64, np.uint16, ">u4"])
+def test_other_numbers_in_place_of_declared_integers_are_refused(dtype: Any) -> None:
+    with pytest.raises(PrivacyError, match=r"expected uint32 \(2,\)"):
+        pass_gate(SUMMED, Parameters({"n": COUNTS.astype(dtype)}))
 
 
 def test_a_refusal_does_not_quote_an_undeclared_name_or_any_value() -> None:

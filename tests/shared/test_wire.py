@@ -19,8 +19,10 @@ from safetensors.numpy import save
 from shared.errors import ProtocolError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.exchanged import Parameters
+from shared.method.parameters import form_of
 from shared.protocol.wire import StoredArrays, check, decode, encode, open_parameters, require_canonical
 
+SHAPES = array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)
 Opened = tuple[tuple[TensorSpec, ...], Parameters]
 CONTENT = Parameters(
     {"b": np.array([1.5, -2.0], dtype=np.float32), "a": np.array([[0.1], [1e-38], [3.0]], dtype=np.float32)},
@@ -77,13 +79,13 @@ def test_the_same_content_gives_the_same_body_whatever_its_order() -> None:
 @given(
     tensors=st.dictionaries(
         st.text("abc._0", min_size=1, max_size=8),
-        arrays(np.float32, array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)),
+        SHAPES.flatmap(lambda shape: arrays(np.float32, shape) | arrays(np.uint32, shape)),
         max_size=4,
     ),
     scalars=st.dictionaries(st.text(max_size=6), st.floats(allow_nan=False, allow_infinity=False), max_size=4),
 )
 @settings(max_examples=60, deadline=None)
-def test_any_float32_arrays_and_finite_scalars_survive(
+def test_any_float32_or_uint32_arrays_and_finite_scalars_survive(
     tensors: dict[str, np.ndarray], scalars: dict[str, float]
 ) -> None:
     body = encode(Parameters(tensors, scalars))
@@ -91,9 +93,10 @@ def test_any_float32_arrays_and_finite_scalars_survive(
         file.write(body)
         file.flush()
         for specification, content in (open_parameters(Path(file.name)), decode(body)):
-            assert {spec.name: spec.shape for spec in specification} == {n: v.shape for n, v in tensors.items()}
+            assert {spec.name: spec.form for spec in specification} == {n: form_of(v) for n, v in tensors.items()}
             assert dict(content.scalars) == scalars
-            assert all(content.arrays[name].tobytes() == value.tobytes() for name, value in tensors.items())
+            for name, value in tensors.items():
+                assert content.arrays[name].dtype == value.dtype and content.arrays[name].tobytes() == value.tobytes()
 
 
 def test_a_file_is_read_only_when_an_array_is_asked_for(tmp_path: Path) -> None:
@@ -151,8 +154,12 @@ def test_a_malformed_body_is_refused(opened: Callable[[bytes], Opened], body: by
         opened(body)
 
 
-@pytest.mark.parametrize(("dtype", "size"), [("F64", 8), ("F16", 2), ("BF16", 2), ("I64", 8), ("U8", 1), ("BOOL", 1)])
-def test_another_type_than_float32_is_refused(opened: Callable[[bytes], Opened], dtype: str, size: int) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("F64", 8), ("F16", 2), ("BF16", 2), ("I64", 8), ("I32", 4), ("U64", 8), ("U8", 1), ("BOOL", 1)]
+)
+def test_another_type_than_float32_and_uint32_is_refused(
+    opened: Callable[[bytes], Opened], dtype: str, size: int
+) -> None:
     with pytest.raises(ProtocolError):
         opened(one(dtype, [1], size))
 
@@ -194,6 +201,36 @@ def test_content_that_differs_from_its_declaration_is_refused_in_words(
 ) -> None:
     with pytest.raises(ProtocolError, match=words):
         checked(opened, arrays, scalars)
+
+
+NOT_A_NUMBER = np.array([np.nan, np.inf], dtype=np.float32)
+SUMMED = DECLARATION.model_copy(
+    update={"tensors": (TensorSpec(name="a", shape=(3, 1)), TensorSpec(name="b", dtype="U32", shape=(2,)))}
+)
+
+
+def test_integers_are_taken_whatever_their_bytes_are(opened: Callable[[bytes], Opened], tmp_path: Path) -> None:
+    content = Parameters({"a": np.ones((3, 1), dtype=np.float32), "b": NOT_A_NUMBER.view(np.uint32)})
+    check(SUMMED, *opened(encode(content)))
+    (tmp_path / "update").write_bytes(encode(content))
+    require_canonical(tmp_path / "update", SUMMED, {})
+    with pytest.raises(ProtocolError, match="one form"):
+        require_canonical(tmp_path / "update", DECLARATION, {})
+
+
+@pytest.mark.parametrize(
+    ("declaration", "dtype", "words"),
+    [
+        (SUMMED, np.float32, "expected dtype U32, got F32 for 'b'"),
+        (DECLARATION, np.uint32, "expected dtype F32, got U32"),
+    ],
+)
+def test_the_other_type_is_refused(
+    opened: Callable[[bytes], Opened], declaration: Declaration, dtype: type[np.generic], words: str
+) -> None:
+    content = Parameters({"a": np.ones((3, 1), dtype=np.float32), "b": np.ones(2).astype(dtype)})
+    with pytest.raises(ProtocolError, match=words):
+        check(declaration, *opened(encode(content)))
 
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "1e999"])

@@ -18,6 +18,7 @@ from client_service.boundary.ledger import Ledger
 from shared.errors import PrivacyError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.exchanged import Parameters
+from shared.method.parameters import STORED
 from shared.protocol.masked_wire import encode_masked
 from shared.protocol.secure import vector
 from shared.protocol.secure.messages import CommonTerms, MaskedHeader, RoundTerms
@@ -32,7 +33,11 @@ pytestmark = pytest.mark.anyio
 HOME = "http://aggregator:8800"
 DECLARATION = Declaration(
     strategy="lpsfed",
-    tensors=(TensorSpec(name="pooling.b", shape=(1,)), TensorSpec(name="pooling.w", shape=(6, 6))),
+    tensors=(
+        TensorSpec(name="basis.n", dtype="U32", shape=(20,)),
+        TensorSpec(name="pooling.b", shape=(1,)),
+        TensorSpec(name="pooling.w", shape=(6, 6)),
+    ),
     scalars=("margin", "rho"),
     secure=True,
 )
@@ -44,7 +49,8 @@ JSON = "application/json"
 
 def update() -> Parameters:
     rng = np.random.default_rng(1)
-    arrays = {spec.name: rng.normal(size=spec.shape).astype(np.float32) for spec in DECLARATION.tensors}
+    drawn = {spec.name: rng.normal(size=spec.shape).astype(np.float32) for spec in DECLARATION.tensors}
+    arrays = drawn | {"basis.n": rng.integers(0, 50, 20, dtype=np.uint32)}
     return Parameters(arrays, {"margin": 0.25, "rho": 0.5})
 
 
@@ -70,19 +76,22 @@ def opened(values: Parameters, **header: Any) -> bytes:
     return encode_masked(MaskedUpdate(MaskedHeader(**(named | header)), pieces))
 
 
-def partly_masked() -> bytes:
-    """Masked but for one tensor."""
-    pieces = {**vector.encode(DECLARATION, update()), "pooling.b": np.array([2**63], dtype=np.uint64)}
+def partly_masked(*names: str) -> bytes:
+    """Random numbers for masked ones, but for these tensors."""
+    pieces = {**vector.encode(DECLARATION, update()), **{n: v for n, v in drawn_pieces().items() if n not in names}}
     header = MaskedHeader(run="run-1", round=1, client="east", digest=vector.digest(pieces), scalars={})
     return encode_masked(MaskedUpdate(header, pieces))
 
 
+def drawn_pieces() -> dict[str, Any]:
+    rng = np.random.default_rng(2)
+    words = {name: rng.bytes(form.bytes) for name, form in vector.layout(DECLARATION).items()}
+    return {n: np.frombuffer(words[n], STORED[f.dtype]).reshape(f.shape) for n, f in vector.layout(DECLARATION).items()}
+
+
 def rewritten(**header: Any) -> bytes:
     """The masked vector under another header."""
-    rng = np.random.default_rng(2)
-    pieces = {
-        n: rng.integers(0, 2**64, size=form.shape, dtype=np.uint64) for n, form in vector.layout(DECLARATION).items()
-    }
+    pieces = drawn_pieces()
     named = {"run": "run-1", "round": 1, "client": "east", "digest": vector.digest(pieces), "scalars": {"rho": 0.5}}
     return encode_masked(MaskedUpdate(MaskedHeader(**(named | header)), pieces))
 
@@ -141,6 +150,7 @@ async def test_the_ledger_tells_a_masked_vector_by_its_fields_and_whose_shares_l
     update, shares, checks, consents, answers = (entry for entry in gated.ledger.entries() if entry["kind"] == "intent")
     assert [(one["name"], one["dtype"], one["shape"]) for one in update["tensors"]] == [
         ("#scalars", "U64", [1]),
+        ("basis.n", "U32", [20]),
         ("pooling.b", "U64", [1]),
         ("pooling.w", "U64", [6, 6]),
     ]
@@ -156,7 +166,8 @@ async def test_the_ledger_tells_a_masked_vector_by_its_fields_and_whose_shares_l
     [
         encode(update()),
         opened(update()),
-        partly_masked(),
+        partly_masked("pooling.w"),
+        partly_masked("basis.n"),
         rewritten(client="north"),
         rewritten(run="run-2"),
         rewritten(round=2),

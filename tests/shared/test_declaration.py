@@ -1,0 +1,41 @@
+"""Declarations are written as ever where all is float32, and are told apart field by field."""
+
+from __future__ import annotations
+
+import pytest
+
+from shared.method.declaration import Declaration, TensorSpec, describe_difference
+
+WEIGHT, COUNTS = TensorSpec(name="w", shape=(2, 3)), TensorSpec(name="n", dtype="U32", shape=(4,))
+
+
+def declared(*tensors: TensorSpec) -> Declaration:
+    return Declaration(strategy="fedavg", tensors=tensors, scalars=())
+
+
+def test_a_declaration_of_float32_is_written_as_by_earlier_versions() -> None:
+    written = '{"strategy":"fedavg","tensors":[{"name":"w","dtype":"F32","shape":[2,3]}],"scalars":[],"secure":false}'
+    assert declared(WEIGHT).model_dump_json() == written
+    assert Declaration.model_validate_json(written) == declared(WEIGHT)
+
+
+def test_one_with_integers_comes_back() -> None:
+    assert Declaration.model_validate_json(declared(WEIGHT, COUNTS).model_dump_json()) == declared(WEIGHT, COUNTS)
+
+
+@pytest.mark.parametrize(
+    ("expected", "observed", "words"),
+    [
+        ((WEIGHT, COUNTS), (COUNTS, WEIGHT), None),
+        ((COUNTS,), (COUNTS.model_copy(update={"dtype": "F32"}),), "expected 'n' of type U32, got F32"),
+        ((WEIGHT,), (WEIGHT.model_copy(update={"dtype": "U32"}),), "expected 'w' of type F32, got U32"),
+        ((COUNTS,), (COUNTS.model_copy(update={"shape": (5,)}),), "expected 'n' of shape [4], got [5]"),
+        ((WEIGHT,), (WEIGHT, COUNTS), "expected 'n' of shape none, got [4]"),
+    ],
+    ids=["order", "float", "integer", "shape", "one more"],
+)
+def test_the_first_tensor_that_differs_is_named(
+    expected: tuple[TensorSpec, ...], observed: tuple[TensorSpec, ...], words: str | None
+) -> None:
+    found = describe_difference(declared(*expected), declared(*observed))
+    assert found == (None if words is None else f"tensors: {words}")
