@@ -109,9 +109,11 @@ Opened = Callable[..., Gated]
 async def gated(tmp_path: Path) -> AsyncIterator[Opened]:
     opened: list[httpx.AsyncClient] = []
 
-    def open_gate(wire: Wire | None = None, *, counts: bool = False, most: int = 10_000) -> Gated:
+    def open_gate(
+        wire: Wire | None = None, *, counts: bool = False, most: int = 10_000, declaration: Declaration = DECLARATION
+    ) -> Gated:
         wire, ledger = wire or Wire(), Ledger(tmp_path / "ledger.jsonl")
-        boundary = Boundary("east", httpx.URL(HOME), DECLARATION, counts, most)
+        boundary = Boundary("east", httpx.URL(HOME), declaration, counts, most)
         transport = GateTransport(httpx.MockTransport(wire), boundary, ledger, KEY)
         said = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
         http = httpx.AsyncClient(transport=transport, base_url=HOME, headers=said, trust_env=False)
@@ -327,7 +329,7 @@ OTHER_UPDATES = {
     "one tensor less": body(predictive__b=None),
     "another shape": turned(np.float32, 3, 2),
     "a longer tensor": turned(np.float32, 2, 4),
-    **{np.dtype(dtype).name: turned(dtype) for dtype in (np.float64, np.float16, np.int32)},
+    **{np.dtype(dtype).name: turned(dtype) for dtype in (np.float64, np.float16, np.int32, np.uint32)},
     "NaN": body(predictive__b=np.array([np.nan], dtype=np.float32)),
     "infinity": body(predictive__b=np.array([np.inf], dtype=np.float32)),
     "one scalar more": body({"margin": 0.1, "rho": 0.2, "recall": 0.3}),
@@ -350,6 +352,19 @@ OTHER_UPDATES = {
 async def test_an_update_that_is_not_exactly_as_declared_is_refused(gated: Opened, content: bytes) -> None:
     message = await gated().refused("PUT", UPDATE, content=content)
     assert "user-00" not in message and "embedding" not in message
+
+
+async def test_declared_integers_pass_and_are_on_record_with_their_type(gated: Opened) -> None:
+    spec = TensorSpec(name="pooling.w", dtype="U32", shape=(2, 3))
+    summed = DECLARATION.model_copy(update={"tensors": (spec, DECLARATION.tensors[1])})
+    gate = gated(declaration=summed)
+    await gate.refused("PUT", UPDATE, content=body())
+    await gate.send("PUT", UPDATE, content=turned(np.uint32))
+    sent = next(gate.ledger.entries())["tensors"]
+    assert [(one["name"], one["dtype"], one["bytes"]) for one in sent] == [
+        ("pooling.w", "U32", 24),
+        ("predictive.b", "F32", 4),
+    ]
 
 
 async def test_an_update_over_the_silo_s_limit_or_of_another_type_is_refused(gated: Opened) -> None:
