@@ -14,6 +14,7 @@ from aggregator_service.aggregation.bodies import Body
 from aggregator_service.federation import OpenFederation, open_federation
 from aggregator_service.process import LOGGER, Clock, off_loop
 from aggregator_service.rounds import transitions
+from aggregator_service.rounds.basis_runs import settle_request
 from aggregator_service.rounds.history import run_for_client, run_histories, run_history
 from aggregator_service.rounds.members import require_same
 from aggregator_service.rounds.metrics import AggregatorMetrics
@@ -119,6 +120,7 @@ class Coordinator:
         self.settings.require_summable(request)
         here = self.federation
         request = computation.request_with_start(here.archive, request)
+        request = await off_loop(settle_request, here.archive.database, request)
         async with here.conductor.lock:
             name = transitions.next_name(here.conductor.run)
             # Nobody waits for a client whose key was removed.
@@ -141,7 +143,8 @@ class Coordinator:
         start = await here.archive.tensors.off_loop(computation.digest_of_start, here.archive, request)
         earlier = await here.conductor.members_summed(name, start)
         own = raw_hex(here.key.public_key())
-        return Pledge(declaration=self.declaration, aggregator=own, start=start, earlier=earlier)
+        declaration = self.declaration.of_part(request.part)
+        return Pledge(declaration=declaration, aggregator=own, start=start, earlier=earlier)
 
     async def run_histories(self) -> list[RunHistoryOut]:
         return await off_loop(run_histories, self.federation.archive.database)

@@ -18,7 +18,7 @@ from shared.protocol.schemas import RunIn
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure.messages import FEWEST_CLIENTS
 from shared.strategies import STRATEGIES, build_strategy
-from shared.strategies.agreement import require_mean, secure_declaration
+from shared.strategies.agreement import declare_federation, require_mean
 from shared.timeouts import LONGEST_BODY_SECONDS, SIGNATURE_SECONDS, require_time_for_a_body
 from shared.web.credentials import chosen_secret, require_own
 from shared.web.environment import read_settings
@@ -102,14 +102,12 @@ class AggregatorSettings(Listening):
 
     def declaration(self) -> Declaration:
         """What every client of this federation may send, and no more."""
-        strategy = build_strategy(self.strategy, self.method)
-        declaration = strategy.declaration(self.method)
-        return secure_declaration(declaration, strategy, self.method) if self.secure else declaration
+        return declare_federation(build_strategy(self.strategy, self.method), self.method, secure=self.secure)
 
     @cached_property
     def longest_update(self) -> int:
         """Bytes of an update's body: as many as this federation's can have, and at most what the setting allows."""
-        return min(self.max_upload_bytes, longest_update(self.declaration()))
+        return min(self.max_upload_bytes, max(map(longest_update, self.declaration().parts)))
 
     def require_time(self, request: RunIn) -> None:
         """ProtocolError for a run whose rounds may end while an update that is in time is still coming."""
@@ -120,9 +118,11 @@ class AggregatorSettings(Listening):
 
     def require_same_shape(self, method: MethodSettings) -> None:
         """ProtocolError for settings that would exchange other tensors or scalars than this federation does;
-        SettingsError for settings that are not for its strategy."""
-        asked = build_strategy(self.strategy, method).declaration(method)
-        expected = self.declaration().model_copy(update={"secure": False})
+        SettingsError for settings that are not for its strategy. A run may do without the federation's basis."""
+        asked = declare_federation(build_strategy(self.strategy, method), method, secure=False)
+        expected = declare_federation(build_strategy(self.strategy, self.method), self.method, secure=False)
+        if asked.basis is None:
+            expected = expected.of_part("training")
         if (difference := describe_difference(expected, asked)) is not None:
             ours, theirs = self.method.model_dump(), method.model_dump()
             changed = [name for name in type(method).model_fields if ours.get(name) != theirs.get(name)]

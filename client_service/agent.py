@@ -7,11 +7,15 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 
 from client_service.anchors import AnchorQuestion, KnownAnchors
+from client_service.basis.common_basis import CommonBasis
+from client_service.basis.storage import kept_head, load_basis
+from client_service.basis_run import BasisRun
 from client_service.boundary.aggregator import Aggregator
 from client_service.figures import kept_quality
 from client_service.learning.interrupt import Interrupt
@@ -19,6 +23,7 @@ from client_service.learning.local import Moment
 from client_service.logs import LOGGER
 from client_service.metrics import ClientMetrics
 from client_service.privacy.guard import Guard
+from client_service.run_part import RunPart
 from client_service.schemas import QualityOut, RoundCosts
 from client_service.secure.masking import Masking
 from client_service.sending import UpdateSender, warn_of_unlike_starts
@@ -27,13 +32,13 @@ from client_service.settings import ClientSettings, allowed_declaration
 from client_service.tasks.task import Place, Task, TaskShard
 from client_service.training_run import TrainingRun
 from shared.errors import FederationError, PrivacyError
-from shared.method.declaration import Declaration
+from shared.method.declaration import Declaration, Part
 from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
 from shared.method.settings import MethodSettings
 from shared.protocol.privacy import few_clients
 from shared.protocol.schemas import RunOut
-from shared.strategies import build_strategy
+from shared.strategies import build_strategy, strategy_of_part
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -86,6 +91,7 @@ class Agent:
         )
         self.standing = Standing(shared_digest=self._earlier_quality().shared_digest)
         self.training_run: TrainingRun | None = None
+        self._part: RunPart | None = None
 
     async def follow(self) -> None:
         """Until cancelled. A refusal or a lost connection is shown in `standing` and tried again later."""
@@ -126,22 +132,22 @@ class Agent:
 
     async def _take_part(self, state: RunOut, run: str) -> None:
         over = state.phase in ("finished", "failed")
-        training_run = self.training_run
-        if training_run is None or training_run.place.run != run:
-            if over and not self._left_off(run):
+        part = self._part
+        if part is None or part.place.run != run:
+            if over and not self._left_off(state, run):
                 self._sending.forget()
                 return self._note(phase="waiting")
-            training_run = await self._begin(state, run)
+            part = await self._begin(state, run)
         self._note(run=run, round=state.round, rounds=state.rounds)
         if state.phase == "open":
-            self._warn(self._cautions(state, training_run.place.method))
-        if over and training_run.quality.finished:
+            self._warn(self._cautions(state, part.place.method))
+        if over and part.finished:
             return
-        await self._catch_up(training_run, state)
-        if state.phase == "open" and state.standing in TAKES_PART and training_run.applied < state.round:
-            await self._round(training_run, state, state.round)
+        await self._catch_up(part, state)
+        if state.phase == "open" and state.standing in TAKES_PART and part.applied < state.round:
+            await self._round(part, state, state.round)
         elif over:
-            await self._finish(training_run, None if state.phase == "finished" else FAILED)
+            await self._finish(part, None if state.phase == "finished" else FAILED)
 
     def _cautions(self, state: RunOut, method: MethodSettings) -> tuple[str, ...]:
         """Of what only both sides together know."""
@@ -150,8 +156,11 @@ class Agent:
         shut_out = (QUARANTINED,) if state.standing == "quarantined" else ()
         return (*few_clients(state.joined), *warn_of_unlike_starts(self._declaration, method), *late, *shut_out)
 
-    def _left_off(self, run: str) -> bool:
+    def _left_off(self, state: RunOut, run: str) -> bool:
         """Was this client stopped in this run, before it had evaluated it?"""
+        if state.part == "basis":
+            head = kept_head(self._basis_folder)
+            return state.phase == "finished" and (head is None or head.run != run)
         quality = self._earlier_quality()
         return quality.run == run and not quality.finished
 
@@ -159,58 +168,100 @@ class Agent:
         """What an earlier process knew of its last run."""
         return kept_quality(self._silo.settings.state_directory / "model", self._silo.settings.name)
 
-    async def _begin(self, state: RunOut, run: str) -> TrainingRun:
-        """This run's model where an earlier process left it, or with the run's parameters: initial ones, or latest."""
+    async def _begin(self, state: RunOut, run: str) -> RunPart:
+        """This run as an earlier process left it, or with the run's parameters: initial ones, or latest."""
         self._note(phase="preparing", run=run)
-        silo, method = self._silo, self._agreed(state.method)
-        settings, kind = silo.settings, build_strategy(silo.settings.strategy, method).model
-        folder, cache = settings.state_directory / "model", settings.cache_directory
-        place = Place(settings.name, run, state.seed, method, folder, kind, cache)
-        training_run = await self._off_loop(
+        part: RunPart = await (self._basis_run(state, run) if state.part == "basis" else self._training_run(state, run))
+        number = _last_closed_round(state)
+        if not await self._off_loop(part.resume, number):
+            await self._fetch_missing(part, number)
+            found = await self._personalised(part, number) if number else await self._starting(part)
+            received = await self._sending.received(part, None, found, number)
+            await self._off_loop(part.begin, received, number)
+        self._note(shared_digest=part.shared_digest)
+        self._part = part
+        if isinstance(part, TrainingRun):
+            self.training_run = part
+        return part
+
+    async def _training_run(self, state: RunOut, run: str) -> TrainingRun:
+        silo, method = self._silo, self._agreed(state.method, "training")
+        basis = None if state.basis is None else await self._common_basis(state, method, state.basis)
+        place = replace(self._place(state, run, method), basis=basis)
+        return await self._off_loop(
             TrainingRun, place, silo.task, silo.shard, silo.recommender, silo.device, silo.interrupt
         )
-        number = _last_closed_round(state)
-        if not await self._off_loop(training_run.resume, number):
-            found = await self._personalised(run, number) if number else await self._aggregator.model(run)
-            received = await self._sending.received(training_run, None, found, number)
-            await self._off_loop(training_run.begin, received, number)
-        self._note(shared_digest=training_run.shared_digest)
-        self.training_run = training_run
-        return training_run
 
-    def _agreed(self, method: MethodSettings | None) -> MethodSettings:
+    async def _basis_run(self, state: RunOut, run: str) -> BasisRun:
+        place = self._place(state, run, self._agreed(state.method, "basis"))
+        return await self._off_loop(BasisRun, place, self._silo.shard, self._basis_folder, state.joined)
+
+    def _place(self, state: RunOut, run: str, method: MethodSettings) -> Place:
+        settings = self._silo.settings
+        kind, folder = build_strategy(settings.strategy, method).model, settings.state_directory / "model"
+        return Place(settings.name, run, state.seed, method, folder, kind, settings.cache_directory)
+
+    @property
+    def _basis_folder(self) -> Path:
+        return self._silo.settings.state_directory / "basis"
+
+    async def _common_basis(self, state: RunOut, method: MethodSettings, run: str) -> CommonBasis:
+        """The basis that a training run uses: the one that is kept, or made from the sums of its basis run."""
+        head = kept_head(self._basis_folder)
+        if head is not None and head.run == run:
+            found = await self._off_loop(load_basis, self._basis_folder, head.digest)
+            if found is not None:
+                return found
+        part = await self._basis_run(state.model_copy(update={"method": method}), run)
+        last = method.basis.rounds_needed
+        await self._fetch_missing(part, last)
+        await self._off_loop(part.skip_round, await self._personalised(part, last), last)
+        await self._off_loop(part.finish)
+        assert part.basis is not None
+        return part.basis
+
+    async def _starting(self, part: RunPart) -> Parameters:
+        """What a run begins with; statistics begin with zeros, which nobody needs to send."""
+        return part.received if part.part == "basis" else await self._aggregator.model(part.place.run)
+
+    async def _fetch_missing(self, part: RunPart, number: int) -> None:
+        """What is needed beside the parameters of round `number`."""
+        if (before := part.missing_round(number)) is not None:
+            await self._off_loop(part.remember, await self._personalised(part, before), before)
+
+    def _agreed(self, method: MethodSettings | None, part: Part) -> MethodSettings:
         """The run's settings, if what they let leave is what this silo has declared."""
         agreed = method or self._silo.settings.method
         strategy = build_strategy(self._silo.settings.strategy, agreed)
         settings = self._silo.settings
-        if allowed_declaration(strategy, agreed, settings.policy, secure=settings.secure) != self._declaration:
+        allowed = allowed_declaration(strategy, agreed, settings.policy, secure=settings.secure)
+        if allowed.of_part(part) != self._declaration.of_part(part):
             raise PrivacyError("the run's settings would send other parameters than this client has declared")
         return agreed
 
-    async def _catch_up(self, training_run: TrainingRun, state: RunOut) -> None:
+    async def _catch_up(self, part: RunPart, state: RunOut) -> None:
         """Be after the last round that has closed.
 
         A round that this client has trained in, or may have before it was restarted, is done again, so that it ends
         with what it would have had. Nothing is sent: a closed round takes nothing. Other rounds are skipped.
         """
         number = _last_closed_round(state)
-        if training_run.applied == number - 1 and training_run.trained_in(number):
-            await self._round(training_run, state, number)
-        elif training_run.applied < number:
-            given = await self._personalised(training_run.place.run, number)
-            received = await self._sending.received(training_run, None, given, number)
-            await self._off_loop(training_run.skip_round, received, number)
-            self._note(shared_digest=training_run.shared_digest)
+        if part.applied == number - 1 and part.trained_in(number):
+            await self._round(part, state, number)
+        elif part.applied < number:
+            await self._fetch_missing(part, number)
+            received = await self._sending.received(part, None, await self._personalised(part, number), number)
+            await self._off_loop(part.skip_round, received, number)
+            self._note(shared_digest=part.shared_digest)
 
-    async def _round(self, training_run: TrainingRun, state: RunOut, number: int) -> None:
+    async def _round(self, part: RunPart, state: RunOut, number: int) -> None:
         """Algorithm 1's body at the client. What the aggregator holds already, or cannot take, is not sent."""
         began, before = time.perf_counter(), replace(self._aggregator.traffic)
-        run = training_run.place.run
-        update, seconds = await self._fit(training_run, state, number)
+        update, seconds = await self._fit(part, state, number)
         if number == state.round and state.phase == "open" and state.standing == "expected":
             self._note(phase="uploading")
-            await self._sending.send(training_run, update, state)
-        received = await self._sending.received(training_run, update, await self._personalised(run, number), number)
+            await self._sending.send(part, update, state)
+        received = await self._sending.received(part, update, await self._personalised(part, number), number)
         traffic = self._aggregator.traffic
         costs = RoundCosts(
             round=number,
@@ -221,16 +272,16 @@ class Agent:
             bytes_down=traffic.down - before.down,
         )
         self._note(phase="evaluating")
-        await self._off_loop(training_run.apply, received, costs)
-        self._note(phase="waiting", shared_digest=training_run.shared_digest)
+        await self._off_loop(part.apply, received, costs)
+        self._note(phase="waiting", shared_digest=part.shared_digest)
         self._silo.metrics.end_round()
 
-    async def _fit(self, training_run: TrainingRun, state: RunOut, number: int) -> tuple[Parameters, float]:
-        strategy = build_strategy(self._silo.settings.strategy, training_run.place.method)
-        anchor = await self._anchor(training_run.place, state, number) if strategy.spectral_scalar else None
-        moment = Moment(number, state.rounds, state.seed, anchor, self._sending.draws(training_run.place.run))
-        self._note(phase="training")
-        return await self._off_loop(training_run.fit, strategy, moment, training_run.received)
+    async def _fit(self, part: RunPart, state: RunOut, number: int) -> tuple[Parameters, float]:
+        strategy = strategy_of_part(part.part, self._silo.settings.strategy, part.place.method)
+        anchor = await self._anchor(part.place, state, number) if strategy.spectral_scalar else None
+        moment = Moment(number, state.rounds, state.seed, anchor, self._sending.draws(part.place.run))
+        self._note(phase="training" if part.part == "training" else "summing")
+        return await self._off_loop(part.fit, strategy, moment, part.received)
 
     async def _anchor(self, place: Place, state: RunOut, number: int) -> Float64:
         """K^R of the round, as this client draws it. PrivacyError where the aggregator says another one, and where rho
@@ -239,18 +290,20 @@ class Agent:
         anchors, question = self._silo.anchors, AnchorQuestion(place.method, state.seed, number, place.run)
         return await self._off_loop(anchors.accept, question, said)
 
-    async def _personalised(self, run: str, number: int) -> Parameters:
+    async def _personalised(self, part: RunPart, number: int) -> Parameters:
         """Wait for the round to be aggregated. The aggregator's deadline bounds the wait: a failed run is refused."""
         self._note(phase="waiting for the round")
         while True:
-            found = await self._aggregator.personalised(run, number, self._silo.settings.wait_seconds)
+            found = await self._aggregator.personalised(
+                part.place.run, number, self._silo.settings.wait_seconds, part.part
+            )
             if found is not None:
                 return found
 
-    async def _finish(self, training_run: TrainingRun, failure: str | None) -> None:
+    async def _finish(self, part: RunPart, failure: str | None) -> None:
         self._note(phase="evaluating")
         self._sending.forget()
-        await self._off_loop(training_run.finish, failure)
+        await self._off_loop(part.finish, failure)
         self._note(phase="finished" if failure is None else "failed")
 
     async def _off_loop(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

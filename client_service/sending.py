@@ -12,25 +12,25 @@ from client_service.logs import LOGGER
 from client_service.metrics import ClientMetrics
 from client_service.privacy.guard import Guard, Occasion
 from client_service.secure.exchange import SecureExchange
+from client_service.run_part import RunPart
 from client_service.secure.masking import Masking
 from client_service.settings import ClientSettings
-from client_service.training_run import TrainingRun
 from shared.errors import ConflictError, NotFoundError, PrivacyError, RoundClosedError
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
 from shared.protocol.privacy import pass_gate
 from shared.protocol.schemas import ReceiptOut, RunOut
-from shared.strategies import build_strategy
+from shared.strategies import build_strategy, strategy_of_part
 from shared.strategies.mixing import Mixing
 
 T = TypeVar("T")
 
 
-def require_trained_so(training_run: TrainingRun, state: RunOut) -> None:
+def require_trained_so(run_part: RunPart, state: RunOut) -> None:
     """PrivacyError where a run has by now another seed or length, which the others are told, than was trained for."""
-    moment = training_run.moment
-    if (training_run.place.seed, moment.seed, moment.rounds) != (state.seed, state.seed, state.rounds):
+    moment = run_part.moment
+    if (run_part.place.seed, moment.seed, moment.rounds) != (state.seed, state.seed, state.rounds):
         words = f"expected the seed and the number of rounds that round {moment.round} was trained with"
         raise PrivacyError(f"{words}, {moment.seed} and {moment.rounds}, got {state.seed} and {state.rounds}")
 
@@ -66,7 +66,8 @@ class UpdateSender:
         guard: Guard | None,
         masking: Masking | None,
     ) -> None:
-        self._declaration, self._aggregator, self._guard = settings.declaration(), aggregator, guard
+        self._aggregator, self._guard = aggregator, guard
+        self._declared = settings.declaration()
         self._masking, self._wait = masking, settings.wait_seconds
         self._least_similarity = settings.policy.least_similarity
         self._metrics, self._worker = metrics, worker
@@ -75,19 +76,19 @@ class UpdateSender:
         """What a run's training draws from beside its seed; nothing in an open federation."""
         return b"" if self._masking is None else self._masking.draws(run)
 
-    async def send(self, training_run: TrainingRun, update: Parameters, state: RunOut) -> None:
+    async def send(self, run_part: RunPart, update: Parameters, state: RunOut) -> None:
         """The update or, with differential privacy, its release alone; nothing where the silo's budget is spent.
 
         A round that was closed without this client is no error: it goes on with what it gives. Nor is it one that the
         aggregator holds another update: this client sent it, and could not keep its training.
         """
-        run, number = training_run.place.run, training_run.moment.round
-        leaving = await self._leaving(training_run, update)
+        run, number = run_part.place.run, run_part.moment.round
+        leaving = await self._leaving(run_part, update)
         if leaving is None:
             LOGGER.warning("privacy_budget_spent", run=run, round=number)
             return
         try:
-            receipt = await self._send(training_run, leaving, state)
+            receipt = await self._send(run_part, leaving, state)
             LOGGER.info("uploaded", run=run, round=number, bytes=receipt.size, digest=receipt.digest)
             self._metrics.upload_bytes.inc(receipt.size)
         except (ConflictError, NotFoundError) as error:
@@ -95,30 +96,31 @@ class UpdateSender:
             LOGGER.warning(event, run=run, round=number, reason=str(error))
             self._metrics.uploads_refused.labels(error.code).inc()
 
-    async def _leaving(self, training_run: TrainingRun, update: Parameters) -> Parameters | None:
+    async def _leaving(self, run_part: RunPart, update: Parameters) -> Parameters | None:
         """What may leave of the update; asked again, the same."""
         if self._guard is None:
             return update
-        place, moment, release = training_run.place, training_run.moment, self._guard.release
-        at = (place.run, place.seed, place.method, moment.round, moment.rounds, training_run.received, moment.anchor)
+        place, moment, release = run_part.place, run_part.moment, self._guard.release
+        at = (place.run, place.seed, place.method, moment.round, moment.rounds, run_part.received, moment.anchor)
         return await self._off_loop(lambda: release(update, Occasion(*at)))
 
-    async def _send(self, training_run: TrainingRun, update: Parameters, state: RunOut) -> ReceiptOut:
+    async def _send(self, run_part: RunPart, update: Parameters, state: RunOut) -> ReceiptOut:
         """As it is, or masked where the silo demands that; never the one for the other."""
-        body = pass_gate(self._declaration, update)
-        run, number = training_run.place.run, training_run.moment.round
+        declaration = self._declared.of_part(run_part.part)
+        body = pass_gate(declaration, update)
+        run, number = run_part.place.run, run_part.moment.round
         if self._masking is None:
             return await self._aggregator.upload(run, number, body)
         if state.threshold is None:
             raise PrivacyError("expected a secure round, as this silo demands, got an open one")
-        require_trained_so(training_run, state)
-        require_similar(self._mixing(training_run), self._least_similarity)
-        terms = self._masking.terms(self._declaration, training_run.place.method, run, number, state)
+        require_trained_so(run_part, state)
+        require_similar(self._mixing(run_part), self._least_similarity)
+        terms = self._masking.terms(declaration, run_part.place.method, run, number, state)
         exchange = SecureExchange(self._masking, self._aggregator, wait=self._wait)
         return await exchange.send(terms, update)
 
     async def received(
-        self, training_run: TrainingRun, update: Parameters | None, given: Parameters, number: int
+        self, run_part: RunPart, update: Parameters | None, given: Parameters, number: int
     ) -> Parameters:
         """What this client goes on with after round `number` (0: where the run begins): what it was given, or in a
         secure federation its own mixture with what it has sent. The round's secrets are of no more use then.
@@ -127,9 +129,9 @@ class UpdateSender:
         """
         if self._masking is None:
             return given
-        mixing = self._mixing(training_run)
+        mixing = self._mixing(run_part)
         mean = given if mixing is None else mixing.without_told(given)
-        self._masking.remember_start(training_run.place.run, number + 1, mean)
+        self._masking.remember_start(run_part.place.run, number + 1, mean)
         if number == 0:
             return given
         if mixing is None:
@@ -137,13 +139,13 @@ class UpdateSender:
             return given
         told, mean = mixing.split_told(given)
         mixes = told != mixing.mean_alone and update is not None
-        own = await self._leaving(training_run, update) if mixes and update is not None else None
+        own = await self._leaving(run_part, update) if mixes and update is not None else None
         self.forget()
         return mean if own is None else mixing.mix(told, mean, own)
 
-    def _mixing(self, training_run: TrainingRun) -> Mixing | None:
+    def _mixing(self, run_part: RunPart) -> Mixing | None:
         """Of the run's strategy."""
-        return build_strategy(self._declaration.strategy, training_run.place.method).mixing
+        return strategy_of_part(run_part.part, self._declared.strategy, run_part.place.method).mixing
 
     def forget(self) -> None:
         """The secrets of a round that is over."""

@@ -20,7 +20,7 @@ from shared.method.declaration import Counts, Declaration
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import ClientName
 from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
-from shared.strategies.agreement import secure_declaration
+from shared.strategies.agreement import declare_federation
 from shared.strategies.strategy import Strategy
 from shared.timeouts import ANSWER_SECONDS, CALL_SECONDS, POLL_SECONDS, TIMEOUT_SECONDS, WAIT_SECONDS, CallLimits
 from shared.web.access import HOST_NAME
@@ -56,6 +56,11 @@ class Policy(Message):
     anchor_size: Counts | None = Field(None, description="of an anchor whose size is that of counts, as agreed upon")
     changing_members: bool = Field(
         False, description="secure runs: may a change of this silo alone tell its update, where the operator allows it?"
+    )
+    common_basis: Literal["no", "secure", "open"] = Field(
+        "no",
+        description="may statistics of the silo's items be summed with the others'? secure: under masks alone. The sums"
+        " tell which items somebody has; in the open the aggregator sees this silo's own",
     )
     least_similarity: float = Field(
         0.0, ge=0, le=1, description="secure runs: least similarity_floor; 1: all begin each round with the mean"
@@ -145,8 +150,7 @@ class ClientSettings(Listening):
         """What cannot be secure is found at the start."""
         try:
             if self.secure:
-                strategy = build_strategy(self.strategy, self.method)
-                secure_declaration(strategy.declaration(self.method), strategy, self.method)
+                declare_federation(build_strategy(self.strategy, self.method), self.method, secure=True)
         except SettingsError as error:
             raise ValueError(str(error)) from None
         return self
@@ -170,6 +174,8 @@ class ClientSettings(Listening):
         self.limits().require_possible()
         if self.privacy.on:
             require_accountable(build_strategy(self.strategy, self.method), self.method, counts=self.policy.counts)
+            if self.method.basis.kind != "off":
+                raise ValueError("privacy: expected basis.kind = 'off', because the sums of a basis are not noised")
         return self
 
     @model_validator(mode="after")
@@ -215,8 +221,16 @@ def allowed_declaration(strategy: Strategy, method: MethodSettings, policy: Poli
         raise PrivacyError(f"policy: expected a model without an item table, got {method.model!r}; or item_tables")
     if forbidden := set(strategy.scalars) - set(policy.scalars):
         raise PrivacyError(f"policy: strategy {strategy.name!r} sends {sorted(forbidden)}, which this silo forbids")
-    declaration = strategy.declaration(method)
-    return secure_declaration(declaration, strategy, method) if secure else declaration
+    _require_basis_allowed(method, policy, secure=secure)
+    return declare_federation(strategy, method, secure=secure)
+
+
+def _require_basis_allowed(method: MethodSettings, policy: Policy, *, secure: bool) -> None:
+    allowed = policy.common_basis == "open" or (secure and policy.common_basis == "secure")
+    if method.basis.kind != "off" and not allowed:
+        needed = "'secure' or 'open'" if secure else "'open', because nothing is masked here"
+        words = f"policy: expected common_basis = {needed} with basis.kind = {method.basis.kind!r}"
+        raise PrivacyError(f"{words}, got {policy.common_basis!r}")
 
 
 def client_settings(file: Path | None = None, **overrides: Any) -> ClientSettings:

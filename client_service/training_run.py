@@ -16,6 +16,7 @@ from client_service.schemas import QualityOut, RoundCosts, SpectrumOut
 from client_service.serving.recommender import Recommender
 from client_service.tasks.task import Place, Task, TaskShard, Training
 from client_service.training_checkpoint import Recovery
+from shared.method.declaration import Part
 from shared.method.exchanged import Parameters
 from shared.method.parameters import digest
 from shared.strategies.strategy import Strategy
@@ -35,6 +36,8 @@ class TrainingRun:
 
     The disk is then as it was. `quality` and `spectrum` may be read at any time. `applied`: the last round taken over.
     """
+
+    part: Part = "training"
 
     def __init__(
         self,
@@ -59,6 +62,11 @@ class TrainingRun:
     def quality(self) -> QualityOut:
         """What the silo knows of this run so far."""
         return self._best.quality
+
+    @property
+    def finished(self) -> bool:
+        """Is the run evaluated?"""
+        return self.quality.finished
 
     @property
     def received(self) -> Parameters:
@@ -95,6 +103,13 @@ class TrainingRun:
         self._training.load(received)
         self._best.judge(RoundCosts(round=number))
         self._complete_round(number)
+
+    def missing_round(self, number: int) -> None:
+        """A round's parameters are all that is needed of it."""
+        del number
+
+    def remember(self, received: Parameters, number: int) -> None:
+        """Nothing of an earlier round is needed."""
 
     def trained_in(self, number: int) -> bool:
         """Has this client trained in the round after the one applied, or might it have before it was restarted?"""

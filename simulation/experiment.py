@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from client_service.device import DeviceWish
@@ -63,8 +63,9 @@ class Experiment:
 
     @cached_property
     def catalogue(self) -> Path | None:
-        """The list of all clients' items, where the strategy shares items."""
-        return write_catalogue(self.shards, self.folder) if self._shares_items else None
+        """The list of all clients' items, where the strategy shares items, or statistics of items are summed."""
+        shared = self._shares_items or self.method.basis.kind != "off"
+        return write_catalogue(self.shards, self.folder) if shared else None
 
     @cached_property
     def agreed_method(self) -> MethodSettings:
@@ -76,6 +77,12 @@ class Experiment:
     @property
     def _shares_items(self) -> bool:
         return build_strategy(self.strategy, self.method).shares_items(self.method)
+
+    @property
+    def _allowed_basis(self) -> Literal["no", "secure", "open"]:
+        if self.method.basis.kind == "off":
+            return "no"
+        return "secure" if self.secure else "open"
 
     def run_request(self) -> RunIn:
         """The request by which the operator starts the run."""
@@ -116,6 +123,7 @@ class Experiment:
                 strategies=(self.strategy,),
                 item_tables=self._shares_items,
                 scalars=tuple(build_strategy(self.strategy, self.agreed_method).scalars),
+                common_basis=self._allowed_basis,
             ),
             privacy=dict(self.privacy),
             cache_directory=self.cache_of(shard),

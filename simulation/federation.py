@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import httpx
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from client_service.schemas import QualityOut, StatusOut
 from shared.errors import FederationError, UnavailableError
@@ -57,11 +57,14 @@ def ignore_progress(progress: Progress) -> None:
 
 
 async def conduct_run(federation: Federation, request: RunIn, observe: Observe) -> Outcome:
-    """Start a run and wait until every client has evaluated it. FederationError with the reason when it fails."""
+    """Start a run and wait until every client has evaluated it. FederationError with the reason when it fails.
+
+    A training run with a common basis, for which no basis run has finished yet, is preceded by one.
+    """
     began = time.perf_counter()
-    run = RunHistoryOut.model_validate(
-        await _fetch_answer(federation.operator, "POST", "/v1/runs", request.model_dump_json())
-    )
+    if request.method.basis.kind != "off" and not await _has_basis(federation, request):
+        await sum_basis(federation, request, observe)
+    run = await _start_run(federation, request)
     ended: float | None = None
     while True:
         statuses = await _fetch_from_clients(federation, "/v1/status", StatusOut)
@@ -76,6 +79,33 @@ async def conduct_run(federation: Federation, request: RunIn, observe: Observe) 
     if history.phase == "failed":
         raise FederationError(f"the run failed: {history.reason}")
     return Outcome(history=history, qualities=qualities, statuses=statuses, seconds=time.perf_counter() - began)
+
+
+async def _has_basis(federation: Federation, request: RunIn) -> bool:
+    answer = await _fetch_answer(federation.operator, "GET", "/v1/runs")
+    histories = TypeAdapter(list[RunHistoryOut]).validate_python(answer)
+    asked = request.method.basis, request.method.catalogue
+    summed = (one.request for one in histories if one.request.part == "basis" and one.phase == "finished")
+    return any((one.method.basis, one.method.catalogue) == asked for one in summed)
+
+
+async def sum_basis(federation: Federation, request: RunIn, observe: Observe) -> RunHistoryOut:
+    """Hold the basis run of a training run's request, and wait until every client keeps the basis."""
+    began = time.perf_counter()
+    run = await _start_run(federation, request.model_copy(update={"part": "basis", "start": None}))
+    ended: float | None = None
+    while True:
+        statuses = await _fetch_from_clients(federation, "/v1/status", StatusOut)
+        observe(Progress({}, request.rounds, time.perf_counter() - began))
+        if all((status.run, status.phase) == (run.run, "finished") for status in statuses.values()):
+            return await _fetch_history(federation, run.run)
+        ended = await _watch_aggregator(federation, run.run, statuses, ended)
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _start_run(federation: Federation, request: RunIn) -> RunHistoryOut:
+    answer = await _fetch_answer(federation.operator, "POST", "/v1/runs", request.model_dump_json())
+    return RunHistoryOut.model_validate(answer)
 
 
 async def _watch_aggregator(

@@ -31,10 +31,11 @@ from shared.strategies.strategy import Strategy
 def starting_parameters(archive: Archive, request: RunIn) -> Parameters:
     """What every client of a run starts from."""
     method = request.method
-    strategy = archive.strategy(method)
+    strategy = archive.strategy(request)
     exact = method.start == "exact" and strategy.exchange(method).starts_at_filter
     drawn = initial_parameters(strategy.tensors(method), request.seed, exact=exact)
-    return Parameters(drawn | ({} if archive.start is None else dict(archive.start.arrays)))
+    start = archive.start if request.part == "training" else None
+    return Parameters(drawn | ({} if start is None else dict(start.arrays)))
 
 
 def request_with_start(archive: Archive, request: RunIn) -> RunIn:
@@ -73,9 +74,9 @@ def damaged_updates(archive: Archive, run: Run) -> list[StoredUpdate]:
 
 def distant_clients(archive: Archive, run: Run) -> dict[str, float]:
     """Whose update of the current round is further from where the round began than the run allows, and how many times
-    the median that is. Nobody in a run without such a limit."""
+    the median that is. Nobody in a run without such a limit, or of statistics, which have no start to be far from."""
     factor = run.request.method.quarantine_factor
-    if factor == 0 or run.exchange is not None:
+    if factor == 0 or run.exchange is not None or run.request.part == "basis":
         return {}
     return clipping.far(clipping.distances(*_updates_in_round(archive, run)), factor)
 
@@ -96,7 +97,7 @@ def aggregate_round(archive: Archive, run: Run) -> StoredState:
 
 
 def _state_after(archive: Archive, run: Run) -> State:
-    return archive.strategy(run.request.method).aggregate(*_updates_in_round(archive, run))
+    return archive.strategy(run.request).aggregate(*_updates_in_round(archive, run))
 
 
 def _updates_in_round(archive: Archive, run: Run) -> tuple[State, list[Update]]:
@@ -123,7 +124,7 @@ def _state_of_sum(archive: Archive, run: Run, exchange: SecureRound) -> State:
     paths = {one.receipt.client: archive.blobs.path(str(one.blob)) for one in held}
     vectors = {client: StoredArrays(path) for client, path in paths.items()}
     before = _state_before(archive, run)
-    return archive.strategy(run.request.method).advance(before, centre_of_sum(exchange, before, vectors))
+    return archive.strategy(run.request).advance(before, centre_of_sum(exchange, before, vectors))
 
 
 def starting_body(archive: Archive, run: Run) -> Body:
@@ -146,12 +147,12 @@ def _personalise_state(archive: Archive, run: Run, number: int, client: str) -> 
         return _prepare_body(archive, _secure_parameters(archive, run, state, number, client))
     held = last_update(archive.database, run.name, number=number, client=client)
     update = None if held is None else _load_update(archive, held)
-    return _prepare_body(archive, archive.strategy(run.request.method).personalise(state, update))
+    return _prepare_body(archive, archive.strategy(run.request).personalise(state, update))
 
 
 def _secure_parameters(archive: Archive, run: Run, state: State, number: int, client: str) -> Parameters:
     summed = stored_update(archive.database, run.name, number=number, client=client) is not None
-    return answer_for(archive.strategy(run.request.method), state, client, summed=summed)
+    return answer_for(archive.strategy(run.request), state, client, summed=summed)
 
 
 def _prepare_body(archive: Archive, parameters: Parameters) -> Body:

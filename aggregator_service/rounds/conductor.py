@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import anyio
 
 from aggregator_service.process import LOGGER, Clock, off_loop
+from aggregator_service.rounds.basis_runs import BASIS_ROUNDS, kept_basis
 from aggregator_service.rounds import run_document, transitions
 from aggregator_service.rounds.metrics import AggregatorMetrics
 from aggregator_service.rounds.run import Run
@@ -236,8 +237,9 @@ class Conductor:
     def _prune_files(self, run: Run) -> None:
         if run.exchange is not None:
             self.archive.blobs.remove(runs.drop_masked(self.archive.database, run.name, last=run.round))
-        oldest = run.round - self.archive.retention_rounds + 1
-        self.archive.blobs.remove(runs.drop_before(self.archive.database, run.name, oldest=oldest))
+        kept, rounds = kept_basis(self.archive.database), self.archive.retention_rounds
+        oldest = run.round + 1 - (max(rounds, BASIS_ROUNDS) if run.request.part == "basis" else rounds)
+        self.archive.blobs.remove(runs.drop_before(self.archive.database, run.name, oldest=oldest, kept=kept))
 
     def _show_run(self) -> None:
         if self.run is not None:

@@ -47,7 +47,7 @@ def run_history(archive: Archive, name: str) -> RunHistoryOut:
             raise NotFoundError(f"there is no run {name!r}")
         states, updates = stored_states(connection, name), stored_updates(connection, name)
         shut_out = quarantine_times(connection)
-    strategy = archive.strategy(run.request.method)
+    strategy = archive.strategy(run.request)
     rounds = _round_histories(run, strategy, states, updates, shut_out)
     missing = rounds[-1].missing if run.phase == "open" else ()
     enrolled = tuple(sorted(run.enrolled))
@@ -179,6 +179,8 @@ def run_for_client(run: Run, client: str, *, sequence: int, now: float) -> RunOu
         threshold=run.exchange.terms.threshold if run.exchange else None,
         changing_members=run.request.changing_members,
         method=run.request.method,
+        part=run.request.part,
+        basis=run.request.basis,
     )
 
 

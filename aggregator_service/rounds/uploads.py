@@ -46,18 +46,19 @@ class Uploads:
 
     async def receive_update(self, address: Address, body: AsyncIterator[bytes]) -> tuple[Receipt, bool]:
         """The receipt of an update, and whether it is new."""
-        await self._require_place(address)
-        look = partial(read_update, self._declaration, address)
+        run = await self._require_place(address)
+        look = partial(read_update, self._declaration.of_part(run.request.part), address)
         return await spool_body(self._archive, body, look, partial(self._take_update, address))
 
-    async def _require_place(self, address: Address) -> None:
-        """Refuse before the body is read what could not be accepted after it."""
+    async def _require_place(self, address: Address) -> Run:
+        """The run; before the body is read, refuse what could not be accepted after it."""
         run = await self._conductor.find_run(address.run)
         transitions.require_taken(run, address.client)
         if await self._stored_receipt(run, address) is None:
             transitions.require_open(run, address.round, now=self._clock())
             if self._declaration.secure:
                 require_masking(run, address.client)
+        return run
 
     async def _stored_receipt(self, run: Run, address: Address) -> Receipt | None:
         if address.round == run.round:
@@ -75,7 +76,7 @@ class Uploads:
             after = transitions.accept_update(run, receipt, earlier=held, header=header)
             if held is not None:
                 return held, False
-            require_within(self._archive.strategy(run.request.method).ranges, scalars)
+            require_within(self._archive.strategy(run.request).ranges, scalars)
             writes: list[Write] = [partial(add_update, stored=StoredUpdate(receipt, scalars, blob.name))]
             if header is not None:
                 writes.append(partial(add_message, phase="masked", message=header))

@@ -16,9 +16,9 @@ from aggregator_service.storage.disk import Blobs
 from shared.errors import ProtocolError, SettingsError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.parameters import Arrays, form_of
-from shared.method.settings import MethodSettings
+from shared.protocol.schemas import RunIn
 from shared.protocol.wire import decode
-from shared.strategies import build_strategy
+from shared.strategies import strategy_of_part
 from shared.strategies.strategy import Strategy
 
 
@@ -67,10 +67,11 @@ class Archive:
     def probe(self) -> None:
         """Give the disk what an update gives it: a file of that size, and a transaction. UnavailableError where it
         refuses either; else what it refused before is forgotten."""
-        self.blobs.probe(4 * sum(math.prod(spec.shape) for spec in self.declaration.uploaded))
+        sizes = (sum(math.prod(spec.shape) for spec in part.uploaded) for part in self.declaration.parts)
+        self.blobs.probe(4 * max(sizes))
         self.database.probe()
         self.database.disk.refusal = None
 
-    def strategy(self, method: MethodSettings) -> Strategy:
-        """The federation's strategy with a run's settings."""
-        return build_strategy(self.declaration.strategy, method)
+    def strategy(self, request: RunIn) -> Strategy:
+        """What a run is held with: the federation's strategy with its settings, or the sums of the common basis."""
+        return strategy_of_part(request.part, self.declaration.strategy, request.method)

@@ -179,17 +179,21 @@ def drop_masked(database: Database, run: str, *, last: int) -> list[str]:
         return _drop_blobs(connection, UPDATES, (UPDATES.c.run != run) | (UPDATES.c.round <= last))
 
 
-def drop_before(database: Database, run: str, *, oldest: int) -> list[str]:
+def drop_before(database: Database, run: str, *, oldest: int, kept: str | None = None) -> list[str]:
     """Forget the blobs that serve no round from `oldest` of `run` on; returns the files that may go.
 
-    What stays: each client's last update up to `oldest`, every later one, and the states from `oldest` on.
+    What stays: each client's last update up to `oldest`, every later one, the states from `oldest` on, and the states
+    of the run `kept`, whose sums later runs use.
     """
     others = UPDATES.alias()
     served = (others.c.run == run) & (others.c.client == UPDATES.c.client) & (others.c.round <= oldest)
     last = select(func.max(others.c.round)).where(served).scalar_subquery()
     with database.writing() as connection:
         updates = _drop_blobs(connection, UPDATES, (UPDATES.c.run != run) | (UPDATES.c.round < last))
-        return updates + _drop_blobs(connection, STATES, (STATES.c.run != run) | (STATES.c.round < oldest))
+        old = (STATES.c.run != run) | (STATES.c.round < oldest)
+        if kept not in (None, run):
+            old &= STATES.c.run != kept
+        return updates + _drop_blobs(connection, STATES, old)
 
 
 def _drop_blobs(connection: Connection, table: Table, old: ColumnElement[bool]) -> list[str]:

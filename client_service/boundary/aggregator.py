@@ -13,7 +13,7 @@ from client_service.boundary.gate import Boundary, GateTransport, Traffic
 from client_service.boundary.ledger import Ledger
 from client_service.boundary.pace import Pace, seconds_asked
 from shared import errors
-from shared.method.declaration import Counts, Declaration
+from shared.method.declaration import Counts, Declaration, Part
 from shared.method.exchanged import Parameters
 from shared.protocol.bodies import require_short_head
 from shared.protocol.forms import declare_answer
@@ -86,7 +86,7 @@ class Aggregator:
         return state
 
     async def model(self, run: str) -> Parameters:
-        return self._parameters(await self._call("GET", f"/v1/runs/{run}/model"))
+        return self._parameters("training", await self._call("GET", f"/v1/runs/{run}/model"))
 
     async def anchor(self, run: str, number: int) -> AnchorOut:
         """K^R (Eq. 6) of the round as the aggregator says it."""
@@ -98,10 +98,10 @@ class Aggregator:
         self.pace.earned()
         return _parse(ReceiptOut, answer)
 
-    async def personalised(self, run: str, number: int, wait: float) -> Parameters | None:
-        """This client's parameters after the round, or None when the wait was over first."""
+    async def personalised(self, run: str, number: int, wait: float, part: Part = "training") -> Parameters | None:
+        """This client's parameters after the round of a run of that part, or None when the wait was over first."""
         answer = await self._ask(f"{self._own(run, number)}/personalized", wait)
-        return None if answer.status_code == httpx.codes.NO_CONTENT else self._parameters(answer)
+        return None if answer.status_code == httpx.codes.NO_CONTENT else self._parameters(part, answer)
 
     async def relay(self, call: str, message: FromClient) -> None:
         """Pass a message of a secure round on to the others."""
@@ -112,10 +112,10 @@ class Aggregator:
         answer = await self._ask(f"{self._own(run, number)}/{call}", wait)
         return None if answer.status_code == httpx.codes.NO_CONTENT else _parse(model, answer)
 
-    def _parameters(self, answer: httpx.Response) -> Parameters:
+    def _parameters(self, part: Part, answer: httpx.Response) -> Parameters:
         """What came must be what this client shares, with the scalars that its strategy returns or tells it: the
         aggregator may overwrite nothing else in the model."""
-        expected = declare_answer(self._declaration)
+        expected = declare_answer(self._declaration.of_part(part))
         require_short_head(answer.content, longest_head(expected))
         specification, content = decode(answer.content)
         check(expected, specification, content)

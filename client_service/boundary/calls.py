@@ -50,7 +50,7 @@ def declared_calls(client: str, *, secure: bool = False) -> tuple[Call, ...]:
 def longest_answer(call: str, declaration: Declaration) -> int:
     """Bytes, whatever the answer's status: an aggregator that says more is not listened to."""
     if call in PARAMETERS:
-        return longest_update(declare_answer(declaration))
+        return max(longest_update(declare_answer(part)) for part in declaration.parts)
     if call in RELAYED:
-        return longest_relayed(declaration, MOST_CLIENTS)
+        return max(longest_relayed(part, MOST_CLIENTS) for part in declaration.parts)
     return ANCHOR if call == "anchor" else SHORT

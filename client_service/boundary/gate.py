@@ -192,7 +192,7 @@ class GateTransport(httpx.AsyncBaseTransport):
     def _update(self, body: bytes) -> dict[str, Any]:
         try:
             specification, content = decode(body)
-            check(self._boundary.declaration, specification, content)
+            check(self._boundary.declaration.with_tensors(content.arrays), specification, content)
         except ProtocolError:  # its words may quote names and values that nobody declared
             raise PrivacyError("expected an update of the declared tensors and scalars, got another body") from None
         if body != encode(content):  # repeated names, spaces and digits could carry anything

@@ -9,9 +9,10 @@ from pydantic import ValidationError
 
 from shared.errors import PrivacyError, ProtocolError
 from shared.method.declaration import Declaration
+from shared.protocol.bodies import tensor_names
 from shared.protocol.masked_wire import decode_masked
 from shared.protocol.secure.messages import Consent, FromClient, PublicKeys, SealedShares, ShareCheck, UnmaskAnswer
-from shared.protocol.secure.vector import MaskedUpdate
+from shared.protocol.secure.vector import SCALARS, MaskedUpdate
 
 MESSAGES: Mapping[str, type[FromClient]] = {
     "keys": PublicKeys,
@@ -36,9 +37,9 @@ def relayed_entry(call: str, client: str, place: Mapping[str, str], body: bytes)
 
 
 def masked_update(declaration: Declaration, client: str, place: Mapping[str, str], body: bytes) -> MaskedUpdate:
-    """The masked vector in a body, which an unmasked one is not taken for."""
+    """The masked vector in a body, of a part of the declaration; an unmasked one is not taken for it."""
     try:
-        found = decode_masked(declaration, body)
+        found = decode_masked(declaration.with_tensors(tensor_names(body) - {SCALARS}), body)
     except ProtocolError:  # its words may quote names that nobody declared
         raise PrivacyError(
             "expected a masked vector of the declared tensors and the visible scalars, got another body"

@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
+from client_service.basis.common_basis import CommonBasis
 from client_service.learning.interrupt import Interrupt
 from client_service.learning.local import Figures, Moment
 from client_service.learning.quality import MeasureLabel, Measures
@@ -32,6 +33,7 @@ class Place:
     """Where a training run belongs: the client's name, the run with its seed and settings, the folder of its models.
 
     kind: the strategy's model, "" the one of the settings. cache: for what the shard alone gives; None: the folder.
+    basis: the common basis that the run uses.
     """
 
     client: str
@@ -41,6 +43,7 @@ class Place:
     folder: Path
     kind: str = ""
     cache: Path | None = None
+    basis: CommonBasis | None = None
 
 
 class TaskShard(Protocol):

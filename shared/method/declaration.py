@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Collection, Sequence
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
+from shared.errors import ProtocolError
 from shared.message import Message
 from shared.method.parameters import Form
 
 DType = Literal["F32", "U32"]
+
+Part = Literal["training", "basis"]
+"""What a run is for: to train the strategy's model, or to sum the statistics of the common basis."""
+PARTS: tuple[Part, ...] = get_args(Part)
 
 
 class TensorSpec(Message):
@@ -35,7 +40,7 @@ class Declaration(Message):
 
     tensors: sent in both directions. reports: tensors that only go up, from a client to the aggregator. secure:
     tensors, reports and scalars are masked and only their sum can be read, except for the scalars that the strategy
-    declares as visible.
+    declares as visible. basis: what a basis run sends, in a federation that has a common basis.
     """
 
     strategy: str = Field(max_length=60)
@@ -43,6 +48,25 @@ class Declaration(Message):
     scalars: tuple[str, ...] = Field(max_length=20)
     secure: bool = False
     reports: tuple[TensorSpec, ...] = Field((), max_length=10_000, exclude_if=lambda reports: not reports)
+    basis: Declaration | None = Field(None, exclude_if=lambda basis: basis is None)
+
+    def of_part(self, part: Part) -> Declaration:
+        """What a run of this part may send. ProtocolError where the federation has no such part."""
+        if part == "training":
+            return self.model_copy(update={"basis": None})
+        if self.basis is None:
+            raise ProtocolError("part: expected 'training', because this federation has no common basis, got 'basis'")
+        return self.basis
+
+    @property
+    def parts(self) -> tuple[Declaration, ...]:
+        """One for each part that a run may have."""
+        return tuple(self.of_part(part) for part in PARTS if part == "training" or self.basis is not None)
+
+    def with_tensors(self, names: Collection[str]) -> Declaration:
+        """The part that sends the tensors of these names; training where none does, which then tells the difference."""
+        matching = (one for one in self.parts if {spec.name for spec in one.uploaded} == set(names))
+        return next(matching, self.of_part("training"))
 
     @property
     def uploaded(self) -> tuple[TensorSpec, ...]:
@@ -67,7 +91,16 @@ def describe_difference(expected: Declaration, observed: Declaration) -> str | N
     for field in ("tensors", "reports"):
         if (difference := _different_tensor(getattr(expected, field), getattr(observed, field))) is not None:
             return f"{field}: {difference}"
-    return None
+    return _different_basis(expected.basis, observed.basis)
+
+
+def _different_basis(expected: Declaration | None, observed: Declaration | None) -> str | None:
+    if expected is not None and observed is not None:
+        return None if (found := describe_difference(expected, observed)) is None else f"basis: {found}"
+    if expected is observed:
+        return None
+    words = ["no common basis" if side is None else "a common basis" for side in (expected, observed)]
+    return f"basis: expected {words[0]}, got {words[1]}"
 
 
 def _plain(value: object) -> object:

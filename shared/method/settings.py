@@ -29,6 +29,23 @@ class AnchorSettings(Message):
     every_round: bool = Field(False, description="draw a new graph each round, as the paper says, or once a run")
 
 
+class BasisSettings(Message):
+    """The common basis: statistics of the items, summed over the silos before a training run."""
+
+    kind: Literal["off", "exact", "iterated"] = Field(
+        "off", description="nothing; degrees and pairs of all items; or the lowest frequencies of the items' graph"
+    )
+    rank: int = Field(128, ge=1, le=4096, description="iterated: r, number of frequencies")
+    rounds: int = Field(3, ge=2, le=100, description="iterated: rounds; after one alone a basis is worse than none")
+    exponent: float = Field(0.25, ge=0, le=0.5, description="iterated: e of R = D_u^-e X D_i^-e")
+    least_pairs: int = Field(3, ge=1, le=1000, description="exact: k; a pair of items that fewer users have counts as 0")
+
+    @property
+    def rounds_needed(self) -> int:
+        """Rounds of a basis run."""
+        return self.rounds if self.kind == "iterated" else 1
+
+
 class MethodSettings(Message):
     """Settings of LPSFed. `default` is what validation chose; `paper` is Appendix D.6."""
 
@@ -72,6 +89,7 @@ class MethodSettings(Message):
         0.0, ge=0, le=1e6, description="a client whose change is more times the round's median is shut out; 0: none is"
     )
     anchor: AnchorSettings = AnchorSettings()
+    basis: BasisSettings = Field(BasisSettings(), exclude_if=lambda basis: basis.kind == "off")
     strategy: dict[str, str | float | bool] = Field(
         {}, description="the strategy's own settings, such as FedProx's mu", exclude_if=lambda settings: not settings
     )
@@ -114,7 +132,7 @@ class MethodSettings(Message):
         return min(self.warmup_rounds, 1) if rounds <= SHORT_RUN else self.warmup_rounds
 
 
-NESTED = {"anchor": "anchor.graph", "strategy": "strategy.mu"}
+NESTED = {"anchor": "anchor.graph", "basis": "basis.kind", "strategy": "strategy.mu"}
 """Fields that are settings themselves, each with an example of a name in it."""
 SHORT_RUN = 5  # a run this short would spend half of its rounds in a two-round warm-up
 

@@ -63,6 +63,18 @@ def metadata_of(body: bytes) -> Mapping[str, str]:
     return metadata
 
 
+def tensor_names(body: bytes) -> frozenset[str]:
+    """The names of a body's tensors, as its header says. ProtocolError for a body without such a header."""
+    length = int.from_bytes(body[:LENGTH_BYTES], "little")
+    try:
+        header = json.loads(body[LENGTH_BYTES : LENGTH_BYTES + length])
+    except (ValueError, RecursionError):
+        raise ProtocolError("expected a safetensors body, got another") from None
+    if not isinstance(header, dict):
+        raise ProtocolError("expected a safetensors body, got another")
+    return frozenset(header) - {"__metadata__"}
+
+
 def is_body_of(path: str | Path, front: bytes, size: int) -> bool:
     """Does a stored body begin with these very bytes, and has it this size?"""
     with open(path, "rb") as file:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, computed_field, model_validator
 
 from shared.message import Message
-from shared.method.declaration import Counts, Declaration
+from shared.method.declaration import Counts, Declaration, Part
 from shared.method.settings import MethodSettings
 from shared.timeouts import DEADLINE_SECONDS
 
@@ -51,6 +51,16 @@ class RunIn(Message):
         description="sha256 of the aggregator's file of tensors to begin with",
         exclude_if=lambda digest: digest is None,
     )
+    part: Part = Field(
+        "training",
+        description="basis: sum the statistics of the common basis; `rounds` then follows from the method",
+        exclude_if=lambda part: part == "training",
+    )
+    basis: RunName | None = Field(
+        None,
+        description="the basis run whose sums a training run uses; by default the newest that has finished",
+        exclude_if=lambda name: name is None,
+    )
 
 
 Phase = Literal["waiting", "open", "aggregated", "finished", "failed"]
@@ -77,6 +87,10 @@ class RunOut(Message):
     threshold: int | None = Field(None, description="secure rounds: so many clients' shares restore a secret")
     changing_members: bool = Field(False, description="as the operator has started the run")
     method: MethodSettings | None = None
+    part: Part = Field("training", description="what the run is for", exclude_if=lambda part: part == "training")
+    basis: RunName | None = Field(
+        None, description="the basis run whose sums a training run uses", exclude_if=lambda name: name is None
+    )
 
 
 class AnchorOut(Message):

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shared.errors import ProtocolError, SettingsError
-from shared.method.declaration import Declaration
+from shared.method.declaration import Declaration, Part
 from shared.method.settings import MethodSettings
+from shared.strategies.common_basis import NAME as COMMON_BASIS
+from shared.strategies.common_basis import common_basis
 from shared.strategies.f2mf import f2mf
 from shared.strategies.fedavg import fedavg
 from shared.strategies.fedhgnn import fedhgnn
@@ -53,6 +55,8 @@ def registered_scalars() -> dict[str, Scalar]:
 def find_strategy(declaration: Declaration) -> Strategy:
     """The strategy that a declaration names, with default settings: which of its scalars are visible and which come
     back is the same with all settings. ProtocolError for an unknown one."""
+    if declaration.strategy == COMMON_BASIS:
+        return common_basis(USUAL)
     if declaration.strategy not in STRATEGIES:
         raise ProtocolError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {declaration.strategy!r}")
     return STRATEGIES[declaration.strategy](USUAL)
@@ -65,3 +69,8 @@ def build_strategy(name: str, method: MethodSettings) -> Strategy:
     strategy = STRATEGIES[name](method)
     read_own(type(strategy.settings), method)
     return robust(strategy, method)
+
+
+def strategy_of_part(part: Part, name: str, method: MethodSettings) -> Strategy:
+    """What a run of this part is held with: the named algorithm, or the sums of the common basis."""
+    return common_basis(method) if part == "basis" else build_strategy(name, method)

@@ -5,9 +5,20 @@ from __future__ import annotations
 from shared.errors import SettingsError
 from shared.method.declaration import Declaration
 from shared.method.settings import MethodSettings
+from shared.strategies.common_basis import declare_basis
 from shared.strategies.strategy import Strategy
 
 SINGLE = ("clip_factor", "quarantine_factor")  # 0 turns each off
+
+
+def declare_federation(strategy: Strategy, method: MethodSettings, *, secure: bool) -> Declaration:
+    """All that a federation's clients may send, in training runs and in basis runs. SettingsError for what cannot be
+    secure."""
+    declaration, basis = strategy.declaration(method), declare_basis(method)
+    if secure:
+        declaration = secure_declaration(declaration, strategy, method)
+        basis = None if basis is None else basis.model_copy(update={"secure": True})
+    return declaration if basis is None else declaration.model_copy(update={"basis": basis})
 
 
 def secure_declaration(declaration: Declaration, strategy: Strategy, method: MethodSettings) -> Declaration:

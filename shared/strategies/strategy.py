@@ -86,6 +86,7 @@ class Strategy:
     updates; None: their mean (Eq. 13). step: what the server makes of the centre; None: it adopts it. mixing: how the
     mean and a client's own update are mixed. answer: each client's parameters, where neither the state's arrays nor
     `mixing` give them. model: a model of the client, "" the one that the settings name. settings: its own ones.
+    own_tensors: what it exchanges in place of a model's tensors, where it trains none.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Strategy:
     answer: Answer | None = None
     model: str = ""
     settings: OwnSettings = NO_SETTINGS
+    own_tensors: Callable[[MethodSettings], tuple[Tensor, ...]] | None = None
 
     def exchange(self, method: MethodSettings) -> ExchangeableTensors:
         """What clients with its model can exchange."""
@@ -125,7 +127,8 @@ class Strategy:
 
     def tensors(self, method: MethodSettings) -> tuple[Tensor, ...]:
         """The tensors that travel in both directions, sorted by name, each with the rule of its start."""
-        chosen = (tensor for tensor in self.exchange(method).tensors(method) if self.shared(tensor.name))
+        exchanged = self.own_tensors or self.exchange(method).tensors
+        chosen = (tensor for tensor in exchanged(method) if self.shared(tensor.name))
         return tuple(sorted(chosen, key=lambda tensor: tensor.name))
 
     def declaration(self, method: MethodSettings) -> Declaration:

@@ -94,11 +94,15 @@ def simulate(
     split_seed: options.SplitSeed = 0,
     device: options.Device = options.Device.auto,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads a client")] = 1,
+    common_basis: options.CommonBasis = options.BasisKind.off,
+    rank: options.Rank = None,
+    basis_rounds: options.BasisRounds = None,
     secure: options.Secure = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Train a federation in one process, over the very same services, and hold it against the floors."""
-    agreed = method_settings(preset.value, **options.parse_pairs(changes or []))
+    changed = options.parse_pairs(changes or []) | options.basis_changes(common_basis, rank, basis_rounds)
+    agreed = method_settings(preset.value, **changed)
     folder = _next_folder(Path("runs"), "runs") if out is None else _empty_folder(out)
     shards = find_shards(Path(data)) or cut_shards(
         data, Cut(clients, method.value, number, split_seed), folder / "shards"

@@ -37,6 +37,14 @@ class PresetName(StrEnum):
     paper = "paper"
 
 
+class BasisKind(StrEnum):
+    """The common basis, by the names of shared.method.settings.BasisSettings."""
+
+    off = "off"
+    exact = "exact"
+    iterated = "iterated"
+
+
 class Device(StrEnum):
     """Where a client computes."""
 
@@ -55,6 +63,11 @@ How = Annotated[Method, typer.Option("--method", help="how to divide users and i
 SplitSeed = Annotated[int, typer.Option(min=0, help="of the 8:1:1 split, where the data bring none")]
 SettingsFile = Annotated[Path | None, typer.Option(help="TOML; environment and flags win over it")]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="a setting of the method, key=value")]
+CommonBasis = Annotated[
+    BasisKind, typer.Option("--common-basis", help="statistics of all items, summed over the clients before training")
+]
+Rank = Annotated[int | None, typer.Option("--rank", min=1, help="of an iterated basis")]
+BasisRounds = Annotated[int | None, typer.Option("--basis-rounds", min=2, help="of an iterated basis")]
 Privacy = Annotated[list[str] | None, typer.Option(help="differential privacy at every client, key=value")]
 
 OperatorToken = Annotated[Path, typer.Option("--operator-token-file", help="file with the operator's secret")]
@@ -66,6 +79,12 @@ def given_flags(flags: dict[str, Any]) -> dict[str, Any]:
     """The flags that were set; an enumeration as its text."""
     plain = {name: flag.value if isinstance(flag, StrEnum) else flag for name, flag in flags.items()}
     return {name: flag for name, flag in plain.items() if flag is not None}
+
+
+def basis_changes(kind: BasisKind, rank: int | None, rounds: int | None) -> dict[str, Any]:
+    """The method's settings that these flags change."""
+    given = {"basis.kind": None if kind is BasisKind.off else kind.value, "basis.rank": rank, "basis.rounds": rounds}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def parse_pairs(changes: list[str], flag: str = "--set") -> dict[str, str]:

@@ -1,0 +1,54 @@
+"""Basis runs: which one a training run uses, and what the operator's request for either becomes."""
+
+from __future__ import annotations
+
+from aggregator_service.rounds.run import Run
+from aggregator_service.rounds.run_document import decode_run
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.runs import run_documents
+from shared.errors import ProtocolError
+from shared.method.settings import MethodSettings
+from shared.protocol.schemas import RunIn
+
+BASIS_ROUNDS = 2  # of a basis run that stay available: the last sum, and the one whose directions it is of
+
+
+def finished_basis_runs(database: Database) -> list[Run]:
+    """Oldest first."""
+    runs = map(decode_run, run_documents(database))
+    return [run for run in runs if run.request.part == "basis" and run.phase == "finished"]
+
+
+def settle_request(database: Database, request: RunIn) -> RunIn:
+    """The request with what follows from its part: of a basis run its rounds, of a training run its basis run.
+
+    ProtocolError for a basis run without a basis in the method, and for a training run with one where none has
+    finished, or not the named one.
+    """
+    basis = request.method.basis
+    if request.part == "basis":
+        if basis.kind == "off":
+            raise ProtocolError("method.basis.kind: expected 'exact' or 'iterated' with part = basis, got 'off'")
+        return request.model_copy(update={"rounds": basis.rounds_needed, "basis": None})
+    if basis.kind == "off":
+        return request.model_copy(update={"basis": None})
+    return request.model_copy(update={"basis": _require_basis(finished_basis_runs(database), request)})
+
+
+def _require_basis(finished: list[Run], request: RunIn) -> str:
+    fitting = [run.name for run in finished if _is_basis_for(request.method, run.request.method)]
+    if not fitting:
+        words = f"expected a finished basis run with basis.kind = {request.method.basis.kind!r} before a training run"
+        raise ProtocolError(f"basis: {words}, got none: start a run with part = basis first")
+    if request.basis not in (None, *fitting[-1:]):
+        raise ProtocolError(f"basis: expected {fitting[-1]}, the newest that fits the method, got {request.basis}")
+    return fitting[-1]
+
+
+def _is_basis_for(method: MethodSettings, summed: MethodSettings) -> bool:
+    return (method.basis, method.catalogue) == (summed.basis, summed.catalogue)
+
+
+def kept_basis(database: Database) -> str | None:
+    """The run whose sums stay available, whatever the retention time: the newest; None where there is none."""
+    return next((run.name for run in reversed(finished_basis_runs(database))), None)

@@ -1,0 +1,66 @@
+"""What the sums of a basis run become: all that a silo knows of the others' users, and only in sum."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_service.basis.subspace import finish_basis
+from shared.strategies.common_basis import DEGREES, PAIRS, PRODUCTS, decode_products
+
+
+@dataclass(frozen=True, eq=False)
+class CommonBasis:
+    """Statistics of the training data of all silos together, over the N items of the catalogue.
+
+    degrees: (N,), interactions of each item. exact: pairs (N, N), how many users have both items, float32, with the
+    degrees on the diagonal. iterated: vectors (N, r) and values (r,), descending, the leading eigenpairs of W = R^T R,
+    R = D_u^-e X D_i^-e.
+    """
+
+    kind: Literal["exact", "iterated"]
+    exponent: float
+    degrees: NDArray[np.int64]
+    pairs: NDArray[np.float32] | None = None
+    vectors: NDArray[np.float32] | None = None
+    values: NDArray[np.float64] | None = None
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 over its content."""
+        total = hashlib.sha256(f"{self.kind} {self.exponent!r}".encode())
+        for name, value in sorted(self.arrays().items()):
+            total.update(f"{name}{value.shape}{value.dtype.str}".encode())
+            total.update(np.ascontiguousarray(value).data)
+        return total.hexdigest()
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Its arrays by name, without those that it does not have."""
+        named = {"degrees": self.degrees, "pairs": self.pairs, "vectors": self.vectors, "values": self.values}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+def basis_of_pairs(sums: Mapping[str, NDArray[np.uint32]], exponent: float) -> CommonBasis:
+    """From the sums of an exact basis run."""
+    degrees = sums[DEGREES].astype(np.int64)
+    pairs = np.zeros((len(degrees),) * 2, np.float32)
+    rows, columns = np.triu_indices(len(degrees), 1)
+    pairs[rows, columns] = sums[PAIRS]
+    pairs += pairs.T
+    np.fill_diagonal(pairs, degrees)
+    return CommonBasis("exact", exponent, degrees, pairs=pairs)
+
+
+def basis_of_products(
+    sums: Mapping[str, NDArray[np.uint32]], directions: NDArray[np.float64], exponent: float
+) -> CommonBasis:
+    """From the last sums of an iterated basis run and the directions that they are products with."""
+    vectors, values = finish_basis(directions, decode_products(sums[PRODUCTS]))
+    degrees = sums[DEGREES].astype(np.int64)
+    return CommonBasis("iterated", exponent, degrees, vectors=vectors.astype(np.float32), values=values)

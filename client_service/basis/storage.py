@@ -1,0 +1,72 @@
+"""A common basis <-> the silo's state directory, under the run that has summed it and under its digest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save
+
+from client_service.basis.common_basis import CommonBasis
+from client_service.shard.files import replace_file
+from shared.errors import DataError
+from shared.message import Message
+from shared.protocol.schemas import RunName
+
+HEAD = "basis.json"
+
+
+class BasisHead(Message):
+    """The newest basis of a silo: the run that has summed it, and its digest."""
+
+    run: RunName
+    digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+def keep_basis(folder: Path, run: str, basis: CommonBasis) -> None:
+    """Write it, then its head. An older one stays for the models that were trained with it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    metadata = {"kind": basis.kind, "exponent": repr(basis.exponent)}
+    arrays = {name: np.ascontiguousarray(value) for name, value in basis.arrays().items()}
+    replace_file(_path(folder, basis.digest), save(arrays, metadata=metadata))
+    replace_file(folder / HEAD, BasisHead(run=run, digest=basis.digest).model_dump_json().encode())
+
+
+def kept_head(folder: Path) -> BasisHead | None:
+    """Of the newest basis; None where there is none."""
+    try:
+        return BasisHead.model_validate_json((folder / HEAD).read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def load_basis(folder: Path, digest: str) -> CommonBasis | None:
+    """The basis of this digest; None where it is not kept. DataError for a file with another content."""
+    path = _path(folder, digest)
+    if not path.exists():
+        return None
+    try:
+        found = _read(path)
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise DataError(f"{path}: expected a common basis, got {type(error).__name__}") from None
+    if found.digest != digest:
+        raise DataError(f"{path}: expected a common basis of digest {digest}, got {found.digest}")
+    return found
+
+
+def _read(path: Path) -> CommonBasis:
+    arrays = load_file(path)
+    kind = "exact" if "pairs" in arrays else "iterated"
+    exponent = float(_metadata(path)["exponent"])
+    return CommonBasis(kind, exponent, **arrays)  # type: ignore[arg-type]
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    with safe_open(path, framework="numpy") as file:
+        return dict(file.metadata() or {})
+
+
+def _path(folder: Path, digest: str) -> Path:
+    return folder / f"basis-{digest[:16]}.safetensors"

@@ -1,0 +1,69 @@
+"""A shard -> this silo's part of the sums of a basis run (shared.strategies.common_basis)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from client_service.shard import Shard
+from shared.errors import DataError
+from shared.method.graph import degrees, power
+from shared.strategies.common_basis import DEGREES, PAIRS, PRODUCTS, UInt32, encode_products
+
+Float64 = NDArray[np.float64]
+ROWS = 512  # items whose pairs are counted at a time
+
+
+def catalogue_matrix(shard: Shard, items: int) -> sparse.csr_array:
+    """X_c: training pairs of the silo's users and all items of the catalogue, (M, N) 0/1 float64.
+
+    Items that are not listed in the catalogue are left out. DataError for a shard without places in it.
+    """
+    if shard.places is None:
+        raise DataError("expected the shard's items to have places in the common catalogue, they have none")
+    listed = np.flatnonzero(shard.places >= 0)
+    known = sparse.csr_array(shard.train[:, listed])
+    columns = shard.places[listed][known.indices]
+    found: sparse.csr_array = sparse.csr_array((known.data, columns, known.indptr), shape=(known.shape[0], items))
+    found.sort_indices()
+    return found
+
+
+def count_pairs(interactions: sparse.csr_array) -> dict[str, UInt32]:
+    """Degrees (N,), and by rows the upper triangle of X^T X without its diagonal, (N (N - 1) / 2,)."""
+    items = interactions.shape[1]
+    turned, upper = sparse.csr_array(interactions.T), np.empty(items * (items - 1) // 2, np.uint32)
+    filled = 0
+    for begin in range(0, items, ROWS):
+        block = (turned[begin : begin + ROWS] @ interactions).toarray()
+        above = block[np.arange(items) > np.arange(begin, begin + len(block))[:, None]]
+        upper[filled : filled + len(above)] = above
+        filled += len(above)
+    return {DEGREES: count_degrees(interactions), PAIRS: upper}
+
+
+def count_degrees(interactions: sparse.csr_array) -> UInt32:
+    """Interactions of each item, (N,)."""
+    return degrees(interactions)[1].astype(np.uint32)
+
+
+def raw_products(interactions: sparse.csr_array, directions: Float64, exponent: float) -> Float64:
+    """A Q with A = X^T D_u^-2e X, (N, r): the first round, in which nobody knows the degrees of all silos."""
+    by_user, _ = degrees(interactions)
+    weights = power(by_user, -2.0 * exponent)
+    found: Float64 = interactions.T @ (weights[:, None] * (interactions @ directions))
+    return found
+
+
+def normalised_products(
+    interactions: sparse.csr_array, directions: Float64, exponent: float, all_degrees: NDArray[np.int64]
+) -> Float64:
+    """R^T R Q with R = D_u^-e X D_i^-e and the degrees D_i of all silos, (N, r)."""
+    scale = power(all_degrees.astype(np.float64), -exponent)[:, None]
+    return scale * raw_products(interactions, scale * directions, exponent)
+
+
+def encode_sums(interactions: sparse.csr_array, products: Float64, clients: int) -> dict[str, UInt32]:
+    """What an iterated round sends, for a sum over at most `clients` silos."""
+    return {DEGREES: count_degrees(interactions), PRODUCTS: encode_products(products, clients)}
