@@ -7,38 +7,28 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
-import torch
-
-from client_service.anchors import AnchorQuestion, KnownAnchors
-from client_service.basis.common_basis import CommonBasis
-from client_service.basis.storage import kept_head, load_basis
-from client_service.basis_run import BasisRun
+from client_service.anchors import AnchorQuestion
 from client_service.boundary.aggregator import Aggregator
 from client_service.figures import kept_quality
-from client_service.learning.interrupt import Interrupt
 from client_service.learning.local import Moment
 from client_service.logs import LOGGER
-from client_service.metrics import ClientMetrics
-from client_service.privacy.guard import Guard
+from client_service.run_opening import RunOpening
 from client_service.run_part import RunPart
 from client_service.schemas import QualityOut, RoundCosts
-from client_service.secure.masking import Masking
 from client_service.sending import UpdateSender, warn_of_unlike_starts
-from client_service.serving.recommender import Recommender
-from client_service.settings import ClientSettings, allowed_declaration
-from client_service.tasks.task import Place, Task, TaskShard
+from client_service.silo import Silo
+from client_service.tasks.task import Place
 from client_service.training_run import TrainingRun
-from shared.errors import FederationError, PrivacyError
-from shared.method.declaration import Declaration, Part
+from shared.errors import FederationError
+from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
 from shared.method.settings import MethodSettings
 from shared.protocol.privacy import few_clients
 from shared.protocol.schemas import RunOut
-from shared.strategies import build_strategy, strategy_of_part
+from shared.strategies import strategy_of_part
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,23 +50,6 @@ class Standing:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Silo:
-    """What the agent works with and the network never sees. `interrupt`: what its slow work looks at. `guard`: there
-    with differential privacy; `masking`: there in a secure federation; `anchors`: which ones rho was compared with."""
-
-    settings: ClientSettings
-    task: Task[Any, Any]
-    shard: TaskShard
-    recommender: Recommender
-    device: torch.device
-    metrics: ClientMetrics
-    interrupt: Interrupt
-    anchors: KnownAnchors
-    guard: Guard | None = None
-    masking: Masking | None = None
-
-
 class Agent:
     """Follows the aggregator. `standing` and `training_run` may be read at any time."""
 
@@ -89,6 +62,7 @@ class Agent:
         self._sending = UpdateSender(
             silo.settings, aggregator, silo.metrics, worker, guard=silo.guard, masking=silo.masking
         )
+        self._opening = RunOpening(silo, aggregator, self._declaration, self._off_loop)
         self.standing = Standing(shared_digest=self._earlier_quality().shared_digest)
         self.training_run: TrainingRun | None = None
         self._part: RunPart | None = None
@@ -159,8 +133,7 @@ class Agent:
     def _left_off(self, state: RunOut, run: str) -> bool:
         """Was this client stopped in this run, before it had evaluated it?"""
         if state.part == "basis":
-            head = kept_head(self._basis_folder)
-            return state.phase == "finished" and (head is None or head.run != run)
+            return state.phase == "finished" and not self._opening.has_basis(run)
         quality = self._earlier_quality()
         return quality.run == run and not quality.finished
 
@@ -171,11 +144,11 @@ class Agent:
     async def _begin(self, state: RunOut, run: str) -> RunPart:
         """This run as an earlier process left it, or with the run's parameters: initial ones, or latest."""
         self._note(phase="preparing", run=run)
-        part: RunPart = await (self._basis_run(state, run) if state.part == "basis" else self._training_run(state, run))
+        part = await self._opening.open_run(state, run)
         number = _last_closed_round(state)
         if not await self._off_loop(part.resume, number):
-            await self._fetch_missing(part, number)
-            found = await self._personalised(part, number) if number else await self._starting(part)
+            await self._opening.fetch_missing(part, number)
+            found = await self._personalised(part, number) if number else await self._opening.starting_parameters(part)
             received = await self._sending.received(part, None, found, number)
             await self._off_loop(part.begin, received, number)
         self._note(shared_digest=part.shared_digest)
@@ -183,61 +156,6 @@ class Agent:
         if isinstance(part, TrainingRun):
             self.training_run = part
         return part
-
-    async def _training_run(self, state: RunOut, run: str) -> TrainingRun:
-        silo, method = self._silo, self._agreed(state.method, "training")
-        basis = None if state.basis is None else await self._common_basis(state, method, state.basis)
-        place = replace(self._place(state, run, method), basis=basis)
-        return await self._off_loop(
-            TrainingRun, place, silo.task, silo.shard, silo.recommender, silo.device, silo.interrupt
-        )
-
-    async def _basis_run(self, state: RunOut, run: str) -> BasisRun:
-        place = self._place(state, run, self._agreed(state.method, "basis"))
-        return await self._off_loop(BasisRun, place, self._silo.shard, self._basis_folder, state.joined)
-
-    def _place(self, state: RunOut, run: str, method: MethodSettings) -> Place:
-        settings = self._silo.settings
-        kind, folder = build_strategy(settings.strategy, method).model, settings.state_directory / "model"
-        return Place(settings.name, run, state.seed, method, folder, kind, settings.cache_directory)
-
-    @property
-    def _basis_folder(self) -> Path:
-        return self._silo.settings.state_directory / "basis"
-
-    async def _common_basis(self, state: RunOut, method: MethodSettings, run: str) -> CommonBasis:
-        """The basis that a training run uses: the one that is kept, or made from the sums of its basis run."""
-        head = kept_head(self._basis_folder)
-        if head is not None and head.run == run:
-            found = await self._off_loop(load_basis, self._basis_folder, head.digest)
-            if found is not None:
-                return found
-        part = await self._basis_run(state.model_copy(update={"method": method}), run)
-        last = method.basis.rounds_needed
-        await self._fetch_missing(part, last)
-        await self._off_loop(part.skip_round, await self._personalised(part, last), last)
-        await self._off_loop(part.finish)
-        assert part.basis is not None
-        return part.basis
-
-    async def _starting(self, part: RunPart) -> Parameters:
-        """What a run begins with; statistics begin with zeros, which nobody needs to send."""
-        return part.received if part.part == "basis" else await self._aggregator.model(part.place.run)
-
-    async def _fetch_missing(self, part: RunPart, number: int) -> None:
-        """What is needed beside the parameters of round `number`."""
-        if (before := part.missing_round(number)) is not None:
-            await self._off_loop(part.remember, await self._personalised(part, before), before)
-
-    def _agreed(self, method: MethodSettings | None, part: Part) -> MethodSettings:
-        """The run's settings, if what they let leave is what this silo has declared."""
-        agreed = method or self._silo.settings.method
-        strategy = build_strategy(self._silo.settings.strategy, agreed)
-        settings = self._silo.settings
-        allowed = allowed_declaration(strategy, agreed, settings.policy, secure=settings.secure)
-        if allowed.of_part(part) != self._declaration.of_part(part):
-            raise PrivacyError("the run's settings would send other parameters than this client has declared")
-        return agreed
 
     async def _catch_up(self, part: RunPart, state: RunOut) -> None:
         """Be after the last round that has closed.
@@ -249,7 +167,7 @@ class Agent:
         if part.applied == number - 1 and part.trained_in(number):
             await self._round(part, state, number)
         elif part.applied < number:
-            await self._fetch_missing(part, number)
+            await self._opening.fetch_missing(part, number)
             received = await self._sending.received(part, None, await self._personalised(part, number), number)
             await self._off_loop(part.skip_round, received, number)
             self._note(shared_digest=part.shared_digest)
@@ -291,14 +209,9 @@ class Agent:
         return await self._off_loop(anchors.accept, question, said)
 
     async def _personalised(self, part: RunPart, number: int) -> Parameters:
-        """Wait for the round to be aggregated. The aggregator's deadline bounds the wait: a failed run is refused."""
+        """Wait for the round to be aggregated."""
         self._note(phase="waiting for the round")
-        while True:
-            found = await self._aggregator.personalised(
-                part.place.run, number, self._silo.settings.wait_seconds, part.part
-            )
-            if found is not None:
-                return found
+        return await self._opening.personalised(part, number)
 
     async def _finish(self, part: RunPart, failure: str | None) -> None:
         self._note(phase="evaluating")

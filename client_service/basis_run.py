@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
+from scipy import sparse
 
 from client_service.basis.common_basis import CommonBasis, basis_of_pairs, basis_of_products
 from client_service.basis.storage import keep_basis
 from client_service.basis.subspace import next_directions, start_directions
 from client_service.basis.sums import (
-    catalogue_matrix,
     count_pairs,
     encode_sums,
     normalised_products,
@@ -26,7 +26,6 @@ from client_service.basis.sums import (
 )
 from client_service.learning.local import Moment
 from client_service.schemas import RoundCosts
-from client_service.shard import Shard
 from client_service.shard.files import settle
 from client_service.tasks.task import Place
 from shared.errors import ProtocolError
@@ -41,17 +40,17 @@ Sums = dict[str, NDArray[np.uint32]]
 
 
 class BasisRun:
-    """The statistics of one run. `applied`: the last round whose sums are here; `earlier`: those of the round before.
+    """The statistics of one run. `applied`: the last round whose sums are here.
 
-    folder: where the basis is kept. clients: how many the sums have room for.
+    interactions: X_c, (M, N) over the catalogue. folder: where the basis is kept. clients: how many the sums have room
+    for.
     """
 
     part: Part = "basis"
 
-    def __init__(self, place: Place, shard: Shard, folder: Path, clients: int) -> None:
+    def __init__(self, place: Place, interactions: sparse.csr_array, folder: Path, clients: int) -> None:
         self.place, self.strategy = place, common_basis(place.method)
-        self._interactions = catalogue_matrix(shard, place.method.catalogue)
-        self._folder, self._clients = folder, clients
+        self._interactions, self._folder, self._clients = interactions, folder, clients
         self._settings = place.method.basis
         self._sums: dict[int, Sums] = {}
         self.applied = 0

@@ -42,7 +42,7 @@ class RunPart(Protocol):
         """Take over what the run has after round `number`; 0: where it begins."""
 
     def missing_round(self, number: int) -> int | None:
-        """The round whose parameters are needed before those of round `number`, and are not here; None: there is none."""
+        """The round whose parameters are needed before those of round `number`, and are not here; None: no such."""
 
     def trained_in(self, number: int) -> bool:
         """Has this client trained in the round after the one applied, or might it have before it was restarted?"""

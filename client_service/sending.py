@@ -11,8 +11,8 @@ from client_service.boundary.aggregator import Aggregator
 from client_service.logs import LOGGER
 from client_service.metrics import ClientMetrics
 from client_service.privacy.guard import Guard, Occasion
-from client_service.secure.exchange import SecureExchange
 from client_service.run_part import RunPart
+from client_service.secure.exchange import SecureExchange
 from client_service.secure.masking import Masking
 from client_service.settings import ClientSettings
 from shared.errors import ConflictError, NotFoundError, PrivacyError, RoundClosedError

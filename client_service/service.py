@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 import httpx
 
-from client_service.agent import Agent, Silo, Standing
+from client_service.agent import Agent, Standing
 from client_service.anchors import KnownAnchors
 from client_service.best_model import kept_model
 from client_service.boundary.aggregator import connect
@@ -31,6 +31,7 @@ from client_service.secure.memory import RoundMemory
 from client_service.serving.recommender import Recommender, Served
 from client_service.settings import ClientSettings
 from client_service.shard import Shard
+from client_service.silo import Silo
 from client_service.tasks import task_named
 from shared.errors import DataError, UnavailableError
 from shared.method.declaration import Declaration

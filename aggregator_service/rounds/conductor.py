@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import anyio
 
 from aggregator_service.process import LOGGER, Clock, off_loop
-from aggregator_service.rounds.basis_runs import BASIS_ROUNDS, kept_basis
 from aggregator_service.rounds import run_document, transitions
+from aggregator_service.rounds.basis_runs import BASIS_ROUNDS, kept_basis
 from aggregator_service.rounds.metrics import AggregatorMetrics
 from aggregator_service.rounds.run import Run
 from aggregator_service.storage import runs

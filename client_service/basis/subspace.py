@@ -1,7 +1,8 @@
 """Subspace iteration on W = sum_c R_c^T R_c, of which each round gives the product with a block of directions.
 
-The first round cannot know the degrees of all silos, so it sends A Omega with A = X^T D_u^-2e X. As W = D_i^-e A D_i^-e,
-D_i^-e A Omega = W (D_i^e Omega): a product of W with directions that are as random, and no round is lost.
+The first round cannot know the degrees of all silos, so it sends A Omega with A = X^T D_u^-2e X. As W is
+D_i^-e A D_i^-e, D_i^-e A Omega = W (D_i^e Omega): a product of W with directions that are as random, and no round is
+lost.
 """
 
 from __future__ import annotations

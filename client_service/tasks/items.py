@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from client_service.basis.sums import catalogue_matrix
 from client_service.learning.beginning import Choice, keep_choice, kept_choice
 from client_service.learning.evaluate import on_test, on_validation, validation_users
 from client_service.learning.interrupt import Interrupt
@@ -89,6 +90,7 @@ ITEMS = Task(
     primary=PRIMARY,
     read=read_listed_shard,
     count=count_graph,
+    count_in_catalogue=catalogue_matrix,
     begin=begin_training,
     rebuild=rebuild_training,
     freeze=freeze,

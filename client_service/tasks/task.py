@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
+from scipy import sparse
 
 from client_service.basis.common_basis import CommonBasis
 from client_service.learning.interrupt import Interrupt
@@ -83,6 +84,7 @@ class Task(Generic[S, T]):
     labels: what each measure is called, by its name; `primary` is the one by which validation chooses.
     read: the shard of a client's settings; DataError where it is of no use.
     count: how many users, items and edges a shard has, for a silo whose policy gives these numbers.
+    count_in_catalogue: X_c, the training pairs over the items of a common catalogue of that size, for its sums.
     begin: a model where its run begins, and the fields of QualityOut that are known by then.
     rebuild: a model as a kept one was, before its parameters are loaded.
     freeze: a copy of the model, under a version, that nothing changes any more and that can answer.
@@ -96,6 +98,7 @@ class Task(Generic[S, T]):
     primary: str
     read: Callable[[ClientSettings], S]
     count: Callable[[S], Counts]
+    count_in_catalogue: Callable[[S, int], sparse.csr_array]
     begin: Callable[[Place, S, torch.device, Interrupt], tuple[T, dict[str, Any]]]
     rebuild: Callable[[ModelHead, S, Path, torch.device], T]
     freeze: Callable[[str, T], Served]

@@ -38,7 +38,7 @@ class BasisSettings(Message):
     rank: int = Field(128, ge=1, le=4096, description="iterated: r, number of frequencies")
     rounds: int = Field(3, ge=2, le=100, description="iterated: rounds; after one alone a basis is worse than none")
     exponent: float = Field(0.25, ge=0, le=0.5, description="iterated: e of R = D_u^-e X D_i^-e")
-    least_pairs: int = Field(3, ge=1, le=1000, description="exact: k; a pair of items that fewer users have counts as 0")
+    least_pairs: int = Field(3, ge=1, le=1000, description="exact: k; pairs of items that fewer users have count as 0")
 
     @property
     def rounds_needed(self) -> int:

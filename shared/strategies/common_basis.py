@@ -1,8 +1,8 @@
 """The common basis: statistics of the items, summed over the silos, from which each silo scores with all silos' data.
 
 exact: degrees d and the pairs of G = sum_c X_c^T X_c, in integers. iterated: the products of a subspace iteration on
-W = sum_c R_c^T R_c, R_c = D_u^-e X_c D_i^-e, in fixed point (Nicolas et al., arXiv 2501.16888, on users as clients). The
-aggregator adds integers and knows nothing else of it: each client orthonormalises the sum by itself.
+W = sum_c R_c^T R_c, R_c = D_u^-e X_c D_i^-e, in fixed point (Nicolas et al., arXiv 2501.16888, on users as clients).
+The aggregator adds integers and knows nothing else of it: each client orthonormalises the sum by itself.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def hide_rare_pairs(least: int, centre: State) -> State:
 
 
 def common_basis(method: MethodSettings) -> Strategy:
-    """What sums the statistics. It sends no model, no scalar, and is not chosen by name: a basis run is held with it."""
+    """What sums the statistics. It sends no model and no scalar. A basis run is held with it; nobody chooses it."""
     least = method.basis.least_pairs
     return Strategy(
         NAME,

@@ -1,0 +1,113 @@
+"""Where a run stands, as the aggregator says it -> the run at this client, with all that it needs to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from client_service.basis.common_basis import CommonBasis
+from client_service.basis.storage import kept_head, load_basis
+from client_service.basis_run import BasisRun
+from client_service.boundary.aggregator import Aggregator
+from client_service.run_part import RunPart
+from client_service.settings import allowed_declaration
+from client_service.silo import Silo
+from client_service.tasks.task import Place
+from client_service.training_run import TrainingRun
+from shared.errors import PrivacyError
+from shared.method.declaration import Declaration, Part
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
+from shared.protocol.schemas import RunOut
+from shared.strategies import build_strategy
+
+T = TypeVar("T")
+
+
+class OffLoop(Protocol):
+    """Call a slow function in the worker thread."""
+
+    def __call__(self, function: Callable[..., T], /, *args: object) -> Awaitable[T]: ...
+
+
+class RunOpening:
+    """declaration: of this client, in all parts of the federation."""
+
+    def __init__(self, silo: Silo, aggregator: Aggregator, declaration: Declaration, off_loop: OffLoop) -> None:
+        self._silo, self._aggregator = silo, aggregator
+        self._declaration, self._off_loop = declaration, off_loop
+
+    async def open_run(self, state: RunOut, run: str) -> RunPart:
+        """The run before anything of it is taken up. PrivacyError where it would send what was not declared."""
+        return await (self._basis_run(state, run) if state.part == "basis" else self._training_run(state, run))
+
+    async def _training_run(self, state: RunOut, run: str) -> TrainingRun:
+        silo, method = self._silo, self._agreed(state.method, "training")
+        basis = None if state.basis is None else await self._common_basis(state, method, state.basis)
+        place = replace(self._place(state, run, method), basis=basis)
+        return await self._off_loop(
+            TrainingRun, place, silo.task, silo.shard, silo.recommender, silo.device, silo.interrupt
+        )
+
+    async def _basis_run(self, state: RunOut, run: str) -> BasisRun:
+        silo, place = self._silo, self._place(state, run, self._agreed(state.method, "basis"))
+        interactions = await self._off_loop(silo.task.count_in_catalogue, silo.shard, place.method.catalogue)
+        return await self._off_loop(BasisRun, place, interactions, self._basis_folder, state.joined)
+
+    def _place(self, state: RunOut, run: str, method: MethodSettings) -> Place:
+        settings = self._silo.settings
+        kind, folder = build_strategy(settings.strategy, method).model, settings.state_directory / "model"
+        return Place(settings.name, run, state.seed, method, folder, kind, settings.cache_directory)
+
+    @property
+    def _basis_folder(self) -> Path:
+        return self._silo.settings.state_directory / "basis"
+
+    def has_basis(self, run: str) -> bool:
+        """Is the newest basis that is kept of this run?"""
+        head = kept_head(self._basis_folder)
+        return head is not None and head.run == run
+
+    async def _common_basis(self, state: RunOut, method: MethodSettings, run: str) -> CommonBasis:
+        """The basis that a training run uses: the one that is kept, or made from the sums of its basis run."""
+        head = kept_head(self._basis_folder)
+        if head is not None and head.run == run:
+            found = await self._off_loop(load_basis, self._basis_folder, head.digest)
+            if found is not None:
+                return found
+        part = await self._basis_run(state.model_copy(update={"method": method}), run)
+        last = method.basis.rounds_needed
+        await self.fetch_missing(part, last)
+        await self._off_loop(part.skip_round, await self.personalised(part, last), last)
+        await self._off_loop(part.finish)
+        assert part.basis is not None
+        return part.basis
+
+    def _agreed(self, method: MethodSettings | None, part: Part) -> MethodSettings:
+        """The run's settings, if what they let leave is what this silo has declared."""
+        settings = self._silo.settings
+        agreed = method or settings.method
+        strategy = build_strategy(settings.strategy, agreed)
+        allowed = allowed_declaration(strategy, agreed, settings.policy, secure=settings.secure)
+        if allowed.of_part(part) != self._declaration.of_part(part):
+            raise PrivacyError("the run's settings would send other parameters than this client has declared")
+        return agreed
+
+    async def starting_parameters(self, part: RunPart) -> Parameters:
+        """What a run begins with; statistics begin with zeros, which nobody needs to send."""
+        return part.received if part.part == "basis" else await self._aggregator.model(part.place.run)
+
+    async def fetch_missing(self, part: RunPart, number: int) -> None:
+        """What is needed beside the parameters of round `number`."""
+        if (before := part.missing_round(number)) is not None:
+            await self._off_loop(part.remember, await self.personalised(part, before), before)
+
+    async def personalised(self, part: RunPart, number: int) -> Parameters:
+        """Wait for the round to be aggregated. The aggregator's deadline bounds the wait: a failed run is refused."""
+        wait = self._silo.settings.wait_seconds
+        while True:
+            found = await self._aggregator.personalised(part.place.run, number, wait, part.part)
+            if found is not None:
+                return found
