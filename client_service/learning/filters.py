@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from scipy import sparse
 
-from client_service.learning.ease import ease_scores
+from client_service.models.ease import ease_scores
 from client_service.learning.evaluate import TopItems, on_validation, ranked_by, validation_users
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.quality import Measures

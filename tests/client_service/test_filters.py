@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 
 import client_service.learning.filters
-from client_service.learning.ease import ease_scores
+from client_service.models.ease import ease_scores
 from client_service.learning.evaluate import on_validation, ranked_by, validation_users
 from client_service.learning.filters import (
     EASE_RIDGES,
