@@ -50,6 +50,7 @@ class BestModel:
             "kind": place.kind,
             "start": training.start,
             "recipe": training.recipe,
+            "basis": training.basis,
         }
 
     def judge(self, costs: RoundCosts, **learnt: float) -> None:
@@ -85,8 +86,8 @@ class BestModel:
     def take_up(self) -> bool:
         """Fill the model with the best one of this run that was kept, and serve it. False where there is none."""
         place, head = self.place, read_head(self.place.folder)
-        own = (self._shard.digest, place.run, place.method, place.kind)
-        if head is None or (head.shard, head.run, head.method, head.kind) != own:
+        own = (self._shard.digest, place.run, place.method, place.kind, self._training.basis)
+        if head is None or (head.shard, head.run, head.method, head.kind, head.basis) != own:
             return False
         if not load_parameters(place.folder, head, self._training.model):
             return False

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from client_service.basis.common_basis import CommonBasis
-from client_service.basis.storage import kept_head, load_basis
+from client_service.basis.storage import FOLDER, kept_head, load_basis
 from client_service.basis_run import BasisRun
 from client_service.boundary.aggregator import Aggregator
 from client_service.run_part import RunPart
@@ -63,7 +63,7 @@ class RunOpening:
 
     @property
     def _basis_folder(self) -> Path:
-        return self._silo.settings.state_directory / "basis"
+        return self._silo.settings.state_directory / FOLDER
 
     def has_basis(self, run: str) -> bool:
         """Is the newest basis that is kept of this run?"""

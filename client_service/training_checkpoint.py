@@ -41,6 +41,7 @@ class Owner(Message):
     kind: str
     start: Filter | None
     recipe: Recipe | None
+    basis: str = ""
 
 
 class TrainingHead(Message):

@@ -15,6 +15,7 @@ from shared.errors import DataError
 from shared.message import Message
 from shared.protocol.schemas import RunName
 
+FOLDER = "basis"  # beside that of the models
 HEAD = "basis.json"
 
 

@@ -10,20 +10,23 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from client_service.basis.common_basis import CommonBasis
+from client_service.basis.scorers import common_scorers
 from client_service.learning.filters import best_filter
 from client_service.learning.fusing import best_recipe
 from client_service.learning.interrupt import Interrupt
-from client_service.models.fusion import Codes, Fusion, Recipe, fuse
+from client_service.models.fusion import Codes, Fusion, Recipe, Scorer, fuse
 from client_service.models.model import Ingredients, Model, build_model
 from client_service.models.start import Filter, start_at
 from client_service.shard import Shard
 from client_service.shard.files import replace_file
+from shared.errors import DataError
 from shared.message import Message
 from shared.method.exchange import EXCHANGES
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum
 
-FORMAT = "lpsfed-choice/2"
+FORMAT = "lpsfed-choice/3"
 
 
 class Choice(Message):
@@ -46,34 +49,52 @@ class Beginning:
 
 
 def begin_model(
-    shard: Shard, spectrum: Spectrum, method: MethodSettings, name: str, chosen: Choice, interrupt: Interrupt
+    shard: Shard,
+    spectrum: Spectrum,
+    method: MethodSettings,
+    name: str,
+    chosen: Choice,
+    interrupt: Interrupt,
+    basis: CommonBasis | None = None,
 ) -> Beginning:
-    """The named model. Only one that begins at a filter (`start` = exact) is fused with closed-form scores."""
+    """The named model. Only one that begins at a filter (`start` = exact) is fused with closed-form scores, and with
+    those of a common basis where there is one."""
     start = recipe = None
+    common: tuple[Scorer, ...] = ()
     if method.start == "exact" and EXCHANGES[name].starts_at_filter:
         start = chosen.start or best_filter(shard, spectrum, interrupt).choice
     if start is not None and method.fusion:
-        recipe = chosen.recipe or best_recipe(shard, spectrum, start, interrupt)
+        common = () if basis is None else scorers_of(basis, shard)
+        recipe = chosen.recipe or best_recipe(shard, spectrum, start, interrupt, common)
     origin = None if start is None else start_at(start, spectrum, shard.train)
     model = build_model(name, Ingredients(spectrum, shard.train, origin, shard.places, method))
-    fusion = fuse(recipe, shard.train, spectrum)
+    fusion = fuse(recipe, shard.train, spectrum, common)
     return Beginning(model, start, recipe, fusion, fusion.encoded(shard.train))
 
 
-def kept_choice(shard: Shard, cutoff: int, folder: Path) -> Choice:
-    """What an earlier run chose for this very shard and cut-off; nothing where there is no such file."""
+def scorers_of(basis: CommonBasis, shard: Shard) -> tuple[Scorer, ...]:
+    """What the basis says of the shard's items. DataError for a shard without places in the common catalogue."""
+    if shard.places is None:
+        raise DataError("expected the shard's items to have places in the common catalogue, they have none")
+    return common_scorers(basis, shard.places, shard.train)
+
+
+def kept_choice(shard: Shard, cutoff: int, folder: Path, basis: str = "") -> Choice:
+    """What an earlier run chose for this very shard and cut-off, and the basis of this digest; nothing where there is
+    no such file."""
     try:
-        found = Choice.model_validate_json(_path(shard, cutoff, folder).read_bytes())
+        found = Choice.model_validate_json(_path(shard, cutoff, folder, basis).read_bytes())
     except (OSError, ValidationError):
         return Choice()
     return found if found.format == FORMAT else Choice()
 
 
-def keep_choice(shard: Shard, cutoff: int, folder: Path, choice: Choice) -> None:
+def keep_choice(shard: Shard, cutoff: int, folder: Path, choice: Choice, basis: str = "") -> None:
     """Replace what was kept."""
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(_path(shard, cutoff, folder), choice.model_dump_json(indent=1).encode())
+    replace_file(_path(shard, cutoff, folder, basis), choice.model_dump_json(indent=1).encode())
 
 
-def _path(shard: Shard, cutoff: int, folder: Path) -> Path:
-    return folder / f"choice-{shard.digest[:16]}-{cutoff}.json"
+def _path(shard: Shard, cutoff: int, folder: Path, basis: str) -> Path:
+    end = f"-{basis[:16]}" if basis else ""
+    return folder / f"choice-{shard.digest[:16]}-{cutoff}{end}.json"

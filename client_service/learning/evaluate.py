@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.learning.quality import Hits, K, Measures, measure_hits
+from client_service.learning.quality import Counts, Hits, K, Measures, measure_hits
 from client_service.models.ranker import Rows, fill_lists
 from client_service.shard import Shard
 
@@ -24,13 +24,20 @@ def evaluate(top: TopItems, target: sparse.csr_array, seen: sparse.csr_array, us
 
     target: (M, N) held-out items. seen: (M, N) items that are no candidates.
     """
+    return measure_hits(*find_hits(top, target, seen, users))
+
+
+def find_hits(
+    top: TopItems, target: sparse.csr_array, seen: sparse.csr_array, users: Rows | None = None
+) -> tuple[Hits, Counts]:
+    """The hits of each user with a target item, (B, k), and how many target items each has, (B,)."""
     counts = np.diff(target.indptr)
     judged = np.flatnonzero(counts > 0) if users is None else users[counts[users] > 0]
     if len(judged) == 0:
-        return measure_hits(np.zeros((0, K), dtype=bool), counts[judged])
+        return np.zeros((0, K), dtype=bool), counts[judged]
     chunks = np.split(judged, np.arange(CHUNK, len(judged), CHUNK))
     hits = np.concatenate([_hits(top(chunk, seen[chunk], K), target[chunk]) for chunk in chunks])
-    return measure_hits(hits, counts[judged])
+    return hits, counts[judged]
 
 
 def validation_users(users: int, seed: int) -> Rows:

@@ -1,83 +1,163 @@
-"""Shard, spectrum and starting filter -> the recipe of the fusion that the shard's validation items prefer."""
+"""Shard, spectrum and starting filter -> the recipe of the fusion: what the shard's validation items prefer, as far as
+they can tell.
+
+A few validation users choose by chance. So a setting differs from the usual one only where it is better for sure, and
+the weights that validation prefers are mixed with equal ones, the less the more users there are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
-from client_service.learning.evaluate import CHUNK, TopItems, evaluate, ranked_by, validation_users
-from client_service.learning.filters import filter_scores
+from client_service.learning.evaluate import TopItems, ranked_by
+from client_service.learning.filters import EASE_RIDGES, filter_scores
 from client_service.learning.interrupt import NEVER, Interrupt
+from client_service.learning.judging import Judge
+from client_service.models.ease import ease
 from client_service.models.full_spectrum import full_spectrum, quarter_spectrum
-from client_service.models.fusion import Recipe, Scorer, fuse, standard_scores, standardise, take_codes
+from client_service.models.fusion import Recipe, Scorer, fuse, standardise, take_codes
 from client_service.models.least_squares import Weighting, least_squares
-from client_service.models.ranker import Rows
 from client_service.models.start import Filter
 from client_service.shard import Shard
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum
 
 RIDGES = (3.0, 10.0, 20.0)
-LOUDNESSES = (0.0, 0.5, 1.0, 2.0, 5.0, 20.0)
 WEIGHTINGS = (Weighting((24, 48, 96), 0.3, 0.01), Weighting((64,), 0.03, 0.003))
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5)  # of the least squares beside what is louder, the base or the filter
-MOST_SCORES = 40_000_000  # users x items that a choice is made on: bounds memory at 160 MB a candidate
+USUAL_RIDGE, USUAL_WEIGHTING, USUAL_EASE_RIDGE = 10.0, WEIGHTINGS[0], 300.0
+OWN_SIDE = (
+    6000  # users or items, whichever are fewer, up to which EASE is a part: 144 MB, about 10 s a ridge on one core
+)
+LOUDNESSES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 8.0)  # of a part beside the sum of the others
+SEARCHES = 2  # passes over the parts
+PRIOR_USERS = 100  # validation users at which their choice and the equal weights count alike
+OWN_SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)  # of the silo's own parts beside those of a common basis
+USUAL_SHARE, SHARE_USERS = 0.15, 200  # where there are no validation users; how many count as much as that
+LEAST_BASE = 0.02  # weight of the base score: it is what the others are measured by
+SURE_USERS = 50  # validation users from which on no single part may be better than the sum
+
+Setting = TypeVar("Setting", float, Weighting)
+BASE, FILTER, SQUARES, EASE = "base", "filter", "squares", "ease"
+Weights = Mapping[str, float]
+"""Of each part's standardised scores; they sum to 1."""
 
 
-class Judge:
-    """The primary measure of weighted sums of standardised scores on validation items.
+@dataclass(frozen=True)
+class OwnParts:
+    """The parts that a silo's graph gives, with the settings of each: scores (users, N) by name."""
 
-    Every candidate is scored once, on the users in `users`.
-    """
+    ridge: float
+    weighting: Weighting
+    ease_ridge: float
+    scores: Mapping[str, Float32]
 
-    def __init__(self, shard: Shard, interrupt: Interrupt) -> None:
-        users = validation_users(shard.train.shape[0], seed=0)
-        self.users: Rows = users[: max(1, MOST_SCORES // shard.train.shape[1])]
-        self._place = np.full(shard.train.shape[0], -1)
-        self._place[self.users] = np.arange(len(self.users))
-        self._shard, self._interrupt = shard, interrupt
-
-    def scored(self, part: Scorer) -> Float32:
-        """Standardised scores of the users' training items, (users, N)."""
-        chunks = np.split(self.users, np.arange(CHUNK, len(self.users), CHUNK))
-        baskets = (self._shard.train[chunk].astype(np.float32) for chunk in self._interrupt.each(chunks))
-        return np.concatenate([standardise(standard_scores(part, one)) for one in baskets])
-
-    def quality(self, scores: Float32) -> float:
-        """Of ranking by these scores (users, N)."""
-        top = self._interrupt.before(ranked_by(lambda rows: scores[self._place[rows]]))
-        return evaluate(top, self._shard.valid, self._shard.train, self.users).primary_value
+    def sum(self, weights: Weights) -> Float32:
+        """Of the scores with these weights."""
+        total: Float32 = sum(np.float32(weight) * self.scores[name] for name, weight in weights.items())  # type: ignore[assignment]
+        return total
 
 
-def best_recipe(shard: Shard, spectrum: Spectrum, chosen: Filter, interrupt: Interrupt = NEVER) -> Recipe:
-    """First the full-spectrum filter's ridge, then its loudness beside the base, then the least squares on top."""
+def best_recipe(
+    shard: Shard, spectrum: Spectrum, chosen: Filter, interrupt: Interrupt = NEVER, common: Sequence[Scorer] = ()
+) -> Recipe:
+    """First the setting of each part, then the weights of the silo's own parts, then of the common ones beside them."""
     judge = Judge(shard, interrupt)
-    base = standardise(filter_scores(chosen, spectrum, shard.train)(judge.users))
-    quarter = quarter_spectrum(shard.train)
-    filters = {ridge: judge.scored(full_spectrum(shard.train, quarter, ridge)) for ridge in RIDGES}
-    ridge = max(filters, key=lambda one: judge.quality(filters[one]))
-    louder = {value: judge.quality(base + value * filters[ridge]) for value in LOUDNESSES}
-    loudness = max(louder, key=lambda value: louder[value])
-    recipe = Recipe(ridge, loudness, WEIGHTINGS[0], 0.0)
-    squares = {one: judge.scored(least_squares(shard.train, spectrum, one)) for one in WEIGHTINGS}
-    return _with_squares(judge, recipe, base + loudness * filters[ridge], squares)
+    parts = _own_parts(judge, shard, spectrum, chosen)
+    equal = _normalise(dict.fromkeys(parts.scores, 1.0))
+    weights = _mix(_best_weights(judge, parts, equal), equal, judge.count / (judge.count + PRIOR_USERS))
+    weights = _no_worse_than_one(judge, parts, weights)
+    share = _own_share(judge, parts.sum(weights), common) if common else 1.0
+    return _as_recipe(parts, weights, share, len(common))
 
 
-def fused_top(shard: Shard, spectrum: Spectrum, chosen: Filter) -> TopItems:
+def fused_top(shard: Shard, spectrum: Spectrum, chosen: Filter, common: Sequence[Scorer] = ()) -> TopItems:
     """Lists of the filter and what the best recipe fuses with it: what is served before any training."""
-    fusion = fuse(best_recipe(shard, spectrum, chosen), shard.train, spectrum)
+    fusion = fuse(best_recipe(shard, spectrum, chosen, common=common), shard.train, spectrum, common)
     base, codes = filter_scores(chosen, spectrum, shard.train), fusion.encoded(shard.train)
     return ranked_by(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
 
 
-def _with_squares(judge: Judge, recipe: Recipe, sofar: Float32, squares: Mapping[Weighting, Float32]) -> Recipe:
-    """Nothing is added where it does not raise the primary measure."""
-    unit = max(1.0, recipe.filter_loudness)
-    tried = [
-        (judge.quality(sofar + share * unit * scores), replace(recipe, weighting=one, squares_loudness=share * unit))
-        for one, scores in squares.items()
-        for share in SHARES
-    ]
-    return max(tried, key=lambda pair: pair[0])[1]
+def _own_parts(judge: Judge, shard: Shard, spectrum: Spectrum, chosen: Filter) -> OwnParts:
+    """Every part is scored with each of its settings, and keeps one."""
+    train = shard.train
+    scores = {BASE: standardise(filter_scores(chosen, spectrum, train)(judge.users))}
+    quarter = quarter_spectrum(train)
+    ridge, scores[FILTER] = _preferred(judge, lambda one: full_spectrum(train, quarter, one), RIDGES, USUAL_RIDGE)
+    weighting, scores[SQUARES] = _preferred(
+        judge, lambda one: least_squares(train, spectrum, one), WEIGHTINGS, USUAL_WEIGHTING
+    )
+    ease_ridge = 0.0
+    if min(train.shape) <= OWN_SIDE:
+        ease_ridge, scores[EASE] = _preferred(judge, lambda one: ease(train, one), EASE_RIDGES, USUAL_EASE_RIDGE)
+    return OwnParts(ridge, weighting, ease_ridge, scores)
+
+
+def _preferred(
+    judge: Judge, build: Callable[[Setting], Scorer], settings: Sequence[Setting], usual: Setting
+) -> tuple[Setting, Float32]:
+    """The setting of a part, and its scores with it."""
+    others = ((one, judge.scored(build(one))) for one in settings if one != usual)
+    return judge.preferred((usual, judge.scored(build(usual))), others)
+
+
+def _best_weights(judge: Judge, parts: OwnParts, equal: Weights) -> Weights:
+    """What validation prefers, of one search from the base score and one from equal weights."""
+    from_base = _search(judge, parts, {BASE: 1.0}, list(parts.scores)[1:])
+    from_equal = _search(judge, parts, equal, [*list(parts.scores)[1:], BASE] * SEARCHES)
+    return max(from_base, from_equal, key=lambda weights: judge.quality(parts.sum(weights)))
+
+
+def _search(judge: Judge, parts: OwnParts, weights: Weights, names: Sequence[str]) -> Weights:
+    """The parts by name, one after the other, each as loud beside the sum of the others as validation prefers."""
+    for name in names:
+        others = _normalise({other: weight for other, weight in weights.items() if other != name})
+        if not others:
+            continue
+        total = parts.sum(others)
+        quality = {value: judge.quality(total + np.float32(value) * parts.scores[name]) for value in LOUDNESSES}
+        weights = _normalise({**others, name: max(quality, key=lambda value: quality[value])})
+    return weights
+
+
+def _normalise(weights: Weights) -> dict[str, float]:
+    """With the sum 1, and without parts of weight 0."""
+    total = sum(weights.values())
+    return {name: weight / total for name, weight in weights.items() if weight > 0}
+
+
+def _mix(first: Weights, second: Weights, share: float) -> Weights:
+    """share of the first weights and the rest of the second."""
+    names = dict.fromkeys([*first, *second])
+    return {name: share * first.get(name, 0.0) + (1.0 - share) * second.get(name, 0.0) for name in names}
+
+
+def _no_worse_than_one(judge: Judge, parts: OwnParts, weights: Weights) -> Weights:
+    """A part by itself, where the sum ranks worse and there are users enough to say so."""
+    if judge.count < SURE_USERS:
+        return weights
+    alone = {name: judge.quality(scores) for name, scores in parts.scores.items()}
+    best = max(alone, key=lambda name: alone[name])
+    return {best: 1.0} if alone[best] > judge.quality(parts.sum(weights)) else weights
+
+
+def _own_share(judge: Judge, own: Float32, common: Sequence[Scorer]) -> float:
+    """The weight of the silo's own parts beside the mean of the common ones: validation's, mixed with the usual one."""
+    ours = standardise(own)
+    theirs = standardise(np.mean([judge.scored(one) for one in common], axis=0))
+    quality = {share: judge.quality(np.float32(share) * ours + np.float32(1 - share) * theirs) for share in OWN_SHARES}
+    preferred = max(quality, key=lambda share: quality[share])
+    return (judge.count * preferred + SHARE_USERS * USUAL_SHARE) / (judge.count + SHARE_USERS)
+
+
+def _as_recipe(parts: OwnParts, weights: Weights, share: float, common: int) -> Recipe:
+    """Loudnesses: each weight over that of the base score."""
+    base = max(weights.get(BASE, 0.0), LEAST_BASE)
+    loud = {name: weights.get(name, 0.0) / base for name in (FILTER, SQUARES, EASE)}
+    theirs = (1.0 - share) / (share * base * common) if common else 0.0
+    return Recipe(
+        parts.ridge, loud[FILTER], parts.weighting, loud[SQUARES], parts.ease_ridge, loud[EASE], round(theirs, 6)
+    )

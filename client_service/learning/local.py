@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from client_service.basis.common_basis import CommonBasis
 from client_service.learning.beginning import Choice, begin_model
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.margins import Margins, fit_tables
@@ -72,7 +73,8 @@ class LocalTraining:
     """The client's half of every strategy (see shared.strategies.local_client.LocalClient). `moment` is set each round.
 
     `kind` names the model, "" the one of the settings. An exact start is at `start`, or where none is given at the
-    filter that the shard's validation data prefer; likewise `recipe` says what is fused with the trained score.
+    filter that the shard's validation data prefer; likewise `recipe` says what is fused with the trained score, with
+    the scorers of a common basis `basis` among it; the attribute `basis` is its digest, "" where there is none.
     Whatever is slow ends with Interrupted once `interrupt` is set.
     """
 
@@ -86,11 +88,13 @@ class LocalTraining:
         interrupt: Interrupt = NEVER,
         kind: str = "",
         recipe: Recipe | None = None,
+        basis: CommonBasis | None = None,
     ) -> None:
         self.shard, self.spectrum, self.method, self.device, self.interrupt = shard, spectrum, method, device, interrupt
         name = kind or method.model
         self._exchange = EXCHANGES[name]
-        begun = begin_model(shard, spectrum, method, name, Choice(start=start, recipe=recipe), interrupt)
+        begun = begin_model(shard, spectrum, method, name, Choice(start=start, recipe=recipe), interrupt, basis)
+        self.basis = basis.digest if basis is not None else ""
         self.start, self.recipe, self.fusion, self.codes = begun.start, begun.recipe, begun.fusion, begun.codes
         self.model = begun.model.to(device)
         self.tables = PopularityTables(shard.train, method.width).to(device)

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.linalg import lapack
 
+from client_service.models.full_spectrum import DENSE_ITEMS
 from shared.method.parameters import Float32
 
 BLOCK = 1024  # rows at a time
+SPARSE = 0.1  # share of numbers that are not 0, below which a product by them alone is faster
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,9 @@ class UserWeights:
 
     def decode(self, baskets: sparse.csr_array) -> Float32:
         """f of every item (B, N): x - x P diag(P)^-1."""
-        known: Float32 = (baskets @ self.graph.T) @ self.inverse
+        common = baskets @ self.graph.T  # items that each basket has in common with each user
+        few = common.nnz < SPARSE * common.shape[0] * common.shape[1]
+        known: Float32 = (common if few else common.toarray()) @ self.inverse
         explained = np.asarray(known @ self.graph)
         found: Float32 = baskets.toarray()
         found -= (found - explained) * self.scale
@@ -61,7 +65,16 @@ def ease(train: sparse.csr_array, ridge: float) -> ItemWeights | UserWeights:
     if train.shape[1] <= train.shape[0]:
         return ItemWeights(ease_weights(binary, ridge))
     inverse = _ridge_inverse(binary, ridge)
-    return UserWeights(inverse, binary, 1 / (1 - _explained(binary, inverse)))
+    users = UserWeights(inverse, binary, np.float32(1.0) / (1 - _explained(binary, inverse)))
+    return ItemWeights(_item_weights(users)) if train.shape[1] <= DENSE_ITEMS else users
+
+
+def _item_weights(users: UserWeights) -> Float32:
+    """B = X^T K X / (1 - diag X^T K X), with a zero diagonal: where it fits, a basket is served fastest."""
+    weights: Float32 = users.graph.T @ (users.inverse @ users.graph)
+    weights *= users.scale
+    np.fill_diagonal(weights, 0.0)
+    return weights
 
 
 def ease_scores(train: sparse.csr_array, ridge: float) -> Callable[[NDArray[np.int64]], Float32]:
@@ -97,7 +110,7 @@ def _by_users(train: sparse.csr_array, ridge: float) -> Callable[[NDArray[np.int
 
 def _explained(train: sparse.csr_array, inverse: Float32) -> Float32:
     """diag X^T K X, (N,)."""
-    kept = np.zeros(train.shape[1], np.float32)
+    kept: Float32 = np.zeros(train.shape[1], np.float32)
     for start in range(0, train.shape[0], BLOCK):
         rows = train[start : start + BLOCK]
         kept += np.asarray(rows.multiply(inverse[start : start + BLOCK] @ train).sum(axis=0))

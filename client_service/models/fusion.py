@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from client_service.models.ease import ease
 from client_service.models.full_spectrum import full_spectrum, quarter_spectrum
 from client_service.models.least_squares import Weighting, least_squares
 from shared.method.parameters import Float32
@@ -37,12 +39,16 @@ class Scorer(Protocol):
 @dataclass(frozen=True)
 class Recipe:
     """What validation chose: `ridge` and loudness of the full-spectrum filter, weighting and loudness of the least
-    squares. Loudness 0 leaves a part out; 1 makes its scores spread over the items as the trained base score does."""
+    squares, ridge and loudness of EASE, loudness of each scorer of a common basis. Loudness 0 leaves a part out; 1
+    makes its scores spread over the items as the trained base score does."""
 
     ridge: float
     filter_loudness: float
     weighting: Weighting
     squares_loudness: float
+    ease_ridge: float = 0.0
+    ease_loudness: float = 0.0
+    common_loudness: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,11 @@ class Fusion:
         """base (B, N) + loudness x spread of base x the part's standardised scores; shifts of a row change no rank."""
         if not self.parts:
             return base
-        spread, total = base.std(axis=1, keepdims=True), base
+        spread: Float32 = base.std(axis=1, keepdims=True)
+        total = base
+        spread = np.where(
+            spread > 0, spread, np.float32(1.0)
+        )  # who the base path knows nothing of has the others' word
         for (loudness, part), code in zip(self.parts, codes, strict=True):
             total = total + loudness * spread * standardise(part.decode(code))
         return total
@@ -84,13 +94,20 @@ def standardise(scores: Float32) -> Float32:
     return found
 
 
-def fuse(recipe: Recipe | None, interactions: sparse.csr_array, spectrum: Spectrum) -> Fusion:
-    """The scorers of a training graph that the recipe asks for."""
+def fuse(
+    recipe: Recipe | None, interactions: sparse.csr_array, spectrum: Spectrum, common: Sequence[Scorer] = ()
+) -> Fusion:
+    """The scorers of a training graph that the recipe asks for, and those of a common basis."""
+    if recipe is None:
+        return Fusion()
     parts: list[tuple[float, Scorer]] = []
-    if recipe is not None and recipe.filter_loudness > 0:
-        parts.append(
-            (recipe.filter_loudness, full_spectrum(interactions, quarter_spectrum(interactions), recipe.ridge))
-        )
-    if recipe is not None and recipe.squares_loudness > 0:
+    if recipe.filter_loudness > 0:
+        quarter = quarter_spectrum(interactions)
+        parts.append((recipe.filter_loudness, full_spectrum(interactions, quarter, recipe.ridge)))
+    if recipe.squares_loudness > 0:
         parts.append((recipe.squares_loudness, least_squares(interactions, spectrum, recipe.weighting)))
+    if recipe.ease_loudness > 0:
+        parts.append((recipe.ease_loudness, ease(interactions, recipe.ease_ridge)))
+    if recipe.common_loudness > 0:
+        parts.extend((recipe.common_loudness, scorer) for scorer in common)
     return Fusion(tuple(parts))

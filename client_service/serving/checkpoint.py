@@ -21,7 +21,8 @@ FORMAT = "lpsfed-model/1"
 
 
 class ModelHead(MeasureValues, Message):
-    """What a model belongs to. A model fits only the shard, the start and the settings that it was trained with."""
+    """What a model belongs to. A model fits only the shard, the start, the settings and the common basis that it was
+    trained with; `basis` is its digest, "" without one."""
 
     format: str = FORMAT
     shard: str
@@ -31,6 +32,7 @@ class ModelHead(MeasureValues, Message):
     kind: str = ""
     start: Filter | None
     recipe: Recipe | None = None
+    basis: str = ""
     parameters: str = ""
 
     @property

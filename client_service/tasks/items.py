@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from client_service.basis.storage import FOLDER, load_basis
 from client_service.basis.sums import catalogue_matrix
 from client_service.learning.beginning import Choice, keep_choice, kept_choice
 from client_service.learning.evaluate import on_test, on_validation, validation_users
@@ -24,6 +25,7 @@ from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
 from client_service.shard.storage import with_places
 from client_service.tasks.task import Place, Task
+from shared.errors import DataError
 from shared.method.declaration import Counts
 
 
@@ -45,12 +47,13 @@ def begin_training(
     began = time.perf_counter()
     spectrum = cached_spectrum(shard, method.cutoff, folder)
     seconds = time.perf_counter() - began
-    known = kept_choice(shard, method.cutoff, folder)
+    basis = "" if place.basis is None else place.basis.digest
+    known = kept_choice(shard, method.cutoff, folder, basis)
     recipe = known.recipe if method.fusion else None
-    training = LocalTraining(shard, spectrum, method, device, known.start, interrupt, place.kind, recipe)
+    training = LocalTraining(shard, spectrum, method, device, known.start, interrupt, place.kind, recipe, place.basis)
     choice = Choice(start=training.start or known.start, recipe=training.recipe or known.recipe)
     if choice != known:
-        keep_choice(shard, method.cutoff, folder, choice)
+        keep_choice(shard, method.cutoff, folder, choice, basis)
     return training, {**_choices(training), **count_graph(shard).model_dump(), "spectrum_seconds": seconds}
 
 
@@ -60,9 +63,17 @@ def _choices(training: LocalTraining) -> dict[str, Any]:
 
 
 def rebuild_training(head: ModelHead, shard: Shard, folder: Path, device: torch.device) -> LocalTraining:
-    """The model to which a head belongs; `folder` has, or gets, the shard's spectrum."""
+    """The model to which a head belongs; `folder` has, or gets, the shard's spectrum, and the common basis lies beside.
+
+    Raises DataError where the basis is missing: without it the model ranks otherwise.
+    """
+    basis = load_basis(folder.parent / FOLDER, head.basis) if head.basis else None
+    if head.basis and basis is None:
+        raise DataError(f"{folder}: expected the common basis {head.basis[:16]} of the kept model, there is none")
     spectrum = cached_spectrum(shard, head.method.cutoff, folder)
-    return LocalTraining(shard, spectrum, head.method, device, head.start, recipe=head.recipe, kind=head.kind)
+    return LocalTraining(
+        shard, spectrum, head.method, device, head.start, kind=head.kind, recipe=head.recipe, basis=basis
+    )
 
 
 def judge_validation_lists(shard: Shard, served: Served, interrupt: Interrupt) -> Measures:

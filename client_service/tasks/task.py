@@ -57,7 +57,8 @@ class TaskShard(Protocol):
 class Training(LocalClient, Protocol):
     """A model in training on a shard: the verbs of a strategy, and what a restart needs.
 
-    `start` and `recipe` are the choices that validation made before the first round, if there were any.
+    `start` and `recipe` are the choices that validation made before the first round, if there were any; `basis` is the
+    digest of the common basis, "" where there is none.
     """
 
     moment: Moment
@@ -66,6 +67,7 @@ class Training(LocalClient, Protocol):
     model: Model
     start: Filter | None
     recipe: Recipe | None
+    basis: str
 
     def initialise(self, seed: int) -> None: ...
     def state(self) -> TrainingState: ...
