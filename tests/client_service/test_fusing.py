@@ -9,12 +9,23 @@ from scipy import sparse
 
 from client_service.learning.evaluate import on_validation
 from client_service.learning.filters import best_filter
-from client_service.learning.fusing import best_recipe
+from client_service.learning.fusing import (
+    USUAL_EASE_RIDGE,
+    USUAL_RIDGE,
+    USUAL_WEIGHTING,
+    best_recipe,
+    fused_top,
+)
+from client_service.learning.interrupt import NEVER
+from client_service.learning.judging import Judge
 from client_service.learning.local import LocalTraining
+from client_service.models.ease import ease
 from client_service.models.fusion import Fusion, Recipe, fuse, standardise
 from client_service.models.least_squares import Weighting
+from client_service.models.start import Filter
 from client_service.serving.recommender import Limits, Recommender, freeze
 from client_service.shard import Shard
+from client_service.shard.shard import shard_of_matrices
 from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
@@ -58,14 +69,11 @@ def test_a_silent_recipe_is_no_fusion(planted: Shard) -> None:
     assert len(fuse(Recipe(3.0, 1.0, WEIGHTING, 0.5), planted.train, spectrum).parts) == 2
 
 
-def test_the_recipe_is_never_worse_on_validation_than_the_filter_alone(planted: Shard) -> None:
+def test_training_begins_with_the_recipe_that_validation_prefers(planted: Shard) -> None:
     spectrum = low_spectrum(planted.train, 12)
     chosen = best_filter(planted, spectrum)
     training = LocalTraining(planted, spectrum, SMALL, torch.device("cpu"), chosen.choice)
-    everybody = np.arange(40)
-    fused = on_validation(planted, freeze("run-1.0", training).ranker.top, everybody)
     assert training.recipe == best_recipe(planted, spectrum, chosen.choice)
-    assert fused.primary_value >= on_validation(planted, chosen.top, everybody).primary_value
 
 
 @pytest.mark.parametrize("changes", [{"fusion": False}, {"start": "random"}])
@@ -86,3 +94,54 @@ def test_a_stranger_with_a_user_s_basket_is_served_by_the_fused_score_like_the_u
     user = recommender.for_user("u3", Limits(5, exclude_seen=False))
     stranger = recommender.for_basket([f"i{item}" for item in own], Limits(5, exclude_seen=False))
     assert [item.item for item in user.items] == [item.item for item in stranger.items]
+
+
+def repeated(shard: Shard, times: int, judged: int) -> Shard:
+    """The users so many times, of whom the first `judged` have a validation item."""
+    train, valid, test = (
+        sparse.csr_array(sparse.vstack([part] * times)) for part in (shard.train, shard.valid, shard.test)
+    )
+    count = train.shape[0]
+    valid = sparse.csr_array(sparse.diags_array((np.arange(count) < judged).astype(float)) @ valid)
+    valid.eliminate_zeros()
+    return shard_of_matrices("shop", [f"u{row:04d}" for row in range(count)], shard.item_ids, (train, valid, test))
+
+
+@pytest.mark.parametrize(("judged", "share"), [(0, 0.0), (10, 10 / 110), (50, 50 / 150), (1000, 1000 / 1100)])
+def test_weights_are_equal_as_far_as_there_are_few_validation_users(
+    planted: Shard, judged: int, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = repeated(planted, max(2, judged // 40), judged)
+    judge = Judge(shard, NEVER)
+    assert judge.count == judged
+    spectrum = low_spectrum(shard.train, 12)
+    monkeypatch.setattr("client_service.learning.fusing._best_weights", lambda *_: {"base": 1.0})
+    monkeypatch.setattr("client_service.learning.fusing._no_worse_than_one", lambda _judge, _parts, weights: weights)
+    recipe = best_recipe(shard, spectrum, Filter(8, 0.4, 0.3))
+    others = (1 - share) / 4  # of each of the three parts beside the base score
+    expected = others / (share + others)
+    for loudness in (recipe.filter_loudness, recipe.squares_loudness, recipe.ease_loudness):
+        assert loudness == pytest.approx(expected)
+
+
+def test_without_validation_users_every_setting_is_the_usual_one(planted: Shard) -> None:
+    shard = repeated(planted, 2, 0)
+    recipe = best_recipe(shard, low_spectrum(shard.train, 12), Filter(8, 0.4, 0.3))
+    assert (recipe.ridge, recipe.weighting, recipe.ease_ridge) == (USUAL_RIDGE, USUAL_WEIGHTING, USUAL_EASE_RIDGE)
+
+
+def test_a_large_silo_is_never_served_what_validation_says_is_worse_than_one_part(planted: Shard) -> None:
+    shard = repeated(planted, 3, 120)
+    spectrum = low_spectrum(shard.train, 12)
+    chosen = best_filter(shard, spectrum)
+    fused = on_validation(shard, fused_top(shard, spectrum, chosen.choice), np.arange(120))
+    assert fused.primary_value >= chosen.validation.primary_value - 1e-6
+    judge = Judge(shard, NEVER)
+    usual = judge.quality(judge.scored(ease(shard.train, USUAL_EASE_RIDGE)))
+    assert fused.primary_value >= usual - 1e-6
+
+
+def test_a_user_of_whom_the_base_path_knows_nothing_is_ranked_by_the_others() -> None:
+    fusion = Fusion(((0.5, Says([1.0, 2.0, 3.0])),))
+    found = fusion.added(np.zeros((1, 3), np.float32), fusion.encoded(sparse.csr_array((1, 3))))
+    assert np.argsort(-found[0]).tolist() == [2, 1, 0]
