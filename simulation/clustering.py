@@ -3,6 +3,10 @@
 Damle, Minden, Ying: Simple, direct and efficient multi-way spectral clustering, Information and Inference 8(1), 2019,
 arXiv 1609.08251. No iteration and no starting point: pivoting picks the k rows that stand for the clusters, the polar
 factor of these rows turns the eigenvectors onto the axes, and a node belongs to its largest coordinate.
+
+Of a sparse graph the leading eigenvectors show knots of a few nodes that hang on by an edge or two. A constant added to
+every degree makes these knots cost as much as they are worth: Zhang, Rohe: Understanding regularized spectral
+clustering via graph conductance, NeurIPS 2018, arXiv 1806.01468.
 """
 
 from __future__ import annotations
@@ -20,19 +24,21 @@ Int64 = NDArray[np.int64]
 OVERSAMPLING = 4  # columns looked at by the randomised variant, in units of k log k
 
 
-def joint_labels(interactions: sparse.csr_array, clusters: int, seed: int) -> tuple[Int64, Int64]:
+def joint_labels(interactions: sparse.csr_array, clusters: int, seed: int, added: float = 0.0) -> tuple[Int64, Int64]:
     """(M, N) 0/1 -> labels (M,) of users and (N,) of items, clustered together as nodes of one bipartite graph.
 
-    Every node needs an edge. seed 0 is the deterministic rule, any other its randomised variant.
+    Every node needs an edge. seed 0 is the deterministic rule, any other its randomised variant. added: to every
+    degree, as a multiple of the mean degree.
     """
-    spectrum = low_spectrum(interactions, _require_clusters(interactions, clusters))
+    spectrum = low_spectrum(interactions, _require_clusters(interactions, clusters), added=added)
     labels = pivoted_qr_labels(spectrum.basis, seed)
     return labels[: interactions.shape[0]], labels[interactions.shape[0] :]
 
 
-def user_labels(interactions: sparse.csr_array, clusters: int, seed: int) -> Int64:
+def user_labels(interactions: sparse.csr_array, clusters: int, seed: int, added: float = 0.0) -> Int64:
     """(M, N) 0/1 -> labels (M,) of the users, clustered alone by the left singular vectors."""
-    return pivoted_qr_labels(low_spectrum(interactions, _require_clusters(interactions, clusters)).users, seed)
+    spectrum = low_spectrum(interactions, _require_clusters(interactions, clusters), added=added)
+    return pivoted_qr_labels(spectrum.users, seed)
 
 
 def pivoted_qr_labels(vectors: Float64, seed: int = 0) -> Int64:

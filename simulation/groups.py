@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,26 +10,21 @@ from scipy import sparse
 
 from shared.method.graph import Float64, degrees
 from simulation.clustering import joint_labels, user_labels
+from simulation.strays import Groups, cut_without_strays
 
 Int64 = NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
-class Groups:
-    """users (M,), items (N,): a client's number, -1 for none. items is None where items follow their users."""
-
-    users: Int64
-    items: Int64 | None = None
-
-
 def spectral_groups(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
     """Users and items clustered together (Appendix D.2)."""
-    return Groups(*joint_labels(graph, clients, seed))
+    return cut_without_strays(
+        graph, clients, lambda body, parts, added: Groups(*joint_labels(body, parts, seed, added))
+    )
 
 
 def user_groups(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
     """Users clustered alone."""
-    return Groups(user_labels(graph, clients, seed))
+    return cut_without_strays(graph, clients, lambda body, parts, added: Groups(user_labels(body, parts, seed, added)))
 
 
 def random_groups(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
@@ -42,7 +36,9 @@ def interconnected_groups(graph: sparse.csr_array, clients: int, seed: int) -> G
     """Interconnected-Const.: the graph that a group of users induces, with all of their items."""
     # Paper: "a full bipartite graph induced by a group of users", which group is left open; here: the users of the
     # spectral clusters, because then it differs from `spectral_groups` in nothing but the edges that the cut drops.
-    return Groups(joint_labels(graph, clients, seed)[0])
+    return cut_without_strays(
+        graph, clients, lambda body, parts, added: Groups(joint_labels(body, parts, seed, added)[0])
+    )
 
 
 def ego_groups(graph: sparse.csr_array, clients: int, seed: int) -> Groups:

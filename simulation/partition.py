@@ -20,11 +20,10 @@ from client_service.shard.events import SPLITS, row_numbers
 from shared.errors import DataError
 from shared.method.graph import interaction_matrix
 from simulation.datasets import Dataset
-from simulation.groups import METHODS, Groups
+from simulation.groups import METHODS
+from simulation.strays import FEWEST, Groups
 
 Int64 = NDArray[np.int64]
-
-FEWEST = 2  # users and items of a client: less is no graph
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class ClientPart:
 @dataclass(frozen=True, eq=False)
 class Partition:
     """parts: largest first, by training interactions, then users, then items. edges_kept: share of the training
-    interactions that lie inside a client. notes: what the cut dropped, counted."""
+    interactions that lie inside a client. notes: stray parts and what the cut dropped, counted."""
 
     method: str
     seed: int
@@ -76,9 +75,11 @@ def partition_dataset(dataset: Dataset, *, clients: int, method: str, seed: int)
     spectral: users and items together by pivoted-QR spectral clustering, edges between clients dropped; users: users
     alone by the same rule; random: users at random, in equal parts; ego: users by the nearest of `clients` drawn users,
     items by majority; interconnected: users as in spectral. Where items are not divided, a client has every item its
-    users have a training interaction with, and nothing is dropped.
+    users have a training interaction with, and nothing is dropped. The spectral cuts leave no stray part, see
+    `strays.cut_without_strays`.
 
-    Raises DataError for an unknown method, too many clients, or a client with fewer than 2 users or 2 items.
+    Raises DataError for an unknown method, too many clients, a client with fewer than 2 users or 2 items, or a spectral
+    cut that does not find so many clients that are large enough.
     """
     if method not in METHODS:
         raise DataError(f"partition: expected one of {', '.join(METHODS)}, got {method!r}")
@@ -93,9 +94,10 @@ def partition_dataset(dataset: Dataset, *, clients: int, method: str, seed: int)
     )
     labelled = _LabelledGraph(users, items, graph, METHODS[method](graph, clients, seed))
     members = [_client_members(labelled, client) for client in range(clients)]
-    parts = _ordered_parts([_client_part(dataset.events, *lists) for lists in members], method)
+    parts = _ordered_parts([_client_part(dataset.events, *lists) for lists in members], method, labelled.groups.least)
     kept = sum(part.sizes.train for part in parts)
-    return Partition(method, seed, parts, kept / graph.nnz, _loss_notes(dataset.events, parts))
+    notes = (*labelled.groups.notes, *_loss_notes(dataset.events, parts))
+    return Partition(method, seed, parts, kept / graph.nnz, notes)
 
 
 def write_partition(dataset: Dataset, partition: Partition, folder: Path) -> list[Path]:
@@ -139,12 +141,12 @@ def _client_part(events: pl.DataFrame, users: pl.Series, items: pl.Series) -> Cl
     return ClientPart("", users, items, PartSizes(len(users), len(items), train, valid, test))
 
 
-def _ordered_parts(parts: Sequence[ClientPart], method: str) -> tuple[ClientPart, ...]:
+def _ordered_parts(parts: Sequence[ClientPart], method: str, least: int) -> tuple[ClientPart, ...]:
     """The parts from large to small, as client-1, client-2, ...; with leading zeros, so that names sort."""
-    small = [part for part in parts if min(part.sizes.users, part.sizes.items) < FEWEST]
+    small = [part for part in parts if part.sizes.users < least or part.sizes.items < FEWEST]
     if small:
         sizes = ", ".join(f"{part.sizes.users} users and {part.sizes.items} items" for part in small)
-        expected = f"expected at least {FEWEST} users and {FEWEST} items at each of {len(parts)} clients"
+        expected = f"expected at least {least} users and {FEWEST} items at each of {len(parts)} clients"
         raise DataError(f"partition: {expected} by {method!r}, got {sizes}; fewer clients may do")
     digits = len(str(len(parts)))
     ordered = sorted(parts, key=lambda part: (-part.sizes.train, -part.sizes.users, -part.sizes.items, part.users[0]))

@@ -34,9 +34,11 @@ def power(degree: Float64, exponent: float) -> Float64:
     return scaled
 
 
-def normalise(interactions: sparse.csr_array, exponent: float = 0.5) -> sparse.csr_array:
+def normalise(interactions: sparse.csr_array, exponent: float = 0.5, added: float = 0.0) -> sparse.csr_array:
     """R_hat = D_u^-e R D_i^-e, (M, N). With e = 1/2 it is the off-diagonal block of I - L, so its singular triplets
-    (u, s, v) give the low end of the normalised Laplacian: lambda = 1 - s with eigenvector [u; v] / sqrt(2)."""
-    by_user, by_item = degrees(interactions)
+    (u, s, v) give the low end of the normalised Laplacian: lambda = 1 - s with eigenvector [u; v] / sqrt(2).
+
+    added: to each degree, as a multiple of the mean degree of the users, and of the items."""
+    by_user, by_item = (degree + added * degree.mean() for degree in degrees(interactions))
     rows, columns = sparse.diags_array(power(by_user, -exponent)), sparse.diags_array(power(by_item, -exponent))
     return sparse.csr_array(rows @ interactions @ columns)

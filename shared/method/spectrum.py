@@ -46,13 +46,13 @@ class Spectrum:
         return Spectrum(self.singular[:cutoff], self.users[:, :cutoff], self.items[:, :cutoff])
 
 
-def low_spectrum(interactions: sparse.csr_array, cutoff: int, exponent: float = 0.5) -> Spectrum:
+def low_spectrum(interactions: sparse.csr_array, cutoff: int, exponent: float = 0.5, added: float = 0.0) -> Spectrum:
     """The lowest frequencies of a graph (Section 3.2), float64, signs fixed: Phi = min(cutoff, min(M, N) - 1, rank).
 
     With one user or one item a single component is returned, since nothing smaller exists. Directions of singular
-    value zero carry no edge and are left out.
+    value zero carry no edge and are left out. added: to the degrees, see `normalise`.
     """
-    matrix = normalise(interactions, exponent)
+    matrix = normalise(interactions, exponent, added)
     count = max(1, min(cutoff, min(matrix.shape) - 1))
     dense = min(matrix.shape) <= max(DENSE_LIMIT, 2 * count)
     left, singular, right = _dense(matrix, count) if dense else _iterative(matrix, count)
