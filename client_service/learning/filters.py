@@ -72,9 +72,16 @@ def best_low_pass(shard: Shard, spectrum: Spectrum) -> BestChoice[Filter]:
 
 
 def popularity_top(shard: Shard) -> TopItems:
-    """Everybody gets the items with most training edges."""
+    """Everybody gets the items with most training edges; of equally many, the item whose id sorts first.
+
+    Scores are places in this order, exact in float32 up to 2^24 items, so that no two are equal and what `ranked_by`
+    does with ties does not matter.
+    """
     _, by_item = degrees(shard.train)
-    return ranked_by(lambda rows: np.broadcast_to(by_item.astype(np.float32), (len(rows), len(by_item))))
+    order = np.lexsort((np.array(shard.item_ids), -by_item))  # the last key counts first
+    places = np.empty(len(order), dtype=np.float32)
+    places[order] = np.arange(len(order), 0, -1)
+    return ranked_by(lambda rows: np.broadcast_to(places, (len(rows), len(places))))
 
 
 def best_ease(shard: Shard) -> BestChoice[float] | None:

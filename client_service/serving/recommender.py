@@ -155,7 +155,9 @@ def _basket(rows: Rows, items: int) -> sparse.csr_array:
 
 
 def _best(scores: Float32, k: int) -> tuple[Rows, Float32]:
+    """The k rows with the highest scores, of equal ones the first by id; -1 for a row whose score is -inf."""
     size = min(k, len(scores))
-    chosen = np.argpartition(-scores, size - 1)[:size]
-    order = chosen[np.argsort(-scores[chosen], kind="stable")]
+    least = -np.partition(-scores, size - 1)[size - 1]
+    chosen = np.flatnonzero(scores >= least)  # ascending, as the ids are
+    order = chosen[np.argsort(-scores[chosen], kind="stable")][:size]
     return np.where(np.isneginf(scores[order]), -1, order), scores[order]

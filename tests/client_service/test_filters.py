@@ -22,7 +22,7 @@ from client_service.learning.filters import (
 )
 from client_service.models.ranker import Rows
 from client_service.models.start import Filter
-from client_service.shard import Shard
+from client_service.shard import Shard, shard_of_matrices
 from shared.method.spectrum import low_spectrum
 
 
@@ -67,6 +67,20 @@ def test_popularity_gives_everybody_the_items_with_most_training_edges(shard_of:
     nothing = sparse.csr_array(shard.train.shape)
     assert popularity_top(shard)(everybody(shard), nothing, 4).tolist() == [[1, 2, 0, 3]] * 3
     assert popularity_top(shard)(everybody(shard)[:1], shard.train[:1], 4).tolist() == [[2, 3, -1, -1]]
+
+
+def test_of_equally_popular_items_the_first_by_id_comes_first_however_the_rows_lie() -> None:
+    rng = np.random.default_rng(0)
+    ids = tuple(f"item-{number:03d}" for number in range(60))
+    train = sparse.csr_array((rng.random((9, 60)) < 0.3).astype(float))
+    by_item = train.toarray().sum(0)
+    expected = sorted(ids, key=lambda one: (-by_item[ids.index(one)], one))[:20]
+    assert len({*by_item.tolist()}) < 10  # many ties
+    for turn in (np.arange(60), rng.permutation(60)):
+        nothing = sparse.csr_array(train.shape)
+        shard = shard_of_matrices("east", "abcdefghi", [ids[row] for row in turn], [train[:, turn], nothing, nothing])
+        lists = popularity_top(shard)(everybody(shard), nothing, 20)
+        assert [[shard.item_ids[row] for row in rows] for rows in lists] == [expected] * 9
 
 
 def test_ease_has_the_ridge_that_validation_prefers(planted: Shard) -> None:

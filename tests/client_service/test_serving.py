@@ -103,6 +103,14 @@ def test_an_unknown_user_gets_popular_items_and_a_flag(recommender: Recommender,
     assert all(item.score == counts[shard.item_ids.index(item.item)] for item in answer.items)
 
 
+def test_of_equally_popular_items_the_first_by_id_comes_first(shard: Shard) -> None:
+    by_item = dict(zip(shard.item_ids, np.asarray(shard.train.sum(axis=0)).ravel(), strict=True))
+    expected = sorted(by_item, key=lambda item: (-by_item[item], item))
+    assert len({*by_item.values()}) < len(by_item)
+    for k in range(1, EVERYTHING + 1):
+        assert ids(Recommender(shard).for_user("nobody", Limits(k))) == expected[:k]
+
+
 def test_without_a_model_everybody_gets_unseen_popular_items_and_a_flag(shard: Shard) -> None:
     recommender = Recommender(shard)
     known = recommender.for_user("user-03", Limits(EVERYTHING))
