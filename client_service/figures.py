@@ -10,6 +10,10 @@ from shared.message import Message
 
 QUALITY = "quality.json"
 SPECTRA = "spectra.json"
+UNJUDGED = (
+    "No validation items: nothing is chosen by this silo's own data. Served is the model at which training starts, "
+    "with the settings that need no choice; no round of training is judged, and none replaces it."
+)
 
 
 def keep_quality(folder: Path, quality: QualityOut) -> None:
@@ -34,6 +38,11 @@ def kept_spectra(folder: Path) -> SpectrumOut:
         return SpectrumOut.model_validate_json((folder / SPECTRA).read_bytes())
     except (FileNotFoundError, ValueError):
         return SpectrumOut()
+
+
+def quality_warnings(quality: QualityOut) -> tuple[str, ...]:
+    """What a reader of these figures has to know first."""
+    return (UNJUDGED,) if quality.valid_users == 0 else ()
 
 
 def _replace(path: Path, figures: Message) -> None:

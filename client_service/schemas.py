@@ -162,6 +162,9 @@ class QualityOut(Message):
     items: int = 0
     edges: int = 0
     test_users: int = 0
+    valid_users: int | None = Field(
+        None, description="users by whose validation items every choice is made; 0: nothing was chosen by own data"
+    )
     spectrum_seconds: float = 0.0
     start: dict[str, Any] | None = Field(None, description="the filter that training started at")
     recipe: dict[str, Any] | None = Field(

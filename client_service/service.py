@@ -18,7 +18,7 @@ from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.headed_ledger import HeadedLedger
 from client_service.boundary.self_check import GateOut, check_gate
 from client_service.device import choose_device, pin_threads
-from client_service.figures import kept_quality, kept_spectra
+from client_service.figures import kept_quality, kept_spectra, quality_warnings
 from client_service.learning.interrupt import Interrupt
 from client_service.logs import LOGGER
 from client_service.metrics import ClientMetrics
@@ -197,9 +197,13 @@ class ClientService:
             device=str(self.device),
             device_reason=self.device_reason,
             problem=standing.problem,
-            warnings=(*standing.warnings, *notices(privacy)),
+            warnings=(*standing.warnings, *self._quality_warnings(), *notices(privacy)),
             privacy=privacy,
         )
+
+    def _quality_warnings(self) -> tuple[str, ...]:
+        training_run = None if self._agent is None else self._agent.training_run
+        return () if training_run is None else quality_warnings(training_run.quality)
 
     def quality(self) -> QualityOut:
         """Figures of the run at hand, or of the last one."""

@@ -5,24 +5,32 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from client_service.boundary.crossings import Attempt, attempts
 from shared.protocol.schemas import RunHistoryOut
 from simulation.federation import Observe
 from simulation.federation import Progress as RunProgress
+from simulation.means import CLIENT_MEAN, FEW_SIGN, FEW_WORDS, MEANS, mark_few
 from simulation.operate import describe_round, describe_run
 from simulation.operator_calls import ignore_line
-from simulation.report import best_floor, measure_labels
+from simulation.report import best_floor, floor_means, measure_labels
 
 OUT = Console()
 ERR = Console(stderr=True)
 QUIET_SECONDS = 30.0  # without a word about a run that goes on
+BESIDE = {
+    "alone": "alone",
+    "together": "together",
+    "centralised": "with all silos' data",
+}
 BETWEEN = ("waiting", "finished", "evaluating")  # phases in which the round named is done
 
 
@@ -125,28 +133,46 @@ def partition_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-def quality_table(report: Mapping[str, Any]) -> Table:
-    """Measures of every client on test items: the floors, the trained model, and below them LPSFed before training.
+def quality_table(report: Mapping[str, Any]) -> Group:
+    """Measures of every client on test items: the floors and the trained model, both means, and notes below it.
 
-    A model that loses to a floor is red.
+    A model that loses to a floor, by either mean, is red.
     """
-    means, labels = report["client_mean"], measure_labels(report).values()
-    keys = [label.key for label in labels]
-    loses = any(means[key] < best_floor(report, key)[1] for key in keys)
-    own = f"[bold {'red' if loses else 'green'}]{report['strategy']}"
-    table = _new_table(f"{' / '.join(label.title for label in labels)}, test data", "client", *report["floors"], own)
-    table.caption = f"LPSFed before any training, client mean: {_join_figures(report['untrained'], keys)}"
+    labels = measure_labels(report).values()
+    keys, floors = [label.key for label in labels], report["floors"]
+    own = f"[bold {'red' if _loses(report, keys) else 'green'}]{report['strategy']}"
+    table = _new_table(f"{' / '.join(label.title for label in labels)}, test data", "client", *floors, own)
     for client in report["clients"]:
-        floors = report["floors_by_client"][client["client"]]
-        table.add_row(
-            client["client"],
-            *(_join_figures(floors.get(name), keys) for name in report["floors"]),
-            _join_figures(client, keys),
-        )
+        of_floors = report["floors_by_client"].get(client["client"], {})
+        cells = [_join_figures(of_floors.get(name), keys) for name in floors]
+        table.add_row(mark_few(client), *cells, _join_figures(client, keys))
     table.add_section()
-    table.add_row("client mean", *(_join_figures(figures, keys) for figures in (*report["floors"].values(), means)))
-    table.add_row("user mean", *([""] * len(report["floors"])), _join_figures(report["user_mean"], keys))
-    return table
+    for mean in MEANS:
+        cells = [_join_figures(floor_means(figures, mean), keys) for figures in floors.values()]
+        table.add_row(mean.replace("_", " "), *cells, _join_figures(report[mean], keys))
+    return Group(table, *(Text(note) for note in _quality_notes(report, keys)))
+
+
+def _loses(report: Mapping[str, Any], keys: list[str]) -> bool:
+    for mean in MEANS:
+        best = {key: best_floor(report, key, mean) for key in keys}
+        if any(floor is not None and (report[mean][key] or 0.0) < floor[1] for key, floor in best.items()):
+            return True
+    return False
+
+
+def _quality_notes(report: Mapping[str, Any], keys: list[str]) -> list[str]:
+    """The figures that stand beside the table's, and what is to be known of single clients."""
+    start, joined = report.get("untrained"), partial(_join_figures, keys=keys)
+    notes = (
+        [] if start is None else [f"LPSFed before any training, client mean: {joined(floor_means(start, CLIENT_MEAN))}"]
+    )
+    known = [(said, report[name]) for name, said in BESIDE.items() if report.get(name) is not None]
+    if len(known) > 1:
+        notes.append(f"User mean: {', '.join(f'{said} {joined(figures)}' for said, figures in known)}")
+    if any(client.get("few_test_users") for client in report["clients"]):
+        notes.append(f"{FEW_SIGN} {FEW_WORDS}: its figures are mostly chance")
+    return [*notes, *report.get("notes", ())]
 
 
 def crossing_table(ledgers: Mapping[str, list[dict[str, Any]]]) -> Table:
@@ -186,10 +212,12 @@ def _sent_text(made: list[Attempt]) -> str:
     return f"{count} x, {size:,}" if size else f"{count} x"
 
 
-def _join_figures(figures: Mapping[str, float] | None, keys: list[str]) -> str:
-    return "-" if figures is None else "/".join(_format_figure(figures[key]) for key in keys)
+def _join_figures(figures: Mapping[str, float | None] | None, keys: list[str]) -> str:
+    if figures is None or all(figures[key] is None for key in keys):
+        return "-"
+    return "/".join(_format_figure(figures[key]) for key in keys)
 
 
-def _format_figure(value: float) -> str:
+def _format_figure(value: float | None) -> str:
     """.1234 for 0.1234: a table of many figures fits a terminal."""
-    return f"{value:.4f}".removeprefix("0")
+    return "-" if value is None else f"{value:.4f}".removeprefix("0")

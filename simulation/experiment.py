@@ -159,6 +159,11 @@ class Experiment:
         """Where its spectrum is kept."""
         return self.models_of(shard) if self.cache is None else self.cache / shard.name
 
+    @property
+    def floors_folder(self) -> Path:
+        """Where the floors are kept, which follow from the shards alone: for other experiments on the same shards."""
+        return self.shards[0].parent / "kept" if self.cache is None else self.cache
+
     def models_of(self, shard: Path) -> Path:
         """Where the client keeps its best model."""
         return self.state_of(shard) / "model"

@@ -11,7 +11,14 @@ from typing import Any
 from client_service.learning.quality import MeasureLabel
 from client_service.schemas import RoundQuality
 from shared.errors import DataError
-from simulation.report import best_floor, measure_labels
+from simulation.floors import START
+from simulation.means import FEW_SIGN, FEW_WORDS, MEANS, mark_few
+from simulation.report import best_floor, floor_means, measure_labels
+
+EXPLAINED = (
+    "Client mean: every client with a test user counts once; user mean: every test user does. Untrained: the closed "
+    "form that each silo's own data give, which LPSFed starts at."
+)
 
 
 def read_report(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -54,32 +61,47 @@ def _rounds_by_client(rows: list[dict[str, Any]]) -> dict[str, list[RoundQuality
 
 
 def markdown_table(report: Mapping[str, Any]) -> str:
-    """The run beside its floors, test items, client by client."""
-    names, labels = [client["client"] for client in report["clients"]], measure_labels(report).values()
-    keys = [label.key for label in labels]
-    head = f"| method | {' | '.join(names)} | client mean | user mean |"
-    lines = [head, "|" + " --- |" * (len(names) + 3)]
-    for name in report["floors"]:
-        cells = [_join_figures(report["floors_by_client"].get(client, {}).get(name), keys) for client in names]
-        lines.append(f"| {name} | {' | '.join(cells)} | {_join_figures(report['floors'][name], keys)} | |")
-    cells = [_join_figures(client, keys) for client in report["clients"]]
-    means = f"{_join_figures(report['client_mean'], keys)} | {_join_figures(report['user_mean'], keys)}"
-    lines.append(f"| **{report['strategy']}** | {' | '.join(cells)} | {means} |")
-    return "\n".join(
-        [*lines, "", f"{' / '.join(label.title for label in labels)}.", *_floor_verdicts(report, keys), ""]
-    )
+    """The run beside its floors, test items, client by client, with both means."""
+    labels = measure_labels(report).values()
+    keys, clients = [label.key for label in labels], report["clients"]
+    lines = [f"| method | {' | '.join(map(mark_few, clients))} | client mean | user mean |"]
+    lines.append("|" + " --- |" * (len(clients) + 3))
+    names = {name: floor for name, floor in (*report["floors"].items(), (START, report.get("untrained"))) if floor}
+    for name, floor in names.items():
+        by_client = [report["floors_by_client"].get(client["client"], {}).get(name) for client in clients]
+        means = [floor_means(floor, mean) for mean in MEANS]
+        label = "untrained" if name == START else name
+        lines.append(f"| {label} | {' | '.join(_join_figures(figures, keys) for figures in (*by_client, *means))} |")
+    own = [*clients, *(report[mean] for mean in MEANS)]
+    lines.append(f"| **{report['strategy']}** | {' | '.join(_join_figures(figures, keys) for figures in own)} |")
+    if report.get("centralised") is not None:
+        cells = ["-"] * (len(clients) + 1) + [_join_figures(report["centralised"], keys)]
+        lines.append(f"| closed form on all data | {' | '.join(cells)} |")
+    said = f"{' / '.join(label.title for label in labels)}. {EXPLAINED}"
+    return "\n".join([*lines, "", said, "", *_floor_verdicts(report, keys), *_notes(report), ""])
+
+
+def _notes(report: Mapping[str, Any]) -> list[str]:
+    few = any(client.get("few_test_users") for client in report["clients"])
+    marked = [f"{FEW_SIGN} {FEW_WORDS}: its figures are mostly chance."] if few else []
+    return [f"- {note}" for note in (*marked, *report.get("notes", ()))]
 
 
 def _floor_verdicts(report: Mapping[str, Any], keys: list[str]) -> list[str]:
     """Whether the trained model is worth its training, in words."""
     lines = []
-    for metric in keys:
-        name, floor = best_floor(report, metric)
-        own = report["client_mean"][metric]
-        word = "ahead of" if own > floor else "**behind**" if own < floor else "equal to"
-        lines.append(f"{metric}: {own:.4f}, {word} the best floor ({name}, {floor:.4f}).")
+    for mean in MEANS:
+        for metric in keys:
+            best, own = best_floor(report, metric, mean), report[mean][metric]
+            if best is None or own is None:
+                continue
+            word = "ahead of" if own > best[1] else "**behind**" if own < best[1] else "equal to"
+            said = f"{metric}, {mean.replace('_', ' ')}: {own:.4f}, {word} the best floor ({best[0]}, {best[1]:.4f})."
+            lines.append(f"- {said}")
     return lines
 
 
-def _join_figures(figures: Mapping[str, float] | None, keys: list[str]) -> str:
-    return "-" if figures is None else " / ".join(f"{figures[key]:.4f}" for key in keys)
+def _join_figures(figures: Mapping[str, float | None] | None, keys: list[str]) -> str:
+    if figures is None or all(figures[key] is None for key in keys):
+        return "-"
+    return " / ".join("-" if (value := figures[key]) is None else f"{value:.4f}" for key in keys)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from client_service.figures import quality_warnings
 from client_service.learning.quality import MeasureLabel, Measures
 from client_service.schemas import QualityOut, RoundQuality
 from client_service.tasks import task_named
@@ -14,21 +14,30 @@ from client_service.tasks.items import ITEMS
 from shared.protocol.schemas import RunHistoryOut
 from simulation.experiment import Experiment
 from simulation.federation import Outcome
-from simulation.floors import FLOORS, START
+from simulation.floors import FLOORS, NO_BOUNDS, START, Bounds, ByName
+from simulation.means import CLIENT_MEAN, FEW_USERS, USER_MEAN, Figures, client_mean, user_mean
 
-Floors = Mapping[str, Mapping[str, Measures | None]]
-Figures = dict[str, float]
-"""By the key of a measure."""
 Labels = Mapping[str, MeasureLabel]
+BothMeans = dict[str, Any]
+"""The client mean by the key of a measure, as ever, and both means under `client_mean` and `user_mean`."""
 
 
-def build_report(experiment: Experiment, outcome: Outcome, floors: Floors, edges_kept: float | None) -> dict[str, Any]:
-    """Everything that a run is judged by. Client mean: every client counts once; user mean: every test user does."""
+def build_report(
+    experiment: Experiment, outcome: Outcome, bounds: Bounds = NO_BOUNDS, edges_kept: float | None = None
+) -> dict[str, Any]:
+    """Everything that a run is judged by.
+
+    client_mean: every client with a test user counts once; user_mean: every test user does. alone, together,
+    centralised: user means of what each silo has by itself, of what it serves after the run, and of the closed form on
+    the data of all silos; None where it was not computed.
+    """
     qualities, statuses = outcome.qualities, outcome.statuses
-    tested = {name: quality.test or {} for name, quality in qualities.items()}
-    users = {name: quality.test_users for name, quality in qualities.items()}
     trained = {name: _trained_rounds(quality) for name, quality in qualities.items()}
     labels = task_named(experiment.task).labels
+    own = _both_means([(quality.test or {}, quality.test_users) for quality in qualities.values()], labels)
+    floors = {name: _floor_means(name, bounds.floors, labels) for name in FLOORS} if bounds.floors else {}
+    start = _floor_means(START, bounds.floors, labels)
+    ceiling = None if bounds.ceiling is None else _means_of(bounds.ceiling, labels)
     return {
         "task": experiment.task,
         "strategy": experiment.strategy,
@@ -36,18 +45,22 @@ def build_report(experiment: Experiment, outcome: Outcome, floors: Floors, edges
         "rounds": experiment.rounds,
         "settings": experiment.method.model_dump(),
         "edges_kept": edges_kept,
-        "client_mean": _weighted_mean(tested.values(), labels),
-        "user_mean": _weighted_mean(tested.values(), labels, [users[name] for name in tested]),
+        "client_mean": own[CLIENT_MEAN],
+        "user_mean": own[USER_MEAN],
+        "alone": None if start is None else start[USER_MEAN],
+        "together": own[USER_MEAN],
+        "centralised": None if ceiling is None else ceiling[USER_MEAN],
         "clients": [_client_figures(name, quality, outcome.history) for name, quality in sorted(qualities.items())],
-        "floors": {name: _floor_mean(name, floors, labels) for name in FLOORS},
-        "untrained": _floor_mean(START, floors, labels),
+        "floors": floors,
+        "untrained": start,
         "floors_by_client": {
             client: {name: _labelled_figures(measures, labels) for name, measures in client_floors.items()}
-            for client, client_floors in floors.items()
+            for client, client_floors in bounds.floors.items()
         },
         "bytes_up": {name: [entry.bytes_up for entry in rounds] for name, rounds in trained.items()},
         "bytes_down": {name: [entry.bytes_down for entry in rounds] for name, rounds in trained.items()},
         "seconds": _spent_seconds(outcome),
+        "notes": [*_client_notes(qualities), *bounds.notes],
         "privacy": {name: status.privacy.model_dump() for name, status in statuses.items() if status.privacy},
         "digest": _parameters_digest(outcome),
     }
@@ -59,11 +72,20 @@ def measure_labels(report: Mapping[str, Any]) -> dict[str, MeasureLabel]:
     return {name: label for name, label in labels.items() if label.key in report["client_mean"]}
 
 
-def best_floor(report: Mapping[str, Any], metric: str) -> tuple[str, float]:
-    """The floor with the highest client mean, and that."""
-    known = {name: figures[metric] for name, figures in report["floors"].items() if figures is not None}
-    name = max(known, key=lambda floor: known[floor])
-    return name, known[name]
+def floor_means(figures: Mapping[str, Any] | None, mean: str) -> Figures | None:
+    """A floor's `client_mean` or `user_mean`; None where it has none: a report of an earlier version has client means
+    alone."""
+    if figures is None:
+        return None
+    found: Figures | None = figures.get(mean, figures if mean == CLIENT_MEAN else None)
+    return found
+
+
+def best_floor(report: Mapping[str, Any], metric: str, mean: str = CLIENT_MEAN) -> tuple[str, float] | None:
+    """The floor with the highest mean, and that; None where no floor is known."""
+    means = {name: floor_means(figures, mean) for name, figures in report["floors"].items()}
+    known = {name: value for name, row in means.items() if row is not None and (value := row[metric]) is not None}
+    return max(known.items(), key=lambda one: one[1]) if known else None
 
 
 def _client_figures(name: str, quality: QualityOut, history: RunHistoryOut) -> dict[str, Any]:
@@ -72,11 +94,13 @@ def _client_figures(name: str, quality: QualityOut, history: RunHistoryOut) -> d
     trained = _trained_rounds(quality)
     return {
         "client": name,
-        **(quality.test or {}),
+        **{key: value if quality.test_users else None for key, value in (quality.test or {}).items()},
         "users": quality.users,
         "items": quality.items,
         "edges": quality.edges,
         "test_users": quality.test_users,
+        "few_test_users": quality.test_users < FEW_USERS,
+        "valid_users": quality.valid_users,
         "best_round": quality.best_round,
         "rho": None if last is None else last.rho,
         "rhobar": None if last is None else last.rhobar,
@@ -86,6 +110,16 @@ def _client_figures(name: str, quality: QualityOut, history: RunHistoryOut) -> d
         "start": quality.start,
         "recipe": quality.recipe,
     }
+
+
+def _client_notes(qualities: Mapping[str, QualityOut]) -> list[str]:
+    """What a reader has to know of single clients."""
+    notes = []
+    for name, quality in sorted(qualities.items()):
+        notes += [f"{name}: {warning}" for warning in quality_warnings(quality)]
+        if quality.finished and not quality.test_users:
+            notes.append(f"{name}: No test items: it has no figures and counts in no mean.")
+    return notes
 
 
 def _trained_rounds(quality: QualityOut) -> list[RoundQuality]:
@@ -118,20 +152,27 @@ def _parameters_digest(outcome: Outcome) -> str:
     return total.hexdigest()
 
 
-def _floor_mean(name: str, floors: Floors, labels: Labels) -> Figures | None:
-    """A floor's client mean; None when it does not exist for some client, since the mean would be of others."""
-    figures = [_labelled_figures(client_floors[name], labels) for client_floors in floors.values()]
-    known = [row for row in figures if row is not None]
-    return _weighted_mean(known, labels) if known and len(known) == len(figures) else None
+def _floor_means(name: str, floors: Mapping[str, ByName], labels: Labels) -> BothMeans | None:
+    """A floor's means; None when it does not exist for some client, since the means would be of others."""
+    return _means_of({client: by_name[name] for client, by_name in floors.items()}, labels) if floors else None
+
+
+def _means_of(measured: ByName, labels: Labels) -> BothMeans | None:
+    known = [one for one in measured.values() if one is not None]
+    if len(known) < len(measured):
+        return None
+    both = _both_means([(_labelled_figures(one, labels) or {}, one.users) for one in known], labels)
+    return {**both[CLIENT_MEAN], **both}
+
+
+def _both_means(figures: Sequence[tuple[Figures, int]], labels: Labels) -> dict[str, dict[str, float | None]]:
+    """Of (figures, test users) of each client."""
+    keys, rows, users = [label.key for label in labels.values()], [row for row, _ in figures], [n for _, n in figures]
+    return {CLIENT_MEAN: client_mean(keys, rows, users), USER_MEAN: user_mean(keys, rows, users)}
 
 
 def _labelled_figures(measures: Measures | None, labels: Labels) -> Figures | None:
-    return None if measures is None else {labels[name].key: value for name, value in measures.values.items()}
-
-
-def _weighted_mean(figures: Iterable[Mapping[str, float]], labels: Labels, weights: list[int] | None = None) -> Figures:
-    rows = list(figures)
-    shares = weights or [1] * len(rows)
-    total = sum(shares) or 1
-    keys = [label.key for label in labels.values()]
-    return {key: math.fsum(row.get(key, 0.0) * w for row, w in zip(rows, shares, strict=True)) / total for key in keys}
+    """By the key of a measure; each None where there was no test user to measure."""
+    if measures is None:
+        return None
+    return {labels[name].key: value if measures.users else None for name, value in measures.values.items()}

@@ -14,58 +14,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import sparse
 
 from client_service.learning.evaluate import TopItems, on_test, on_validation, validation_users
 from client_service.learning.local import LocalTraining, Moment
 from client_service.learning.quality import PRIMARY
 from client_service.learning.spectra import cached_spectrum
-from client_service.models.ranker import Rows
 from client_service.serving.recommender import freeze
 from client_service.shard import Shard, read_shard
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
-
-
-@dataclass(frozen=True, eq=False)
-class ClientSlice:
-    """One client inside the whole: its shard, and where its users and items stand in the whole."""
-
-    shard: Shard
-    users: Rows
-    items: Rows
-
-    @property
-    def client(self) -> str:
-        """The client's name."""
-        return self.shard.name
-
-    def restrict_lists(self, whole: TopItems, count: int) -> TopItems:
-        """Lists over all `count` items -> lists of this client's items alone, in its own row numbers."""
-        outside = np.ones(count, dtype=bool)
-        outside[self.items] = False
-        back = np.full(count + 1, -1, dtype=np.int64)  # the last place answers for -1: no more items
-        back[self.items] = np.arange(len(self.items))
-
-        def restricted_top(rows: Rows, seen: sparse.csr_array, k: int) -> Rows:
-            left_out = np.tile(outside, (len(rows), 1))
-            left_out[np.repeat(np.arange(len(rows)), np.diff(seen.indptr)), self.items[seen.indices]] = True
-            lists: Rows = back[whole(self.users[rows], sparse.csr_array(left_out), k)]
-            return lists
-
-        return restricted_top
+from simulation.pooled import ClientSlice, sorted_places
 
 
 def locate_client(whole: Shard, client: Shard) -> ClientSlice:
     """Where a client's users and items stand in the whole. Ids are sorted in every shard."""
     return ClientSlice(
-        client, _sorted_places(whole.user_ids, client.user_ids), _sorted_places(whole.item_ids, client.item_ids)
+        client, sorted_places(whole.user_ids, client.user_ids), sorted_places(whole.item_ids, client.item_ids)
     )
-
-
-def _sorted_places(all_ids: Sequence[str], ids: Sequence[str]) -> Rows:
-    return np.searchsorted(np.array(all_ids), np.array(ids)).astype(np.int64)
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def measure_federation(work: Work) -> Figures:
         privacy=work.privacy,
     )
     outcome = simulate_experiment(experiment, ignore_progress)
-    report = build_report(experiment, outcome, {}, None)
+    report = build_report(experiment, outcome)
     clients = [_client_figures(client, report, outcome) for client in report["clients"]]
     if work.groups:
         device = choose_device(work.device)[0]

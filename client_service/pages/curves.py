@@ -40,7 +40,9 @@ def _measure_text(quality: QualityOut, primary: str, label: MeasureLabel, line: 
     if best is None:
         return "Figures appear with the first run."
     text = f"{quality.run}: {figure(best)} in round {quality.best_round}, the best by {primary}."
-    if quality.test is None:
+    if quality.valid_users == 0:
+        text = f"{quality.run}: no validation items, so that no round is judged and the start is served."
+    if quality.test is None or not quality.test_users:
         return text
     return f"{text} On test items, read once at the end: {figure(quality.test.get(label.key))}."
 

@@ -54,7 +54,14 @@ def begin_training(
     choice = Choice(start=training.start or known.start, recipe=training.recipe or known.recipe)
     if choice != known:
         keep_choice(shard, method.cutoff, folder, choice, basis)
-    return training, {**_choices(training), **count_graph(shard).model_dump(), "spectrum_seconds": seconds}
+    figures = {**count_graph(shard).model_dump(), "valid_users": _count_judges(shard), "spectrum_seconds": seconds}
+    return training, {**_choices(training), **figures}
+
+
+def _count_judges(shard: Shard) -> int:
+    """The users by whose validation items a model is judged."""
+    users = validation_users(shard.train.shape[0], seed=0)
+    return int(np.count_nonzero(np.diff(shard.valid.indptr)[users]))
 
 
 def _choices(training: LocalTraining) -> dict[str, Any]:

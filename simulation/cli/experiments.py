@@ -98,6 +98,7 @@ def simulate(
     rank: options.Rank = None,
     basis_rounds: options.BasisRounds = None,
     secure: options.Secure = False,
+    no_floors: options.NoFloors = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Train a federation in one process, over the very same services, and hold it against the floors."""
@@ -119,7 +120,9 @@ def simulate(
         secure=secure,
         privacy=parse_privacy(options.parse_pairs(privacy or [], "--privacy")),
     )
-    report = run_study(experiment, run_in_process, edges_kept=shards.edges_kept, shown=not as_json)
+    report = run_study(
+        experiment, run_in_process, edges_kept=shards.edges_kept, shown=not as_json, floors=not no_floors
+    )
     if as_json:
         return options.print_json(report)
     OUT.print(quality_table(report), f"report: {folder / 'report.json'}", sep="\n")

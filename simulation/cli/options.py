@@ -57,6 +57,7 @@ __all__ = ["AsJson", "Authority", "Certificate", "CertificateKey"]  # the same f
 
 Data = Annotated[str, typer.Argument(help=f"data set, folder of shards, or '{SYNTHETIC}'")]
 Secure = Annotated[bool, typer.Option("--secure", help="masked updates: nobody sees more than their sum")]
+NoFloors = Annotated[bool, typer.Option("--no-floors", help="neither the floors nor what all silos' data would give")]
 Clients = Annotated[int, typer.Option(min=1, help="number of clients")]
 Number = Annotated[int, typer.Option("--partition", min=0, help="p: 0 is deterministic, others draw anew")]
 How = Annotated[Method, typer.Option("--method", help="how to divide users and items")]

@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 
 from client_service.boundary.crossings import Attempt
+from client_service.figures import UNJUDGED, quality_warnings
 from client_service.learning.quality import LABELS
 from client_service.pages.curves import curves, spectra
 from client_service.pages.record import RecordTotal, Summary
@@ -25,6 +26,7 @@ from client_service.settings import ClientSettings
 from client_service.shard import write_shard
 from client_service.tasks.items import ITEMS
 from shared.method.declaration import Declaration, TensorSpec
+from shared.web.pages import figure
 from simulation.experiment import Experiment
 from simulation.federation import Progress, conduct_run
 from simulation.run import open_federation
@@ -279,6 +281,19 @@ def test_the_best_round_is_marked_until_the_test_items_have_been_read() -> None:
     known = QualityOut(client="a", run="run-1", users=2, items=3, edges=4)
     assert "None of these figures leaves the silo" in sizes(known, counts_given=False)
     assert sizes(known, counts_given=True).endswith("They are given when the silo joins.")
+
+
+def test_a_silo_without_held_out_items_shows_no_figures_and_says_why() -> None:
+    status = StatusOut(client="a", phase="waiting", run="run-2", device="cpu", device_reason="as set")
+    nothing = Summary(0, 0, None, (), ())
+    blind = quality(valid_users=0)
+    facts = {fact.label: (fact.value, fact.note) for fact in standing(status, blind, nothing, LABELS).facts}
+    assert facts["NDCG@20"] == (figure(None), "no validation items")
+    assert "no validation items, so that no round is judged" in curves(blind, ITEMS)[0].description
+    untested = quality(test={"recall@20": 0.0, "ndcg@20": 0.0}, test_users=0)
+    facts = {fact.label: (fact.value, fact.note) for fact in standing(status, untested, nothing, LABELS).facts}
+    assert facts["NDCG@20"] == (figure(None), "no test items")
+    assert quality_warnings(blind) == (UNJUDGED,) and quality_warnings(quality()) == ()
 
 
 def test_both_kernels_are_drawn_from_the_lowest_frequency() -> None:

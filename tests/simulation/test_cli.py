@@ -16,7 +16,10 @@ from simulation.cli import app, main
 from simulation.generator import generate_dataset
 
 SMALL = ("--set", "width=8", "--set", "cutoff=16", "--set", "batch_size=256")
-FIGURES = "strategy seed rounds edges_kept client_mean user_mean clients floors bytes_up bytes_down seconds digest"
+FIGURES = (
+    "strategy seed rounds edges_kept client_mean user_mean alone together centralised clients floors notes bytes_up "
+    "bytes_down seconds digest"
+)
 
 
 def run(*arguments: str) -> Result:
@@ -73,8 +76,9 @@ def test_means_are_those_of_the_clients(finished: Path) -> None:
 def test_nothing_is_sent_by_the_local_strategy_but_empty_updates(shards: Path, tmp_path: Path) -> None:
     out = ("--out", str(tmp_path / "local"), "--json")
     report: dict[str, Any] = json.loads(
-        run("simulate", str(shards), "--rounds", "1", "--strategy", "local", *SMALL, *out).stdout
+        run("simulate", str(shards), "--rounds", "1", "--strategy", "local", "--no-floors", *SMALL, *out).stdout
     )
+    assert report["floors"] == {} and report["alone"] is None
     assert report["strategy"] == "local" and max(report["bytes_up"]["client-1"]) < 100
 
 

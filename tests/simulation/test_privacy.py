@@ -44,7 +44,7 @@ def test_a_run_of_noised_clients_tells_what_each_has_spent(silos: Silos, small: 
         silos(2), tmp_path / "run", small, rounds=2, device="cpu", privacy=parse_privacy(WORDS | {"budget": "5.5"})
     )
     outcome = simulate_experiment(experiment, lambda _: None)
-    report: dict[str, Any] = build_report(experiment, outcome, {}, None)
+    report: dict[str, Any] = build_report(experiment, outcome)
     settings = validate_settings(PrivacySettings, parse_privacy(WORDS))
     assert planned_epsilon(settings, ("margin", "rho"), 2) == pytest.approx(5.5)
     assert {name: one["epsilon"] for name, one in report["privacy"].items()} == {
