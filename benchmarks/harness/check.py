@@ -36,7 +36,8 @@ def _column_complaints(table: ResultsTable, column: Column) -> Iterator[str]:
 
 def _figure_complaints(column: Column) -> Iterator[str]:
     for label, samples in column.rows.items():
-        values = [client[metric] for sample in samples for client in sample.clients for metric in column.metrics]
+        tested = [client for sample in samples for client in sample.clients if client.get("test_users") != 0]
+        values = [client[metric] for client in tested for metric in column.metrics]
         if not all(math.isfinite(value) and 0.0 <= value <= 1.0 for value in values):
             yield f"{label}: expected figures from 0 to 1, got others"
 

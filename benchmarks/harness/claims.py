@@ -38,8 +38,9 @@ Each claim is a comparison that the table's paper.toml names, made anew from wha
 A claim over several rows is that of being ahead of each of them, so that each has to show it by itself, and no p is
 corrected here: *{HOLDS.strip("*")}* where all do, by the rule for verdicts above; *{SO_FAR}* where all do that are
 measured; *{UNPROVEN}* where all are behind it but not all by a p below .05; *{UNSEEN}* where one is level with it;
-*{AGAINST}* and *{FAILS.strip("*")}* where one is ahead of it. A ratio holds where both metrics reach it; it is no test.
-Differences are client means, with their 95 % interval. What is not measured stands last, and is evidence of nothing.
+*{AGAINST}* and *{FAILS.strip("*")}* where one is ahead of it. A ratio holds where both metrics reach it at the client
+mean; it is no test. Differences are client means, with their 95 % interval. What is not measured stands last, and is
+evidence of nothing.
 """
 
 
@@ -125,10 +126,19 @@ def _judge_ratio(row: str, least: float, column: Column) -> tuple[str, str]:
     ratios = {metric: value for metric, value in every.items() if value is not None}
     if not ratios or None in every.values():
         return "", ""
-    description = ", ".join(f"{LABELS[metric].title} {value:.4f} x" for metric, value in ratios.items())
+    description = ", ".join(
+        f"{LABELS[metric].title} {value:.4f} x{_user_ratio(row, metric, column)}" for metric, value in ratios.items()
+    )
     partitions = count_noun(len(column.by_partition(row, PRIMARY)), "partition")
     finding = f"{description}; {partitions}, {count_noun(len(column.rows[row]), 'run')}"
     return finding, HOLDS if min(ratios.values()) >= least else FAILS
+
+
+def _user_ratio(row: str, metric: str, column: Column) -> str:
+    """The same at the user mean, where test users are counted."""
+    mean = Sample.user_mean
+    ratio = column.mean_ratio(row, metric, column.best_floors(metric, mean), mean)
+    return "" if ratio is None else f" (user mean {ratio:.4f} x)"
 
 
 def verdict_of(comparisons: Iterable[Comparison], *, whole: bool) -> str:

@@ -18,6 +18,7 @@ from benchmarks.harness.store import FILE, KnownLines, Line, read_known, read_li
 from benchmarks.harness.summary import Column, summarise_plan
 from benchmarks.harness.tables import DAGGER, client_tables, overall_table, verdict_tables
 from benchmarks.harness.views import VIEWS
+from simulation.means import FEW_SIGN, FEW_WORDS
 
 DOCUMENT, FIGURES = "results.md", "figures"
 INTRODUCTION = f"""# Results
@@ -27,14 +28,17 @@ here is typed by hand. A table that is not measured yet says so.
 
 How to read it. Every method runs through the same services, shards, rounds and evaluation: all users with a test item,
 all items of the client as candidates, the round chosen on validation items, the test items read once. Figures are the
-client mean (every client counts once, as in the paper), with the standard deviation over partitions and seeds. *Floors*
+client mean (every client with a test user counts once, as in the paper), with the standard deviation over partitions
+and seeds, and beside it the user mean (every test user counts once): a client of a few users can move the first, not
+the second. {FEW_SIGN}: a client with {FEW_WORDS}, whose figures are mostly chance. *Floors*
 (popularity, low-pass, ridge, EASE) are what each client has without training a network; *local* shares nothing;
 *centralised* trains the same encoder on the whole data set, with the edges that the cut drops. *{UNTRAINED}* is the
 closed-form score that LPSFed starts at. *To best floor* says what the whole method gains over what a client has without
 a network; *to untrained* says what training gains over the closed-form score that it starts at (rows that start
 elsewhere, as item tables do at noise, are held against it all the same). Both are ratios of means over the partitions
-that the row has been measured on, with the best floor of each. *Paper*: the figure printed in the paper, on its own
-data, cut and evaluation, which are not ours: compare the order of rows, not the figures.
+that the row has been measured on, with the best floor of each, at the client mean / at the user mean. *Paper*: the
+figure printed in the paper, on its own data, cut and evaluation, which are not ours: compare the order of rows, not the
+figures.
 
 A verdict holds one row against another over units: a unit is one client of one partition, its figure the mean over
 seeds. Wilcoxon's signed-rank test, corrected after Holm over the rows compared, one metric at a time; 95 % bootstrap

@@ -76,6 +76,12 @@ def group_value(client: Mapping[str, Any], kind: str, group: str, metric: str) -
     return dict(zip(METRICS, values, strict=False)).get(metric, math.nan) if users else math.nan
 
 
+def group_users(client: Mapping[str, Any], kind: str, group: str) -> int:
+    """How many test users the group has."""
+    users: int = client.get("groups", {}).get(kind, {}).get(group, (0,))[-1]
+    return users
+
+
 def structure_groups(clients: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Clients by the number of their nodes: 1 large, 4 medium, 10 small; in proportion where there are not 15."""
     # Paper: groups by bounds on nodes (> 40K, 10K to 15K, < 8K) of the full Amazon-Book; here: by rank, because the

@@ -12,7 +12,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 from benchmarks.harness.plan import Plan
-from benchmarks.harness.summary import Column
+from benchmarks.harness.summary import Column, Sample
 from benchmarks.harness.views import sweep_points
 from client_service.learning.quality import PRIMARY, TITLE
 
@@ -49,6 +49,7 @@ def _draw_bars(axis: Any, column: Column) -> None:
     labels = [label for label in reversed(column.rows) if label not in column.floors]
     spreads = [column.row_spread(label, PRIMARY) for label in labels]
     axis.barh(labels, [spread.mean for spread in spreads], xerr=[spread.deviation for spread in spreads], height=0.7)
+    axis.plot(_user_means(column, labels), labels, "D", markersize=4, color="black", label="user mean")
     axis.set(title=column.name, xlabel=f"{TITLE}, client mean")
 
 
@@ -62,14 +63,19 @@ def _draw_curve(axis: Any, plan: Plan, column: Column, name: str) -> None:
         marker="o",
         capsize=2,
     )
+    axis.plot(values, _user_means(column, labels), "D:", markersize=4, color="black", label="user mean")
     axis.set(title=column.name, xlabel=name, ylabel=f"{TITLE}, client mean")
     if min(values) > 0.0 and max(values) > WIDE * min(values):
         axis.set_xscale("log")
+
+
+def _user_means(column: Column, labels: Sequence[str]) -> list[float]:
+    return [column.row_spread(label, PRIMARY, Sample.user_mean).mean for label in labels]
 
 
 def _draw_floor(axis: Any, column: Column, *, vertical: bool) -> None:
     best = column.best_floor(PRIMARY)
     if best is not None:
         line = axis.axvline if vertical else axis.axhline
-        line(best, linestyle="--", linewidth=1, color="black", label="best floor")
-        axis.legend(loc="lower right")
+        line(best, linestyle="--", linewidth=1, color="black", label="best floor, client mean")
+    axis.legend(loc="lower right")

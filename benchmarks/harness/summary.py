@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +17,25 @@ Client = dict[str, Any]
 """One client's line of a measured cell; its measures are under the names of METRICS."""
 
 
+def mean_of_known(values: Iterable[float]) -> float:
+    """Mean of the values that are not NaN; NaN where there is none."""
+    known = [value for value in values if not math.isnan(value)]
+    return math.fsum(known) / len(known) if known else math.nan
+
+
+def user_mean(clients: Sequence[Client], metric: str) -> float:
+    """Mean of a metric over all test users of these clients; NaN without any, and where their number is not stored."""
+    if any("test_users" not in client for client in clients):
+        return math.nan
+    tested = [client for client in clients if client["test_users"]]
+    users = sum(client["test_users"] for client in tested)
+    return math.fsum(client[metric] * client["test_users"] for client in tested) / users if users else math.nan
+
+
 @dataclass(frozen=True)
 class Sample:
-    """One measured cell of one row: the figures of every client. seed is None for a floor, which has none."""
+    """One measured cell of one row: the figures of every client, NaN for one without test users. seed is None for a
+    floor, which has none."""
 
     partition: int
     seed: int | None
@@ -27,17 +43,20 @@ class Sample:
     line: Line
 
     def client_mean(self, metric: str) -> float:
-        """The mean of a metric over clients, each with the same weight."""
-        return math.fsum(client[metric] for client in self.clients) / len(self.clients)
+        """The mean of a metric over the clients with test users, each with the same weight."""
+        return mean_of_known(client[metric] for client in self.clients)
 
     def by_client(self, metric: str) -> dict[str, float]:
         """The values of a metric by client."""
         return {client["client"]: client[metric] for client in self.clients}
 
     def user_mean(self, metric: str) -> float:
-        """The mean of a metric over all test users of all clients."""
-        users = sum(client["test_users"] for client in self.clients) or 1
-        return math.fsum(client[metric] * client["test_users"] for client in self.clients) / users
+        """The mean of a metric over all test users of all clients; NaN where a client does not say how many it has."""
+        return user_mean(self.clients, metric)
+
+
+Mean = Callable[[Sample, str], float]
+"""Of a sample and a metric."""
 
 
 @dataclass
@@ -58,22 +77,23 @@ class Column:
         clients = [client for samples in self.rows.values() for sample in samples for client in sample.clients]
         return [metric for metric in METRICS if all(metric in client for client in clients)]
 
-    def row_spread(self, label: str, metric: str, mean: Callable[[Sample, str], float] = Sample.client_mean) -> Spread:
+    def row_spread(self, label: str, metric: str, mean: Mean = Sample.client_mean) -> Spread:
         """Mean and deviation of a row's samples, each with its client mean of the metric, or another mean."""
         return measure_spread([mean(sample, metric) for sample in self.rows[label]])
 
-    def by_partition(self, label: str, metric: str) -> dict[int, float]:
-        """A row's client mean in each partition, averaged over seeds; empty for a row that is not measured."""
+    def by_partition(self, label: str, metric: str, mean: Mean = Sample.client_mean) -> dict[int, float]:
+        """A row's mean in each partition, averaged over seeds; empty for a row that is not measured."""
         means: dict[int, list[float]] = {}
         for sample in self.rows.get(label, []):
-            means.setdefault(sample.partition, []).append(sample.client_mean(metric))
+            if not math.isnan(value := mean(sample, metric)):
+                means.setdefault(sample.partition, []).append(value)
         return {partition: _mean_value(values) for partition, values in means.items()}
 
-    def best_floors(self, metric: str) -> dict[int, float]:
+    def best_floors(self, metric: str, mean: Mean = Sample.client_mean) -> dict[int, float]:
         """The highest floor of each partition; one that does not exist in a partition is no candidate there."""
         best: dict[int, float] = {}
         for label in sorted(self.floors):
-            for partition, value in self.by_partition(label, metric).items():
+            for partition, value in self.by_partition(label, metric, mean).items():
                 best[partition] = max(value, best.get(partition, value))
         return best
 
@@ -81,9 +101,11 @@ class Column:
         """The best floor of each partition, averaged; None where no floor is measured."""
         return _mean_value([*self.best_floors(metric).values()]) if self.best_floors(metric) else None
 
-    def mean_ratio(self, label: str, metric: str, to: Mapping[int, float]) -> float | None:
+    def mean_ratio(
+        self, label: str, metric: str, to: Mapping[int, float], mean: Mean = Sample.client_mean
+    ) -> float | None:
         """A row's mean over partitions to that of `to`, on the partitions that both have. None where there is none."""
-        own = self.by_partition(label, metric)
+        own = self.by_partition(label, metric, mean)
         shared = [partition for partition in own if partition in to]
         base = math.fsum(to[partition] for partition in shared)
         return math.fsum(own[partition] for partition in shared) / base if base else None
@@ -157,5 +179,11 @@ def _add_samples(column: Column, cell: Cell, line: Line) -> None:
         if cell.row.strategy == FLOORS and label != UNTRAINED:
             column.floors.add(label)
         if clients:
-            column.rows.setdefault(label, []).append(Sample(cell.partition, seed, clients, line))
+            tested = [_tested_client(client) for client in clients]
+            column.rows.setdefault(label, []).append(Sample(cell.partition, seed, tested, line))
     column.floors &= set(column.rows) | set(rows)
+
+
+def _tested_client(client: Client) -> Client:
+    """With NaN in place of the figures of a client that has no test users."""
+    return client if client.get("test_users") != 0 else client | dict.fromkeys(METRICS, math.nan)

@@ -9,8 +9,9 @@ from benchmarks.common import render_table
 from benchmarks.harness.paper import Paper
 from benchmarks.harness.plan import UNTRAINED, Plan
 from benchmarks.harness.statistics import FEWEST_UNITS, Comparison, Spread, least_corrected
-from benchmarks.harness.summary import Column, Sample
+from benchmarks.harness.summary import Client, Column, Sample
 from client_service.learning.quality import LABELS, METRICS, PRIMARY, K
+from simulation.means import FEW_SIGN, FEW_USERS
 
 DAGGER = "†"
 
@@ -27,14 +28,20 @@ def format_number(value: float | None, digits: int = 4) -> str:
     return f"{value:.{digits}f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.{digits}f}"
 
 
+def join_cells(cells: Iterable[str]) -> str:
+    """Several figures in one cell; a dash where there is none of them."""
+    every = list(cells)
+    return "-" if set(every) == {"-"} else " / ".join(every)
+
+
 def mark_label(plan: Plan, label: str) -> str:
     """The label, with a dagger where the method needs items that several clients have."""
     return label + (DAGGER if any(row.label == label and row.shared_items for row in plan.rows()) else "")
 
 
 def overall_table(plan: Plan, column: Column, paper: Paper) -> list[str]:
-    """Client mean with its deviation over partitions and seeds, user mean, the paper's; ratios to the best floor and to
-    the score that training starts at, on the partitions that the row itself has."""
+    """Client mean with its deviation over partitions and seeds, user mean, the paper's; ratios of both means to the
+    best floor and to the score that training starts at, on the partitions that the row itself has."""
     head = ["", "cells", "epochs"]
     for metric in column.metrics:
         head += [LABELS[metric].title, "user mean", "paper", "to best floor", "to untrained"]
@@ -48,15 +55,23 @@ def _overall_row(plan: Plan, column: Column, paper: Paper, label: str) -> list[s
     for metric in column.metrics:
         own = column.row_spread(label, metric)
         users = column.row_spread(label, metric, Sample.user_mean)
-        bases = (column.best_floors(metric), column.by_partition(UNTRAINED, metric))
-        ratios = [column.mean_ratio(label, metric, base) for base in bases]
+        means = (Sample.client_mean, Sample.user_mean)
+        floors = [column.mean_ratio(label, metric, column.best_floors(metric, mean), mean) for mean in means]
+        starts = [
+            column.mean_ratio(label, metric, column.by_partition(UNTRAINED, metric, mean), mean) for mean in means
+        ]
         cells += [
             _format_spread(own),
             format_number(users.mean),
             format_number(paper.find_figure(column.name, label, metric)),
-            *("-" if ratio is None else f"{ratio:.3f}" for ratio in ratios),
+            _join_ratios(floors),
+            _join_ratios(starts),
         ]
     return cells
+
+
+def _join_ratios(ratios: Sequence[float | None]) -> str:
+    return join_cells("-" if ratio is None else f"{ratio:.3f}" for ratio in ratios)
 
 
 def _format_spread(spread: Spread) -> str:
@@ -79,16 +94,21 @@ def _client_table(plan: Plan, column: Column, partition: int) -> list[str]:
     rows_here = {label: samples for label, samples in rows_here.items() if samples}
     first = next(iter(rows_here.values()))[0].clients
     names = [client["client"] for client in first]
-    head = ["", *(f"{client['client']}<br>{client['users']:,} × {client['items']:,}" for client in first)]
+    head = ["", *map(_client_head, first)]
     rows = []
     for label, samples in rows_here.items():
         figures = [{client["client"]: client for client in sample.clients} for sample in samples]
         cells = []
         for name in names:
             means = (sum(clients[name][metric] for clients in figures) / len(figures) for metric in column.metrics)
-            cells.append(" / ".join(map(format_number, means)))
+            cells.append(join_cells(map(format_number, means)))
         rows.append([mark_label(plan, label), *cells])
     return markdown_lines(head, rows)
+
+
+def _client_head(client: Client) -> str:
+    few = client.get("test_users", FEW_USERS) < FEW_USERS
+    return f"{client['client']}{f' {FEW_SIGN}' if few else ''}<br>{client['users']:,} × {client['items']:,}"
 
 
 def verdict_tables(plan: Plan, column: Column) -> list[str]:

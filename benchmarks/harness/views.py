@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.harness.groups import ACTIVITY, STRUCTURE, group_value, structure_groups
+from benchmarks.harness.groups import ACTIVITY, STRUCTURE, group_users, group_value, structure_groups
 from benchmarks.harness.paper import Paper
 from benchmarks.harness.plan import Plan
-from benchmarks.harness.summary import Client, Column, Sample
-from benchmarks.harness.tables import format_number, mark_label, markdown_lines
+from benchmarks.harness.summary import Column, Sample, mean_of_known, user_mean
+from benchmarks.harness.tables import format_number, join_cells, mark_label, markdown_lines
 from client_service.learning.quality import LABELS, PRIMARY, TITLE
 
 
@@ -25,23 +24,16 @@ def structure_table(plan: Plan, column: Column, paper: Paper) -> list[str]:
         cells = [mark_label(plan, label)]
         for name, _ in STRUCTURE:
             groups = [structure_groups(sample.clients)[name] for sample in samples]
-            means = [_mean_of_known(_client_mean(group, metric) for group in groups) for metric in column.metrics]
-            means.append(_mean_of_known(_user_mean(group) for group in groups))
+            means = [
+                mean_of_known(mean_of_known(client[metric] for client in group) for group in groups)
+                for metric in column.metrics
+            ]
+            means.append(mean_of_known(user_mean(group, PRIMARY) for group in groups))
             cells += [*map(format_number, means), _join_figures(paper.find_figure(column.name, label, name))]
         rows.append(cells)
     first_sample = next(iter(column.rows.values()))[0]
     sizes = [f"{name}: {len(group)} clients" for name, group in structure_groups(first_sample.clients).items()]
     return [f"Clients by nodes: {', '.join(sizes)}.", "", *markdown_lines(head, rows)]
-
-
-def _client_mean(clients: Sequence[Client], metric: str) -> float:
-    return math.fsum(client[metric] for client in clients) / len(clients) if clients else math.nan
-
-
-def _user_mean(clients: Sequence[Client]) -> float:
-    """Mean of the primary measure over all test users of these clients; NaN without any."""
-    users = sum(client["test_users"] for client in clients)
-    return math.fsum(client[PRIMARY] * client["test_users"] for client in clients) / users if users else math.nan
 
 
 def activity_tables(plan: Plan, column: Column, paper: Paper) -> list[str]:
@@ -50,24 +42,35 @@ def activity_tables(plan: Plan, column: Column, paper: Paper) -> list[str]:
     for kind in ("users", "items"):
         head = [kind, *(part for name in ACTIVITY for part in ([name, "paper"] if kind == "users" else [name]))]
         rows = [_activity_row(plan, column, paper, label, kind) for label in column.rows]
-        lines += [f"{TITLE} by groups of {kind}, client mean:", "", *markdown_lines(head, rows)]
+        lines += [f"{TITLE} by groups of {kind}, client mean / user mean:", "", *markdown_lines(head, rows)]
     return lines
 
 
 def _activity_row(plan: Plan, column: Column, paper: Paper, label: str, kind: str) -> list[str]:
     cells = [mark_label(plan, label)]
     for group in ACTIVITY:
-        cells.append(
-            format_number(_mean_of_known(_activity_mean(sample, kind, group) for sample in column.rows[label]))
-        )
+        means = [
+            mean_of_known(mean(sample, kind, group) for sample in column.rows[label])
+            for mean in (_activity_client_mean, _activity_user_mean)
+        ]
+        cells.append(join_cells(map(format_number, means)))
         if kind == "users":
             cells.append(format_number(paper.find_figure(column.name, label, group)))
     return cells
 
 
-def _activity_mean(sample: Sample, kind: str, group: str) -> float:
-    """Client mean of the primary measure over the clients that have a test user in the group."""
-    return _mean_of_known(group_value(client, kind, group, PRIMARY) for client in sample.clients)
+def _activity_client_mean(sample: Sample, kind: str, group: str) -> float:
+    """Of the primary measure, over the clients that have a test user in the group."""
+    return mean_of_known(group_value(client, kind, group, PRIMARY) for client in sample.clients)
+
+
+def _activity_user_mean(sample: Sample, kind: str, group: str) -> float:
+    """Of the primary measure, over all test users in the group."""
+    in_group = [
+        {PRIMARY: group_value(client, kind, group, PRIMARY), "test_users": group_users(client, kind, group)}
+        for client in sample.clients
+    ]
+    return user_mean(in_group, PRIMARY)
 
 
 def cost_table(plan: Plan, column: Column, paper: Paper) -> list[str]:
@@ -112,7 +115,8 @@ def sweep_tables(plan: Plan, column: Column, paper: Paper) -> list[str]:
     lines: list[str] = []
     for name, points in sweep_points(plan, column).items():
         rows = [[f"{value:g}", *_metric_means(column, label)] for value, label in points]
-        lines += markdown_lines([name, *(LABELS[metric].title for metric in column.metrics)], rows)
+        head = [f"{LABELS[metric].title}, {mean}" for metric in column.metrics for mean in ("client mean", "user mean")]
+        lines += markdown_lines([name, *head], rows)
     return lines
 
 
@@ -126,13 +130,11 @@ def sweep_points(plan: Plan, column: Column) -> dict[str, list[tuple[float, str]
 
 
 def _metric_means(column: Column, label: str) -> list[str]:
-    return [format_number(column.row_spread(label, metric).mean) for metric in column.metrics]
-
-
-def _mean_of_known(values: Iterable[float]) -> float:
-    """Mean of the values that are not NaN; NaN where there is none."""
-    known = [value for value in values if not math.isnan(value)]
-    return math.fsum(known) / len(known) if known else math.nan
+    return [
+        format_number(column.row_spread(label, metric, mean).mean)
+        for metric in column.metrics
+        for mean in (Sample.client_mean, Sample.user_mean)
+    ]
 
 
 def _join_figures(figures: Any) -> str:

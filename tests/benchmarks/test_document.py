@@ -32,8 +32,8 @@ def test_a_table_shows_ours_the_paper_s_the_floors_and_the_ratio(plan: Plan, lin
     text = "\n".join(table_section(gather_table(plan, KnownLines(lines), root), root))
     # LPSFed: clients at .42 + .01 seed and .44 + .01 seed, so that the means are .43 .44 .45
     assert rows(text, "LPSFed")[0] == [
-        "LPSFed", "3", "3", ".4400 ± .0100", ".4433", ".1234", "2.933", "2.200",
-        ".2200 ± .0050", ".2217", ".0567", "2.933", "2.200",
+        "LPSFed", "3", "3", ".4400 ± .0100", ".4433", ".1234", "2.933 / 2.660", "2.200 / 2.078",
+        ".2200 ± .0050", ".2217", ".0567", "2.933 / 2.660", "2.200 / 2.078",
     ]  # fmt: skip
     assert rows(text, "popularity")[0][:5] == ["popularity", "1", "-", ".1500", ".1667"]
     assert "13 of 13 cells measured. Training edges kept by the cut: 50.0 %." in text
@@ -113,15 +113,30 @@ def test_each_view_adds_its_own_table(plan: Plan, lines: list[Line], root: Path,
 
 
 def test_groups_of_users_and_items(plan: Plan, lines: list[Line], root: Path) -> None:
-    groups = {kind: {"tail": [0.1, 0.2, 5], "mid": [0.1, 0.3, 4], "head": [0.0, 0.0, 0]} for kind in ("users", "items")}
     for line in lines:
         for clients in line["floors"].values() if "floors" in line else [line["clients"]]:
             for one in clients or []:
-                one["groups"] = groups
+                of_clients = {
+                    "client-1": {"tail": [0.1, 0.2, 5]},
+                    "client-2": {"tail": [0.1, 0.4, 15], "mid": [0.1, 0.3, 4]},
+                }
+                one["groups"] = dict.fromkeys(("users", "items"), of_clients[one["client"]] | {"head": [0.0, 0.0, 0]})
     shown = plan.model_copy(update={"view": "activity", "groups": True})
     text = "\n".join(table_section(gather_table(shown, KnownLines(lines), root), root))
-    assert ["LPSFed", ".2000", "-", ".3000", "-", "-", "-"] in rows(text, "LPSFed")
-    assert ["LPSFed", ".2000", ".3000", "-"] in rows(text, "LPSFed")
+    assert ["LPSFed", ".3000 / .3500", "-", ".3000 / .3000", "-", "-", "-"] in rows(text, "LPSFed")
+    assert ["LPSFed", ".3000 / .3500", ".3000 / .3000", "-"] in rows(text, "LPSFed")
+
+
+def test_a_client_without_test_users_counts_in_no_mean_and_few_are_marked(
+    plan: Plan, lines: list[Line], root: Path
+) -> None:
+    for line in lines:
+        for clients in line["floors"].values() if "floors" in line else [line["clients"]]:
+            for one in (one for one in clients or [] if one["client"] == "client-2"):
+                one |= {"recall": 0.0, "ndcg": 0.0, "test_users": 0}
+    text = "\n".join(table_section(gather_table(plan, KnownLines(lines), root), root))
+    assert rows(text, "LPSFed")[0][3:8] == [".4300 ± .0100", ".4300", ".1234", "4.300 / 4.300", "2.688 / 2.688"]
+    assert rows(text, "LPSFed")[-1] == ["LPSFed", ".4300 / .2150", "-"] and "client-1 ‡" in text
 
 
 def test_a_good_quick_run_has_no_complaints(plan: Plan, lines: list[Line], root: Path) -> None:
