@@ -199,7 +199,8 @@ class LocalTraining:
         margins = weights = None
         if objective.bias_aware and not warming and self.method.margin_strength > 0.0:
             updated = self.received.scalars.get("margin")
-            margins = Margins(self.tables, self.method.margin_strength, self.method.refinement, updated)
+            method = self.method
+            margins = Margins(self.tables, method.margin_strength, method.refinement, updated, method.margin_reading)
         if objective.group_weights != EQUAL_WEIGHTS:
             weights = torch.tensor(objective.group_weights, device=self.device)[self.activity]
         return ObjectiveTerms(objective, margins, weights)

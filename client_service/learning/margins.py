@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from client_service.learning.interrupt import NEVER, Interrupt
-from client_service.learning.losses import contrastive, margin, refined_margin
+from client_service.learning.losses import contrastive
+from client_service.learning.readings import READINGS
 from client_service.learning.sampling import Batch, PairSampler
 from client_service.models.popularity import PopularityTables
+from shared.method.margin_readings import MarginReading
 from shared.method.settings import MethodSettings
 
 TABLE_STEPS = 600  # at most; the tables hold a few hundred numbers and settle long before
@@ -20,17 +22,20 @@ TABLE_TOLERANCE = 1e-3  # a relative fall between two windows below this counts 
 
 @dataclass(frozen=True)
 class Margins:
-    """How the positive's angle is widened: the tables' xi, gamma, omega, and M_updated once there is one."""
+    """How the positive's angle is widened: the tables' xi, gamma, omega, M_updated once there is one, and Eq. 8."""
 
     tables: PopularityTables
     strength: float
     refinement: float
     updated: float | None
+    reading: MarginReading = "literal"
 
     def of(self, score: Tensor, batch: Batch) -> Tensor:
         """The refined margin (Eq. 15) of a batch's positives, (B,)."""
-        xi = self.tables.at(self.tables.angles(), batch.users, batch.items)
-        return refined_margin(self.updated, margin(xi, score, self.strength), score, self.refinement)
+        reading = READINGS[self.reading]
+        widening = self.tables.at(reading.widening(self.tables), batch.users, batch.items)
+        local = reading.local(widening, score, self.strength)
+        return reading.refined(self.updated, local, score, self.refinement)
 
 
 def popularity_loss(tables: PopularityTables, batch: Batch, temperature: float) -> Tensor:

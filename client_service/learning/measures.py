@@ -72,8 +72,8 @@ def spectrum_signal(spectrum: Spectrum, model: Model, method: MethodSettings) ->
 
 def measure_mean_margin(trained: TrainedClient) -> tuple[float, ...]:
     """M^c (Eq. 10)."""
-    generator, strength = trained.torch_generator("margin"), trained.method.margin_strength
-    return (mean_margin(trained.model, trained.tables, strength, generator, trained.interrupt),)
+    generator, method = trained.torch_generator("margin"), trained.method
+    return (mean_margin(trained.model, trained.tables, method, generator, trained.interrupt),)
 
 
 def more_active(interactions: sparse.csr_array) -> Tensor:

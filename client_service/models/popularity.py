@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from scipy import sparse
@@ -39,6 +41,14 @@ class PopularityTables(nn.Module):
     def angles(self) -> Tensor:
         """xi of every pair of buckets, in [0, pi], without gradient."""
         return torch.arccos(self.cosines().detach().clamp(-COSINE_LIMIT, COSINE_LIMIT))
+
+    def products(self) -> Tensor:
+        """u . v of every pair of buckets, without gradient, as of vectors that began at Xavier's normals."""
+        # Release: tables that begin at Xavier's normals; here: their deviation is put on the products, because the
+        # tables begin at unit normals, whose products of `width` terms leave a sigmoid no middle.
+        sizes = (self.user_table.shape, self.item_table.shape)
+        scale = math.prod(math.sqrt(2.0 / sum(size)) for size in sizes)
+        return scale * (self.user_table @ self.item_table.T).detach()
 
     def at(self, table: Tensor, users: Tensor, items: Tensor) -> Tensor:
         """Entries of a bucket table for index tensors of users and items, broadcast against each other."""

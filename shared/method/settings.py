@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 from shared.errors import SettingsError
 from shared.message import Message
 from shared.method.exchange import EXCHANGES
+from shared.method.margin_readings import MarginReading
 
 Preset = Literal["default", "paper"]
 Model = TypeVar("Model", bound=BaseModel)
@@ -68,6 +69,11 @@ class MethodSettings(Message):
     loss: Literal["bc", "bpr"] = "bc"
     temperature: float = Field(0.1, gt=0, le=10, description="tau of Eq. 7 and Eq. 9")
     margin_strength: float = Field(0.1, ge=0, le=1, description="gamma of Eq. 8; 0 turns the margin off")
+    margin_reading: MarginReading = Field(
+        "literal",
+        description="of Eq. 8: as printed, xi / pi, BC-Loss's released form, or tapered to nothing at pi",
+        exclude_if=lambda reading: reading == "literal",
+    )
     refinement: float = Field(0.25, ge=0, le=1, description="omega of Eq. 15")
     warmup_rounds: int = Field(2, ge=0, le=100, description="rounds before the margin is used; 1 in runs of <= 5")
     warmup_trains: Literal["all", "tables"] = Field("all", description="model and tables, or the tables alone")

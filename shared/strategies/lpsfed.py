@@ -5,13 +5,13 @@ Low-pass Personalized Subgraph Federated Recommendation. ICLR 2026. OpenReview S
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from shared.errors import SettingsError
 from shared.method.divergence import greatest_divergence
 from shared.method.exchange import EXCHANGES
 from shared.method.exchanged import Parameters, Scalars
+from shared.method.margin_readings import greatest_margin
 from shared.method.ranges import ROUNDING, Range
 from shared.method.settings import MethodSettings
 from shared.strategies.local_client import LocalClient, Objective
@@ -65,10 +65,10 @@ LARGEST_WEIGHT = 1e3  # of a trained kernel, which begins at 1: one beyond is no
 
 
 def declared_scalars(method: MethodSettings) -> dict[str, Scalar]:
-    """M: a mean of min(gamma xi, pi - R) with xi in [0, pi] (Eq. 8, 10), so from 0 to gamma pi; rho: from 0 to its
-    greatest value (Eq. 11). Each end is a rounding wider."""
+    """M: a mean of margins (Eq. 8, 10), so from 0 to the greatest that their reading gives, which is gamma pi for Eq. 8
+    as printed; rho: from 0 to its greatest value (Eq. 11). Each end is a rounding wider."""
     largest = 1.0 if method.signal == "eigenvalues" else LARGEST_WEIGHT
-    margin = Range(-ROUNDING, method.margin_strength * math.pi + ROUNDING)
+    margin = Range(-ROUNDING, greatest_margin(method.margin_reading, method.margin_strength) + ROUNDING)
     rho = Range(0.0, greatest_divergence(method.cutoff, largest) + ROUNDING)
     return {
         MARGIN: Scalar(margin, returned=True, released=Range(0.0, 0.32)),
