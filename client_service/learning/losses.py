@@ -32,29 +32,6 @@ def refined_margin(updated: float | None, local: Tensor, score: Tensor, refineme
     return torch.minimum(refinement * updated + (1.0 - refinement) * local, math.pi - angle(score))
 
 
-def tapered_margin(xi: Tensor, score: Tensor, strength: float) -> Tensor:
-    """gamma xi (1 - R / pi), without gradient: the share gamma xi / pi of what is left of the angle up to pi.
-
-    All of gamma xi at R = 0, nothing at pi, and never above min(gamma xi, pi - R) (Eq. 8), for gamma xi <= pi.
-    """
-    # Paper: the lesser of the two; here: R + M = pi - (1 - gamma xi / pi)(pi - R) stays below pi for every R, because
-    # at pi the cosine is level and a positive teaches nothing.
-    return strength * xi * _room(score)
-
-
-def refined_tapered_margin(updated: float | None, local: Tensor, score: Tensor, refinement: float) -> Tensor:
-    """Eq. 15 with both margins tapered alike: (omega M_updated + (1 - omega) gamma xi)(1 - R / pi)."""
-    # Paper: M_updated as it came; here: tapered too, because it would otherwise reach pi where R is large.
-    if updated is None:
-        return local
-    return refinement * updated * _room(score) + (1.0 - refinement) * local
-
-
-def _room(score: Tensor) -> Tensor:
-    """1 - R / pi, in [0, 1]."""
-    return 1.0 - angle(score) / math.pi
-
-
 def shifted_cosine(score: Tensor, shift: Tensor) -> Tensor:
     """cos(R + m) = tanh f cos m - sin m / cosh f: no arccos, so the gradient is finite everywhere.
 
@@ -63,6 +40,13 @@ def shifted_cosine(score: Tensor, shift: Tensor) -> Tensor:
     decay = torch.exp(-score.abs())
     sine = 2.0 * decay / (1.0 + decay**2)
     return torch.tanh(score) * torch.cos(shift) - sine * torch.sin(shift)
+
+
+def lowered_cosine(score: Tensor, shift: Tensor) -> Tensor:
+    """cos R - m: the margin as CosFace takes it (Wang et al., CVPR 2018), off the cosine and not onto the angle."""
+    # Paper: cos(R + m) (Eq. 9); here: cos R - m, as steep as a negative's cos R, because cos(R + m) is less steep near
+    # R + m = pi and level there: with a margin of a radian the scores of all pairs fall together until none teaches.
+    return torch.tanh(score) - shift
 
 
 def contrastive(positive: Tensor, negatives: Tensor, excluded: Tensor, temperature: float) -> Tensor:

@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 
 from client_service.learning.interrupt import NEVER, Interrupt
-from client_service.learning.losses import contrastive
+from client_service.learning.losses import (
+    contrastive,
+    lowered_cosine,
+    margin,
+    refined_margin,
+    shifted_cosine,
+)
 from client_service.learning.readings import READINGS
 from client_service.learning.sampling import Batch, PairSampler
 from client_service.models.popularity import PopularityTables
@@ -32,10 +38,22 @@ class Margins:
 
     def of(self, score: Tensor, batch: Batch) -> Tensor:
         """The refined margin (Eq. 15) of a batch's positives, (B,)."""
-        reading = READINGS[self.reading]
-        widening = self.tables.at(reading.widening(self.tables), batch.users, batch.items)
-        local = reading.local(widening, score, self.strength)
-        return reading.refined(self.updated, local, score, self.refinement)
+        xi = self.tables.at(READINGS[self.reading].widening(self.tables), batch.users, batch.items)
+        return refined_margin(self.updated, margin(xi, score, self.strength), score, self.refinement)
+
+    def widened(self, score: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The logits of a batch's positives with their margins (Eq. 9, before tau), (B,), and which of them are level:
+        their angle is at pi, and they teach nothing."""
+        shift = self.of(score, batch)
+        if READINGS[self.reading].off_the_cosine:
+            return lowered_cosine(score, shift), is_level(torch.tanh(score))
+        widened = shifted_cosine(score, shift)
+        return widened, is_level(widened)
+
+
+def is_level(cosine: Tensor) -> Tensor:
+    """Where an angle is at pi, to within what a float32 can tell."""
+    return cosine <= -1.0 + 1e-6
 
 
 def popularity_loss(tables: PopularityTables, batch: Batch, temperature: float) -> Tensor:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from client_service.learning.interrupt import NEVER, Interrupt
-from client_service.learning.readings import READINGS, Reading
+from client_service.learning.losses import margin
+from client_service.learning.readings import READINGS
 from client_service.models.heads import Pooled, PooledMLPs
 from client_service.models.model import Model
 from client_service.models.popularity import PopularityTables
@@ -26,10 +27,10 @@ def mean_margin(
     generator: torch.Generator,
     interrupt: Interrupt = NEVER,
 ) -> float:
-    """The mean of M_ui (Eq. 8, in the settings' reading) over all user-item pairs, or over a million random ones of a
-    large shard.
+    """The mean of min(gamma xi, pi - R) over all user-item pairs, or over a million random ones of a large shard.
 
-    It can be interrupted at each block of users. SettingsError for a model whose scores have no angle.
+    xi is what the settings' reading of Eq. 8 has in its place. It can be interrupted at each block of users.
+    SettingsError for a model whose scores have no angle.
     """
     head = model.head
     if not isinstance(head, PooledMLPs):
@@ -38,29 +39,21 @@ def mean_margin(
         return 0.0
     users, items = model.pooled()
     pairs = model.users * model.items
-    reading = READINGS[method.margin_reading]
-    shifts = method.margin_strength * reading.widening(tables)
+    shifts = method.margin_strength * READINGS[method.margin_reading].widening(tables)
     if pairs <= EXACT_PAIRS:
-        return _exact_total(head, (users, items), tables, shifts, reading, interrupt) / pairs
+        return _exact_total(head, (users, items), tables, shifts, interrupt) / pairs
     drawn = torch.randint(pairs, (SAMPLED_PAIRS,), generator=generator).to(model.device)
     u, i = drawn // model.items, drawn % model.items
-    drawn_sides = _rows(users, u), _rows(items, i)
-    return _sampled_total(head, drawn_sides, tables.at(shifts, u, i), reading) / SAMPLED_PAIRS
+    return _sampled_total(head, _rows(users, u), _rows(items, i), tables.at(shifts, u, i)) / SAMPLED_PAIRS
 
 
 def _exact_total(
-    head: PooledMLPs,
-    sides: tuple[Pooled, Pooled],
-    tables: PopularityTables,
-    shifts: Tensor,
-    reading: Reading,
-    interrupt: Interrupt,
+    head: PooledMLPs, sides: tuple[Pooled, Pooled], tables: PopularityTables, shifts: Tensor, interrupt: Interrupt
 ) -> float:
     """Sum over all pairs, a block of users at a time.
 
     Where even the least f that the MLP's bound allows leaves gamma xi below pi - R, the margin is gamma xi and the MLP
-    is not asked. With trained tables that is nearly everywhere: the exact mean costs little more than one GEMM. A
-    tapered margin depends on every pair's own score, and the MLP is asked for all.
+    is not asked. With trained tables that is nearly everywhere: the exact mean costs little more than one GEMM.
     """
     users, items = sides
     every_user = torch.arange(len(users.scale), device=shifts.device)
@@ -69,21 +62,20 @@ def _exact_total(
     for first in interrupt.each(range(0, len(users.scale), step)):
         rows = every_user[first : first + step]
         block, shift = _rows(users, rows), tables.at(shifts, rows[:, None], every_item[None, :])
-        base = head.base_all(block, items) if head.residual and reading.whole_below_pi else None
+        base = head.base_all(block, items) if head.residual else None
         u, i = _may_be_limited(head, base, shift).nonzero(as_tuple=True)
         scores = head.score(_rows(block, u), _rows(items, i))
-        found = shift.index_put((u, i), reading.local(shift[u, i], scores, 1.0))
+        found = shift.index_put((u, i), margin(shift[u, i], scores, 1.0))
         total += float(found.double().sum())
     return total
 
 
-def _sampled_total(head: PooledMLPs, sides: tuple[Pooled, Pooled], shift: Tensor, reading: Reading) -> float:
+def _sampled_total(head: PooledMLPs, users: Pooled, items: Pooled, shift: Tensor) -> float:
     """Sum over the pairs (B,) given, in the same way."""
-    users, items = sides
-    base = head.base(users, items) if head.residual and reading.whole_below_pi else None
+    base = head.base(users, items) if head.residual else None
     limited = _may_be_limited(head, base, shift).nonzero()[:, 0]
     scores = head.score(_rows(users, limited), _rows(items, limited))
-    found = shift.index_put((limited,), reading.local(shift[limited], scores, 1.0))
+    found = shift.index_put((limited,), margin(shift[limited], scores, 1.0))
     return float(found.double().sum())
 
 

@@ -1,4 +1,4 @@
-"""The readings of Eq. 8: what the popularity tables say of a pair, and how far that may widen the pair's angle."""
+"""The readings of Eq. 8: what the popularity tables say of a pair, and where the margin is put."""
 
 from __future__ import annotations
 
@@ -8,33 +8,28 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from client_service.learning.losses import margin, refined_margin, refined_tapered_margin, tapered_margin
 from client_service.models.popularity import PopularityTables
 from shared.method.margin_readings import MarginReading
 
 
 @dataclass(frozen=True)
 class Reading:
-    """widening: what gamma multiplies, of every pair of buckets. local: M_ui of (that, f, gamma). refined: Eq. 15 of
-    (M_updated, M_ui, f, omega). whole_below_pi: is M_ui gamma times the widening wherever that is below pi - R?"""
+    """widening: what gamma multiplies, of every pair of buckets. off_the_cosine: cos R - M in place of cos(R + M)?"""
 
     widening: Callable[[PopularityTables], Tensor]
-    local: Callable[[Tensor, Tensor, float], Tensor] = margin
-    refined: Callable[[float | None, Tensor, Tensor, float], Tensor] = refined_margin
-    whole_below_pi: bool = True
+    off_the_cosine: bool = False
 
 
 def scaled_angles(tables: PopularityTables) -> Tensor:
     """xi / pi of every pair of buckets, in [0, 1]."""
-    # Paper: xi, in [0, pi]; here: in [0, 1 rad], the range of the margins that BC-Loss trains with, because R of a pair
-    # that nothing is known of is pi / 2, and a trained xi lies about pi / 2 too: their sum leaves no gradient.
+    # Paper: xi, in [0, pi]; here: in [0, 1 rad], the range of the margins that BC-Loss's code trains with, because a
+    # trained xi lies about pi / 2, and so does R of a pair that nothing is known of: their sum is the end, pi.
     return tables.angles() / math.pi
 
 
 def dissimilarities(tables: PopularityTables) -> Tensor:
     """1 - sigmoid(u . v) of every pair of buckets, in [0, 1]: the margin in the code that BC-Loss released."""
-    # Paper: xi, the angle between u and v; here: BC-Loss's own code, anzhang314/BC-Loss, which says 1 - sigmoid(u . v)
-    # where its text, that Eq. 8 follows, has the angle.
+    # Paper: xi, the angle between u and v, after BC-Loss's text; here: its code (anzhang314/BC-Loss), without angle.
     return 1.0 - tables.products().sigmoid()
 
 
@@ -42,5 +37,5 @@ READINGS: dict[MarginReading, Reading] = {
     "literal": Reading(PopularityTables.angles),
     "scaled": Reading(scaled_angles),
     "sigmoid": Reading(dissimilarities),
-    "tapered": Reading(PopularityTables.angles, tapered_margin, refined_tapered_margin, whole_below_pi=False),
+    "additive": Reading(PopularityTables.angles, off_the_cosine=True),
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from client_service.learning.losses import bce, bpr, contrastive, shifted_cosine
-from client_service.learning.margins import Margins
+from client_service.learning.losses import bce, bpr, contrastive
+from client_service.learning.margins import Margins, is_level
 from client_service.learning.sampling import Batch
 from client_service.models.model import Model
 from shared.method.settings import MethodSettings
@@ -41,7 +41,7 @@ def pair_loss(
         chosen = bpr if name == "bpr" else bce
         by_row = None if weights is None else weights[batch.users]
         return chosen(positive, negatives, batch.excluded, by_row), torch.zeros(())
-    shift = torch.zeros_like(positive) if margins is None else margins.of(positive, batch)
-    widened = shifted_cosine(positive, shift)
-    saturated = (widened <= -1.0 + 1e-6).float().mean().detach()
-    return contrastive(widened, torch.tanh(negatives), batch.excluded, method.temperature), saturated
+    bare = torch.tanh(positive)
+    widened, level = (bare, is_level(bare)) if margins is None else margins.widened(positive, batch)
+    value = contrastive(widened, torch.tanh(negatives), batch.excluded, method.temperature)
+    return value, level.float().mean().detach()

@@ -5,11 +5,17 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-MarginReading = Literal["literal", "scaled", "sigmoid", "tapered"]
+MarginReading = Literal["literal", "scaled", "sigmoid", "additive"]
 """literal: min(gamma xi, pi - R), as printed. scaled: the same with xi / pi. sigmoid: with BC-Loss's released
-1 - sigmoid(u . v) in the place of xi. tapered: gamma xi (1 - R / pi). `client_service.learning.readings` has them."""
+1 - sigmoid(u . v) in the place of xi. additive: as printed, but Eq. 9 has
+cos R - M in the place of cos(R + M). `client_service.learning.readings` has them."""
 
-GREATEST_WIDENING: dict[MarginReading, float] = {"literal": math.pi, "scaled": 1.0, "sigmoid": 1.0, "tapered": math.pi}
+GREATEST_WIDENING: dict[MarginReading, float] = {
+    "literal": math.pi,
+    "scaled": 1.0,
+    "sigmoid": 1.0,
+    "additive": math.pi,
+}
 """What gamma multiplies is at most this, in radians; the margin ends at pi - R, which may be as much as pi."""
 
 

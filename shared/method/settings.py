@@ -71,7 +71,7 @@ class MethodSettings(Message):
     margin_strength: float = Field(0.1, ge=0, le=1, description="gamma of Eq. 8; 0 turns the margin off")
     margin_reading: MarginReading = Field(
         "literal",
-        description="of Eq. 8: as printed, xi / pi, BC-Loss's released form, or tapered to nothing at pi",
+        description="of Eq. 8: as printed, xi / pi, BC-Loss's released form, or taken off the cosine",
         exclude_if=lambda reading: reading == "literal",
     )
     refinement: float = Field(0.25, ge=0, le=1, description="omega of Eq. 15")
