@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from client_service.saturation import saturation_notices
 from client_service.schemas import QualityOut, SpectrumOut
 from client_service.shard.files import settle
 from shared.message import Message
@@ -42,7 +43,7 @@ def kept_spectra(folder: Path) -> SpectrumOut:
 
 def quality_warnings(quality: QualityOut) -> tuple[str, ...]:
     """What a reader of these figures has to know first."""
-    return (UNJUDGED,) if quality.valid_users == 0 else ()
+    return (*((UNJUDGED,) if quality.valid_users == 0 else ()), *saturation_notices(quality))
 
 
 def _replace(path: Path, figures: Message) -> None:

@@ -24,7 +24,6 @@ from client_service.logs import LOGGER
 from client_service.metrics import ClientMetrics
 from client_service.open_records import OpenRecords, open_records
 from client_service.privacy.guard import Guard, notices
-from client_service.saturation import saturation_notices
 from client_service.schemas import QualityOut, SpectrumOut, StatusOut
 from client_service.secure.masking import Masking, open_masking
 from client_service.secure.members import KnownMembers
@@ -204,9 +203,7 @@ class ClientService:
 
     def _quality_warnings(self) -> tuple[str, ...]:
         training_run = None if self._agent is None else self._agent.training_run
-        if training_run is None:
-            return saturation_notices(self.quality())
-        return (*quality_warnings(training_run.quality), *saturation_notices(training_run.quality))
+        return () if training_run is None else quality_warnings(training_run.quality)
 
     def quality(self) -> QualityOut:
         """Figures of the run at hand, or of the last one."""

@@ -1,0 +1,93 @@
+"""A run whose positives lie at the angle pi says so everywhere; one under the preset of the paper learns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from client_service.saturation import SATURATED, saturation_notices
+from client_service.schemas import QualityOut, RoundQuality
+from shared.method.settings import method_settings
+from simulation.console import quality_table
+from simulation.experiment import Experiment
+from simulation.federation import Outcome, conduct_run
+from simulation.floors import measure_all_floors
+from simulation.generator import generate_dataset
+from simulation.plots import markdown_table
+from simulation.report import build_report
+from simulation.run import open_federation, simulate_experiment
+from simulation.source import Cut, cut_shards
+
+WORDS = "of the positives lay at the angle pi, where the loss has no gradient"
+ROUNDS = 4
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    folder = tmp_path_factory.mktemp("generated")
+    path = folder / "ratings.csv"
+    generate_dataset(0, users=240, items=160).events.select("user", "item").write_csv(path)
+    return cut_shards(str(path), Cut(2, "users", 0, 0), folder / "shards").paths
+
+
+@pytest.fixture
+def by_the_paper(generated: tuple[Path, ...], tmp_path: Path) -> Callable[..., Experiment]:
+    """The paper's preset on generated data, small enough for a test."""
+
+    def describe(**changes: Any) -> Experiment:
+        method = method_settings("paper", cutoff=16, batch_size=256, **changes)
+        return Experiment(generated, tmp_path / "paper", method, rounds=ROUNDS, device="cpu")
+
+    return describe
+
+
+def report_of(described: Experiment, outcome: Outcome) -> dict[str, Any]:
+    cutoff = described.method.cutoff
+    floors = measure_all_floors(described.shards, cutoff, cache_of=described.cache_of, observe=lambda _: None)
+    return build_report(described, outcome, floors, None)
+
+
+@pytest.mark.anyio
+async def test_saturated_positives_are_told_in_log_status_page_report_and_table(
+    by_the_paper: Callable[..., Experiment], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING", "client_service")
+    described = by_the_paper(margin_reading="literal")
+    async with open_federation(described) as federation:
+        outcome = await conduct_run(federation, described.run_request(), lambda _: None)
+        status = (await federation.clients["client-1"].get("/v1/status")).json()
+        page = (await federation.clients["client-1"].get("/")).text
+    [warning] = [one for one in status["warnings"] if WORDS in one]
+    assert "smaller margin_strength (gamma), or margin_reading = additive" in warning
+    assert WORDS in page
+    logged = [json.loads(record.getMessage()) for record in caplog.records]
+    assert len([line for line in logged if WORDS in line.get("reason", "")]) == len(described.shards)  # once a client
+    report = report_of(described, outcome)
+    assert all(client["saturated"] >= SATURATED for client in report["clients"])
+    assert [notice.partition(":")[0] for notice in report["notes"]] == ["client-1", "client-2"]
+    console = Console(record=True, width=300)
+    console.print(quality_table(report))
+    assert WORDS in " ".join(console.export_text().split()) and WORDS in markdown_table(report)
+
+
+def test_what_is_told_stays_the_same_from_the_first_such_round_on() -> None:
+    shares = (0.0, 0.1, SATURATED, 0.9)
+    rounds = tuple(RoundQuality(round=n, values={}, saturated=share) for n, share in enumerate(shares))
+    told = [saturation_notices(QualityOut(client="a", run="run-1", rounds=rounds[:n])) for n in range(5)]
+    assert told[:3] == [()] * 3 and told[3] == told[4] and "in round 2 of run-1" in told[3][0]
+
+
+def test_the_preset_of_the_paper_ranks_as_popularity_does_after_few_rounds(
+    by_the_paper: Callable[..., Experiment],
+) -> None:
+    described = by_the_paper()
+    outcome = simulate_experiment(described, lambda _: None)
+    report = report_of(described, outcome)
+    assert report["notes"] == [] and all(client["saturated"] < SATURATED for client in report["clients"])
+    assert report["client_mean"]["recall@20"] > report["floors"]["popularity"]["recall@20"] - 0.05
+    assert all((quality.best_round or 0) > 0 for quality in outcome.qualities.values())
