@@ -11,6 +11,8 @@ import torch
 from client_service.figures import keep_quality
 from client_service.learning.interrupt import Interrupt
 from client_service.learning.quality import Measures
+from client_service.logs import LOGGER
+from client_service.saturation import saturation_notices
 from client_service.schemas import QualityOut, RoundCosts, RoundQuality
 from client_service.serving.checkpoint import ModelHead, load_parameters, read_head, save_model
 from client_service.serving.recommender import Recommender, Served
@@ -107,6 +109,8 @@ class BestModel:
     def _note(self, **changes: object) -> None:
         quality = self.quality.model_copy(update=changes)
         keep_quality(self.place.folder, quality)
+        for notice in set(saturation_notices(quality)) - set(saturation_notices(self.quality)):
+            LOGGER.warning("warning", reason=notice)
         self.quality = quality
 
 
