@@ -12,10 +12,10 @@ from typing import Generic, TypeVar
 import numpy as np
 from scipy import sparse
 
-from client_service.models.ease import ease_scores
 from client_service.learning.evaluate import TopItems, on_validation, ranked_by, validation_users
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.quality import Measures
+from client_service.models.ease import ease_scores
 from client_service.models.ranker import Rows
 from client_service.models.start import Filter, start_at
 from client_service.shard import Shard

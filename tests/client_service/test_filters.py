@@ -9,7 +9,6 @@ import pytest
 from scipy import sparse
 
 import client_service.learning.filters
-from client_service.models.ease import ease_scores
 from client_service.learning.evaluate import on_validation, ranked_by, validation_users
 from client_service.learning.filters import (
     EASE_RIDGES,
@@ -20,6 +19,7 @@ from client_service.learning.filters import (
     filter_top,
     popularity_top,
 )
+from client_service.models.ease import ease_scores
 from client_service.models.ranker import Rows
 from client_service.models.start import Filter
 from client_service.shard import Shard, shard_of_matrices
