@@ -144,17 +144,17 @@ def test_choices_with_a_basis_and_without_are_kept_apart(planted: Shard, tmp_pat
 
 
 def test_a_kept_model_is_rebuilt_with_its_own_basis_alone(shared: tuple[Shard, CommonBasis], tmp_path: Path) -> None:
-    shard, basis = shared
-    place = Place("shop", "run-1", 0, SMALL, tmp_path, basis=basis)
+    (shard, basis), models = shared, tmp_path / "model"
+    place = Place("shop", "run-1", 0, SMALL, models, basis=basis)
     training, known = begin_training(place, shard, torch.device("cpu"), NEVER)
     best = BestModel(place, ITEMS, shard, Recommender(shard), training, NEVER, known)
     best.judge(RoundCosts(round=0))
-    head = read_head(tmp_path)
+    head = read_head(models)
     assert head is not None and head.basis == basis.digest
     with pytest.raises(DataError, match="there is none"):
-        rebuild_training(head, shard, tmp_path, torch.device("cpu"))
-    keep_basis(tmp_path, "run-0", basis)
-    again = rebuild_training(head, shard, tmp_path, torch.device("cpu"))
+        rebuild_training(head, shard, models, torch.device("cpu"))
+    keep_basis(tmp_path / "basis", "run-0", basis)
+    again = rebuild_training(head, shard, models, torch.device("cpu"))
     assert (again.recipe, again.basis) == (training.recipe, training.basis)
     assert len(again.fusion.parts) == len(training.fusion.parts)
 
