@@ -38,7 +38,7 @@ PRIOR_USERS = 100  # validation users at which their choice and the equal weight
 OWN_SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)  # of the silo's own parts beside those of a common basis
 USUAL_SHARE, SHARE_USERS = 0.15, 200  # where there are no validation users; how many count as much as that
 LEAST_BASE = 0.02  # weight of the base score: it is what the others are measured by
-SURE_USERS = 50  # validation users from which on no single part may be better than the sum
+SURE_USERS = 50  # validation users from which on no single part may rank better, for sure, than the sum
 
 Setting = TypeVar("Setting", float, Weighting)
 BASE, FILTER, SQUARES, EASE = "base", "filter", "squares", "ease"
@@ -136,12 +136,11 @@ def _mix(first: Weights, second: Weights, share: float) -> Weights:
 
 
 def _no_worse_than_one(judge: Judge, parts: OwnParts, weights: Weights) -> Weights:
-    """A part by itself, where the sum ranks worse and there are users enough to say so."""
+    """A part by itself, where the sum ranks worse for sure and there are users enough to say so."""
     if judge.count < SURE_USERS:
         return weights
-    alone = {name: judge.quality(scores) for name, scores in parts.scores.items()}
-    best = max(alone, key=lambda name: alone[name])
-    return {best: 1.0} if alone[best] > judge.quality(parts.sum(weights)) else weights
+    alone = (({name: 1.0}, scores) for name, scores in parts.scores.items())
+    return judge.preferred((weights, parts.sum(weights)), alone)[0]
 
 
 def _own_share(judge: Judge, own: Float32, common: Sequence[Scorer]) -> float:
