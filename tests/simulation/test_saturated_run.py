@@ -16,7 +16,7 @@ from shared.method.settings import method_settings
 from simulation.console import quality_table
 from simulation.experiment import Experiment
 from simulation.federation import Outcome, conduct_run
-from simulation.floors import measure_all_floors
+from simulation.floors import Bounds, measure_all_floors
 from simulation.generator import generate_dataset
 from simulation.plots import markdown_table
 from simulation.report import build_report
@@ -49,7 +49,7 @@ def by_the_paper(generated: tuple[Path, ...], tmp_path: Path) -> Callable[..., E
 def report_of(described: Experiment, outcome: Outcome) -> dict[str, Any]:
     cutoff = described.method.cutoff
     floors = measure_all_floors(described.shards, cutoff, cache_of=described.cache_of, observe=lambda _: None)
-    return build_report(described, outcome, floors, None)
+    return build_report(described, outcome, Bounds(floors), None)
 
 
 @pytest.mark.anyio
