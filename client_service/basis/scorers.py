@@ -42,7 +42,25 @@ def common_scorers(basis: CommonBasis, places: Places, interactions: sparse.csr_
         return _of_vectors(basis, places)
     if (places >= 0).all():
         return _restrict(_of_catalogue(basis), places)
-    return _of_pairs(shared_pairs(basis.pairs, places, interactions))
+    return _of_pairs(shared_pairs(fill_hidden(basis.pairs), places, interactions))
+
+
+def fill_hidden(pairs: Float32) -> Float32:
+    """The sums with what is expected of each pair that is hidden: c d_i d_j, below the smallest number that is not.
+
+    c is that of the pairs that are seen. Where nothing is hidden, the smallest number is 1 and all stays as it is.
+    Without this the rare items, most of whose pairs are hidden, seem to have nothing to do with one another.
+    """
+    degrees, filled = np.diag(pairs).copy(), pairs.copy()
+    np.fill_diagonal(filled, 0.0)
+    seen = filled > 0
+    most = (float(filled[seen].min()) if seen.any() else 1.0) - 1.0
+    if most > 0:
+        expected = np.outer(degrees, degrees)
+        expected *= filled.sum(dtype=np.float64) / expected[seen].sum(dtype=np.float64)
+        np.copyto(filled, np.minimum(expected, np.float32(most)), where=~seen)
+    np.fill_diagonal(filled, degrees)
+    return filled
 
 
 def shared_pairs(pairs: Float32, places: Places, interactions: sparse.csr_array, weight: float = 1.0) -> Float32:
@@ -96,10 +114,10 @@ def _of_catalogue(basis: CommonBasis) -> _OfPairs:
     """Over the whole catalogue; kept until another is asked for, unless it is large."""
     assert basis.pairs is not None
     if len(basis.pairs) > DENSE_ITEMS:
-        return _OfPairs(basis.pairs)
+        return _OfPairs(fill_hidden(basis.pairs))
     kept = _shared_catalogue(basis.digest)
     if not kept:
-        kept.append(_OfPairs(basis.pairs))
+        kept.append(_OfPairs(fill_hidden(basis.pairs)))
     return kept[0]
 
 

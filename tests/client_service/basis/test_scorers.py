@@ -11,7 +11,7 @@ import torch
 from scipy import sparse
 
 from client_service.basis.common_basis import CommonBasis
-from client_service.basis.scorers import RIDGE, common_scorers, definite_ease, shared_pairs
+from client_service.basis.scorers import RIDGE, common_scorers, definite_ease, fill_hidden, shared_pairs
 from client_service.basis.storage import keep_basis
 from client_service.best_model import BestModel
 from client_service.learning.beginning import Choice, keep_choice, kept_choice
@@ -100,6 +100,17 @@ def test_items_that_are_not_listed_are_scored_by_the_silo_s_own_pairs(shared: tu
     partly = np.where(np.arange(OWN) < 30, shard.places, -1)
     for scorer in common_scorers(basis, partly, shard.train):
         assert np.isfinite(standard_scores(scorer, shard.train.astype(np.float32))).all()
+
+
+def test_hidden_pairs_are_filled_with_what_the_degrees_let_expect() -> None:
+    pairs = exact(drawn(200, 30, 0.1, 7)).pairs
+    assert pairs is not None
+    assert np.array_equal(fill_hidden(pairs), pairs), "a pair that is seen once says that nothing is hidden"
+    hidden = np.where((pairs < 3) & ~np.eye(30, dtype=bool), np.float32(0.0), pairs)
+    filled = fill_hidden(hidden)
+    assert np.array_equal(filled[hidden > 0], hidden[hidden > 0]), "what was summed stays"
+    assert filled[hidden == 0].max() <= 2.0
+    assert np.abs(filled - pairs).sum() < np.abs(hidden - pairs).sum()
 
 
 def test_sums_made_indefinite_by_hiding_rare_pairs_still_give_ease() -> None:
