@@ -32,8 +32,7 @@ USUAL_RIDGE, USUAL_WEIGHTING, USUAL_EASE_RIDGE = 10.0, WEIGHTINGS[0], 300.0
 OWN_SIDE = (
     6000  # users or items, whichever are fewer, up to which EASE is a part: 144 MB, about 10 s a ridge on one core
 )
-LOUDNESSES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 8.0)  # of a part beside the sum of the others
-SEARCHES = 2  # passes over the parts
+LOUDNESSES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of a part beside the sum of the others
 PRIOR_USERS = 100  # validation users at which their choice and the equal weights count alike
 OWN_SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)  # of the silo's own parts beside those of a common basis
 USUAL_SHARE, SHARE_USERS = 0.15, 200  # where there are no validation users; how many count as much as that
@@ -107,7 +106,7 @@ def _preferred(
 def _best_weights(judge: Judge, parts: OwnParts, equal: Weights) -> Weights:
     """What validation prefers, of one search from the base score and one from equal weights."""
     from_base = _search(judge, parts, {BASE: 1.0}, list(parts.scores)[1:])
-    from_equal = _search(judge, parts, equal, [*list(parts.scores)[1:], BASE] * SEARCHES)
+    from_equal = _search(judge, parts, equal, [*list(parts.scores)[1:], BASE])
     return max(from_base, from_equal, key=lambda weights: judge.quality(parts.sum(weights)))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from client_service.learning import evaluate, fusing, mean_margin
+from client_service.learning import evaluate, judging, mean_margin
 from client_service.learning.interrupt import Interrupt, Interrupted
 from client_service.learning.local import LocalTraining, Moment
 from client_service.schemas import RoundCosts
@@ -116,11 +116,12 @@ def test_the_choice_of_the_start_looks_once_a_block_of_users(planted: Shard, mon
 
 def test_the_choice_of_the_fusion_looks_once_a_block_of_users(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate, "CHUNK", 10)
-    monkeypatch.setattr(fusing, "CHUNK", 10)
+    monkeypatch.setattr(judging, "CHUNK", 10)
     through = Counted()
     client_of(planted, through, start="exact")
-    scored, judged = 3 + 2, 3 + 6 + 2 * 6  # ridges and weightings; ridges, loudnesses, weightings x shares
-    assert through.looks == 4 * (4 + 3) + 4 * (scored + judged)
+    settings, loudnesses = 3 + 2 + 5, 7  # ridges, weightings and ridges of EASE, each scored and judged
+    searches = (3 + 4) * loudnesses + 2  # three parts from the base score, four from equal weights; which is better
+    assert through.looks == 4 * (4 + 3) + 4 * (2 * settings + searches)
 
 
 @pytest.fixture
