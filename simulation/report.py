@@ -12,6 +12,7 @@ from client_service.schemas import QualityOut, RoundQuality
 from client_service.tasks import task_named
 from client_service.tasks.items import ITEMS
 from shared.protocol.schemas import RunHistoryOut
+from shared.strategies import build_strategy
 from simulation.experiment import Experiment
 from simulation.federation import Outcome
 from simulation.floors import FLOORS, NO_BOUNDS, START, Bounds, ByName
@@ -60,7 +61,7 @@ def build_report(
         "bytes_up": {name: [entry.bytes_up for entry in rounds] for name, rounds in trained.items()},
         "bytes_down": {name: [entry.bytes_down for entry in rounds] for name, rounds in trained.items()},
         "seconds": _spent_seconds(outcome),
-        "notes": [*_client_notes(qualities), *bounds.notes],
+        "notes": [*_client_notes(qualities), *_training_notes(experiment, qualities), *bounds.notes],
         "privacy": {name: status.privacy.model_dump() for name, status in statuses.items() if status.privacy},
         "digest": _parameters_digest(outcome),
     }
@@ -120,6 +121,18 @@ def _client_notes(qualities: Mapping[str, QualityOut]) -> list[str]:
         if quality.finished and not quality.test_users:
             notes.append(f"{name}: No test items: it has no figures and counts in no mean.")
     return notes
+
+
+def _training_notes(experiment: Experiment, qualities: Mapping[str, QualityOut]) -> list[str]:
+    """Where the validation items of most clients prefer the closed forms with which training began, that can be had
+    without it."""
+    strategy = build_strategy(experiment.strategy, experiment.method)
+    untrained = sum(quality.finished and quality.best_round == 0 for quality in qualities.values())
+    may_stop = strategy.enough_rounds is None and "train" in type(strategy.settings).model_fields
+    if not may_stop or 2 * untrained < len(qualities):
+        return []
+    words = f"Validation saw no gain from training at {untrained} of {len(qualities)} clients"
+    return [f"{words}: --set strategy.train=false serves the closed forms alone, in seconds."]
 
 
 def _trained_rounds(quality: QualityOut) -> list[RoundQuality]:

@@ -6,6 +6,7 @@ Low-pass Personalized Subgraph Federated Recommendation. ICLR 2026. OpenReview S
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from shared.errors import SettingsError
 from shared.method.divergence import greatest_divergence
@@ -16,16 +17,23 @@ from shared.method.ranges import ROUNDING, Range
 from shared.method.settings import MethodSettings
 from shared.strategies.local_client import LocalClient, Objective
 from shared.strategies.mixing import Mixing
-from shared.strategies.strategy import Scalar, Strategy, both_mlps
+from shared.strategies.strategy import OwnSettings, Scalar, Strategy, both_mlps, read_own
 
 MARGIN, DIVERGENCE = "margin", "rho"  # M (Eq. 10) and rho (Eq. 11), as they leave a client
 SIMILARITY = "rhobar"  # Eq. 12, as a client is told it
 
 
-def fit_bias_aware(client: LocalClient, received: Parameters) -> Parameters:
+class LPSFedSettings(OwnSettings):
+    """train: false leaves the closed forms as they begin, which takes seconds; both MLPs then leave as they came."""
+
+    train: bool = True
+
+
+def fit_bias_aware(client: LocalClient, received: Parameters, *, train: bool = True) -> Parameters:
     """Algorithm 3: train with the refined margin, then send both MLPs, rho and M."""
     client.load(received)
-    client.train(Objective(bias_aware=True))
+    if train:
+        client.train(Objective(bias_aware=True))
     (margin,), rho = client.measure("mean_margin"), client.measure("divergence")
     return Parameters(client.arrays(), {MARGIN: margin, **({DIVERGENCE: rho[0]} if rho else {})})
 
@@ -86,10 +94,13 @@ def lpsfed(method: MethodSettings) -> Strategy:
     """The method itself; `similarity_floor` = 1 is its "w/o per" ablation. SettingsError for a model without MLPs."""
     if not any(both_mlps(name) for name in EXCHANGES[method.model].names):
         raise SettingsError(f"model: expected an encoder beneath both MLPs with 'lpsfed', got {method.model!r}")
+    settings = read_own(LPSFedSettings, method)
     return Strategy(
         "lpsfed",
         shared=both_mlps,
         scalars=declared_scalars(method),
-        fit=fit_bias_aware,
+        fit=partial(fit_bias_aware, train=settings.train),
+        settings=settings,
+        enough_rounds=None if settings.train else 1,
         mixing=mixing(method.similarity_floor),
     )

@@ -86,7 +86,8 @@ class Strategy:
     updates; None: their mean (Eq. 13). step: what the server makes of the centre; None: it adopts it. mixing: how the
     mean and a client's own update are mixed. answer: each client's parameters, where neither the state's arrays nor
     `mixing` give them. model: a model of the client, "" the one that the settings name. settings: its own ones.
-    own_tensors: what it exchanges in place of a model's tensors, where it trains none.
+    own_tensors: what it exchanges in place of a model's tensors, where it trains none. enough_rounds: after so many
+    nothing changes any more; None: it trains.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Strategy:
     model: str = ""
     settings: OwnSettings = NO_SETTINGS
     own_tensors: Callable[[MethodSettings], tuple[Tensor, ...]] | None = None
+    enough_rounds: int | None = None
 
     def exchange(self, method: MethodSettings) -> ExchangeableTensors:
         """What clients with its model can exchange."""

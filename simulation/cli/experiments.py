@@ -10,6 +10,7 @@ import typer
 
 from shared.errors import SettingsError
 from shared.method.settings import PRESET_ROUNDS, method_settings
+from shared.strategies import build_strategy
 from simulation.cli import options
 from simulation.console import ERR, OUT, answer_table, crossing_table, field_table, partition_table, quality_table
 from simulation.demo import DemoResult, run_demonstration, stop_kept_services
@@ -113,7 +114,7 @@ def simulate(
         folder,
         agreed,
         strategy=strategy.value,
-        rounds=rounds or PRESET_ROUNDS[preset.value],
+        rounds=rounds or build_strategy(strategy.value, agreed).enough_rounds or PRESET_ROUNDS[preset.value],
         seed=seed,
         device=device.value,
         threads=threads,
