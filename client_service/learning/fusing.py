@@ -37,7 +37,7 @@ PRIOR_USERS = 100  # validation users at which their choice and the equal weight
 OWN_SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)  # of the silo's own parts beside those of a common basis
 USUAL_SHARE, SHARE_USERS = 0.15, 200  # where there are no validation users; how many count as much as that
 LEAST_BASE = 0.02  # weight of the base score: it is what the others are measured by
-SURE_USERS = 50  # validation users from which on no single part may rank better, for sure, than the sum
+SURE_USERS = 200  # validation users from which on no single part may rank better, for sure, than the sum
 
 Setting = TypeVar("Setting", float, Weighting)
 BASE, FILTER, SQUARES, EASE = "base", "filter", "squares", "ease"

@@ -131,10 +131,10 @@ def test_without_validation_users_every_setting_is_the_usual_one(planted: Shard)
 
 
 def test_a_large_silo_is_never_served_what_validation_says_is_worse_than_one_part(planted: Shard) -> None:
-    shard = repeated(planted, 3, 120)
+    shard = repeated(planted, 6, 240)
     spectrum = low_spectrum(shard.train, 12)
     chosen = best_filter(shard, spectrum)
-    fused = on_validation(shard, fused_top(shard, spectrum, chosen.choice), np.arange(120))
+    fused = on_validation(shard, fused_top(shard, spectrum, chosen.choice), np.arange(240))
     assert fused.primary_value >= chosen.validation.primary_value - 1e-6
     judge = Judge(shard, NEVER)
     usual = judge.quality(judge.scored(ease(shard.train, USUAL_EASE_RIDGE)))
