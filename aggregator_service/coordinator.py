@@ -14,7 +14,7 @@ from aggregator_service.aggregation.bodies import Body
 from aggregator_service.federation import OpenFederation, open_federation
 from aggregator_service.process import LOGGER, Clock, off_loop
 from aggregator_service.rounds import transitions
-from aggregator_service.rounds.basis_runs import settle_request
+from aggregator_service.rounds.basis_runs import new_basis_pledge, settle_request
 from aggregator_service.rounds.history import run_for_client, run_histories, run_history
 from aggregator_service.rounds.members import require_same
 from aggregator_service.rounds.metrics import AggregatorMetrics
@@ -141,10 +141,13 @@ class Coordinator:
         if not self.declaration.secure:
             return None
         start = await here.archive.tensors.off_loop(computation.digest_of_start, here.archive, request)
-        earlier = await here.conductor.members_summed(name, start)
         own = raw_hex(here.key.public_key())
-        declaration = self.declaration.of_part(request.part)
-        return Pledge(declaration=declaration, aggregator=own, start=start, earlier=earlier)
+        pledge = Pledge(declaration=self.declaration.of_part(request.part), aggregator=own, start=start)
+        if request.part == "basis":
+            basis = await off_loop(new_basis_pledge, here.archive.database, request)
+            return pledge.model_copy(update={"basis": basis})
+        earlier = await here.conductor.members_summed(name, start)
+        return pledge.model_copy(update={"earlier": earlier})
 
     async def run_histories(self) -> list[RunHistoryOut]:
         return await off_loop(run_histories, self.federation.archive.database)

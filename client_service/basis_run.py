@@ -43,12 +43,15 @@ class BasisRun:
     """The statistics of one run. `applied`: the last round whose sums are here.
 
     interactions: X_c, (M, N) over the catalogue. folder: where the basis is kept. clients: how many the sums have room
-    for.
+    for. data_digest: of the silo's training pairs.
     """
 
     part: Part = "basis"
 
-    def __init__(self, place: Place, interactions: sparse.csr_array, folder: Path, clients: int) -> None:
+    def __init__(
+        self, place: Place, interactions: sparse.csr_array, folder: Path, clients: int, data_digest: str
+    ) -> None:
+        self.data_digest: str | None = data_digest
         self.place, self.strategy = place, common_basis(place.method)
         self._interactions, self._folder, self._clients = interactions, folder, clients
         self._settings = place.method.basis

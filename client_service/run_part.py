@@ -18,6 +18,8 @@ class RunPart(Protocol):
     part: Part
     place: Place
     applied: int
+    data_digest: str | None
+    """Of what is summed, the same as long as the silo's data are; None of a model in training."""
 
     @property
     def moment(self) -> Moment:

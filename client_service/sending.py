@@ -12,7 +12,7 @@ from client_service.logs import LOGGER
 from client_service.metrics import ClientMetrics
 from client_service.privacy.guard import Guard, Occasion
 from client_service.run_part import RunPart
-from client_service.secure.exchange import SecureExchange
+from client_service.secure.exchange import BasisPart, SecureExchange
 from client_service.secure.masking import Masking
 from client_service.settings import ClientSettings
 from shared.errors import ConflictError, NotFoundError, PrivacyError, RoundClosedError
@@ -51,6 +51,14 @@ def warn_of_unlike_starts(declaration: Declaration, method: MethodSettings) -> t
         "with a similarity_floor below 1 an aggregator that lies about the mean can tell one client's update from"
         " a sum: policy.least_similarity = 1 refuses such runs",
     )
+
+
+def _basis_part(run_part: RunPart, masking: Masking) -> BasisPart | None:
+    """What a silo says of its data in a basis run, and what it demands of the others."""
+    if run_part.data_digest is None:
+        return None
+    least = max(masking.basis_changes, run_part.place.method.basis.least_silos)
+    return BasisPart(masking.stamp(run_part.data_digest), least)
 
 
 class UpdateSender:
@@ -116,7 +124,8 @@ class UpdateSender:
         require_trained_so(run_part, state)
         require_similar(self._mixing(run_part), self._least_similarity)
         terms = self._masking.terms(declaration, run_part.place.method, run, number, state)
-        exchange = SecureExchange(self._masking, self._aggregator, wait=self._wait)
+        basis = _basis_part(run_part, self._masking)
+        exchange = SecureExchange(self._masking, self._aggregator, wait=self._wait, basis=basis)
         return await exchange.send(terms, update)
 
     async def received(

@@ -163,7 +163,8 @@ class ClientService:
         if not settings.secure:
             return members, None
         said = {"noised": settings.privacy.on, "changing_members": settings.policy.changing_members}
-        return members, open_masking(settings.name, settings.state_directory, key, members, memory, **said)
+        least, folder = settings.policy.basis_changes, settings.state_directory
+        return members, open_masking(settings.name, folder, key, members, memory, basis_changes=least, **said)
 
     def _open(self, key: PrivateKey, shard: Shard) -> OpenRecords:
         self._records = found = open_records(self.settings, key, shard)

@@ -62,6 +62,9 @@ class Policy(Message):
         description="may statistics of the silo's items be summed with the others'? secure: under masks alone. The sums"
         " tell which items somebody has; in the open the aggregator sees this silo's own",
     )
+    basis_changes: int = Field(
+        3, ge=3, le=1024, description="least number of silos by whose data two sums of the common basis may differ"
+    )
     least_similarity: float = Field(
         0.0, ge=0, le=1, description="secure runs: least similarity_floor; 1: all begin each round with the mean"
     )

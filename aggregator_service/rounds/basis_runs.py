@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aggregator_service.rounds.run import Run
 from aggregator_service.rounds.run_document import decode_run
+from aggregator_service.rounds.secure_run import BasisPledge
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.runs import run_documents
 from shared.errors import ProtocolError
@@ -15,8 +16,12 @@ BASIS_ROUNDS = 2  # of a basis run that stay available: the last sum, and the on
 
 def finished_basis_runs(database: Database) -> list[Run]:
     """Oldest first."""
+    return [run for run in _basis_runs(database) if run.phase == "finished"]
+
+
+def _basis_runs(database: Database) -> list[Run]:
     runs = map(decode_run, run_documents(database))
-    return [run for run in runs if run.request.part == "basis" and run.phase == "finished"]
+    return [run for run in runs if run.request.part == "basis"]
 
 
 def settle_request(database: Database, request: RunIn) -> RunIn:
@@ -47,6 +52,14 @@ def _require_basis(finished: list[Run], request: RunIn) -> str:
 
 def _is_basis_for(method: MethodSettings, summed: MethodSettings) -> bool:
     return (method.basis, method.catalogue) == (summed.basis, summed.catalogue)
+
+
+def new_basis_pledge(database: Database, request: RunIn) -> BasisPledge:
+    """What a basis run is held on beside the sums that clients have been asked to help with in earlier ones, which
+    need not have ended well."""
+    pledges = [run.pledge.basis for run in _basis_runs(database) if run.pledge is not None]
+    earlier = tuple(stamps for one in pledges if one is not None for stamps in one.own)
+    return BasisPledge(least=request.method.basis.least_silos, earlier=earlier)
 
 
 def kept_basis(database: Database) -> str | None:

@@ -228,6 +228,8 @@ class Conductor:
         if run.pledge is None:
             return {}
         start = await self.archive.tensors.off_loop(self._computation.digest_of_state, self.archive, state)
+        if run.pledge.basis is not None:
+            return {"start": start}
         return {"start": start, "earlier": await self.members_summed(run.name, start)}
 
     async def members_summed(self, run: str, start: str) -> tuple[str, ...] | None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from pydantic import Field
+
 from shared.errors import RoundClosedError
 from shared.message import Message
 from shared.method.declaration import Declaration
@@ -20,6 +22,7 @@ from shared.protocol.secure.common import digest_anchor, digest_method
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure.membership import MemberSum, describe_exposed, find_exposed
 from shared.protocol.secure.messages import CommonTerms, Hex32, Names, PublicKeys, RoundTerms, least_threshold
+from shared.protocol.secure.renewal import Stamps, find_basis_objection, stamps_of
 from shared.protocol.secure.server import Phase, SecureRound
 
 
@@ -30,12 +33,21 @@ class Summed(Message):
     bearing: Names
 
 
+class BasisPledge(Message):
+    """Of a basis run. least: the number of silos by whose data two sums must differ at least, if they do; earlier, own:
+    what the members of each sum have signed of their data, in other runs and in this one."""
+
+    least: int
+    earlier: tuple[Stamps, ...] = ()
+    own: tuple[Stamps, ...] = ()
+
+
 class Pledge(Message):
     """Of one run. Kept with it.
 
     aggregator: the key of this service; start: the digest of what the current round, or the next one, begins with;
     threshold: fixed when the first round opens; sums: different ones, in the order of their rounds; proven: who was put
-    out because it cheats; earlier: the members of another run's sum from this start.
+    out because it cheats; earlier: the members of another run's sum from this start; basis: of a basis run alone.
     """
 
     declaration: Declaration
@@ -45,6 +57,7 @@ class Pledge(Message):
     sums: tuple[Summed, ...] = ()
     proven: tuple[ClientName, ...] = ()
     earlier: Names | None = None
+    basis: BasisPledge | None = Field(None, exclude_if=lambda basis: basis is None)
 
 
 def open_exchange(pledge: Pledge, request: RunIn, run: str, number: int, clients: int) -> tuple[Pledge, SecureRound]:
@@ -84,12 +97,25 @@ def require_welcome(pledge: Pledge, message: PublicKeys) -> None:
 def find_objection(pledge: Pledge, exchange: SecureRound) -> str | None:
     """Why the sum of those who are still in the round must not be uncovered; None where it may."""
     new = _member_sum(exchange, set(exchange.collected(exchange.phase)) - exchange.expelled)
+    if (basis := pledge.basis) is not None:
+        stamps = stamps_of(exchange.keys, new.members)
+        if (objection := find_basis_objection([*basis.earlier, *basis.own], stamps, basis.least)) is not None:
+            return objection
     if pledge.earlier is not None and frozenset(pledge.earlier) != new.members:
         words = f"an earlier run from this start was summed over {', '.join(pledge.earlier)}"
         return f"{words}: with other members ({', '.join(sorted(new.members))}) start a run with another seed"
     sums = [*(MemberSum(frozenset(one.members), frozenset(one.bearing)) for one in pledge.sums), new]
     exposed = find_exposed(sums, {*pledge.proven, *exchange.expelled})
     return describe_exposed(exposed, exchange.terms.run) if exposed else None
+
+
+def record_stamps(pledge: Pledge, exchange: SecureRound) -> Pledge:
+    """The pledge once clients are asked to help with the sum of these survivors: from now on it may be known."""
+    if pledge.basis is None:
+        return pledge
+    stamps = stamps_of(exchange.keys, exchange.survivors)
+    own = pledge.basis.own if stamps in pledge.basis.own else (*pledge.basis.own, stamps)
+    return pledge.model_copy(update={"basis": pledge.basis.model_copy(update={"own": own})})
 
 
 def record_sum(pledge: Pledge, exchange: SecureRound) -> Pledge:

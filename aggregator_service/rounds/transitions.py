@@ -14,7 +14,14 @@ from dataclasses import replace
 
 from aggregator_service.rounds import secure_run
 from aggregator_service.rounds.run import Run, require_quorum
-from aggregator_service.rounds.secure_run import Pledge, find_objection, open_exchange, record_sum, require_welcome
+from aggregator_service.rounds.secure_run import (
+    Pledge,
+    find_objection,
+    open_exchange,
+    record_stamps,
+    record_sum,
+    require_welcome,
+)
 from aggregator_service.storage.rows import Quarantine, Receipt
 from shared.errors import ConflictError, NotFoundError, QuarantinedError, RoundClosedError
 from shared.protocol.schemas import Cause, RunIn
@@ -160,7 +167,9 @@ def _leave_phase(run: Run, pledge: Pledge, exchange: SecureRound, now: float) ->
         if exchange.phase != "consents" and (objection := find_objection(pledge, exchange)) is not None:
             return fail_run(run, f"round {run.round}: {objection}", now=now)
         after = server.close(exchange)
-        return replace(run, exchange=after, deadline=now + secure_run.PARTS[after.phase] * run.request.deadline_seconds)
+        deadline = now + secure_run.PARTS[after.phase] * run.request.deadline_seconds
+        pledge = record_stamps(pledge, after) if after.phase == "consents" else pledge
+        return replace(run, pledge=pledge, exchange=after, deadline=deadline)
     if not late:
         return run
     return fail_run(run, secure_run.shortage_words(exchange, run.awaited, run.quorum), now=now)

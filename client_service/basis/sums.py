@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.shard import Shard
+from client_service.shard.digests import content_digest
 from shared.errors import DataError
 from shared.method.graph import degrees, power
 from shared.strategies.common_basis import DEGREES, PAIRS, PRODUCTS, UInt32, encode_products
@@ -28,6 +29,13 @@ def catalogue_matrix(shard: Shard, items: int) -> sparse.csr_array:
     found: sparse.csr_array = sparse.csr_array((known.data, columns, known.indptr), shape=(known.shape[0], items))
     found.sort_indices()
     return found
+
+
+def training_digest(shard: Shard) -> str:
+    """sha256 over the training pairs: the same in every catalogue, and whatever else of the shard has changed."""
+    used = np.flatnonzero(degrees(shard.train)[1])
+    ids = tuple(shard.item_ids[item] for item in used)
+    return content_digest((ids,), (sparse.csr_array(shard.train[:, used]),))
 
 
 def count_pairs(interactions: sparse.csr_array) -> dict[str, UInt32]:

@@ -6,6 +6,7 @@ Each step keeps its state before its message leaves: a client that was killed se
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TypeVar
 
 from client_service.boundary.aggregator import Aggregator
@@ -18,20 +19,34 @@ from shared.protocol.schemas import ReceiptOut
 from shared.protocol.secure import client
 from shared.protocol.secure.common import describe_terms
 from shared.protocol.secure.messages import Consents, Delivery, Roster, RoundTerms, Sharers, UnmaskRequest
+from shared.protocol.secure.renewal import LEAST_SILOS
 from shared.protocol.secure.state import BegunRound, Checked, Ready, Sharing, State, terms_of
 
 Answer = TypeVar("Answer", Roster, Delivery, Sharers, UnmaskRequest, Consents)
 S = TypeVar("S", BegunRound, Sharing, Checked, Ready)
 
 
+@dataclass(frozen=True)
+class BasisPart:
+    """Of a basis run: what stands for the silo's data, and the least number of silos by whose data sums may differ."""
+
+    stamp: str
+    least: int
+
+
 class SecureExchange:
     """A client's part in one secure round. `wait`: the length of one long poll, in seconds.
+
+    basis: in a basis run, see `BasisPart`.
 
     The aggregator's deadlines bound every wait: it refuses whoever asks for a round that is over.
     """
 
-    def __init__(self, masking: Masking, aggregator: Aggregator, *, wait: float) -> None:
+    def __init__(
+        self, masking: Masking, aggregator: Aggregator, *, wait: float, basis: BasisPart | None = None
+    ) -> None:
         self._own, self._aggregator, self._wait = masking, aggregator, wait
+        self._stamp, self._least = (basis.stamp, basis.least) if basis else (None, LEAST_SILOS)
         self._vault, self._memory = masking.vault, masking.memory
 
     async def send(self, terms: RoundTerms, update: Parameters) -> ReceiptOut:
@@ -66,7 +81,8 @@ class SecureExchange:
         self._memory.require_pinned_terms(terms)
         if not (own.noised or (own.changing_members and terms.common.changing_members)):
             self._memory.require_every_sum(terms)
-        state = client.begin(terms, own.name, own.identity, noised=own.noised, changing_members=own.changing_members)
+        said = {"noised": own.noised, "changing_members": own.changing_members}
+        state = client.begin(terms, own.name, own.identity, stamp=self._stamp, **said)
         self._vault.keep(state)  # first: a crash in between is followed by the same keys
         self._memory.remember_exchange(terms)
         return state
@@ -76,6 +92,7 @@ class SecureExchange:
         roster = await self._ask("roster", Roster, terms)
         identity = self._own.identity
         members = self._own.members.of(roster, self._own.name, identity.public_key())
+        self._memory.require_renewable(roster, roster.names, self._least)
         return self._keep(client.share(state, roster, members, identity))
 
     async def _check(self, terms: RoundTerms, state: Sharing) -> Checked:
@@ -97,7 +114,7 @@ class SecureExchange:
     async def _uncover(self, terms: RoundTerms, state: Ready) -> None:
         """Help to take the masks away, if the sum hides everybody who is in it, beside all earlier sums too."""
         request = await self._ask("request", UnmaskRequest, terms)
-        self._memory.require_hidden(state.roster, request.survivors, state.proven)
+        self._memory.require_hidden(state.roster, request.survivors, state.proven, self._least)
         agreed, consent = client.consent(state, request, self._own.identity)
         self._keep(agreed)
         self._memory.remember_sum(state.roster, request.survivors, state.proven)

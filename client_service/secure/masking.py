@@ -24,6 +24,7 @@ from shared.new_files import PRIVATE, write_new
 from shared.protocol.schemas import RunOut
 from shared.protocol.secure.common import digest_anchor, digest_method, digest_start
 from shared.protocol.secure.messages import CommonTerms, RoundTerms
+from shared.protocol.secure.renewal import LEAST_SILOS
 from shared.protocol.signing.keys import PrivateKey, raw_hex
 
 NAME = "draws.secret"
@@ -32,7 +33,8 @@ SECRET_BYTES = 32
 
 @dataclass(frozen=True)
 class Masking:
-    """noised: what the client sends is differentially private. changing_members: see `PublicKeys`."""
+    """noised: what the client sends is differentially private. changing_members: see `PublicKeys`. basis_changes: the
+    least number of silos by whose data two sums of the common basis may differ, as the silo's policy has it."""
 
     name: str
     identity: PrivateKey
@@ -42,6 +44,7 @@ class Masking:
     draw_secret: bytes = field(repr=False)
     noised: bool = False
     changing_members: bool = False
+    basis_changes: int = LEAST_SILOS
 
     @property
     def _aggregator(self) -> str:
@@ -52,6 +55,10 @@ class Masking:
         """What the training of a run draws from, beside its seed."""
         text = f"draws of {run} of {self._aggregator}"
         return hmac.digest(self.draw_secret, text.encode(), hashlib.sha256)
+
+    def stamp(self, data: str) -> str:
+        """What stands for the silo's data in sums of the common basis. Who has not the secret cannot guess at them."""
+        return hmac.digest(self.draw_secret, f"stamp of {data}".encode(), hashlib.sha256).hex()
 
     def remember_start(self, run: str, number: int, given: Parameters) -> None:
         """Round `number` begins with these parameters, as everybody was given them."""
@@ -84,10 +91,11 @@ def open_masking(
     *,
     noised: bool,
     changing_members: bool,
+    basis_changes: int = LEAST_SILOS,
 ) -> Masking:
     """From a client's state directory. `members`, `memory`: as they are used for the aggregator's answers too."""
     vault, secret = Vault(folder), read_draw_secret(folder)
-    return Masking(name, identity, members, memory, vault, secret, noised, changing_members)
+    return Masking(name, identity, members, memory, vault, secret, noised, changing_members, basis_changes)
 
 
 def read_draw_secret(folder: Path) -> bytes:

@@ -1,19 +1,21 @@
 """What this client must never forget of its secure rounds <-> an append-only file in its state directory.
 
 It holds no secret: in which rounds it has begun an exchange, and on which terms; what the rounds began with; whose sums
-it has helped to uncover; whose keys it has trusted on first use. A round's secrets are forgotten, this is not: with a
-second exchange in one round, or a sum of other members from the same start, an aggregator could subtract two sums.
+it has helped to uncover, and of basis runs what each member has signed of its data; whose keys it has trusted on first
+use. A round's secrets are forgotten, this is not: with a second exchange in one round, or a sum of other members from
+the same start, an aggregator could subtract two sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from client_service.boundary.ledger import Ledger
 from shared.errors import DataError, PrivacyError
 from shared.protocol.secure.membership import MemberSum, describe_exposed, find_exposed
 from shared.protocol.secure.messages import Roster, RoundTerms
+from shared.protocol.secure.renewal import LEAST_SILOS, Stamps, find_basis_objection, is_basis, stamps_of
 
 NAME = "secure_rounds.jsonl"  # in the state directory
 PINNED = ("threshold", "method", "seed", "rounds")  # of a run's terms: the same in all of its rounds
@@ -33,6 +35,7 @@ class RoundMemory:
         self._summed: set[tuple[str, str, int]] = set()
         self._excused: dict[tuple[str, str], set[str]] = {}
         self._members_of_start: dict[str, frozenset[str]] = {}
+        self._basis_sums: list[Stamps] = []  # of all runs of all aggregators: they follow from the silos' data alone
         self.pinned: dict[str, str] = {}
         for entry in self._ledger.entries():
             self._take(entry)
@@ -58,7 +61,10 @@ class RoundMemory:
         members, run = frozenset(entry["members"]), (entry["aggregator"], entry["run"])
         self._sums.setdefault(run, {})[MemberSum(members, frozenset(entry["bearing"]))] = None
         self._excused.setdefault(run, set()).update(entry["proven"])
-        self._members_of_start.setdefault(entry["start"], members)
+        if "stamps" in entry:
+            self._basis_sums.append(dict(entry["stamps"]))
+        else:
+            self._members_of_start.setdefault(entry["start"], members)
         self._summed.add((*run, entry["round"]))
 
     def _take_pin(self, entry: Mapping[str, Any]) -> None:
@@ -119,11 +125,23 @@ class RoundMemory:
             words = f"expected to have helped with the sum of each earlier round of {terms.run}, not with round {first}"
             raise PrivacyError(f"{words}: this client goes on in the next run")
 
-    def require_hidden(self, roster: Roster, members: Iterable[str], proven: Iterable[str]) -> None:
+    def require_renewable(self, roster: Roster, members: Iterable[str], least: int) -> None:
+        """In a basis run, PrivacyError for a sum that would tell what fewer than `least` silos have, beside the sums
+        that this client has been in, as all of them have signed of their data."""
+        if is_basis(roster.terms.declaration):
+            objection = find_basis_objection(self._basis_sums, stamps_of(roster.keys, members), least)
+            if objection is not None:
+                raise PrivacyError(objection)
+
+    def require_hidden(
+        self, roster: Roster, members: Collection[str], proven: Iterable[str], least: int = LEAST_SILOS
+    ) -> None:
         """PrivacyError for a sum whose difference from earlier ones would tell one client's update.
 
-        `proven`: who was put out of the round because it cheated; its earlier sums are its own loss.
+        `proven`: who was put out of the round because it cheated; its earlier sums are its own loss. `least`: see
+        `require_renewable`.
         """
+        self.require_renewable(roster, members, least)
         terms, new = roster.terms, member_sum(roster, members)
         earlier = self._members_of_start.get(terms.common.start, new.members)
         if earlier != new.members:
@@ -150,6 +168,7 @@ class RoundMemory:
             members=sorted(new.members),
             bearing=sorted(new.bearing),
             proven=sorted(proven),
+            **({"stamps": stamps_of(roster.keys, new.members)} if is_basis(terms.declaration) else {}),
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from client_service.basis.storage import FOLDER, load_basis
-from client_service.basis.sums import catalogue_matrix
+from client_service.basis.sums import catalogue_matrix, training_digest
 from client_service.learning.beginning import Choice, keep_choice, kept_choice
 from client_service.learning.evaluate import on_test, on_validation, validation_users
 from client_service.learning.interrupt import Interrupt
@@ -109,6 +109,7 @@ ITEMS = Task(
     read=read_listed_shard,
     count=count_graph,
     count_in_catalogue=catalogue_matrix,
+    training_digest=training_digest,
     begin=begin_training,
     rebuild=rebuild_training,
     freeze=freeze,

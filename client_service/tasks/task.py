@@ -87,6 +87,7 @@ class Task(Generic[S, T]):
     read: the shard of a client's settings; DataError where it is of no use.
     count: how many users, items and edges a shard has, for a silo whose policy gives these numbers.
     count_in_catalogue: X_c, the training pairs over the items of a common catalogue of that size, for its sums.
+    training_digest: of the pairs that are counted there, the same as long as they are the same.
     begin: a model where its run begins, and the fields of QualityOut that are known by then.
     rebuild: a model as a kept one was, before its parameters are loaded.
     freeze: a copy of the model, under a version, that nothing changes any more and that can answer.
@@ -101,6 +102,7 @@ class Task(Generic[S, T]):
     read: Callable[[ClientSettings], S]
     count: Callable[[S], Counts]
     count_in_catalogue: Callable[[S, int], sparse.csr_array]
+    training_digest: Callable[[S], str]
     begin: Callable[[Place, S, torch.device, Interrupt], tuple[T, dict[str, Any]]]
     rebuild: Callable[[ModelHead, S, Path, torch.device], T]
     freeze: Callable[[str, T], Served]

@@ -40,6 +40,9 @@ class BasisSettings(Message):
     rounds: int = Field(3, ge=2, le=100, description="iterated: rounds; after one alone a basis is worse than none")
     exponent: float = Field(0.25, ge=0, le=0.5, description="iterated: e of R = D_u^-e X D_i^-e")
     least_pairs: int = Field(3, ge=1, le=1000, description="exact: k; pairs of items that fewer users have count as 0")
+    least_silos: int = Field(
+        3, ge=3, le=1024, description="m; fewer are not summed, and no sums may differ by the data of fewer"
+    )
 
     @property
     def rounds_needed(self) -> int:

@@ -47,7 +47,13 @@ def _roster_fields(context: Context, client: str) -> dict[str, Any]:
 
 
 def begin(
-    terms: RoundTerms, client: str, identity: PrivateKey, *, noised: bool = False, changing_members: bool = False
+    terms: RoundTerms,
+    client: str,
+    identity: PrivateKey,
+    *,
+    noised: bool = False,
+    changing_members: bool = False,
+    stamp: str | None = None,
 ) -> BegunRound:
     """Fresh keys for one round; the message to send is in the state."""
     scalars = {name: group.draw_scalar() for name in Secrets.model_fields}
@@ -65,6 +71,7 @@ def begin(
         common=terms.common,
         noised=noised,
         changing_members=changing_members,
+        stamp=stamp,
     )
     secrets = Secrets(**{name: encode_scalar(scalar) for name, scalar in scalars.items()})
     return BegunRound(client=client, terms=terms, secrets=secrets, message=sign_message(message, identity))

@@ -54,11 +54,11 @@ def find_isolated(sums: Iterable[Collection[str]]) -> frozenset[str]:
 
 def _find_unit_rows(matrix: NDArray[np.int64], prime: int) -> list[int]:
     """The columns of the single entries of those rows of the reduced echelon form that have one entry alone."""
-    reduced = _reduce(matrix % prime, prime)
+    reduced = reduce_rows(matrix % prime, prime)
     return [int(np.flatnonzero(row)[0]) for row in reduced if np.count_nonzero(row) == 1]
 
 
-def _reduce(matrix: NDArray[np.int64], prime: int) -> NDArray[np.int64]:
+def reduce_rows(matrix: NDArray[np.int64], prime: int) -> NDArray[np.int64]:
     """The reduced row echelon form modulo a prime."""
     place = 0
     for column in range(matrix.shape[1]):

@@ -131,7 +131,7 @@ class PublicKeys(SignedByClient):
     deal, cipher: for the shares that the client seals, and for those sealed for it; possession: of the first one's
     secret; mask: for the pairwise masks, and at once the commitment to its own secret; commitment: to the seed of the
     client's own mask. noised: what it sends is differentially private; changing_members: the silo's word that it bears
-    a change of itself alone.
+    a change of itself alone. stamp: in a basis run, the same as in earlier ones as long as the silo's data are.
     """
 
     identity: Hex32
@@ -143,6 +143,7 @@ class PublicKeys(SignedByClient):
     common: CommonTerms
     noised: bool = False
     changing_members: bool = False
+    stamp: Hex32 | None = Field(None, exclude_if=lambda stamp: stamp is None)
 
 
 def possession_label(terms: OfRound, client: str) -> bytes:
