@@ -77,4 +77,4 @@ def test_who_says_nothing_of_its_data_is_in_no_sum() -> None:
 def test_hundreds_of_silos_over_many_sums_take_no_time_to_speak_of() -> None:
     everybody = [f"silo-{number:03d}" for number in range(300)]
     sums = [{name: f"{place * moment // 97}" for place, name in enumerate(everybody)} for moment in range(1, 6)]
-    assert len(find_few([*sums, {name: "x" for name in everybody[3:]}], 3)) < 3
+    assert len(find_few([*sums, dict.fromkeys(everybody[3:], "x")], 3)) < 3
