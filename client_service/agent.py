@@ -60,7 +60,13 @@ class Agent:
         self._joined = False
         self._signature_seconds: float | None = None
         self._sending = UpdateSender(
-            silo.settings, aggregator, silo.metrics, worker, guard=silo.guard, masking=silo.masking
+            silo.settings,
+            aggregator,
+            silo.metrics,
+            worker,
+            guard=silo.guard,
+            masking=silo.masking,
+            basis_guard=silo.basis_guard,
         )
         self._opening = RunOpening(silo, aggregator, self._declaration, self._off_loop)
         self.standing = Standing(shared_digest=self._earlier_quality().shared_digest)

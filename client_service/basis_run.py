@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
 from client_service.basis.common_basis import CommonBasis, basis_of_pairs, basis_of_products
+from client_service.basis.denoising import basis_of_noised
 from client_service.basis.storage import keep_basis
 from client_service.basis.subspace import next_directions, start_directions
 from client_service.basis.sums import (
@@ -23,6 +24,7 @@ from client_service.basis.sums import (
     encode_sums,
     normalised_products,
     raw_products,
+    weigh_pairs,
 )
 from client_service.learning.local import Moment
 from client_service.schemas import RoundCosts
@@ -124,7 +126,8 @@ class BasisRun:
     def arrays(self) -> Sums:
         """This silo's part of the round at hand."""
         if self._settings.kind == "exact":
-            return count_pairs(self._interactions)
+            count = count_pairs if self._settings.epsilon is None else weigh_pairs
+            return count(self._interactions)
         exponent, directions = self._settings.exponent, self._directions(self.moment.round)
         if self.moment.round == 1:
             products = raw_products(self._interactions, directions, exponent)
@@ -169,6 +172,8 @@ class BasisRun:
         last, exponent = self._settings.rounds_needed, self._settings.exponent
         if self.applied != last:
             raise ProtocolError(f"expected the sums of round {last} of {self.place.run}, got those of {self.applied}")
+        if self._settings.epsilon is not None:
+            return basis_of_noised(self._sums[last], self.place.method.catalogue, self._settings.rank)
         if self._settings.kind == "exact":
             return basis_of_pairs(self._sums[last], exponent)
         return basis_of_products(self._sums[last], self._directions(last), exponent)

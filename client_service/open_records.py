@@ -10,6 +10,7 @@ from client_service.boundary.ledger import LEDGER
 from client_service.boundary.ledger_heads import LedgerHeads
 from client_service.logs import LOGGER
 from client_service.privacy.account import ACCOUNT, find_shortfall
+from client_service.privacy.basis_guard import BasisGuard
 from client_service.privacy.guard import Guard
 from client_service.secure.memory import NAME as ROUNDS
 from client_service.settings import ClientSettings
@@ -20,12 +21,14 @@ from shared.protocol.signing.keys import PrivateKey
 
 @dataclass(frozen=True)
 class OpenRecords:
-    """ledger: of all calls. anchors: what rho was compared with. rounds: secure ones. guard: where there is noise."""
+    """ledger: of all calls. anchors: what rho was compared with. rounds: secure ones. guard: where there is noise;
+    basis_guard: where there is some in the sums of the common basis."""
 
     ledger: HeadedLedger
     anchors: HeadedLedger
     rounds: HeadedLedger
     guard: Guard | None
+    basis_guard: BasisGuard | None
 
     def seal(self) -> None:
         """At a clean end the head of the ledger tells of its last entry; of the others it always does."""
@@ -45,10 +48,13 @@ def open_records(settings: ClientSettings, key: PrivateKey, shard: Shard) -> Ope
         if shortfall := find_shortfall(state / LEDGER, state / ACCOUNT):
             raise DataError(shortfall)
         guard = Guard(settings.privacy, heads, shard.digest, settings.declaration())
+    basis_guard, policy = None, settings.policy
+    if settings.method.basis.epsilon is not None:
+        basis_guard = BasisGuard(heads, policy.basis_budget, policy.basis_delta)
     for name, entries in heads.adopted.items():
         LOGGER.warning("ledger_adopted", file=name, entries=entries, heads=str(heads.path))
     try:
         heads.save()
     except OSError as error:
         raise SettingsError(f"{heads.path}: expected a place that can be written ({error.strerror})") from None
-    return OpenRecords(ledger, anchors, rounds, guard)
+    return OpenRecords(ledger, anchors, rounds, guard, basis_guard)

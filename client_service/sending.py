@@ -10,6 +10,7 @@ from typing import TypeVar
 from client_service.boundary.aggregator import Aggregator
 from client_service.logs import LOGGER
 from client_service.metrics import ClientMetrics
+from client_service.privacy.basis_guard import BasisGuard
 from client_service.privacy.guard import Guard, Occasion
 from client_service.run_part import RunPart
 from client_service.secure.exchange import BasisPart, SecureExchange
@@ -21,6 +22,7 @@ from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
 from shared.protocol.privacy import pass_gate
 from shared.protocol.schemas import ReceiptOut, RunOut
+from shared.protocol.secure.messages import RoundTerms
 from shared.strategies import build_strategy, strategy_of_part
 from shared.strategies.mixing import Mixing
 
@@ -62,7 +64,8 @@ def _basis_part(run_part: RunPart, masking: Masking) -> BasisPart | None:
 
 
 class UpdateSender:
-    """guard: there with differential privacy. masking: there in a secure federation. worker: for what is slow."""
+    """guard: there with differential privacy. masking: there in a secure federation. basis_guard: there
+    where the common basis has noise. worker: for what is slow."""
 
     def __init__(
         self,
@@ -73,8 +76,9 @@ class UpdateSender:
         *,
         guard: Guard | None,
         masking: Masking | None,
+        basis_guard: BasisGuard | None = None,
     ) -> None:
-        self._aggregator, self._guard = aggregator, guard
+        self._aggregator, self._guard, self._basis_guard = aggregator, guard, basis_guard
         self._declared = settings.declaration()
         self._masking, self._wait = masking, settings.wait_seconds
         self._least_similarity = settings.policy.least_similarity
@@ -124,9 +128,18 @@ class UpdateSender:
         require_trained_so(run_part, state)
         require_similar(self._mixing(run_part), self._least_similarity)
         terms = self._masking.terms(declaration, run_part.place.method, run, number, state)
+        if run_part.part == "basis" and run_part.place.method.basis.epsilon is not None:
+            update = await self._noised_part(run_part, update, terms)
         basis = _basis_part(run_part, self._masking)
         exchange = SecureExchange(self._masking, self._aggregator, wait=self._wait, basis=basis)
         return await exchange.send(terms, update)
+
+    async def _noised_part(self, run_part: RunPart, update: Parameters, terms: RoundTerms) -> Parameters:
+        """With this silo's part of the noise; asked again, the same."""
+        guard, basis = self._basis_guard, run_part.place.method.basis
+        if guard is None:
+            raise PrivacyError("expected an account for noised sums of the common basis (basis.epsilon), got none")
+        return await self._off_loop(lambda: guard.release(update, terms, basis))
 
     async def received(
         self, run_part: RunPart, update: Parameters | None, given: Parameters, number: int

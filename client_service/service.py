@@ -150,6 +150,7 @@ class ClientService:
             interrupt,
             anchors,
             guard=records.guard,
+            basis_guard=records.basis_guard,
             masking=masking,
         )
 
@@ -181,6 +182,7 @@ class ClientService:
             policy.counts,
             policy.max_upload_bytes,
             None if self._guard is None else self._guard.permit,
+            None if self._records is None or (basis := self._records.basis_guard) is None else basis.permit,
         )
 
     def status(self) -> StatusOut:

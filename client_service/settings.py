@@ -57,14 +57,22 @@ class Policy(Message):
     changing_members: bool = Field(
         False, description="secure runs: may a change of this silo alone tell its update, where the operator allows it?"
     )
-    common_basis: Literal["no", "secure", "open"] = Field(
+    common_basis: Literal["no", "noised", "secure", "open"] = Field(
         "no",
-        description="may statistics of the silo's items be summed with the others'? secure: under masks alone. The sums"
-        " tell which items somebody has; in the open the aggregator sees this silo's own",
+        description="may statistics of the silo's items be summed with the others'? noised: with basis.epsilon alone,"
+        " under masks; secure: under masks alone. The sums tell which items somebody has; in the open the aggregator"
+        " sees this silo's own",
     )
     basis_changes: int = Field(
         3, ge=3, le=1024, description="least number of silos by whose data two sums of the common basis may differ"
     )
+    basis_budget: float = Field(
+        8.0,
+        gt=0,
+        le=1e6,
+        description="epsilon of one user that noised sums of the common basis may spend, over all runs",
+    )
+    basis_delta: float = Field(1e-5, gt=0, lt=1, description="at which that epsilon is told")
     least_similarity: float = Field(
         0.0, ge=0, le=1, description="secure runs: least similarity_floor; 1: all begin each round with the mean"
     )
@@ -229,7 +237,11 @@ def allowed_declaration(strategy: Strategy, method: MethodSettings, policy: Poli
 
 
 def _require_basis_allowed(method: MethodSettings, policy: Policy, *, secure: bool) -> None:
-    allowed = policy.common_basis == "open" or (secure and policy.common_basis == "secure")
+    if method.basis.epsilon is not None and not secure:
+        words = "expected a secure federation with basis.epsilon, because each silo adds a part of the noise alone"
+        raise PrivacyError(f"policy: {words}, got an open one")
+    noised = policy.common_basis == "noised" and method.basis.epsilon is not None
+    allowed = policy.common_basis == "open" or (secure and (noised or policy.common_basis == "secure"))
     if method.basis.kind != "off" and not allowed:
         needed = "'secure' or 'open'" if secure else "'open', because nothing is masked here"
         words = f"policy: expected common_basis = {needed} with basis.kind = {method.basis.kind!r}"

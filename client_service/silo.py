@@ -10,6 +10,7 @@ import torch
 from client_service.anchors import KnownAnchors
 from client_service.learning.interrupt import Interrupt
 from client_service.metrics import ClientMetrics
+from client_service.privacy.basis_guard import BasisGuard
 from client_service.privacy.guard import Guard
 from client_service.secure.masking import Masking
 from client_service.serving.recommender import Recommender
@@ -20,7 +21,8 @@ from client_service.tasks.task import Task, TaskShard
 @dataclass(frozen=True)
 class Silo:
     """What the agent works with and the network never sees. `interrupt`: what its slow work looks at. `guard`: there
-    with differential privacy; `masking`: there in a secure federation; `anchors`: which ones rho was compared with."""
+    with differential privacy, `basis_guard`: with that of the common basis; `masking`: there in a secure federation;
+    `anchors`: which ones rho was compared with."""
 
     settings: ClientSettings
     task: Task[Any, Any]
@@ -31,4 +33,5 @@ class Silo:
     interrupt: Interrupt
     anchors: KnownAnchors
     guard: Guard | None = None
+    basis_guard: BasisGuard | None = None
     masking: Masking | None = None

@@ -54,9 +54,11 @@ def _is_basis_for(method: MethodSettings, summed: MethodSettings) -> bool:
     return (method.basis, method.catalogue) == (summed.basis, summed.catalogue)
 
 
-def new_basis_pledge(database: Database, request: RunIn) -> BasisPledge:
+def new_basis_pledge(database: Database, request: RunIn) -> BasisPledge | None:
     """What a basis run is held on beside the sums that clients have been asked to help with in earlier ones, which
-    need not have ended well."""
+    need not have ended well. None where the sum is noised."""
+    if request.method.basis.epsilon is not None:
+        return None
     pledges = [run.pledge.basis for run in _basis_runs(database) if run.pledge is not None]
     earlier = tuple(stamps for one in pledges if one is not None for stamps in one.own)
     return BasisPledge(least=request.method.basis.least_silos, earlier=earlier)

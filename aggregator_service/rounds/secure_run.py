@@ -62,7 +62,7 @@ class Pledge(Message):
 
 def open_exchange(pledge: Pledge, request: RunIn, run: str, number: int, clients: int) -> tuple[Pledge, SecureRound]:
     """A round for so many clients, as many as the sum can hold at most; the first one fixes the run's threshold."""
-    threshold = pledge.threshold or least_threshold(min(clients, MOST_CLIENTS))
+    threshold = pledge.threshold or _first_threshold(request, min(clients, MOST_CLIENTS))
     fixed = pledge.model_copy(update={"threshold": threshold})
     common = CommonTerms(
         aggregator=pledge.aggregator,
@@ -75,6 +75,15 @@ def open_exchange(pledge: Pledge, request: RunIn, run: str, number: int, clients
     )
     terms = RoundTerms(run=run, round=number, threshold=threshold, declaration=pledge.declaration, common=common)
     return fixed, SecureRound(terms=terms)
+
+
+def _first_threshold(request: RunIn, clients: int) -> int:
+    """Of a run's first round. Of a noised basis run it is the quorum, by default everybody: each client's part of the
+    noise is the smaller, the more parts every sum has that can be uncovered."""
+    least = least_threshold(clients)
+    if request.part == "training" or request.method.basis.epsilon is None:
+        return least
+    return max(least, min(request.quorum or clients, clients))
 
 
 def select_awaited(pledge: Pledge, enrolled: frozenset[str], *, changing_members: bool) -> frozenset[str]:

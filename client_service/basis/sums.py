@@ -10,7 +10,7 @@ from client_service.shard import Shard
 from client_service.shard.digests import content_digest
 from shared.errors import DataError
 from shared.method.graph import degrees, power
-from shared.strategies.common_basis import DEGREES, PAIRS, PRODUCTS, UInt32, encode_products
+from shared.strategies.common_basis import DEGREES, NOISE, PAIRS, PRODUCTS, STEP, WEIGHTED, UInt32, encode_products
 
 Float64 = NDArray[np.float64]
 ROWS = 512  # items whose pairs are counted at a time
@@ -40,15 +40,32 @@ def training_digest(shard: Shard) -> str:
 
 def count_pairs(interactions: sparse.csr_array) -> dict[str, UInt32]:
     """Degrees (N,), and by rows the upper triangle of X^T X without its diagonal, (N (N - 1) / 2,)."""
-    items = interactions.shape[1]
-    turned, upper = sparse.csr_array(interactions.T), np.empty(items * (items - 1) // 2, np.uint32)
+    return {DEGREES: count_degrees(interactions), PAIRS: _upper_triangle(interactions, interactions, first=1)}
+
+
+def weigh_pairs(interactions: sparse.csr_array) -> dict[str, UInt32]:
+    """H = X^T D_u^-1 X by rows, with its diagonal and without what is below it, (N (N + 1) / 2,), in fixed point; and
+    the variance of its noise, which is not there yet, (1,).
+
+    A user's weight is cut off to a multiple of 2^-16, so that what it adds is a multiple too and no larger than before.
+    """
+    by_user, _ = degrees(interactions)
+    weights = np.floor(power(by_user, -1.0) / STEP)
+    weighted = sparse.csr_array(sparse.diags_array(weights) @ interactions)
+    return {NOISE: np.zeros(1, np.uint32), WEIGHTED: _upper_triangle(interactions, weighted, first=0)}
+
+
+def _upper_triangle(left: sparse.csr_array, right: sparse.csr_array, *, first: int) -> UInt32:
+    """By rows, X^T Y from the diagonal (first = 0) or from beside it (1) on."""
+    items = left.shape[1]
+    turned, upper = sparse.csr_array(left.T), np.empty(items * (items + 1 - 2 * first) // 2, np.uint32)
     filled = 0
     for begin in range(0, items, ROWS):
-        block = (turned[begin : begin + ROWS] @ interactions).toarray()
-        above = block[np.arange(items) > np.arange(begin, begin + len(block))[:, None]]
+        block = (turned[begin : begin + ROWS] @ right).toarray()
+        above = block[np.arange(items) >= np.arange(begin, begin + len(block))[:, None] + first]
         upper[filled : filled + len(above)] = above
         filled += len(above)
-    return {DEGREES: count_degrees(interactions), PAIRS: upper}
+    return upper
 
 
 def count_degrees(interactions: sparse.csr_array) -> UInt32:

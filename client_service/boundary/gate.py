@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from shared.protocol.signing.answers import read_signer, require_answer
 from shared.protocol.signing.keys import PrivateKey, PublicKey
 from shared.protocol.signing.messages import SIGNATURE, RequestTarget, Signatory, sign
 from shared.protocol.wire import MEDIA_TYPE, check, decode, encode
+from shared.strategies.common_basis import WEIGHTED
 from shared.timeouts import CALL_SECONDS
 
 
@@ -42,7 +43,7 @@ class Boundary:
     """Who sends, where to, and what may be sent.
 
     permit: with differential privacy, an update's sha256 (None: masked) -> what the ledger says of its release;
-    PrivacyError for what is none.
+    PrivacyError for what is none. permit_basis: the same of a noised part of the common basis, which is always masked.
     """
 
     client: str
@@ -51,6 +52,7 @@ class Boundary:
     counts: bool
     max_upload_bytes: int
     permit: Callable[[str | None], Mapping[str, Any]] | None = None
+    permit_basis: Callable[[], Mapping[str, Any]] | None = None
 
 
 @dataclass
@@ -93,7 +95,7 @@ class GateTransport(httpx.AsyncBaseTransport):
 
     def twin(self, inner: httpx.AsyncBaseTransport, ledger: Ledger) -> GateTransport:
         """This very gate before another wire and with another ledger; it asks nobody about releases."""
-        return type(self)(inner, replace(self._boundary, permit=None), ledger, self._signatory.key)
+        return type(self)(inner, replace(self._boundary, permit=None, permit_basis=None), ledger, self._signatory.key)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         call, place = self._declared_call(request)
@@ -184,10 +186,16 @@ class GateTransport(httpx.AsyncBaseTransport):
 
     def _masked_entry(self, place: Mapping[str, str], body: bytes) -> dict[str, Any]:
         found = masked_update(self._boundary.declaration, self._boundary.client, place, body)
-        return self._release_entry(None) | {
-            "tensors": [_tensor(name, form_of(value), value.tobytes()) for name, value in sorted(found.vector.items())],
-            "scalars": dict(found.header.scalars),
-        }
+        return (
+            self._release_entry(None)
+            | self._noise_entry(found.vector)
+            | {
+                "tensors": [
+                    _tensor(name, form_of(value), value.tobytes()) for name, value in sorted(found.vector.items())
+                ],
+                "scalars": dict(found.header.scalars),
+            }
+        )
 
     def _update(self, body: bytes) -> dict[str, Any]:
         try:
@@ -197,6 +205,8 @@ class GateTransport(httpx.AsyncBaseTransport):
             raise PrivacyError("expected an update of the declared tensors and scalars, got another body") from None
         if body != encode(content):  # repeated names, spaces and digits could carry anything
             raise PrivacyError("expected the update as this client writes it, got another form of it")
+        if WEIGHTED in content.arrays:
+            raise PrivacyError("expected a part of a noised sum to leave under masks, got it in the open")
         return self._release_entry(hashlib.sha256(body).hexdigest()) | {
             "tensors": [_tensor(spec.name, spec.form, content.arrays[spec.name].tobytes()) for spec in specification],
             "scalars": dict(content.scalars),
@@ -205,6 +215,13 @@ class GateTransport(httpx.AsyncBaseTransport):
     def _release_entry(self, digest: str | None) -> dict[str, Any]:
         permit = self._boundary.permit
         return {} if permit is None else {"privacy": permit(digest)}
+
+    def _noise_entry(self, names: Collection[str]) -> dict[str, Any]:
+        if WEIGHTED not in names:
+            return {}
+        if self._boundary.permit_basis is None:
+            raise PrivacyError("expected no part of a noised sum, because this silo has no account for it, got one")
+        return {"noise": self._boundary.permit_basis()}
 
     def _head(self, request: httpx.Request) -> Said:
         """What leaves in place of the head that came: the same, written in the one way."""

@@ -39,12 +39,12 @@ class Account:
     The file is a ledger with a head, so that an older copy of it alone is not believed.
     """
 
-    def __init__(self, heads: LedgerHeads, shard: str) -> None:
+    def __init__(self, heads: LedgerHeads, shard: str, account: str = ACCOUNT, secret_file: str = SECRET) -> None:
         """DataError for a file that is damaged, shorter than its head, or gone while the silo's secret is there."""
-        path, secret = heads.state_directory / ACCOUNT, heads.state_directory / SECRET
+        path, secret = heads.state_directory / account, heads.state_directory / secret_file
         if secret.exists() and not path.exists():
             raise DataError(f"{path}: expected the account beside {secret.name}, got none: what was spent is unknown")
-        self._ledger, self._shard, self.spent = HeadedLedger(heads, ACCOUNT), shard, Spent()
+        self._ledger, self._shard, self.spent = HeadedLedger(heads, account), shard, Spent()
         if write_new(path, b"", PRIVATE):
             sync_path(path.parent)
         self._ledger.verify()
@@ -74,13 +74,13 @@ class Account:
         self.spent.kept.update(entry["kept"])
 
 
-def silo_secret(heads: LedgerHeads) -> bytes:
+def silo_secret(heads: LedgerHeads, name: str = SECRET) -> bytes:
     """32 random bytes that never leave, made where there never were any.
 
     DataError where they are gone, or others than they were. SettingsError for a file that others may read.
     """
-    path = heads.state_directory / SECRET
-    if not path.exists() and heads.knows_digest(SECRET):
+    path = heads.state_directory / name
+    if not path.exists() and heads.knows_digest(name):
         raise DataError(f"{path}: expected the secret that {heads.path} tells of, got none: restore it")
     if write_new(path, secrets.token_bytes(SECRET_BYTES), PRIVATE):
         sync_path(path.parent)
@@ -89,7 +89,7 @@ def silo_secret(heads: LedgerHeads) -> bytes:
     content = path.read_bytes()
     if len(content) != SECRET_BYTES:
         raise SettingsError(f"{path}: expected {SECRET_BYTES} random bytes, got {len(content)}")
-    heads.require_digest(SECRET, content)
+    heads.require_digest(name, content)
     return content
 
 

@@ -46,7 +46,8 @@ class SecureExchange:
         self, masking: Masking, aggregator: Aggregator, *, wait: float, basis: BasisPart | None = None
     ) -> None:
         self._own, self._aggregator, self._wait = masking, aggregator, wait
-        self._stamp, self._least = (basis.stamp, basis.least) if basis else (None, LEAST_SILOS)
+        self._stamp = None if basis is None else basis.stamp
+        self._least = LEAST_SILOS if basis is None else basis.least
         self._vault, self._memory = masking.vault, masking.memory
 
     async def send(self, terms: RoundTerms, update: Parameters) -> ReceiptOut:

@@ -15,7 +15,7 @@ from client_service.boundary.ledger import Ledger
 from shared.errors import DataError, PrivacyError
 from shared.protocol.secure.membership import MemberSum, describe_exposed, find_exposed
 from shared.protocol.secure.messages import Roster, RoundTerms
-from shared.protocol.secure.renewal import LEAST_SILOS, Stamps, find_basis_objection, is_basis, stamps_of
+from shared.protocol.secure.renewal import LEAST_SILOS, Stamps, find_basis_objection, is_basis, needs_stamps, stamps_of
 
 NAME = "secure_rounds.jsonl"  # in the state directory
 PINNED = ("threshold", "method", "seed", "rounds")  # of a run's terms: the same in all of its rounds
@@ -62,7 +62,7 @@ class RoundMemory:
         self._sums.setdefault(run, {})[MemberSum(members, frozenset(entry["bearing"]))] = None
         self._excused.setdefault(run, set()).update(entry["proven"])
         if "stamps" in entry:
-            self._basis_sums.append(dict(entry["stamps"]))
+            self._basis_sums += [dict(entry["stamps"])] if entry["stamps"] else []
         else:
             self._members_of_start.setdefault(entry["start"], members)
         self._summed.add((*run, entry["round"]))
@@ -128,7 +128,7 @@ class RoundMemory:
     def require_renewable(self, roster: Roster, members: Iterable[str], least: int) -> None:
         """In a basis run, PrivacyError for a sum that would tell what fewer than `least` silos have, beside the sums
         that this client has been in, as all of them have signed of their data."""
-        if is_basis(roster.terms.declaration):
+        if needs_stamps(roster.terms.declaration):
             objection = find_basis_objection(self._basis_sums, stamps_of(roster.keys, members), least)
             if objection is not None:
                 raise PrivacyError(objection)
@@ -143,7 +143,8 @@ class RoundMemory:
         """
         self.require_renewable(roster, members, least)
         terms, new = roster.terms, member_sum(roster, members)
-        earlier = self._members_of_start.get(terms.common.start, new.members)
+        known = {} if is_basis(terms.declaration) else self._members_of_start
+        earlier = known.get(terms.common.start, new.members)
         if earlier != new.members:
             words = f"expected the members that an earlier sum from this start had ({len(earlier)}), got other ones"
             raise PrivacyError(f"{words}: a run with other members needs another seed")
@@ -168,8 +169,16 @@ class RoundMemory:
             members=sorted(new.members),
             bearing=sorted(new.bearing),
             proven=sorted(proven),
-            **({"stamps": stamps_of(roster.keys, new.members)} if is_basis(terms.declaration) else {}),
+            **_stamps_entry(roster, new.members),
         )
+
+
+def _stamps_entry(roster: Roster, members: Iterable[str]) -> dict[str, Stamps]:
+    """What an entry says of a basis run's sum; of one with noise, that it is one."""
+    declaration = roster.terms.declaration
+    if not is_basis(declaration):
+        return {}
+    return {"stamps": stamps_of(roster.keys, members) if needs_stamps(declaration) else {}}
 
 
 def _pinned_by(terms: RoundTerms) -> dict[str, Any]:

@@ -44,6 +44,11 @@ class BasisSettings(Message):
         3, ge=3, le=1024, description="m; fewer are not summed, and no sums may differ by the data of fewer"
     )
 
+    epsilon: float | None = Field(
+        None, gt=0, le=100, description="exact: of one user, for the one noised sum that is made then; none: no noise"
+    )
+    delta: float = Field(1e-5, gt=0, le=0.01, description="at which that epsilon holds")
+
     @property
     def rounds_needed(self) -> int:
         """Rounds of a basis run."""

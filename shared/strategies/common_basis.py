@@ -2,6 +2,8 @@
 
 exact: degrees d and the pairs of G = sum_c X_c^T X_c, in integers. iterated: the products of a subspace iteration on
 W = sum_c R_c^T R_c, R_c = D_u^-e X_c D_i^-e, in fixed point (Nicolas et al., arXiv 2501.16888, on users as clients).
+exact with epsilon: H = sum_c X_c^T D_u^-1 X_c in fixed point, to which every client adds its part of the noise, and the
+variance of that noise. A user adds x x^T / |x| to H, of Frobenius norm 1 however many items it has: nothing is clipped.
 The aggregator adds integers and knows nothing else of it: each client orthonormalises the sum by itself.
 """
 
@@ -23,6 +25,7 @@ from shared.strategies.strategy import Strategy
 
 NAME = "common_basis"
 DEGREES, PAIRS, PRODUCTS = "basis.degrees", "basis.pairs", "basis.products"
+WEIGHTED, NOISE = "basis.weighted", "basis.noise"
 UInt32 = NDArray[np.uint32]
 Float64 = NDArray[np.float64]
 FRACTION_BITS = 16
@@ -37,6 +40,8 @@ def tensors(method: MethodSettings) -> tuple[Tensor, ...]:
     if items == 0:
         raise SettingsError("catalogue: expected the size of a shared item catalogue (basis.kind), got 0")
     degrees = Tensor(DEGREES, (items,), "zeros", dtype="U32")
+    if basis.epsilon is not None and basis.kind != "exact":
+        raise SettingsError(f"basis.epsilon: expected none with basis.kind = {basis.kind!r}, got {basis.epsilon:g}")
     if basis.kind == "iterated":
         if basis.rank > items:
             raise SettingsError(f"basis.rank: expected at most catalogue = {items}, got {basis.rank}")
@@ -45,6 +50,9 @@ def tensors(method: MethodSettings) -> tuple[Tensor, ...]:
         raise SettingsError(
             f"basis.kind: expected 'iterated' for more than {MOST_EXACT} items, got 'exact' with {items}"
         )
+    if basis.epsilon is not None:
+        weighted = Tensor(WEIGHTED, (items * (items + 1) // 2,), "zeros", dtype="U32")
+        return (Tensor(NOISE, (1,), "zeros", dtype="U32"), weighted)
     return (degrees, Tensor(PAIRS, (items * (items - 1) // 2,), "zeros", dtype="U32"))
 
 

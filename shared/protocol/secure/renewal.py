@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shared.method.declaration import Declaration
 from shared.protocol.secure.membership import PRIMES, reduce_rows
 from shared.protocol.secure.messages import PublicKeys
-from shared.strategies.common_basis import NAME
+from shared.strategies.common_basis import NAME, WEIGHTED
 
 LEAST_SILOS = 3  # m: with fewer, one of them knows the other's part
 Stamps = Mapping[str, str]
@@ -24,8 +24,13 @@ Stamps = Mapping[str, str]
 
 
 def is_basis(declaration: Declaration) -> bool:
-    """Is what is summed a function of the silos' data alone, and the same in every run?"""
+    """Is what is summed statistics of the silos' data?"""
     return declaration.strategy == NAME
+
+
+def needs_stamps(declaration: Declaration) -> bool:
+    """Does it follow from the silos' data alone, without noise, the same in every run?"""
+    return is_basis(declaration) and all(spec.name != WEIGHTED for spec in declaration.tensors)
 
 
 def stamps_of(keys: Mapping[str, PublicKeys], members: Iterable[str]) -> dict[str, str]:

@@ -1,0 +1,96 @@
+"""A silo's part of a noised sum of the common basis: its noise, its account, and what may leave of it.
+
+The unit is one user, who is there or is not, with all of its interactions in one silo: the noise is of the sum, and no
+silo adds enough of it to hide anything alone. So this account is another one than that of updates, whose unit is a
+whole shard. It is kept over all shards of the silo, because a changed shard mostly has the users that it had.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_service.boundary.ledger_heads import LedgerHeads
+from client_service.privacy.account import FOLDER, Account, silo_secret
+from client_service.privacy.accountant import Charge
+from client_service.privacy.noise import Noise
+from shared.errors import PrivacyError
+from shared.method.exchanged import Parameters
+from shared.method.parameters import blocks, digest
+from shared.method.settings import BasisSettings
+from shared.protocol.secure.messages import RoundTerms
+from shared.strategies.common_basis import NOISE, STEP, WEIGHTED
+
+ACCOUNT, SECRET = f"{FOLDER}/basis-account.jsonl", f"{FOLDER}/basis-secret"  # in the state directory
+EVERY_SHARD = ""
+Float64, UInt32 = NDArray[np.float64], NDArray[np.uint32]
+
+
+def noise_deviation(epsilon: float, delta: float) -> float:
+    """Of Gaussian noise that hides a change of norm 1 up to (epsilon, delta), and no larger than needed: Balle and Wang
+    2018, arXiv 1805.06530."""
+    from dp_accounting import get_sigma_gaussian  # it takes a second to load, and most silos do not ask for it
+
+    return float(get_sigma_gaussian(epsilon, delta))
+
+
+class BasisGuard:
+    """Lets only a silo's noised part of a sum through, as often as its policy's budget allows."""
+
+    def __init__(self, heads: LedgerHeads, budget: float, delta: float) -> None:
+        """DataError for a damaged account or secret."""
+        (heads.state_directory / FOLDER).mkdir(parents=True, exist_ok=True)
+        self._account = Account(heads, EVERY_SHARD, ACCOUNT, SECRET)
+        self._secret, self._budget, self._delta = silo_secret(heads, SECRET), budget, delta
+        self._leaving = False
+
+    def release(self, update: Parameters, terms: RoundTerms, basis: BasisSettings) -> Parameters:
+        """What may leave in this round; asked again, the same, and charged once. PrivacyError beyond the budget."""
+        assert basis.epsilon is not None
+        deviation = noise_deviation(basis.epsilon, basis.delta)
+        content = f"{terms.model_dump_json()}\n{digest(update.arrays)}"
+        occasion = hashlib.sha256(content.encode()).hexdigest()
+        if occasion not in self._account.spent.occasions:
+            self._charge(occasion, Charge("gaussian", deviation), run=terms.run, round=terms.round)
+        self._leaving = True
+        parts = terms.threshold - 1  # of the noise that any sum has beside that of one silo, which knows its own
+        return _with_noise(update, deviation / math.sqrt(parts), Noise(self._secret, occasion))
+
+    def permit(self) -> dict[str, Any]:
+        """What the ledger says beside a masked part that is about to leave. PrivacyError where there is no release."""
+        if not self._leaving:
+            raise PrivacyError("expected this silo's part of the sum with its noise, got one without a release")
+        spent = self._account.epsilon(self._delta)
+        return {"epsilon": spent, "delta": self._delta, "budget": self._budget, "account": self._account.end}
+
+    def _charge(self, occasion: str, charge: Charge, **place: Any) -> None:
+        after = self._account.epsilon(self._delta, [charge])
+        if after > self._budget:
+            spent = self._account.epsilon(self._delta)
+            words = f"expected a noised sum within policy.basis_budget = {self._budget:g} at delta {self._delta:g}"
+            raise PrivacyError(f"{words}, got epsilon {after:.4g} with it; {spent:.4g} is spent")
+        self._account.charge(occasion, {WEIGHTED: charge}, {}, epsilon=after, **place)
+
+
+def _with_noise(update: Parameters, deviation: float, noise: Noise) -> Parameters:
+    """Normal noise of this deviation on the diagonal, and of its half in variance beside it; and that variance."""
+    sums = np.array(update.arrays[WEIGHTED], dtype=np.uint32)
+    deviations = entry_deviations(sums.size, deviation)
+    for begin, end in blocks(sums.size):
+        part = sums[begin:end]
+        drawn = noise.draws(f"{WEIGHTED} {begin}", part.astype(np.float64), "gaussian")
+        part += np.rint(drawn * deviations[begin:end] / STEP).astype(np.int64).astype(np.uint32)
+    variance = np.array([math.ceil(deviation**2 / STEP)], dtype=np.uint32)
+    return Parameters({NOISE: variance, WEIGHTED: sums}, update.scalars)
+
+
+def entry_deviations(size: int, deviation: float) -> Float64:
+    """Of each entry of an upper triangle by rows, of so many entries with its diagonal."""
+    items = (math.isqrt(8 * size + 1) - 1) // 2
+    found = np.full(size, deviation / math.sqrt(2.0))
+    found[np.cumsum(np.concatenate([[0], np.arange(items, 1, -1)]))] = deviation
+    return found
