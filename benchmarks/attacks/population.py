@@ -26,6 +26,7 @@ Bool = NDArray[np.bool_]
 Int64 = NDArray[np.int64]
 FEWEST = 8  # training items of a user: one with fewer is hardly there
 CHANCE = 0.5  # of each target: an attacker who only guesses is right every other time
+MOST_ITEMS = 1 << 20  # more than any data set has
 TASTE = 1.5  # how far a silo's tastes tilt who else is in it
 
 
@@ -84,6 +85,11 @@ def draw_populations(data: str, config: dict[str, Any]) -> tuple[Population, Pop
         raise DataError(f"attacks: expected {2 * config['users']} users with {FEWEST} training items, got {len(order)}")
     own, other = order[: config["users"]], order[config["users"] :][: config["users"]]
     return _draw_population(splits, np.sort(own), config), _draw_population(splits, np.sort(other), config)
+
+
+def training_matrix(data: str) -> sparse.csr_array:
+    """The training interactions of a whole data set, (M, N) 0/1."""
+    return _popular_matrices(data, MOST_ITEMS)["train"]
 
 
 def _popular_matrices(data: str, items: int) -> dict[str, sparse.csr_array]:

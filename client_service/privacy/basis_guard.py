@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_service.boundary.ledger_heads import LedgerHeads
-from client_service.privacy.account import FOLDER, Account, silo_secret
+from client_service.privacy.account import FOLDER, ROUNDING, Account, silo_secret
 from client_service.privacy.accountant import Charge
 from client_service.privacy.noise import Noise
 from shared.errors import PrivacyError
@@ -69,7 +69,7 @@ class BasisGuard:
 
     def _charge(self, occasion: str, charge: Charge, **place: Any) -> None:
         after = self._account.epsilon(self._delta, [charge])
-        if after > self._budget:
+        if after > self._budget * (1 + ROUNDING):
             spent = self._account.epsilon(self._delta)
             words = f"expected a noised sum within policy.basis_budget = {self._budget:g} at delta {self._delta:g}"
             raise PrivacyError(f"{words}, got epsilon {after:.4g} with it; {spent:.4g} is spent")

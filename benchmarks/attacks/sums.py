@@ -1,0 +1,345 @@
+"""What the sums of the common basis tell: `python -m benchmarks.attacks.sums --data FOLDER [--name ml-1m]`.
+
+Silos of so many users each are drawn at random from a real data set, and summed by the client's own code. The attacker
+knows the whole population and not who is in which silo. Four questions, each for sums of 3, 4 and 16 silos:
+
+- user: is this user, whose items it knows, in the sum? By the likelihood ratio of each pair's count (exact), of each
+  item's count (degrees), or by how far the sum leans to what the user adds (products, noised).
+- pair: does anybody in the sum have these two items, which one or two users of the population have?
+- item: does the first silo have an item that at most 20 users of the population have? The aggregator has the sum; all
+  other silos together have it less their own parts.
+- last: how much of its pairs all other silos together learn of the last one, to the digit.
+
+And a lying aggregator in an iterated run: it hands out a sum of its choice, from which all clients take the same
+directions, and reads whole columns of pairs in the next round.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from threadpoolctl import threadpool_limits
+
+from benchmarks.attacks.noise import gaussian_area
+from benchmarks.attacks.population import training_matrix
+from benchmarks.attacks.scores import area_under_curve
+from benchmarks.common import locate_data, render_table
+from client_service.basis.subspace import next_directions, start_directions
+from client_service.basis.sums import normalised_products, raw_products
+from client_service.privacy.basis_guard import noise_deviation
+from shared.method.graph import degrees, power
+
+Float64 = NDArray[np.float64]
+Csr = sparse.csr_array
+SILOS, EPSILONS, DELTA = (3, 4, 16), (8.0, 3.0, 1.0), 1e-5
+LEAST_PAIRS, RARE_PAIR, RARE_ITEM = 3, 2, 20
+RANK, ROUNDS, EXPONENT = 64, 3, 0.25
+TARGETS = 150  # users in the sum, and as many who are not; pairs alike
+FLOOR = 1e-3  # of a count that never occurs without the target
+
+
+@dataclass(frozen=True, eq=False)
+class Everybody:
+    """The population's X, (M, N), and what an attacker who knows it computes once."""
+
+    matrix: Csr
+
+    @cached_property
+    def counts(self) -> Float64:
+        return pair_counts(self.matrix)
+
+    @cached_property
+    def weighted(self) -> Float64:
+        return weighted_pairs(self.matrix)
+
+    @cached_property
+    def degrees(self) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = degrees(self.matrix)[1].astype(np.int64)
+        return found
+
+    @cached_property
+    def rare_pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows and columns of the pairs that few users have."""
+        few = np.triu((self.counts > 0) & (self.counts <= RARE_PAIR), 1)
+        rows, columns = np.nonzero(few)
+        return rows, columns
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """members: rows of each silo's users."""
+
+    everybody: Everybody
+    members: tuple[NDArray[np.int64], ...]
+    seed: int
+
+    @cached_property
+    def inside(self) -> Csr:
+        """X of all silos in the sum."""
+        return Csr(self.everybody.matrix[np.concatenate(self.members)])
+
+    @cached_property
+    def share(self) -> float:
+        return self.inside.shape[0] / self.everybody.matrix.shape[0]
+
+    @cached_property
+    def targets(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Users, and who of them is in the sum: as many who are as who are not."""
+        rng, there = np.random.default_rng([self.seed, 1]), np.concatenate(self.members)
+        absent = np.setdiff1d(np.arange(self.everybody.matrix.shape[0]), there)
+        count = min(TARGETS, len(there))
+        users = np.concatenate([rng.choice(there, count, replace=False), rng.choice(absent, count, replace=False)])
+        return users, np.arange(len(users)) < count
+
+
+def draw_silos(everybody: Everybody, silos: int, users: int, seed: int) -> Drawn:
+    order = np.random.default_rng([seed, silos]).permutation(everybody.matrix.shape[0])
+    return Drawn(everybody, tuple(order[silo * users : (silo + 1) * users] for silo in range(silos)), seed)
+
+
+def pair_counts(interactions: Csr) -> Float64:
+    found: Float64 = (interactions.T @ interactions).toarray()
+    return found
+
+
+def weighted_pairs(interactions: Csr) -> Float64:
+    found: Float64 = (
+        interactions.T @ sparse.diags_array(power(degrees(interactions)[0], -1.0)) @ interactions
+    ).toarray()
+    return found
+
+
+def add_noise(weighted: Float64, epsilon: float, seed: int) -> Float64:
+    """H with the noise of one release of the whole sum."""
+    noise = np.random.default_rng([seed, 2]).standard_normal(weighted.shape)
+    found: Float64 = weighted + noise_deviation(epsilon, DELTA) / 2.0 * (noise + noise.T)
+    return found
+
+
+def by_pairs(drawn: Drawn, least: int) -> Float64:
+    """The likelihood ratio of Poisson counts with and without each target: a count over its mean; hidden ones are 0."""
+    counts, known = pair_counts(drawn.inside), drawn.everybody.counts
+    shown = np.where(counts >= least, counts, 0.0)
+
+    def score(items: NDArray[np.int64]) -> float:
+        upper = np.triu_indices(len(items), 1)
+        seen = shown[np.ix_(items, items)][upper]
+        mean = np.maximum(drawn.share * (known[np.ix_(items, items)][upper] - 1.0), FLOOR)
+        likely: Float64 = np.where(seen > 0, np.log(np.maximum(seen, FLOOR) / mean), _log_below(mean, least))
+        return float(likely.sum())
+
+    return _scores(drawn, score)
+
+
+def _log_below(mean: Float64, least: int) -> Float64:
+    """log P(1 + Poisson < least) / P(Poisson < least), for counts that are handed out as 0."""
+    terms = np.cumprod([np.ones_like(mean), *(mean / number for number in range(1, least))], axis=0)
+    found: Float64 = np.log(np.maximum(terms[: least - 1].sum(axis=0), FLOOR) / terms.sum(axis=0))
+    return found
+
+
+def by_degrees(drawn: Drawn) -> Float64:
+    counts, known = degrees(drawn.inside)[1].astype(np.float64), drawn.everybody.degrees
+
+    def score(items: NDArray[np.int64]) -> float:
+        mean = np.maximum(drawn.share * (known[items] - 1.0), FLOOR)
+        return float(np.log(np.maximum(counts[items], FLOOR) / mean).sum())
+
+    return _scores(drawn, score)
+
+
+def by_noised(drawn: Drawn, epsilon: float) -> Float64:
+    """How far H + noise leans to x x^T / |x|: the best test, but for what the attacker does not know of the others."""
+    noised = add_noise(weighted_pairs(drawn.inside), epsilon, drawn.seed)
+    rest = noised - drawn.share * drawn.everybody.weighted
+
+    def score(items: NDArray[np.int64]) -> float:
+        return float(rest[np.ix_(items, items)].sum() / len(items))
+
+    return _scores(drawn, score)
+
+
+def by_products(drawn: Drawn) -> Float64:
+    """How far the last products of an iterated run lean to what the target adds to them."""
+    directions, all_degrees = last_directions(drawn.inside)
+    scale = power(all_degrees.astype(np.float64), -EXPONENT)
+    mean = drawn.share * normalised_products(drawn.everybody.matrix, directions, EXPONENT, all_degrees)
+    rest = normalised_products(drawn.inside, directions, EXPONENT, all_degrees) - mean
+
+    def score(items: NDArray[np.int64]) -> float:
+        own = scale[items] * len(items) ** -EXPONENT
+        return float((rest[items] * np.outer(own, own @ directions[items])).sum())
+
+    return _scores(drawn, score)
+
+
+def last_directions(interactions: Csr) -> tuple[Float64, NDArray[np.int64]]:
+    """Q of the last round of an iterated run, and the degrees."""
+    all_degrees = degrees(interactions)[1].astype(np.int64)
+    directions = start_directions(0, interactions.shape[1], RANK)
+    products = raw_products(interactions, directions, EXPONENT)
+    for number in range(2, ROUNDS + 1):
+        directions = next_directions(products, all_degrees, EXPONENT, first=number == 2)
+        products = normalised_products(interactions, directions, EXPONENT, all_degrees)
+    return directions, all_degrees
+
+
+def _scores(drawn: Drawn, score: Callable[[NDArray[np.int64]], float]) -> Float64:
+    users, _ = drawn.targets
+    return np.array([score(drawn.everybody.matrix[[user]].indices) for user in users])
+
+
+def user_views() -> dict[str, Callable[[Drawn], Float64]]:
+    noised = {f"noised, epsilon {epsilon:g}": _noised_view(epsilon) for epsilon in EPSILONS}
+    return {
+        "degrees alone": by_degrees,
+        "exact, every pair": lambda drawn: by_pairs(drawn, 1),
+        f"exact, pairs of {LEAST_PAIRS} and more": lambda drawn: by_pairs(drawn, LEAST_PAIRS),
+        f"iterated, rank {RANK}": by_products,
+    } | noised
+
+
+def _noised_view(epsilon: float) -> Callable[[Drawn], Float64]:
+    return lambda drawn: by_noised(drawn, epsilon)
+
+
+def allowed_area(view: str) -> str:
+    """What the noise allows at most."""
+    _, _, epsilon = view.partition("epsilon ")
+    return f"{gaussian_area(noise_deviation(float(epsilon), DELTA) ** -2.0):.3f}" if epsilon else ""
+
+
+def pair_rows(draws: list[Drawn]) -> Iterator[tuple[str, float]]:
+    """AUC of whether anybody in the sum has a rare pair."""
+    seen = [_rare_pairs(drawn) for drawn in draws]
+    views: dict[str, Callable[[Drawn], Float64]] = {
+        "exact, every pair": lambda drawn: pair_counts(drawn.inside),
+        f"exact, pairs of {LEAST_PAIRS} and more": lambda drawn: _thresholded(pair_counts(drawn.inside)),
+    }
+    for epsilon in EPSILONS:
+        views[f"noised, epsilon {epsilon:g}"] = _noised_matrix(epsilon)
+    for name, view in views.items():
+        scores = [view(drawn)[rows, columns] for drawn, (rows, columns, _) in zip(draws, seen, strict=True)]
+        truths = [truth for _, _, truth in seen]
+        yield name, area_under_curve(np.stack(scores), np.stack(truths))
+
+
+def _thresholded(counts: Float64) -> Float64:
+    return np.where(counts >= LEAST_PAIRS, counts, 0.0)
+
+
+def _noised_matrix(epsilon: float) -> Callable[[Drawn], Float64]:
+    return lambda drawn: add_noise(weighted_pairs(drawn.inside), epsilon, drawn.seed)
+
+
+def _rare_pairs(drawn: Drawn) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """As many pairs that somebody in the sum has as pairs that nobody has."""
+    (rows, columns), counts = drawn.everybody.rare_pairs, pair_counts(drawn.inside)
+    there, rng = counts[rows, columns] > 0, np.random.default_rng([drawn.seed, 3])
+    chosen = np.concatenate([rng.choice(np.flatnonzero(which), TARGETS) for which in (there, ~there)])
+    return rows[chosen], columns[chosen], there[chosen]
+
+
+def item_rows(draws: list[Drawn]) -> Iterator[tuple[str, float]]:
+    """AUC of whether the first silo has a rare item."""
+    for name, matrix in {"exact": pair_counts, **{f"noised, epsilon {e:g}": _noise_all(e) for e in EPSILONS}}.items():
+        for who, others in (("the aggregator", False), ("all other silos", True)):
+            pairs = [_item_scores(drawn, matrix, others=others) for drawn in draws]
+            yield (
+                f"{name}; {who}",
+                float(np.mean([area_under_curve(score[None], truth[None]) for score, truth in pairs])),
+            )
+
+
+def _noise_all(epsilon: float) -> Callable[[Csr], Float64]:
+    return lambda interactions: add_noise(weighted_pairs(interactions), epsilon, interactions.shape[0])
+
+
+def _item_scores(drawn: Drawn, matrix: Callable[[Csr], Float64], *, others: bool) -> tuple[Float64, NDArray[np.bool_]]:
+    known = drawn.everybody.degrees
+    rare = np.flatnonzero((known > 0) & (known <= RARE_ITEM))
+    truth = degrees(Csr(drawn.everybody.matrix[drawn.members[0]]))[1][rare] > 0
+    seen = np.diag(matrix(drawn.inside))
+    if others:
+        part = pair_counts if matrix is pair_counts else weighted_pairs
+        seen = seen - np.diag(part(Csr(drawn.everybody.matrix[np.concatenate(drawn.members[1:])])))
+    return seen[rare], truth
+
+
+def last_rows(draws: list[Drawn]) -> Iterator[tuple[str, float]]:
+    """Shares of the last silo's pairs, and of the pairs of the sum."""
+    told, lone = [], []
+    for drawn in draws:
+        last = Csr(drawn.everybody.matrix[drawn.members[-1]])
+        counts, own = (np.triu(pair_counts(one), 1) for one in (drawn.inside, last))
+        there = own > 0
+        told.append(float((counts[there] >= LEAST_PAIRS).mean()))
+        lone.append(float((own[there] == counts[there]).mean()))
+    yield "of its pairs all others learn, every pair summed", 1.0
+    yield f"of its pairs all others learn, pairs of {LEAST_PAIRS} and more", float(np.mean(told))
+    yield "of its pairs nobody else in the sum has", float(np.mean(lone))
+
+
+def lying_rows(draws: list[Drawn]) -> Iterator[tuple[str, float]]:
+    """Directions of the aggregator's choice: unit vectors, so that each round tells columns of W, to be scaled back."""
+    shares, hidden = [], []
+    for drawn in draws:
+        inside, chosen = drawn.inside, np.argsort(-degrees(drawn.inside)[1], kind="stable")[:RANK]
+        handed_out = np.zeros((inside.shape[1], RANK))
+        handed_out[chosen, np.arange(RANK)] = 1.0
+        ones = np.ones(inside.shape[1], np.int64)  # degrees of its choice too: nothing is scaled
+        directions = next_directions(handed_out, ones, EXPONENT, first=False)
+        columns = normalised_products(inside, directions, EXPONENT, ones) * np.sign(directions[chosen, np.arange(RANK)])
+        weights = power(degrees(inside)[0], -2.0 * EXPONENT)
+        true = inside.T @ (weights[:, None] * inside[:, chosen].toarray())
+        shares.append(float(np.mean(np.abs(columns - true) < 2.0**-10)))
+        few = pair_counts(inside)[:, chosen]
+        hidden.append(float(((columns > 2.0**-10) & (few < LEAST_PAIRS)).sum() / max(1, (few > 0).sum())))
+    yield f"of {RANK} columns of its choice that it reads in one round", float(np.mean(shares))
+    yield f"of the pairs in them that fewer than {LEAST_PAIRS} users have", float(np.mean(hidden))
+
+
+def make_tables(everybody: Everybody, users: int, draws: int) -> Iterator[str]:
+    drawn = {silos: [draw_silos(everybody, silos, users, seed) for seed in range(draws)] for silos in SILOS}
+    head = [f"{silos} silos" for silos in SILOS]
+    lines = []
+    for name, view in user_views().items():
+        areas = [np.stack([view(one) for one in of]) for of in drawn.values()]
+        truths = [np.stack([one.targets[1] for one in of]) for of in drawn.values()]
+        lines.append([name, *(f"{area_under_curve(a, t):.3f}" for a, t in zip(areas, truths, strict=True))])
+        lines[-1].append(allowed_area(name))
+    yield "AUC: is this user in the sum?\n\n" + render_table(["what is summed", *head, "allowed"], lines)
+    titles: Mapping[str, Callable[[list[Drawn]], Iterator[tuple[str, float]]]] = {
+        "AUC: does anybody in the sum have this rare pair?": pair_rows,
+        "AUC: does the first silo have this rare item?": item_rows,
+        "Shares: what is told of the last silo": last_rows,
+        "Shares: an aggregator that hands out a sum of its choice (iterated)": lying_rows,
+    }
+    for title, rows in titles.items():
+        found = [dict(rows(of)) for of in drawn.values()]
+        table = [[name, *(f"{one[name]:.3f}" for one in found)] for name in found[0]]
+        yield f"{title}\n\n" + render_table(["", *head], table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="a folder with a folder for each data set")
+    parser.add_argument("--name", default="ml-1m", help="the data set; 'synthetic' needs no folder")
+    parser.add_argument("--users", type=int, default=100, help="of each silo")
+    parser.add_argument("--draws", type=int, default=3, help="of silos, for each number of them")
+    given = parser.parse_args()
+    with threadpool_limits(1):
+        everybody = Everybody(training_matrix(locate_data(given.name, given.data)))
+        for table in make_tables(everybody, given.users, given.draws):
+            print(f"{table}\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()
