@@ -87,9 +87,9 @@ def draw_populations(data: str, config: dict[str, Any]) -> tuple[Population, Pop
     return _draw_population(splits, np.sort(own), config), _draw_population(splits, np.sort(other), config)
 
 
-def training_matrix(data: str) -> sparse.csr_array:
-    """The training interactions of a whole data set, (M, N) 0/1."""
-    return _popular_matrices(data, MOST_ITEMS)["train"]
+def all_matrices(data: str) -> dict[str, sparse.csr_array]:
+    """The interactions of a whole data set: train, valid, test, each (M, N) 0/1."""
+    return _popular_matrices(data, MOST_ITEMS)
 
 
 def _popular_matrices(data: str, items: int) -> dict[str, sparse.csr_array]:

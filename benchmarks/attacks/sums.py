@@ -28,7 +28,7 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from benchmarks.attacks.noise import gaussian_area
-from benchmarks.attacks.population import training_matrix
+from benchmarks.attacks.population import all_matrices
 from benchmarks.attacks.scores import area_under_curve
 from benchmarks.common import locate_data, render_table
 from client_service.basis.subspace import next_directions, start_directions
@@ -193,7 +193,7 @@ def last_directions(interactions: Csr) -> tuple[Float64, NDArray[np.int64]]:
 
 def _scores(drawn: Drawn, score: Callable[[NDArray[np.int64]], float]) -> Float64:
     users, _ = drawn.targets
-    return np.array([score(drawn.everybody.matrix[[user]].indices) for user in users])
+    return np.array([score(drawn.everybody.matrix[[user]].indices.astype(np.int64)) for user in users])
 
 
 def user_views() -> dict[str, Callable[[Drawn], Float64]]:
@@ -336,7 +336,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=3, help="of silos, for each number of them")
     given = parser.parse_args()
     with threadpool_limits(1):
-        everybody = Everybody(training_matrix(locate_data(given.name, given.data)))
+        everybody = Everybody(all_matrices(locate_data(given.name, given.data))["train"])
         for table in make_tables(everybody, given.users, given.draws):
             print(f"{table}\n", flush=True)
 

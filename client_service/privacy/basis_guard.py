@@ -27,7 +27,7 @@ from shared.strategies.common_basis import NOISE, STEP, WEIGHTED
 
 ACCOUNT, SECRET = f"{FOLDER}/basis-account.jsonl", f"{FOLDER}/basis-secret"  # in the state directory
 EVERY_SHARD = ""
-Float64, UInt32 = NDArray[np.float64], NDArray[np.uint32]
+Float64 = NDArray[np.float64]
 
 
 def noise_deviation(epsilon: float, delta: float) -> float:
