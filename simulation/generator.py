@@ -61,8 +61,8 @@ def generate_dataset(seed: int, *, users: int = 2000, items: int = 1200) -> Data
     genre = rng.integers(0, GENRES, items)
     weight = _draw_affinity(user_community, item_community, genre, rng) * _draw_popularity(item_community, rng)
     degree = _draw_degrees(user_community, item_community, rng)
-    rows, columns = _draw_pairs(weight, degree, rng)
-    user_ids, item_ids = _make_ids("user", users), _make_ids("item", items)
+    rows, columns = draw_pairs(weight, degree, rng)
+    user_ids, item_ids = make_ids("user", users), make_ids("item", items)
     pairs = pl.DataFrame({"user": user_ids.gather(rows), "item": item_ids.gather(columns)})
     titles = pl.DataFrame({"item": item_ids, "title": _draw_titles(genre, rng)})
     return assemble_dataset("synthetic", {WHOLE: pairs}, seed=seed, titles=titles)
@@ -99,7 +99,7 @@ def _draw_degrees(users: Int64, items: Int64, rng: np.random.Generator) -> Int64
     return np.clip(np.round(mean[users] * noise), FEWEST_ITEMS, sizes[users] // 2).astype(np.int64)
 
 
-def _draw_pairs(weight: Float64, degree: Int64, rng: np.random.Generator) -> tuple[Int64, Int64]:
+def draw_pairs(weight: Float64, degree: Int64, rng: np.random.Generator) -> tuple[Int64, Int64]:
     """(M, N), (M,) -> (E,), (E,): each user's items, without replacement, with chances in proportion to the weights.
 
     The items with the largest log-weight plus Gumbel noise are such a draw.
@@ -110,7 +110,8 @@ def _draw_pairs(weight: Float64, degree: Int64, rng: np.random.Generator) -> tup
     return np.nonzero(chosen)[0], order[chosen]
 
 
-def _make_ids(kind: str, count: int) -> pl.Series:
+def make_ids(kind: str, count: int) -> pl.Series:
+    """kind-00001, kind-00002, ..."""
     numbers = pl.Series(np.arange(1, count + 1)).cast(pl.String)
     return pl.Series([f"{kind}-"]) + numbers.str.zfill(5)
 

@@ -83,21 +83,37 @@ def partition_dataset(dataset: Dataset, *, clients: int, method: str, seed: int)
     """
     if method not in METHODS:
         raise DataError(f"partition: expected one of {', '.join(METHODS)}, got {method!r}")
-    train = dataset.events.filter(pl.col("split") == "train")
-    users, items = (train[column].unique().sort() for column in ("user", "item"))
+    users, items, graph = _training_graph(dataset)
     if not 1 <= clients <= len(users) // FEWEST:
         raise DataError(
             f"partition: expected 1 to {len(users) // FEWEST} clients for {len(users)} users, got {clients}"
         )
-    graph = interaction_matrix(
-        row_numbers(train["user"], users), row_numbers(train["item"], items), (len(users), len(items))
-    )
     labelled = _LabelledGraph(users, items, graph, METHODS[method](graph, clients, seed))
+    return _divide(dataset, labelled, clients, method, seed)
+
+
+def partition_shops(dataset: Dataset, shops: pl.DataFrame) -> Partition:
+    """Divide the data set as it is: `shops` has each user's shop (from 0), and a shop all items that it has sold."""
+    users, items, graph = _training_graph(dataset)
+    labels = pl.DataFrame({"user": users}).join(shops, on="user", how="left", maintain_order="left")["shop"]
+    groups = Groups(labels.to_numpy().astype(np.int64))
+    return _divide(dataset, _LabelledGraph(users, items, graph, groups), shops["shop"].n_unique(), "shops", 0)
+
+
+def _training_graph(dataset: Dataset) -> tuple[pl.Series, pl.Series, sparse.csr_array]:
+    """Users and items with a training interaction, sorted, and their matrix."""
+    train = dataset.events.filter(pl.col("split") == "train")
+    users, items = (train[column].unique().sort() for column in ("user", "item"))
+    rows, columns = row_numbers(train["user"], users), row_numbers(train["item"], items)
+    return users, items, interaction_matrix(rows, columns, (len(users), len(items)))
+
+
+def _divide(dataset: Dataset, labelled: _LabelledGraph, clients: int, method: str, seed: int) -> Partition:
     members = [_client_members(labelled, client) for client in range(clients)]
     parts = _ordered_parts([_client_part(dataset.events, *lists) for lists in members], method, labelled.groups.least)
     kept = sum(part.sizes.train for part in parts)
     notes = (*labelled.groups.notes, *_loss_notes(dataset.events, parts))
-    return Partition(method, seed, parts, kept / graph.nnz, notes)
+    return Partition(method, seed, parts, kept / labelled.graph.nnz, notes)
 
 
 def write_partition(dataset: Dataset, partition: Partition, folder: Path) -> list[Path]:

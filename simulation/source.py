@@ -1,4 +1,4 @@
-"""What a user names as data (a data set, a folder of shards, or 'synthetic') -> shards on the disk."""
+"""What a user names as data (a data set, a folder of shards, 'synthetic' or 'chain') -> shards on the disk."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import DataError
-from simulation.datasets import load_dataset
+from simulation.chain import generate_chain
+from simulation.datasets import Dataset, load_dataset
 from simulation.generator import generate_dataset
-from simulation.partition import Partition, partition_dataset, write_partition
+from simulation.partition import Partition, partition_dataset, partition_shops, write_partition
 
 SYNTHETIC = "synthetic"
+CHAIN = "chain"
+USUAL_METHOD = "spectral"
 SUMMARY = "partition.json"
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How to divide a data set: Section D.2's partition number is the seed `number`."""
+    """How to divide a data set: Section D.2's partition number is the seed `number`. Without a method a chain is divided
+    by its shops, and any other data set spectrally."""
 
     clients: int
-    method: str = "spectral"
+    method: str | None = None
     number: int = 0
     split_seed: int = 0
 
@@ -43,12 +47,23 @@ class Shards:
 
 def cut_shards(data: str, cut: Cut, folder: Path) -> Shards:
     """Read, divide and write a data set; the summary goes beside the shards."""
-    dataset = generate_dataset(cut.split_seed) if data == SYNTHETIC else load_dataset(Path(data), cut.split_seed)
-    parts = partition_dataset(dataset, clients=cut.clients, method=cut.method, seed=cut.number)
+    dataset, parts = _divided_data(data, cut)
     paths = write_partition(dataset, parts, folder)
     summary = _partition_summary(dataset.name, (*dataset.notes, *parts.notes), parts)
     (folder / SUMMARY).write_text(json.dumps(summary, indent=1), encoding="utf-8")
     return Shards(tuple(paths), summary)
+
+
+def _divided_data(data: str, cut: Cut) -> tuple[Dataset, Partition]:
+    if data == CHAIN:
+        chain = generate_chain(cut.split_seed, cut.clients)
+        if cut.method is None:
+            return chain.dataset, partition_shops(chain.dataset, chain.shops)
+        dataset = chain.dataset
+    else:
+        dataset = generate_dataset(cut.split_seed) if data == SYNTHETIC else load_dataset(Path(data), cut.split_seed)
+    method = cut.method or USUAL_METHOD
+    return dataset, partition_dataset(dataset, clients=cut.clients, method=method, seed=cut.number)
 
 
 def _partition_summary(name: str, notes: Sequence[str], parts: Partition) -> dict[str, Any]:

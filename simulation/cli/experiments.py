@@ -19,7 +19,7 @@ from simulation.plots import draw_curves, markdown_table, read_report
 from simulation.privacy import parse_privacy
 from simulation.report import measure_labels
 from simulation.run import simulate_experiment as run_in_process
-from simulation.source import SYNTHETIC, Cut, cut_shards, find_shards
+from simulation.source import CHAIN, SYNTHETIC, Cut, cut_shards, find_shards
 from simulation.study import run_study
 
 
@@ -63,16 +63,16 @@ def demo(
 
 
 def partition(
-    data: Annotated[str, typer.Argument(help=f"data set, or '{SYNTHETIC}'")],
+    data: Annotated[str, typer.Argument(help=f"data set, '{SYNTHETIC}' or '{CHAIN}'")],
     out: Annotated[Path, typer.Option(help="folder for the shards")],
     clients: options.Clients = 4,
-    method: options.How = options.Method.spectral,
+    method: options.How = None,
     number: options.Number = 0,
     split_seed: options.SplitSeed = 0,
     as_json: options.AsJson = False,
 ) -> None:
     """Divide a data set into shards, one folder a client."""
-    shards = cut_shards(data, Cut(clients, method.value, number, split_seed), options.ensure_folder(out))
+    shards = cut_shards(data, Cut(clients, options.method_name(method), number, split_seed), options.ensure_folder(out))
     if as_json:
         return options.print_json(shards.summary)
     OUT.print(partition_table(shards.summary))
@@ -90,7 +90,7 @@ def simulate(
     seed: Annotated[int, typer.Option(min=0)] = 0,
     changes: options.Changes = None,
     privacy: options.Privacy = None,
-    method: options.How = options.Method.spectral,
+    method: options.How = None,
     number: options.Number = 0,
     split_seed: options.SplitSeed = 0,
     device: options.Device = options.Device.auto,
@@ -107,7 +107,7 @@ def simulate(
     agreed = method_settings(preset.value, **changed)
     folder = _next_folder(Path("runs"), "runs") if out is None else _empty_folder(out)
     shards = find_shards(Path(data)) or cut_shards(
-        data, Cut(clients, method.value, number, split_seed), folder / "shards"
+        data, Cut(clients, options.method_name(method), number, split_seed), folder / "shards"
     )
     experiment = Experiment(
         shards.paths,

@@ -13,7 +13,7 @@ import typer
 from audit.cli import AsJson, Authority, Certificate, CertificateKey
 from shared.errors import SettingsError
 from shared.strategies import STRATEGIES
-from simulation.source import SYNTHETIC
+from simulation.source import CHAIN, SYNTHETIC
 
 
 class Method(StrEnum):
@@ -55,12 +55,15 @@ class Device(StrEnum):
 
 __all__ = ["AsJson", "Authority", "Certificate", "CertificateKey"]  # the same for the audit's commands
 
-Data = Annotated[str, typer.Argument(help=f"data set, folder of shards, or '{SYNTHETIC}'")]
+Data = Annotated[str, typer.Argument(help=f"data set, folder of shards, '{SYNTHETIC}' or '{CHAIN}'")]
 Secure = Annotated[bool, typer.Option("--secure", help="masked updates: nobody sees more than their sum")]
 NoFloors = Annotated[bool, typer.Option("--no-floors", help="neither the floors nor what all silos' data would give")]
 Clients = Annotated[int, typer.Option(min=1, help="number of clients")]
 Number = Annotated[int, typer.Option("--partition", min=0, help="p: 0 is deterministic, others draw anew")]
-How = Annotated[Method, typer.Option("--method", help="how to divide users and items")]
+How = Annotated[
+    Method | None,
+    typer.Option("--method", help="how to divide users and items; by default spectral, and a chain by its shops"),
+]
 SplitSeed = Annotated[int, typer.Option(min=0, help="of the 8:1:1 split, where the data bring none")]
 SettingsFile = Annotated[Path | None, typer.Option(help="TOML; environment and flags win over it")]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="a setting of the method, key=value")]
@@ -74,6 +77,11 @@ Privacy = Annotated[list[str] | None, typer.Option(help="differential privacy at
 OperatorToken = Annotated[Path, typer.Option("--operator-token-file", help="file with the operator's secret")]
 AggregatorUrl = Annotated[str, typer.Option("--aggregator-url")]
 DEFAULT_URL = "http://127.0.0.1:8800"
+
+
+def method_name(how: Method | None) -> str | None:
+    """The method that was asked for, as `Cut` takes it."""
+    return None if how is None else how.value
 
 
 def given_flags(flags: dict[str, Any]) -> dict[str, Any]:

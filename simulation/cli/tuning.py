@@ -34,7 +34,7 @@ def tune(
     preset: options.PresetName = options.PresetName.default,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     changes: options.Changes = None,
-    method: options.How = options.Method.spectral,
+    method: options.How = None,
     number: options.Number = 0,
     split_seed: options.SplitSeed = 0,
     device: options.Device = options.Device.auto,
@@ -46,7 +46,9 @@ def tune(
     fixed = options.parse_pairs(changes or [])
     base = method_settings(preset.value, **fixed)
     space = search_space(strategy.value, base, fixed)
-    shards = find_shards(Path(data)) or cut_shards(data, Cut(clients, method.value, number, split_seed), out / "shards")
+    shards = find_shards(Path(data)) or cut_shards(
+        data, Cut(clients, options.method_name(method), number, split_seed), out / "shards"
+    )
     with tempfile.TemporaryDirectory(prefix="lpsfed-blind-") as folder:
         blind, cache = write_blind_shards(shards.paths, Path(folder) / "shards"), Path(folder) / "cache"
         task = Search(blind, strategy.value, base, space, rounds, seed, device.value, threads, cache)
