@@ -66,6 +66,15 @@ class AuditCase:
             if participant.received
         }
 
+    def declared_for(self, client: AuditedClient, attempt: Attempt) -> Declaration:
+        """What an update may hold: what the client has declared for a run of that part, as the aggregator's record says
+        which one it was; without that record the part whose tensors it holds."""
+        declaration = client.declaration
+        part = next((run.request.part for run in self.runs if run.run == attempt.run), None)
+        if part is not None and (part == "training" or declaration.basis is not None):
+            return declaration.of_part(part)
+        return declaration.with_tensors(attempt.tensor_names)
+
     @property
     def active_runs(self) -> tuple[str, ...]:
         """Runs that were going on when the evidence was taken: the parts' records then need not agree yet."""

@@ -124,15 +124,15 @@ def check_fields(case: AuditCase) -> AuditFinding:
         "fields",
         "in every update the declared tensors and at most the declared scalars, in every join the declaration",
         f"{count_noun(updates, 'update')} and {count_noun(joins, 'join')} hold these, and not a byte more",
-        (f"{name}, {fault}" for name, client in case.clients.items() for fault in _field_faults(client)),
+        (f"{name}, {fault}" for name, client in case.clients.items() for fault in _field_faults(case, client)),
     )
 
 
-def _field_faults(client: AuditedClient) -> Iterator[str]:
+def _field_faults(case: AuditCase, client: AuditedClient) -> Iterator[str]:
     for attempt in client.attempts_of("update"):
-        where = f"{attempt.run} round {attempt.round}"
-        faults = [*_tensor_faults(client.declaration, attempt), *_scalar_faults(client.declaration, attempt)]
-        if not faults and attempt.bytes != _body_length(client, attempt):
+        where, declared = f"{attempt.run} round {attempt.round}", case.declared_for(client, attempt)
+        faults = [*_tensor_faults(declared, attempt), *_scalar_faults(declared, attempt)]
+        if not faults and attempt.bytes != _body_length(client.evidence.name, declared, attempt):
             faults.append(f"a body of {attempt.bytes:,} bytes, other than its fields make")
         yield from (f"{where}: {fault}" for fault in faults)
     for entry in client.evidence.entries:
@@ -165,11 +165,11 @@ def _scalar_faults(declaration: Declaration, attempt: Attempt) -> Iterator[str]:
             yield f"scalar {name!r} that is no finite number"
 
 
-def _body_length(client: AuditedClient, attempt: Attempt) -> int:
+def _body_length(client: str, declaration: Declaration, attempt: Attempt) -> int:
     """Bytes of a body that holds the declared tensors and these scalars, and nothing else."""
-    declaration, scalars = client.declaration, attempt.scalars
+    scalars = attempt.scalars
     if declaration.secure:
-        place = {"run": str(attempt.run), "round": attempt.round or 1, "client": client.evidence.name}
+        place = {"run": str(attempt.run), "round": attempt.round or 1, "client": client}
         header = MaskedHeader.model_validate({**place, "digest": "0" * 64, "scalars": scalars})
         return size(declaration, header)
     return body_size(forms(declaration), scalars)

@@ -10,6 +10,7 @@ from audit.findings import AuditFinding, make_finding
 from audit.matching import MatchedBodies, ReportedBody, bodies_from_ledger, bodies_from_probes, is_refused, match_bodies
 from client_service.boundary.crossings import Attempt
 from client_service.boundary.masked import MESSAGES
+from shared.method.declaration import Declaration
 from shared.protocol.schemas import ArrivalOut, ParticipantOut
 from shared.words import count_noun
 
@@ -36,9 +37,15 @@ def check_declarations(case: AuditCase) -> AuditFinding:
     return make_finding(
         "declaration",
         "every client declares exactly what the aggregator takes",
-        "nothing" if ours is None else f"{len(ours.tensors)} tensors and {len(ours.scalars)} scalars at each of them",
+        "nothing" if ours is None else f"{_describe(ours)} at each of them",
         [NO_RECORD] if ours is None else faults,
     )
+
+
+def _describe(declaration: Declaration) -> str:
+    words = f"{len(declaration.tensors)} tensors and {len(declaration.scalars)} scalars"
+    basis = declaration.basis
+    return words if basis is None else f"{words}, and {len(basis.tensors)} tensors of sums"
 
 
 def check_receipts(case: AuditCase) -> AuditFinding:

@@ -164,6 +164,20 @@ def _report_notes(case: AuditCase) -> Iterable[str]:
         joins = [entry.get("join") for entry in client.evidence.entries if entry.get("call") == "join"]
         if any(isinstance(join, dict) and join.get("counts") for join in joins):
             yield f"{name} has told how many users, items and interactions it has, as only its own policy may allow."
+        if (sums := _summed_statistics(client)) is not None:
+            yield f"{name} has sent {sums} for the common basis, as only its own policy may allow."
+
+
+def _summed_statistics(client: AuditedClient) -> str | None:
+    """What a client has sent in basis runs, in words; None where that is nothing."""
+    basis = client.declaration.basis
+    names = set() if basis is None else {spec.name for spec in basis.uploaded}
+    sent = [attempt for attempt in client.attempts_of("update") if names and attempt.tensor_names == names]
+    if basis is None or not sent:
+        return None
+    how = "masked" if basis.secure else "in the open"
+    size = sum(attempt.bytes for attempt in sent)
+    return f"statistics of its items, {how} ({', '.join(sorted(names))}: {size:,} bytes in {count_noun(len(sent), 'update')})"
 
 
 def _passing_claim(case: AuditCase) -> str:

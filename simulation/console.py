@@ -41,9 +41,11 @@ def run_bars(names: tuple[str, ...], rounds: int, *, shown: bool) -> Iterator[Ob
         tasks = {name: progress.add_task(name, total=rounds, phase="starting") for name in names}
 
         def update_bars(seen: RunProgress) -> None:
+            what = "common basis: " if seen.part == "basis" else ""
             for name, status in seen.statuses.items():
                 done = max(0, status.round - (status.phase not in BETWEEN))
-                progress.update(tasks[name], completed=min(done, rounds), phase=status.problem or status.phase)
+                phase = status.problem or f"{what}{status.phase}"
+                progress.update(tasks[name], completed=min(done, seen.rounds), total=seen.rounds, phase=phase)
 
         yield update_bars
 

@@ -13,7 +13,7 @@ from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from client_service.device import DeviceWish
 from client_service.secure.masking import write_draw_secret
 from client_service.settings import ClientSettings, Policy, client_settings
-from shared.method.settings import MethodSettings, validate_settings
+from shared.method.settings import BasisSettings, MethodSettings, validate_settings
 from shared.protocol.schemas import RunIn
 from shared.protocol.signing.enrolment import KeyFiles, enrol, kept_pair
 from shared.protocol.signing.registry import write_registry
@@ -88,6 +88,11 @@ class Experiment:
         """The request by which the operator starts the run."""
         asked = {"rounds": self.rounds, "seed": self.seed, "clients": len(self.shards), "method": self.agreed_method}
         return validate_settings(RunIn, {**asked, "deadline_seconds": DEADLINE_SECONDS})
+
+    def strict_request(self) -> RunIn:
+        """The same without the common basis: nothing crosses but what the strategy itself sends."""
+        request = self.run_request()
+        return request.model_copy(update={"method": request.method.model_copy(update={"basis": BasisSettings()})})
 
     def make_aggregator_settings(self, port: int = 0) -> AggregatorSettings:
         """The aggregator's settings for this experiment."""

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from client_service.schemas import QualityOut, StatusOut
 from shared.errors import FederationError, UnavailableError
+from shared.method.declaration import Part
 from shared.protocol.schemas import RunHistoryOut, RunIn
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -35,6 +36,7 @@ class Progress:
     statuses: Mapping[str, StatusOut]
     rounds: int
     seconds: float
+    part: Part = "training"
 
 
 class Outcome(BaseModel):
@@ -96,7 +98,7 @@ async def sum_basis(federation: Federation, request: RunIn, observe: Observe) ->
     ended: float | None = None
     while True:
         statuses = await _fetch_from_clients(federation, "/v1/status", StatusOut)
-        observe(Progress({}, request.rounds, time.perf_counter() - began))
+        observe(Progress(statuses, run.request.rounds, time.perf_counter() - began, "basis"))
         if all((status.run, status.phase) == (run.run, "finished") for status in statuses.values()):
             return await _fetch_history(federation, run.run)
         ended = await _watch_aggregator(federation, run.run, statuses, ended)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -42,13 +42,24 @@ def probe_bodies(declaration: Declaration, client: str, run: str, number: int) -
     }
 
 
+def sums_body(declaration: Declaration, client: str, run: str, number: int) -> bytes:
+    """An update as this federation's basis runs take them."""
+    return probe_bodies(declaration.of_part("basis"), client, run, number)[0]
+
+
 def masked_digests(
     declaration: Declaration, client: str, places: Iterable[tuple[str, int]]
 ) -> frozenset[tuple[str, int]]:
     """sha256 and length of every body that the probes of this client may send to these runs and rounds."""
-    made = (probe_bodies(declaration, client, run, number) for run, number in places)
-    sent = (body for whole, malformed in made for body in (whole, *malformed.values()))
+    sent = (body for run, number in places for body in _round_bodies(declaration, client, run, number))
     return frozenset((hashlib.sha256(body).hexdigest(), len(body)) for body in sent)
+
+
+def _round_bodies(declaration: Declaration, client: str, run: str, number: int) -> Iterator[bytes]:
+    whole, malformed = probe_bodies(declaration, client, run, number)
+    yield from (whole, *malformed.values())
+    if declaration.basis is not None:
+        yield sums_body(declaration, client, run, number)
 
 
 def _draw_ring(form: Form) -> Array:

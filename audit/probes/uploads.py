@@ -16,7 +16,7 @@ import httpx
 
 from audit.evidence import PartEvidence, ProbeResult, ProbeSending, make_result
 from audit.probes import bodies
-from audit.probes.masked import probe_bodies
+from audit.probes.masked import probe_bodies, sums_body
 from client_service.boundary.crossings import attempts
 from shared.errors import (
     AuthenticationError,
@@ -90,8 +90,11 @@ class UploadTry:
 
 
 def latest_place(evidence: PartEvidence) -> RoundPlace | None:
-    """The last round for which the aggregator has given this client a receipt."""
+    """The last round of training for which the aggregator has given this client a receipt."""
     received = [attempt for attempt in attempts(evidence.entries) if attempt.receipt and attempt.run and attempt.round]
+    if evidence.declaration is not None and (basis := evidence.declaration.basis) is not None:
+        sums = {spec.name for spec in basis.uploaded}
+        received = [attempt for attempt in received if attempt.tensor_names != sums]
     return RoundPlace(str(received[-1].run), int(received[-1].round or 0)) if received else None
 
 
@@ -101,6 +104,11 @@ def upload_tries(who: Intruder, place: RoundPlace) -> Iterator[UploadTry]:
     whole, malformed = probe_bodies(who.declaration, who.client, place.run, place.round)
     for name, body in malformed.items():
         yield UploadTry(name, "PUT", own, 422, ProtocolError.code, body, MEDIA_TYPE, place=place)
+    if who.declaration.basis is not None:
+        sums = sums_body(who.declaration, who.client, place.run, place.round)
+        yield UploadTry(
+            "sums in a round of training", "PUT", own, 422, ProtocolError.code, sums, MEDIA_TYPE, place=place
+        )
     # The control: what is well-formed is refused for another reason.
     put = UploadTry("control: as declared", "PUT", own, 409, ConflictError.code, whole, MEDIA_TYPE, place, nonce=nonce)
     yield put

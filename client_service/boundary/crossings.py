@@ -8,6 +8,7 @@ from typing import Any
 
 from client_service.boundary.ledger import entry_nonce
 from client_service.boundary.recorder import POLLS
+from shared.protocol.secure.vector import SCALARS
 
 Entry = Mapping[str, Any]
 
@@ -41,6 +42,11 @@ class Attempt:
     head_bytes: int | None = None
     times: int = 1
     of: int | None = None
+
+    @property
+    def tensor_names(self) -> frozenset[str]:
+        """Of the declared tensors in its body; in a secure round the hidden scalars lie in one of their own."""
+        return frozenset(str(tensor.get("name")) for tensor in self.tensors) - {SCALARS}
 
 
 def attempts(entries: Iterable[Entry]) -> list[Attempt]:

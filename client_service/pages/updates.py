@@ -61,9 +61,10 @@ def as_declared(one: Attempt, declaration: Declaration) -> bool:
     """Did it hold the declared tensors and at most the declared scalars; or, where it was no update, nothing at all?"""
     if one.call != "update":
         return not one.tensors and not one.scalars
-    ours = {(name, form.dtype, form.shape) for name, form in forms(declaration).items()}
+    part = declaration.with_tensors(one.tensor_names)
+    ours = {(name, form.dtype, form.shape) for name, form in forms(part).items()}
     theirs = [(field.get("name"), field.get("dtype"), tuple(field.get("shape", ()))) for field in one.tensors]
-    return len(theirs) == len(ours) and set(theirs) == ours and set(one.scalars) <= set(beside(declaration))
+    return len(theirs) == len(ours) and set(theirs) == ours and set(one.scalars) <= set(beside(part))
 
 
 def _outcome(one: Attempt) -> Verdict:
