@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from client_service.boundary.crossings import Attempt, attempts
+from client_service.boundary.masked import MESSAGES, RELAYED
 from shared.protocol.schemas import RunHistoryOut
 from simulation.federation import Observe
 from simulation.federation import Progress as RunProgress
@@ -22,6 +23,7 @@ from simulation.means import CLIENT_MEAN, FEW_SIGN, FEW_WORDS, MEANS, mark_few
 from simulation.operate import describe_round, describe_run
 from simulation.operator_calls import ignore_line
 from simulation.report import best_floor, floor_means, measure_labels
+from simulation.worth import ALONE, Way
 
 OUT = Console()
 ERR = Console(stderr=True)
@@ -125,6 +127,21 @@ def _new_table(title: str, first: str, *others: str, caption: str | None = None)
     return table
 
 
+def worth_table(ways: Sequence[Way]) -> Table:
+    """What joining was worth: each way's figures at the user mean, and beside them what left a client for it."""
+    keys = [key for key in ("ndcg@20", "recall@20") if all(key in way.figures for way in ways)]
+    table = _new_table("What joining is worth, test data, user mean", "", *keys, "bytes a client")
+    for way in ways:
+        figures = (_format_figure(way.figures[key]) for key in keys)
+        table.add_row(way.name, *figures, f"{way.bytes:,}", end_section=way.name == ALONE)
+    return table
+
+
+def crossed_lines(ways: Sequence[Way]) -> list[str]:
+    """One a way in which something crossed: names of tensors and scalars."""
+    return [f"{way.name}: {way.crossed}" for way in ways if way.bytes]
+
+
 def partition_table(summary: Mapping[str, Any]) -> Table:
     """Sizes of every client of a partition, and the share of training edges that it keeps."""
     title = f"{summary['data']}: {summary['method']} partition {summary['partition']}"
@@ -180,13 +197,15 @@ def _quality_notes(report: Mapping[str, Any], keys: list[str]) -> list[str]:
 def crossing_table(ledgers: Mapping[str, list[dict[str, Any]]]) -> Table:
     """What left each client, from its own ledger: how often each call was made, and the bytes in its bodies."""
     made = {entry["call"] for ledger in ledgers.values() for entry in ledger if entry["kind"] == "intent"}
-    masking = [call for call in ("keys", "roster", "shares", "delivery", "request", "answers") if call in made]
-    calls = ("join", "model", "current", "anchor", *masking, "update", "personalized")
-    title = "What left each client: calls and bytes, from its ledger"
-    table = _new_table(title, "client", *calls)
+    columns = {call: (call,) for call in ("join", "model", "current", "anchor")}
+    if masking := tuple(sorted(made & {*MESSAGES, *RELAYED})):
+        columns["masking"] = masking
+    columns |= {call: (call,) for call in ("update", "personalized")}
+    table = _new_table("What left each client: calls and bytes, from its ledger", "client", *columns)
     for name, ledger in ledgers.items():
         made_here = attempts(ledger)
-        table.add_row(name, *(_sent_text([attempt for attempt in made_here if attempt.call == call]) for call in calls))
+        sent = ([one for one in made_here if one.call in calls] for calls in columns.values())
+        table.add_row(name, *map(_sent_text, sent))
     return table
 
 

@@ -19,15 +19,20 @@ from simulation.experiment import Experiment
 from simulation.federation import Observe, Outcome, conduct_run
 from simulation.processes import Addresses, Children, choose_addresses, connect_services, start_services
 from simulation.study import run_study
+from simulation.worth import COMMON, STRICT, Ledgers, Way, federated_way, own_ways
 
 KEPT = "processes.json"
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo ends with. `key_file` holds the key for `url`, `page_key_file` the key for the pages."""
+    """What the demo ends with. `key_file` holds the key for `url`, `page_key_file` the key for the pages.
+
+    ways: what each silo has alone, in the strict boundary and, where the experiment has one, with the common basis.
+    """
 
     report: dict[str, Any]
+    ways: tuple[Way, ...]
     ledgers: dict[str, list[dict[str, Any]]]
     url: str
     key_file: Path
@@ -38,30 +43,48 @@ class DemoResult:
 def run_demonstration(
     experiment: Experiment, *, edges_kept: float | None, shown: bool, keep_in: Path | None = None
 ) -> DemoResult:
-    """Start the services, train, report, and ask for one recommendation.
+    """Start the services, train in the strict boundary and then, where there is one, with the common basis; report, and
+    ask for one recommendation.
 
     `keep_in`: a folder in which the services are recorded and left running.
     """
-    places = choose_addresses(experiment)
+    places, outcomes = choose_addresses(experiment), list[Outcome]()
     with start_services(experiment, places) as children:
 
         def over_loopback(experiment: Experiment, observe: Observe) -> Outcome:
-            return anyio.run(_conduct_over_loopback, experiment, places, children, observe)
+            outcomes.extend(anyio.run(_conduct_over_loopback, experiment, places, children, observe))
+            return outcomes[-1]
 
         report = run_study(experiment, over_loopback, edges_kept=edges_kept, shown=shown)
         ledgers = {name: _read_ledger(url, experiment.operator_key) for name, url in places.clients.items()}
+        ways = _compare_ways(experiment, report, outcomes, ledgers)
         url, keys = _example_url(experiment, places), _write_keys(experiment)
         answer = _fetch_json(url, experiment.application_key)
         if keep_in is not None:
             _write_kept_services(keep_in, places, children.keep_running())
-    return DemoResult(report, ledgers, url, *keys, answer)
+    return DemoResult(report, ways, ledgers, url, *keys, answer)
 
 
 async def _conduct_over_loopback(
     experiment: Experiment, places: Addresses, children: Children, observe: Observe
-) -> Outcome:
+) -> list[Outcome]:
+    """The outcome of each training run."""
     async with connect_services(experiment, places, children) as federation:
-        return await conduct_run(federation, experiment.run_request(), observe)
+        outcomes = [await conduct_run(federation, experiment.strict_request(), observe)]
+        if experiment.method.basis.kind != "off":
+            outcomes.append(await conduct_run(federation, experiment.run_request(), observe))
+    return outcomes
+
+
+def _compare_ways(
+    experiment: Experiment, report: dict[str, Any], outcomes: list[Outcome], ledgers: Ledgers
+) -> tuple[Way, ...]:
+    declaration, ways = experiment.make_aggregator_settings().declaration(), own_ways(report)
+    for name, outcome in zip((STRICT, COMMON), outcomes, strict=False):
+        basis, run = outcome.history.request.basis, outcome.history.run
+        runs = (run,) if basis is None else (basis, run)
+        ways.append(federated_way(name, outcome, runs, ledgers, declaration))
+    return tuple(ways)
 
 
 def _fetch_json(url: str, key: str, **query: int) -> dict[str, Any]:

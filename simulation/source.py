@@ -22,8 +22,8 @@ SUMMARY = "partition.json"
 
 @dataclass(frozen=True)
 class Cut:
-    """How to divide a data set: Section D.2's partition number is the seed `number`. Without a method a chain is divided
-    by its shops, and any other data set spectrally."""
+    """How to divide a data set: Section D.2's partition number is the seed `number`. Without a method a chain is
+    divided by its shops, and any other data set spectrally."""
 
     clients: int
     method: str | None = None

@@ -11,8 +11,19 @@ import typer
 from shared.errors import SettingsError
 from shared.method.settings import PRESET_ROUNDS, method_settings
 from shared.strategies import build_strategy
+from shared.protocol.secure.messages import FEWEST_CLIENTS
 from simulation.cli import options
-from simulation.console import ERR, OUT, answer_table, crossing_table, field_table, partition_table, quality_table
+from simulation.console import (
+    ERR,
+    OUT,
+    answer_table,
+    crossed_lines,
+    crossing_table,
+    field_table,
+    partition_table,
+    quality_table,
+    worth_table,
+)
 from simulation.demo import DemoResult, run_demonstration, stop_kept_services
 from simulation.experiment import Experiment
 from simulation.plots import draw_curves, markdown_table, read_report
@@ -24,23 +35,37 @@ from simulation.study import run_study
 
 
 def demo(
-    data: Annotated[str, typer.Option(help="data set; the built-in generator by default")] = SYNTHETIC,
+    data: Annotated[
+        str, typer.Option(help="data set, divided by its users; by default generated shops of one chain")
+    ] = CHAIN,
     clients: options.Clients = 4,
     rounds: Annotated[int, typer.Option(min=1)] = 5,
+    common_basis: options.CommonBasis = options.BasisKind.exact,
+    rank: options.Rank = None,
+    basis_rounds: options.BasisRounds = None,
     keep: Annotated[bool, typer.Option("--keep", help="leave the services running; --stop ends them")] = False,
     stop: Annotated[bool, typer.Option("--stop", help="only end the services of an earlier demo")] = False,
     folder: Annotated[Path, typer.Option(help="for shards, states and logs")] = Path("demo"),
     secure: options.Secure = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Partition, start aggregator and clients as processes, train, report, and answer a request."""
+    """Partition, start aggregator and clients as processes, train, report, and answer a request.
+
+    It trains in the strict boundary and then with the common basis, in secure mode, which takes three clients; fewer
+    have no common basis.
+    """
     for name in stop_kept_services(folder):
         ERR.print(f"ended the {name} of an earlier demo")
     if stop:
         return
     fresh = _next_folder(folder, "--folder")
-    shards = cut_shards(data, Cut(clients), fresh / "shards")
-    experiment = Experiment(shards.paths, fresh, method_settings(), rounds=rounds, secure=secure)
+    if clients < FEWEST_CLIENTS:
+        common_basis = options.BasisKind.off
+    method = method_settings(**options.basis_changes(common_basis, rank, basis_rounds))
+    shards = cut_shards(data, Cut(clients, None if data == CHAIN else "users"), fresh / "shards")
+    experiment = Experiment(
+        shards.paths, fresh, method, rounds=rounds, secure=secure or common_basis is not options.BasisKind.off
+    )
     if not as_json:
         OUT.print(partition_table(shards.summary))
     seen = run_demonstration(
@@ -48,7 +73,13 @@ def demo(
     )
     if as_json:
         options.print_json(
-            {"report": seen.report, "url": seen.url, "key_file": str(seen.key_file), "answer": seen.answer}
+            {
+                "report": seen.report,
+                "ways": [way.model_dump() for way in seen.ways],
+                "url": seen.url,
+                "key_file": str(seen.key_file),
+                "answer": seen.answer,
+            }
         )
     else:
         first = next(iter(seen.ledgers.values()))
@@ -57,6 +88,8 @@ def demo(
             crossing_table(seen.ledgers),
             field_table(first),
             answer_table(seen.answer),
+            worth_table(seen.ways),
+            *crossed_lines(seen.ways),
         )
         OUT.print(*tables, sep="\n")
         _print_request(seen, keep=keep)
