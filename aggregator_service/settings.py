@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from aggregator_service.rounds.secure_run import PARTS
@@ -45,7 +45,12 @@ class AggregatorSettings(Listening):
     signing_key_file: Path | None = Field(None, description="signs its answers; else aggregator.key with the state")
     signature_seconds: int = Field(SIGNATURE_SECONDS, ge=1, le=3600, description="by which a request may be late")
     strategy: str = "lpsfed"
-    method: MethodSettings = Field(MethodSettings(), description="width and layers fix what is exchanged")
+    catalogue_size_file: Path | None = Field(
+        None, description="a file with the number of items of the clients' common list, in place of method.catalogue"
+    )
+    method: MethodSettings = Field(
+        MethodSettings(), description="width and layers fix what is exchanged", validate_default=True
+    )
     start: Path | None = Field(None, description="a safetensors file with tensors that runs begin with")
     secure: bool = Field(False, description="updates arrive masked, and nothing but their sum can be read")
     max_upload_bytes: int = Field(64 << 20, ge=1, description="limit of one update's body")
@@ -63,6 +68,18 @@ class AggregatorSettings(Listening):
         if name not in STRATEGIES:
             raise ValueError(f"expected one of {', '.join(STRATEGIES)}, got {name!r}")
         return name
+
+    @field_validator("method")
+    @classmethod
+    def _take_catalogue_size(cls, method: MethodSettings, info: ValidationInfo) -> MethodSettings:
+        path = info.data.get("catalogue_size_file")
+        if path is None or method.catalogue > 0:
+            return method
+        try:
+            size = int(path.read_text(encoding="ascii"))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"catalogue_size_file: expected a file with a number ({error})") from None
+        return method.model_copy(update={"catalogue": size})
 
     @model_validator(mode="after")
     def _require_usable_token(self) -> Self:

@@ -177,7 +177,8 @@ def _summed_statistics(client: AuditedClient) -> str | None:
         return None
     how = "masked" if basis.secure else "in the open"
     size = sum(attempt.bytes for attempt in sent)
-    return f"statistics of its items, {how} ({', '.join(sorted(names))}: {size:,} bytes in {count_noun(len(sent), 'update')})"
+    much = f"{size:,} bytes in {count_noun(len(sent), 'update')}"
+    return f"statistics of its items, {how} ({', '.join(sorted(names))}: {much})"
 
 
 def _passing_claim(case: AuditCase) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import httpx
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from client_service.device import DeviceWish
@@ -98,7 +98,11 @@ class ClientSettings(Listening):
     aggregator_url: str = Field("http://127.0.0.1:8800", pattern=r"^https?://[^/?#]+$")
     strategy: str = "lpsfed"
     catalogue: Path | None = Field(None, description="ids of the items that all clients share, one a line")
-    method: MethodSettings = Field(MethodSettings(), description="its width and layers fix what may leave")
+    method: MethodSettings = Field(
+        MethodSettings(),
+        description="its width and layers fix what may leave; its catalogue, if left out, follows from the list",
+        validate_default=True,
+    )
     secure: bool = Field(False, description="what leaves is masked; an aggregator that would see it is refused")
     members: Path | None = Field(None, description="keys of the aggregator and of all clients: `lpsfed members`")
     trust_on_first_use: bool = Field(False, description="without members: believe each key that is seen first")
@@ -137,6 +141,17 @@ class ClientSettings(Listening):
         if name not in STRATEGIES:
             raise ValueError(f"expected one of {', '.join(STRATEGIES)}, got {name!r}")
         return name
+
+    @field_validator("method")
+    @classmethod
+    def _as_long_as_the_list(cls, method: MethodSettings, info: ValidationInfo) -> MethodSettings:
+        path = info.data.get("catalogue")
+        if path is None or method.catalogue > 0:
+            return method
+        try:
+            return method.model_copy(update={"catalogue": len(path.read_text(encoding="utf-8").splitlines())})
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"catalogue: expected a readable text file ({error})") from None
 
     @model_validator(mode="after")
     def _usable_keys(self) -> Self:

@@ -1,21 +1,52 @@
-"""Shards -> the list of all their items, which the clients of some algorithms share."""
+"""Shards, or lists that silos have made of theirs -> the list of all their items, which all clients share.
+
+The list is public among the clients. The aggregator needs its length alone.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import polars as pl
 
 from client_service.shard import read_shard
+from client_service.shard.files import replace_file
+from shared.errors import DataError
 
 CATALOGUE = "catalogue.txt"
 
 
 def write_catalogue(shards: tuple[Path, ...], folder: Path) -> Path:
     """Write the ids of all items of all shards, sorted, one a line, and return the file."""
-    lists = [pl.Series("item", read_shard(path).item_ids, dtype=pl.String) for path in shards]
-    items = pl.concat(lists).unique().sort()
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / CATALOGUE
-    path.write_text("\n".join(items) + "\n", encoding="utf-8")
+    folder.mkdir(parents=True, exist_ok=True)
+    save_catalogue(merge_items(shards), path)
     return path
+
+
+def merge_items(sources: Iterable[Path]) -> pl.Series:
+    """Every id of these shards (folders) and lists (files, one id a line), once and sorted. DataError for a list that
+    cannot be read, or where there is no id."""
+    items = pl.concat([_items_of(path) for path in sources]).unique().sort()
+    if items.is_empty():
+        raise DataError("catalogue: expected ids of items, got none")
+    return items
+
+
+def save_catalogue(items: Sequence[str] | pl.Series, path: Path) -> str:
+    """Write the list, whole or not at all; its sha256, by which two silos see whether theirs is the same."""
+    content = ("\n".join(items) + "\n").encode()
+    replace_file(path, content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def _items_of(path: Path) -> pl.Series:
+    if path.is_dir():
+        return pl.Series("item", read_shard(path).item_ids, dtype=pl.String)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: expected a list of ids, one a line ({error})") from None
+    return pl.Series("item", [line for line in lines if line], dtype=pl.String)

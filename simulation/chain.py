@@ -1,4 +1,4 @@
-"""A seed -> the shops of one chain: silos that sell mostly the same items to customers of their own, for demonstrations.
+"""A seed -> the shops of one chain, for demonstrations: silos with customers of their own and mostly the same items.
 
 How the data are made. Every item belongs to one of 60 themes (a quality and a genre, which its title tells) and has a
 popularity of its own, a power law, that is the same in all shops. Every customer has a taste: weights of the themes,

@@ -69,7 +69,8 @@ def round_lines(*, shown: bool) -> Iterator[Callable[[RunHistoryOut], None]]:
             nonlocal printed
             closed = [entry for entry in history.rounds if entry.closed_at is not None]
             for done in closed[printed:]:
-                tell(f"{history.run}, {describe_round(history.request, done)}")
+                what = ", common basis" if history.request.part == "basis" else ""
+                tell(f"{history.run}{what}, {describe_round(history.request, done)}")
             if quiet.is_over(history, len(closed) > printed):
                 tell(describe_run(history))
             printed = len(closed)

@@ -8,9 +8,11 @@ from urllib.parse import quote
 
 from pydantic import ValidationError
 
-from shared.errors import ConflictError, FederationError, ProtocolError
-from shared.method.settings import validate_settings
+from shared.errors import ConflictError, FederationError, ProtocolError, SettingsError
+from shared.method.declaration import Declaration
+from shared.method.settings import MethodSettings, validate_settings
 from shared.protocol.schemas import MemberOut, QuarantineIn, RoundOut, RunHistoryOut, RunIn
+from shared.strategies.common_basis import DEGREES, PAIRS, PRODUCTS
 from simulation import operator_calls as calls
 from simulation.operator_calls import Operator, ask_aggregator
 
@@ -25,24 +27,74 @@ def start_run(operator: Operator, request: RunIn) -> RunHistoryOut:
 
 
 def start_run_if_none(operator: Operator, request: RunIn) -> RunHistoryOut:
-    """The newest run, or a new one where there is none, or where it has failed.
+    """The newest run of this part and with this common basis, or a new one where there is none, or where it has failed.
 
     A run whose start the aggregator accepted without an answer reaching us is the newest one.
     """
-    if (run := latest_run(operator)) is not None and run.phase != "failed":
+    if (run := _latest_like(operator, request)) is not None and run.phase != "failed":
         return run
     try:
         return start_run(operator, request)
     except ConflictError:
-        if (run := latest_run(operator)) is None:
+        if (run := _latest_like(operator, request)) is None:
             raise
         return run
 
 
+def _latest_like(operator: Operator, request: RunIn) -> RunHistoryOut | None:
+    asked = (request.part, request.method.basis)
+    alike = [run for run in list_runs(operator) if (run.request.part, run.request.method.basis) == asked]
+    return alike[-1] if alike else None
+
+
+def hold_basis_run(operator: Operator, request: RunIn, observe: Observe, *, renew: bool) -> None:
+    """Sum the common basis of a training run, and wait until that is done; nothing where a basis like that is there
+    already, unless it is to be renewed. FederationError with the reason where it failed."""
+    asked = request.model_copy(update={"part": "basis", "start": None})
+    found = _latest_like(operator, asked)
+    if found is None or found.phase == "failed" or (renew and found.phase == "finished"):
+        found = start_run(operator, asked)
+    if found.phase != "finished":
+        follow_run(operator, found.run, observe)
+
+
+def agree_on_basis(operator: Operator, method: MethodSettings) -> MethodSettings:
+    """A run's settings with the catalogue and the rank that this federation has declared for its common basis.
+
+    SettingsError where it has declared none, or one of the other kind.
+    """
+    declared = fetch_declaration(operator).basis
+    if declared is None:
+        words = "expected a federation that declares a common basis (its setting METHOD__BASIS__KIND), got one without"
+        raise SettingsError(f"--common-basis: {words}")
+    shapes = {spec.name: spec.shape for spec in declared.tensors}
+    kind = "exact" if PAIRS in shapes else "iterated"
+    if method.basis.kind != kind:
+        raise SettingsError(
+            f"--common-basis: expected {kind}, as this federation has declared, got {method.basis.kind}"
+        )
+    chosen = kind == "exact" or "rank" in method.basis.model_fields_set
+    basis = method.basis if chosen else method.basis.model_copy(update={"rank": shapes[PRODUCTS][1]})
+    return method.model_copy(update={"catalogue": shapes[DEGREES][0], "basis": basis})
+
+
+def fetch_declaration(operator: Operator) -> Declaration:
+    """What every client of this federation may send."""
+    try:
+        return Declaration.model_validate(ask_aggregator(operator, "GET", "/v1/declaration"))
+    except ValidationError:
+        raise ProtocolError("expected a declaration from the aggregator, got another answer") from None
+
+
 def latest_run(operator: Operator) -> RunHistoryOut | None:
     """The newest run, without its rounds."""
+    return runs[-1] if (runs := list_runs(operator)) else None
+
+
+def list_runs(operator: Operator) -> list[RunHistoryOut]:
+    """Every run without its rounds, oldest first."""
     runs = ask_aggregator(operator, "GET", "/v1/runs")
-    return _parse_history(runs[-1]) if isinstance(runs, list) and runs else None
+    return [_parse_history(run) for run in runs] if isinstance(runs, list) else []
 
 
 def list_members(operator: Operator) -> list[MemberOut]:
@@ -77,7 +129,8 @@ def describe_run(run: RunHistoryOut) -> str:
         there = f"{len(run.enrolled)} of {asked.clients} clients have joined"
         return f"{run.run} waits for clients: {there}; missing: {_join_names(run.missing)}; until {run.deadline_at}"
     now = run.rounds[-1]
-    where = f"{run.run}, round {now.number} of {asked.rounds}"
+    what = ", common basis" if asked.part == "basis" else ""
+    where = f"{run.run}{what}, round {now.number} of {asked.rounds}"
     if run.phase != "open":
         return f"{where}: {run.phase}"
     came = sum(participant.received for participant in now.participants)

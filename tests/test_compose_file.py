@@ -22,11 +22,11 @@ from shared.errors import SettingsError
 from shared.protocol.signing.keys import read_public
 from shared.protocol.signing.registry import read_registry
 from simulation.certificates import write_files
+from simulation.chain import generate_chain
 from simulation.cli import app
 from simulation.compose_secrets import make_certificate, make_secrets
-from simulation.deployment.compose import MAIN, MOST_SILOS, USERS, compose_files, write_compose
-from simulation.generator import generate_dataset
-from simulation.partition import partition_dataset
+from simulation.deployment.compose import MAIN, MOST_SILOS, USER, compose_files, write_compose
+from simulation.partition import partition_shops
 
 ROOT = Path(__file__).parents[1]
 
@@ -126,11 +126,28 @@ def test_the_files_beside_the_main_one_are_called_after_it(tmp_path: Path) -> No
 
 
 def test_the_user_of_the_last_screen_is_one_of_client_1_s() -> None:
-    dataset = generate_dataset(0)
-    for silos, user in USERS.items():
-        parts = partition_dataset(dataset, clients=silos, method="spectral", seed=0).parts
-        assert user in parts[0].users and parts[0].name == "client-1"
-        assert f"/v1/users/{user}/" in compose_files(silos)[Path(MAIN)]
+    for silos in range(1, MOST_SILOS + 1):
+        chain = generate_chain(0, silos)
+        first = partition_shops(chain.dataset, chain.shops).parts[0]
+        assert USER in first.users and first.name.startswith("client-1")
+        assert f"/v1/users/{USER}/" in compose_files(silos)[Path(MAIN)]
+
+
+def test_the_common_basis_is_switched_on_at_both_sides_where_there_are_silos_enough_to_mask_it(
+    composed: Composed,
+) -> None:
+    kind, secure = ("exact", "true") if composed.silos >= 3 else ("off", "false")
+    aggregator = composed.services["aggregator"]["environment"]
+    assert aggregator["LPSFED_AGGREGATOR_METHOD__BASIS__KIND"] == f"${{LPSFED_COMMON_BASIS:-{kind}}}"
+    assert aggregator["LPSFED_AGGREGATOR_SECURE"] == f"${{LPSFED_SECURE:-{secure}}}"
+    for number in composed.numbers:
+        client = composed.services[f"client-{number}"]["environment"]
+        assert client["LPSFED_CLIENT_METHOD__BASIS__KIND"] == f"${{LPSFED_COMMON_BASIS:-{kind}}}"
+        assert client["LPSFED_CLIENT_SECURE"] == f"${{LPSFED_SECURE:-{secure}}}"
+        assert client["LPSFED_CLIENT_POLICY__COMMON_BASIS"] == "secure"
+    assert "LPSFED_COMMON_BASIS:-off" in compose_files(4, basis="off")[Path(MAIN)]
+    assert ClientSettings.model_fields["policy"].default.common_basis == "no"
+    assert AggregatorSettings.model_fields["method"].default.basis.kind == "off"
 
 
 def test_whoever_is_told_how_many_silos_there_are_is_told_the_same(composed: Composed) -> None:
@@ -232,7 +249,7 @@ def test_client_and_aggregator_speak_tls_and_nobody_else_has_the_aggregator_s_ke
         assert client["LPSFED_CLIENT_MEMBERS"] == "/public/members.toml"
     plain = {name for name, one in composed.services.items() if "http://aggregator" in json.dumps(one)}
     assert plain == set() and composed.services["gateway"]["command"][2] == "/public/authority.crt"
-    readers = composed.holders("public") - {"secrets"}
+    readers = composed.holders("public") - {"secrets", "partition"}
     assert all(composed.mounts(name).get("public", "/public:ro") == "/public:ro" for name in readers)
 
 
@@ -306,7 +323,9 @@ def test_every_setting_that_it_gives_is_one(composed: Composed) -> None:
     for name, service in composed.ours.items():
         for prefix, settings in (("LPSFED_CLIENT_", ClientSettings), ("LPSFED_AGGREGATOR_", AggregatorSettings)):
             given = [
-                key.removeprefix(prefix).lower() for key in service.get("environment", {}) if key.startswith(prefix)
+                key.removeprefix(prefix).lower().partition("__")[0]
+                for key in service.get("environment", {})
+                if key.startswith(prefix)
             ]
             assert set(given) <= set(settings.model_fields), name
 

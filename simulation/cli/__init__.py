@@ -6,7 +6,19 @@ import typer
 
 from audit.cli import privacy_report, probe
 from audit.entry import run_command_line
-from simulation.cli import breaks, deployment, experiments, keys, ledger, members, quarantine, services, shards, tuning
+from simulation.cli import (
+    breaks,
+    catalogue,
+    deployment,
+    experiments,
+    keys,
+    ledger,
+    members,
+    quarantine,
+    services,
+    shards,
+    tuning,
+)
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Federated recommendations between silos that keep their data."
@@ -24,6 +36,7 @@ for command in (
     services.secret,
     services.certificates,
     services.doctor,
+    catalogue.catalogue,
     deployment.compose,
     deployment.kubernetes,
     probe,

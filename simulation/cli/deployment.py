@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from shared.words import count_noun
+from simulation.cli import options
 from simulation.console import ERR
 from simulation.deployment import kubernetes as demo
 from simulation.deployment.compose import MAIN, MOST_SILOS, write_compose
@@ -19,12 +20,14 @@ def compose(
     out: Annotated[Path, typer.Option(help="in the repository's root: its paths are relative to where it lies")] = Path(
         MAIN
     ),
+    common_basis: options.CommonBasis = options.BasisKind.exact,
 ) -> None:
     """Write docker-compose.yml for a number of silos, and beside it the two files that can be added to it.
 
-    All that `docker compose up` starts follows from the number. Secure aggregation needs three silos or more.
+    All that `docker compose up` starts follows from the number. Secure aggregation, and with it the common basis, needs
+    three silos or more.
     """
-    _print_paths(write_compose(silos, out), silos)
+    _print_paths(write_compose(silos, out, common_basis.value), silos)
 
 
 def kubernetes(

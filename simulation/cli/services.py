@@ -22,7 +22,15 @@ from simulation.certificates import AUTHORITY, DAYS, development_files, write_fi
 from simulation.cli import options
 from simulation.console import ERR, OUT, round_lines, tell_on_stderr
 from simulation.doctor import check_aggregator, examine_machine
-from simulation.operate import describe_run, fetch_run, follow_run, start_run, start_run_if_none
+from simulation.operate import (
+    agree_on_basis,
+    describe_run,
+    fetch_run,
+    follow_run,
+    hold_basis_run,
+    start_run,
+    start_run_if_none,
+)
 from simulation.operator_calls import PATIENCE_SECONDS, ignore_line, open_operator
 
 PortCertificate = Annotated[Path | None, typer.Option(help="PEM; with it the port speaks TLS")]
@@ -131,11 +139,19 @@ def run(
     preset: options.PresetName = options.PresetName.default,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     changes: options.Changes = None,
+    common_basis: options.CommonBasis = options.BasisKind.off,
+    rank: options.Rank = None,
+    basis_rounds: options.BasisRounds = None,
+    renew_basis: Annotated[
+        bool, typer.Option("--renew-basis", help="sum it anew, where a basis run like that has finished before")
+    ] = False,
     changing_members: Annotated[
         bool,
         typer.Option("--changing-members", help="secure: a silo that allows it may leave or join alone"),
     ] = False,
-    if_none: Annotated[bool, typer.Option("--if-none", help="follow the latest run, unless it failed")] = False,
+    if_none: Annotated[
+        bool, typer.Option("--if-none", help="follow the latest run with this common basis, unless it failed")
+    ] = False,
     wait_seconds: Annotated[
         float, typer.Option(min=0, help="for an aggregator that does not answer")
     ] = PATIENCE_SECONDS,
@@ -144,19 +160,27 @@ def run(
     certificate_key: options.CertificateKey = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Start a run at an aggregator, as its operator, and follow it to its end. Whom it waits for it says on stderr."""
+    """Start a run at an aggregator, as its operator, and follow it to its end. Whom it waits for it says on stderr.
+
+    With a common basis it holds the basis run first, unless one like that has finished before.
+    """
+    changed = options.parse_pairs(changes or []) | options.basis_changes(common_basis, rank, basis_rounds)
     asked = {
         "rounds": rounds or PRESET_ROUNDS[preset.value],
         "seed": seed,
         "clients": clients,
         "quorum": quorum,
         "deadline_seconds": deadline_seconds,
-        "method": method_settings(preset.value, **options.parse_pairs(changes or [])),
+        "method": method_settings(preset.value, **changed),
         "changing_members": changing_members,
     }
     request = validate_settings(RunIn, asked)
     calling, tell = Calling(ca, certificate, certificate_key), ignore_line if as_json else tell_on_stderr
     with open_operator(aggregator_url, operator_token_file, calling, patience=wait_seconds, tell=tell) as operator:
+        if request.method.basis.kind != "off":
+            request = request.model_copy(update={"method": agree_on_basis(operator, request.method)})
+            with round_lines(shown=not as_json) as observe:
+                hold_basis_run(operator, request, observe, renew=renew_basis)
         started = start_run_if_none(operator, request) if if_none else start_run(operator, request)
         with round_lines(shown=not as_json) as observe:
             history = follow_run(operator, started.run, observe)
