@@ -65,6 +65,15 @@ class PrivacyOut(Message):
     exhausted: bool = Field(False, description="another update does not fit into the budget: none leaves")
 
 
+class BasisOut(Message):
+    """The common basis that this silo keeps: sums over all silos, of which its own part is one."""
+
+    run: str = Field(description="the basis run that has summed it")
+    items: int = Field(description="of the catalogue, which all clients know")
+    digest: str
+    kept_at: str = Field(description="UTC, ISO 8601")
+
+
 class StatusOut(Message):
     """Where this client stands. No count of users, items or interactions."""
 
@@ -80,6 +89,7 @@ class StatusOut(Message):
     problem: str | None = Field(None, description="what keeps the client from going on, if anything")
     warnings: tuple[str, ...] = ()
     privacy: PrivacyOut | None = Field(None, description="differential privacy, where the silo has chosen it")
+    basis: BasisOut | None = Field(None, description="the common basis, where there is one")
 
 
 def nest_values(data: Any, field: str, names: tuple[str, ...]) -> Any:

@@ -11,6 +11,7 @@ import httpx
 
 from client_service.agent import Agent, Standing
 from client_service.anchors import KnownAnchors
+from client_service.basis.storage import kept_at, kept_head
 from client_service.best_model import kept_model
 from client_service.boundary.aggregator import connect
 from client_service.boundary.code import code_digests
@@ -24,7 +25,7 @@ from client_service.logs import LOGGER
 from client_service.metrics import ClientMetrics
 from client_service.open_records import OpenRecords, open_records
 from client_service.privacy.guard import Guard, notices
-from client_service.schemas import QualityOut, SpectrumOut, StatusOut
+from client_service.schemas import BasisOut, QualityOut, SpectrumOut, StatusOut
 from client_service.secure.masking import Masking, open_masking
 from client_service.secure.members import KnownMembers
 from client_service.secure.memory import RoundMemory
@@ -202,11 +203,17 @@ class ClientService:
             problem=standing.problem,
             warnings=(*standing.warnings, *self._quality_warnings(), *notices(privacy)),
             privacy=privacy,
+            basis=self._common_basis(),
         )
 
     def _quality_warnings(self) -> tuple[str, ...]:
         training_run = None if self._agent is None else self._agent.training_run
         return () if training_run is None else quality_warnings(training_run.quality)
+
+    def _common_basis(self) -> BasisOut | None:
+        folder = self.settings.state_directory / "basis"
+        head = kept_head(folder)
+        return None if head is None else BasisOut.model_validate({**head.model_dump(), "kept_at": kept_at(folder)})
 
     def quality(self) -> QualityOut:
         """Figures of the run at hand, or of the last one."""

@@ -73,15 +73,16 @@ def _idle_verdict(joined: Sequence[str]) -> Verdict:
 
 
 def _verdict(run: RunHistoryOut, joined: Sequence[str]) -> Verdict:
+    what = f"{run.run} (common basis)" if run.request.part == "basis" else run.run
     if run.phase == "waiting":
         there = f"{len(joined)} of {count_noun(run.request.clients, 'client')} have joined"
-        return Verdict("busy", "Waiting for clients", f"{there}; {run.run} ends as failed at {clock(run.deadline_at)}.")
+        return Verdict("busy", "Waiting for clients", f"{there}; {what} ends as failed at {clock(run.deadline_at)}.")
     if run.phase == "finished":
-        return Verdict("good", "Finished", f"{run.run} is over after {count_noun(len(run.rounds), 'round')}.")
+        return Verdict("good", "Finished", f"{what} is over after {count_noun(len(run.rounds), 'round')}.")
     if run.phase == "failed":
-        return Verdict("bad", "Failed", f"{run.run}: {run.reason}.")
+        return Verdict("bad", "Failed", f"{what}: {run.reason}.")
     now = run.rounds[-1]
-    where = f"{run.run}, round {now.number} of {run.request.rounds}"
+    where = f"{what}, round {now.number} of {run.request.rounds}"
     if run.phase == "aggregated":
         return Verdict("busy", "Aggregating", f"{where}: every update that counts is in.")
     return Verdict("busy", "Round open", f"{where}; {awaited_clients(now)}, until {clock(run.deadline_at)}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,11 @@ HEAD = "basis.json"
 
 
 class BasisHead(Message):
-    """The newest basis of a silo: the run that has summed it, and its digest."""
+    """The newest basis of a silo: the run that has summed it, its digest and its size."""
 
     run: RunName
     digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    items: int = Field(0, description="of the catalogue")
 
 
 def keep_basis(folder: Path, run: str, basis: CommonBasis) -> None:
@@ -32,7 +34,8 @@ def keep_basis(folder: Path, run: str, basis: CommonBasis) -> None:
     metadata = {"kind": basis.kind, "exponent": repr(basis.exponent)}
     arrays = {name: np.ascontiguousarray(value) for name, value in basis.arrays().items()}
     replace_file(_path(folder, basis.digest), save(arrays, metadata=metadata))
-    replace_file(folder / HEAD, BasisHead(run=run, digest=basis.digest).model_dump_json().encode())
+    head = BasisHead(run=run, digest=basis.digest, items=len(basis.degrees))
+    replace_file(folder / HEAD, head.model_dump_json().encode())
 
 
 def kept_head(folder: Path) -> BasisHead | None:
@@ -41,6 +44,11 @@ def kept_head(folder: Path) -> BasisHead | None:
         return BasisHead.model_validate_json((folder / HEAD).read_bytes())
     except (FileNotFoundError, ValidationError):
         return None
+
+
+def kept_at(folder: Path) -> str:
+    """When the newest basis was kept, UTC, ISO 8601."""
+    return datetime.fromtimestamp((folder / HEAD).stat().st_mtime, UTC).isoformat(timespec="seconds")
 
 
 def load_basis(folder: Path, digest: str) -> CommonBasis | None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from client_service.learning.quality import MeasureLabel
 from client_service.pages.record import Summary
-from client_service.schemas import PrivacyOut, QualityOut, StatusOut
-from shared.web.pages import Fact, Verdict, figure, size
+from client_service.schemas import BasisOut, PrivacyOut, QualityOut, StatusOut
+from shared.web.pages import Fact, Verdict, clock, figure, size
 from shared.words import count_noun
 
 BUSY = {
@@ -19,6 +19,7 @@ BUSY = {
     "uploading": "Uploading",
     "waiting for the round": "Waiting",
     "evaluating": "Evaluating",
+    "summing": "Counting for the common basis",
 }
 DOING = {
     "starting": "The kept model is being read.",
@@ -55,6 +56,7 @@ def standing(status: StatusOut, quality: QualityOut, summary: Summary, labels: L
         facts=(
             _bytes_sent(summary),
             *_budget_facts(status.privacy),
+            *_basis_facts(status.basis),
             _on_record(summary),
             *_quality_facts(quality, labels),
             _serving_fact(status),
@@ -97,6 +99,14 @@ def _budget_facts(privacy: PrivacyOut | None) -> tuple[Fact, ...]:
     at = f", delta {privacy.delta:g}" if privacy.delta is not None else ""
     note = "spent: no update leaves any more" if privacy.exhausted else f"epsilon so far of the budget{at}"
     return (Fact("Privacy", f"{privacy.epsilon:.3g} of {privacy.budget:.3g}", note),)
+
+
+def _basis_facts(basis: BasisOut | None) -> tuple[Fact, ...]:
+    """Which sums over all silos this one keeps, where there are any."""
+    if basis is None:
+        return ()
+    note = f"{count_noun(basis.items, 'item')} of the catalogue, kept {clock(basis.kept_at)}"
+    return (Fact("Common basis", f"of {basis.run}", note),)
 
 
 def _on_record(summary: Summary) -> Fact:

@@ -29,7 +29,18 @@ class Declared:
 
 def declared_out(declaration: Declaration) -> Declared:
     """What may leave: tensors of 4-byte numbers, or masked in a secure federation, then float32 as 8-byte numbers with
-    the hidden scalars among them; and scalars as decimal text in the body's header."""
+    the hidden scalars among them; and scalars as decimal text in the body's header. With a common basis the sums too.
+    """
+    basis = None if declaration.basis is None else declared_out(declaration.basis)
+    own = _declared_part(declaration)
+    if basis is None:
+        return own
+    return Declared(
+        own.caption, f"{own.sentence} In a basis run instead: {basis.sentence}", (*own.fields, *basis.fields)
+    )
+
+
+def _declared_part(declaration: Declaration) -> Declared:
     sizes = forms(declaration)
     kinds = {"U64": "masked tensor", "F32": "float32 tensor", "U32": "uint32 tensor"}
     if declaration.secure:
