@@ -16,7 +16,10 @@ from rich.text import Text
 
 from client_service.boundary.crossings import Attempt, attempts
 from client_service.boundary.masked import MESSAGES, RELAYED
+from client_service.learning.quality import TITLE
+from client_service.worth.estimate import Worth
 from shared.protocol.schemas import RunHistoryOut
+from shared.words import count_noun
 from simulation.federation import Observe
 from simulation.federation import Progress as RunProgress
 from simulation.means import CLIENT_MEAN, FEW_SIGN, FEW_WORDS, MEANS, mark_few
@@ -226,6 +229,17 @@ def answer_table(answer: Mapping[str, Any]) -> Table:
     table = _new_table(f"For {answer['user']}", "item", "title", "score")
     for item in answer["items"]:
         table.add_row(item["item"], item.get("title") or "", f"{item['score']:.3f}")
+    return table
+
+
+def worth_table(worth: Worth) -> Table:
+    """What was measured inside the silo: small silos of its users, alone and together."""
+    caption = f"of {count_noun(worth.users, 'user')}, {count_noun(worth.draws, 'draw')}; means over judged users"
+    table = _new_table(f"{TITLE}, validation data", "small silos", "together", "alone", "so", "ratio", caption=caption)
+    for one in worth.measured:
+        ratio = f"x {one.together / one.alone:.3f}" if one.alone else "-"
+        alone, together = (_format_figure(value) for value in (one.alone, one.together))
+        table.add_row(f"of {count_noun(one.users, 'user')}", f"{one.times} of them", alone, together, ratio)
     return table
 
 

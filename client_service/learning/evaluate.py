@@ -36,7 +36,7 @@ def find_hits(
     if len(judged) == 0:
         return np.zeros((0, K), dtype=bool), counts[judged]
     chunks = np.split(judged, np.arange(CHUNK, len(judged), CHUNK))
-    hits = np.concatenate([_hits(top(chunk, seen[chunk], K), target[chunk]) for chunk in chunks])
+    hits = np.concatenate([list_hits(top(chunk, seen[chunk], K), target[chunk]) for chunk in chunks])
     return hits, counts[judged]
 
 
@@ -46,7 +46,7 @@ def validation_users(users: int, seed: int) -> Rows:
     return np.sort(rows).astype(np.int64)
 
 
-def _hits(ranked: Rows, target: sparse.csr_array) -> Hits:
+def list_hits(ranked: Rows, target: sparse.csr_array) -> Hits:
     """Which ranked items are held out, (B, k): keys are unique pairs, looked up in the sorted target pairs."""
     width = target.shape[1] + 1
     rows = np.arange(len(ranked))[:, None]

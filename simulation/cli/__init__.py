@@ -18,6 +18,7 @@ from simulation.cli import (
     services,
     shards,
     tuning,
+    worth,
 )
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ for command in (
     experiments.partition,
     experiments.simulate,
     experiments.report,
+    worth.worth,
     tuning.tune,
     services.aggregator,
     services.client,

@@ -10,8 +10,8 @@ import typer
 
 from shared.errors import SettingsError
 from shared.method.settings import PRESET_ROUNDS, method_settings
-from shared.strategies import build_strategy
 from shared.protocol.secure.messages import FEWEST_CLIENTS
+from shared.strategies import build_strategy
 from simulation.cli import options
 from simulation.console import (
     ERR,

@@ -1,0 +1,122 @@
+"""Gains of small silos -> what more users would bring a whole one, by a curve that levels off, with its uncertainty.
+
+log Q(n) = log Q_inf - a n^-g: a silo of n users gains a n^-g (1 - m^-g) in log Q where m times as many train together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from client_service.worth.trials import CutTrial
+from shared.method.graph import Float64
+
+TIMES = (2, 4, 8, 16)
+EXPONENTS = np.linspace(0.05, 1.5, 59)
+USUAL, SPREAD = 0.5, 0.25  # of the exponent g before anything is measured
+RESAMPLES = 400
+BOUNDS = (0.05, 0.95)
+LEAST = 1e-6  # instead of zero
+OWN_ERROR = 0.3  # of the forecast log gain, one standard deviation: how far the truth lay from it on real data
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A figure and where it lies in nine of ten cases."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """With `times` as many users: the primary measure, and what of it is gained."""
+
+    times: int
+    quality: Interval
+    gain: Interval
+
+
+@dataclass(frozen=True)
+class Curve:
+    """today: the primary measure of the silo's own fused start. strength, exponent: a and g of the curve."""
+
+    today: Interval
+    strength: float
+    exponent: float
+    outlooks: tuple[Outlook, ...]
+
+
+def forecast(draws: Sequence[CutTrial], users: int) -> Curve:
+    """The curve through all draws, at `users` users and beyond. The spread is over users, draws and curves."""
+    weights = _resamples(draws)
+    strengths, exponents = _fit(_log_gains(draws, weights), *_axes(draws))
+    drawn, whole = float(draws[0].users), float(users)
+    level = _level(draws, weights)
+    today = level * np.exp(strengths * (drawn**-exponents - whole**-exponents))
+    error = 1.0 + OWN_ERROR * np.random.default_rng(0).standard_normal(len(level))
+    error[0] = 1.0
+    logs = {times: strengths * whole**-exponents * (1.0 - times**-exponents) * error for times in TIMES}
+    outlooks = tuple(_outlook(times, today, log) for times, log in logs.items())
+    return Curve(_interval(today), float(strengths[0]), float(exponents[0]), outlooks)
+
+
+def _outlook(times: int, today: Float64, log: Float64) -> Outlook:
+    later = today * np.exp(log)
+    return Outlook(times, _interval(later), _interval(later - today))
+
+
+def _interval(values: Float64) -> Interval:
+    """The first value is that of the data themselves, the others are of resamples."""
+    low, high = np.quantile(values, BOUNDS)
+    return Interval(float(values[0]), float(min(low, values[0])), float(max(high, values[0])))
+
+
+def _resamples(draws: Sequence[CutTrial]) -> Float64:
+    """How often each user and each draw counts, (1 + RESAMPLES, draws, M): once each, then as the bootstrap draws."""
+    rng = np.random.default_rng(0)
+    users = draws[0].whole.shape[0]
+    of_users = rng.poisson(1.0, (RESAMPLES, 1, users)).astype(float)
+    of_draws = rng.multinomial(len(draws), np.full(len(draws), 1 / len(draws)), RESAMPLES)[..., None]
+    return np.concatenate([np.ones((1, len(draws), users)), of_users * of_draws])
+
+
+def _axes(draws: Sequence[CutTrial]) -> tuple[Float64, Float64]:
+    """Users of the small silo and how many times as many train together, of each gain (G,)."""
+    found = draws[0].gains
+    return np.array([float(gain.users) for gain in found]), np.array([float(gain.times) for gain in found])
+
+
+def _log_gains(draws: Sequence[CutTrial], weights: Float64) -> Float64:
+    """log of together over alone, each a weighted mean over the users of all draws, (R, G)."""
+    alone, together = (
+        _weighted_sums([np.array([getattr(gain, side) for gain in draw.gains]) for draw in draws], weights)
+        for side in ("alone", "together")
+    )
+    found: Float64 = np.log(np.maximum(together, LEAST) / np.maximum(alone, LEAST))
+    return found
+
+
+def _level(draws: Sequence[CutTrial], weights: Float64) -> Float64:
+    """The primary measure of the largest part, (R,)."""
+    total = _weighted_sums([draw.whole[None] for draw in draws], weights)
+    count = _weighted_sums([np.where(np.isnan(draw.whole), np.nan, 1.0)[None] for draw in draws], weights)
+    return (total / np.maximum(count, LEAST))[:, 0]
+
+
+def _weighted_sums(values: Sequence[Float64], weights: Float64) -> Float64:
+    """values: (G, M) a draw; weights: (R, draws, M) -> (R, G)."""
+    return np.asarray(sum(weights[:, draw] @ np.nan_to_num(one).T for draw, one in enumerate(values)))
+
+
+def _fit(gains: Float64, sizes: Float64, times: Float64) -> tuple[Float64, Float64]:
+    """a and g of each resample (R, G): least squares by the spread of each gain, g drawn towards the usual one."""
+    weight = 1.0 / (gains.var(axis=0) + LEAST)
+    shape = sizes ** -EXPONENTS[:, None] * (1.0 - times ** -EXPONENTS[:, None])  # (E, G)
+    strength = (gains * weight) @ shape.T / (shape**2 @ weight)  # (R, E)
+    missed = ((gains[:, None, :] - strength[..., None] * shape) ** 2 * weight).sum(axis=2)
+    best = (missed + ((EXPONENTS - USUAL) / SPREAD) ** 2).argmin(axis=1)
+    return strength[np.arange(len(gains)), best], EXPONENTS[best]
