@@ -79,6 +79,7 @@ class BestModel:
         self._note(
             test={self._task.labels[name].key: value for name, value in measures.values.items()},
             test_users=measures.users,
+            comparison=self._task.compare_alone(self.place, self._shard, self.served, self._interrupt),
             finished=True,
             failure=failure,
             **self._task.describe(self._training),

@@ -158,6 +158,35 @@ class RoundQuality(RoundCosts, MeasureValues):
     evaluate_seconds: float = 0.0
 
 
+class FigureOut(Message):
+    """A mean over users, and where it lies in 95 of 100 cases."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class GroupOut(Message):
+    """The same users' lists by popularity, by the silo alone and by the served model; gain: federated less alone."""
+
+    name: str
+    users: int
+    popularity: FigureOut
+    alone: FigureOut
+    federated: FigureOut
+    gain: FigureOut
+
+
+class ComparisonOut(Message):
+    """What a run was worth to this silo, on test items; it stays here."""
+
+    measure: str
+    users: int
+    few: bool = Field(description="too few users for these figures to say much")
+    groups: tuple[GroupOut, ...] = ()
+    validation_gain: FigureOut | None = Field(None, description="federated less alone on validation items")
+
+
 class QualityOut(Message):
     """What a run has taught this client: every round on validation items, the best round once on test items."""
 
@@ -175,6 +204,7 @@ class QualityOut(Message):
     valid_users: int | None = Field(
         None, description="users by whose validation items every choice is made; 0: nothing was chosen by own data"
     )
+    comparison: ComparisonOut | None = Field(None, description="popularity, this silo alone, and what is served")
     spectrum_seconds: float = 0.0
     start: dict[str, Any] | None = Field(None, description="the filter that training started at")
     recipe: dict[str, Any] | None = Field(

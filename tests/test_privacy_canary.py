@@ -297,6 +297,38 @@ async def test_the_wire_carries_exactly_the_declared_tensors_and_nothing_of_the_
         assert len(texts) >= 2 and [one for one in texts | doubles if one in crossed] == []
 
 
+def numbers_in(value: Any) -> set[float]:
+    """All numbers of a JSON value that are no whole ones: written out they are long enough to be told from others."""
+    if isinstance(value, dict):
+        return set().union(*(numbers_in(one) for one in value.values()))
+    if isinstance(value, list):
+        return set().union(*map(numbers_in, value))
+    return {value} if isinstance(value, float) and len(repr(value)) > 8 else set()
+
+
+def told(figure: float) -> set[bytes]:
+    """Every way in which a figure could be seen."""
+    return {repr(figure).encode(), f"{figure:.6f}".encode(), np.float64(figure).tobytes()}
+
+
+async def test_what_joining_was_worth_stays_in_the_silo(tmp_path: Path, until: Until, journal: Journal) -> None:
+    async with federation_of_canaries(tmp_path) as (running, taps):
+        await running.start()
+        await until(running.finished)
+        silos = list(running.silos.values())
+        comparisons = [(await http.get("/v1/quality")).json()["comparison"] for http in silos]
+    ledgers = [(settings.state_directory / "ledger.jsonl").read_bytes() for settings in running.clients]
+    left = b"\n".join([*(part for tap in taps for part in tap.bytes), *journal.lines, *ledgers])
+    kept = [path.read_bytes() for path in (tmp_path / "aggregator").rglob("*") if path.is_file()]
+    for comparison in comparisons:
+        figures = numbers_in(comparison)
+        assert len(figures) > 10 and comparison["groups"][0]["users"] == USERS
+        forms = {form for figure in figures for form in told(figure)}
+        assert [form for form in forms for content in (left, *kept) if form in content] == []
+    planted = next(iter(numbers_in(comparisons[0])))
+    assert any(form in json.dumps({"rho": planted}).encode() for form in told(planted)), "the search finds a leak"
+
+
 @pytest.mark.parametrize("form", ["tensor", "in a declared tensor's place", "scalar", "float64"])
 async def test_a_planted_leak_is_stopped_at_the_gate(
     tmp_path: Path, until: Until, monkeypatch: pytest.MonkeyPatch, form: str

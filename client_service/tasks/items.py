@@ -26,6 +26,7 @@ from client_service.shard import Shard, read_shard
 from client_service.shard.storage import with_places
 from client_service.tasks.task import Place, Task
 from shared.errors import DataError
+from client_service.worth.comparison import compare_with_alone
 from shared.method.declaration import Counts
 
 
@@ -115,6 +116,7 @@ ITEMS = Task(
     freeze=freeze,
     judge=judge_validation_lists,
     test=judge_test_lists,
+    compare_alone=compare_with_alone,
     compare=compared_kernels,
     describe=mean_angles,
 )

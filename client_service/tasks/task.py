@@ -19,6 +19,7 @@ from client_service.learning.state import TrainingState
 from client_service.models.fusion import Recipe
 from client_service.models.model import Model
 from client_service.models.start import Filter
+from client_service.schemas import ComparisonOut
 from client_service.serving.checkpoint import ModelHead
 from client_service.serving.recommender import Served
 from client_service.settings import ClientSettings
@@ -92,6 +93,7 @@ class Task(Generic[S, T]):
     rebuild: a model as a kept one was, before its parameters are loaded.
     freeze: a copy of the model, under a version, that nothing changes any more and that can answer.
     judge, test: its measures on validation data, and on test data, which nothing may choose by.
+    compare_alone: the served model beside popular items and what the silo has without any federation, for it alone.
     compare: the anchor's kernel and the own one as the round compared them, for the silo alone; None without an anchor.
     describe: the fields of QualityOut that are known when training is over.
     """
@@ -108,5 +110,6 @@ class Task(Generic[S, T]):
     freeze: Callable[[str, T], Served]
     judge: Callable[[S, Served, Interrupt], Measures]
     test: Callable[[S, Served, Interrupt], Measures]
+    compare_alone: Callable[[Place, S, Served, Interrupt], ComparisonOut | None]
     compare: Callable[[T], tuple[Float64, Float64] | None]
     describe: Callable[[T], dict[str, Any]]

@@ -1,0 +1,52 @@
+"""The comparison that a run ended with -> the page's first chart: popular items, this silo alone, and federated."""
+
+from __future__ import annotations
+
+from client_service.schemas import ComparisonOut, FigureOut, GroupOut, QualityOut
+from shared.web.intervals import IntervalChart, IntervalGroup
+from shared.web.pages import figure
+from shared.words import count_noun
+
+NAMES = ("popular items", "this silo alone", "federated, as served")
+
+
+def comparison_chart(quality: QualityOut) -> IntervalChart:
+    """What the run was worth to this silo, overall, by its users' activity and by how frequent items are."""
+    found = quality.comparison
+    groups = () if found is None else tuple(_interval_group(group) for group in found.groups)
+    said = "Appears when a run has ended." if not groups else _describe(quality, groups)
+    notices = () if found is None else worth_notices(found)
+    return IntervalChart("worth", "What joining was worth", said, NAMES, groups, "federated less alone", notices)
+
+
+def worth_notices(found: ComparisonOut) -> tuple[str, ...]:
+    """What nobody may overlook in these figures, in plain words."""
+    few = f"Only {count_noun(found.users, 'user')} could be judged: these figures are mostly chance."
+    gain = found.validation_gain
+    worse = ""
+    if gain is not None and gain.mean < 0:
+        sure = "" if gain.high < 0 else ", which may be chance"
+        worse = (
+            f"On validation items what is served is worse than what this silo has alone, by {figure(-gain.mean)} "
+            f"({_range(gain)}){sure}. This run has brought the silo nothing."
+        )
+    return tuple(one for one in (few if found.few else "", worse) if one)
+
+
+def _describe(quality: QualityOut, groups: tuple[IntervalGroup, ...]) -> str:
+    assert quality.comparison is not None, "groups come from a comparison"
+    measure, whole = quality.comparison.measure.upper(), groups[0]
+    return (
+        f"{measure} of {quality.run} on test items, a mean over the silo’s users with its 95 % interval. "
+        f"Over {whole.note} federated less alone is {whole.more}. None of these figures leaves the silo."
+    )
+
+
+def _interval_group(group: GroupOut) -> IntervalGroup:
+    figures = tuple((one.mean, one.low, one.high) for one in (group.popularity, group.alone, group.federated))
+    more = f"{group.gain.mean:+.4f} ({_range(group.gain)})"
+    return IntervalGroup(group.name, count_noun(group.users, "user"), figures, more)
+
+
+def _range(found: FigureOut) -> str:
+    return f"{found.low:+.4f} to {found.high:+.4f}"

@@ -1,0 +1,143 @@
+"""After a run: popular items, the silo alone and what is served, each with an interval over the silo's own users.
+
+Alone is the fused start that the silo's validation items choose without any federation. The figures stay in the silo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from client_service.learning.beginning import Choice, keep_choice, kept_choice
+from client_service.learning.evaluate import CHUNK, TopItems, list_hits, validation_users
+from client_service.learning.filters import popularity_top
+from client_service.learning.interrupt import NEVER, Interrupt
+from client_service.learning.quality import LABELS, METRICS, PRIMARY, K
+from client_service.learning.spectra import cached_spectrum
+from client_service.models.ranker import Rows
+from client_service.schemas import ComparisonOut, FigureOut, GroupOut
+from client_service.serving.recommender import Served
+from client_service.shard import Shard
+from client_service.tasks.task import Place
+from client_service.worth.own import OwnChoice, own_choice, own_lists
+from shared.method.graph import Float64, degrees
+
+FEW_USERS = 50  # of fewer an interval says little
+NORMAL = 1.96  # standard errors: 95 in 100
+ACTIVITY = ("users with few items", "users with a middling number", "users with many items")
+FREQUENCY = ("rare items", "middling items", "popular items")
+Lists = Mapping[str, Rows]
+"""Lists (B, K) of the same users, by who made them."""
+
+
+def compare_with_alone(place: Place, shard: Shard, served: Served, interrupt: Interrupt = NEVER) -> ComparisonOut:
+    """On test items, and whether what is served loses to the silo alone on validation items."""
+    tops = {
+        "popularity": popularity_top(shard),
+        "alone": alone_lists(place, shard, interrupt),
+        "federated": served.ranker.top,
+    }
+    tops = {name: interrupt.before(top) for name, top in tops.items()}
+    seen = sparse.csr_array(shard.train + shard.valid)
+    users = np.flatnonzero(np.diff(shard.test.indptr) > 0)
+    lists = {name: _ranked(top, seen, users) for name, top in tops.items()}
+    counts = np.diff(shard.train.indptr)[users]
+    by_user = _thirds(counts, np.ones(len(counts)))
+    _, records = degrees(shard.train)
+    by_item = _thirds(records, records)
+    target = shard.test[users]
+    everything = np.ones(shard.train.shape[1], dtype=bool)
+    groups = (
+        _group("all users", lists, target, everything),
+        *(
+            _group(name, _of(lists, by_user == third), target[by_user == third], everything)
+            for third, name in enumerate(ACTIVITY)
+        ),
+        *(_group(name, lists, target, by_item == third) for third, name in enumerate(FREQUENCY)),
+    )
+    return ComparisonOut(
+        measure=LABELS[PRIMARY].key,
+        users=len(users),
+        few=len(users) < FEW_USERS,
+        groups=tuple(group for group in groups if group is not None),
+        validation_gain=_validation_gain(shard, tops),
+    )
+
+
+def alone_lists(place: Place, shard: Shard, interrupt: Interrupt) -> TopItems:
+    """Of the silo's own fused start, with the choices that a run without a common basis keeps beside the spectrum."""
+    folder, cutoff = place.cache or place.folder, place.method.cutoff
+    spectrum, known = cached_spectrum(shard, cutoff, folder), kept_choice(shard, cutoff, folder)
+    if known.start is not None and known.recipe is not None:
+        return own_lists(shard, spectrum, OwnChoice(known.start, known.recipe))
+    chosen = own_choice(shard, spectrum, interrupt)
+    keep_choice(shard, cutoff, folder, Choice(start=chosen.start, recipe=chosen.recipe))
+    return own_lists(shard, spectrum, chosen)
+
+
+def mean_interval(values: Float64, floor: float | None = None) -> FigureOut:
+    """The mean and its interval by the normal approximation; of one user none narrower than all that is possible."""
+    mean = float(values.mean())
+    error = NORMAL * float(values.std(ddof=1)) / np.sqrt(len(values)) if len(values) > 1 else 1.0
+    low, high = float(mean - error), float(mean + error)
+    return FigureOut(mean=mean, low=low if floor is None else max(floor, low), high=min(1.0, high))
+
+
+def _validation_gain(shard: Shard, tops: Mapping[str, TopItems]) -> FigureOut | None:
+    """What is served less the silo alone, on the validation items by which the served model was chosen."""
+    users = validation_users(shard.train.shape[0], seed=0)
+    users = users[np.diff(shard.valid.indptr)[users] > 0]
+    if len(users) == 0:
+        return None
+    target = shard.valid[users]
+    values = {name: _per_user(_ranked(tops[name], shard.train, users), target) for name in ("alone", "federated")}
+    return mean_interval(values["federated"] - values["alone"])
+
+
+def _group(name: str, lists: Lists, target: sparse.csr_array, items: NDArray[np.bool_]) -> GroupOut | None:
+    """Figures of the users who have held-out items among these; None where nobody has."""
+    wanted = _only_columns(target, items)
+    has = np.diff(wanted.indptr) > 0
+    if not has.any():
+        return None
+    values = {who: _per_user(ranked[has], wanted[has]) for who, ranked in lists.items()}
+    figures = {who: mean_interval(of_users, 0.0) for who, of_users in values.items()}
+    return GroupOut(
+        name=name, users=int(has.sum()), **figures, gain=mean_interval(values["federated"] - values["alone"])
+    )
+
+
+def _per_user(ranked: Rows, target: sparse.csr_array) -> Float64:
+    """The primary measure of each user, all of whom have a target item."""
+    return METRICS[PRIMARY].per_user(list_hits(ranked, target), np.diff(target.indptr))
+
+
+def _ranked(top: TopItems, seen: sparse.csr_array, users: Rows) -> Rows:
+    """The lists of these users, (B, K)."""
+    if len(users) == 0:
+        return np.zeros((0, K), dtype=np.int64)
+    chunks = np.split(users, np.arange(CHUNK, len(users), CHUNK))
+    return np.concatenate([top(chunk, seen[chunk], K) for chunk in chunks])
+
+
+def _of(lists: Lists, chosen: NDArray[np.bool_]) -> Lists:
+    return {who: ranked[chosen] for who, ranked in lists.items()}
+
+
+def _thirds(values: Float64, weights: Float64) -> NDArray[np.int64]:
+    """0, 1 or 2: the smallest values, which hold a third of the weight, the middle ones, the largest; equal values
+    are never parted."""
+    levels, place = np.unique(values, return_inverse=True)
+    weight = np.bincount(place, weights=weights, minlength=len(levels))
+    before = (np.cumsum(weight) - weight / 2.0) / max(float(weight.sum()), 1.0)
+    return np.minimum((before * 3).astype(np.int64), 2)[place]
+
+
+def _only_columns(pairs: sparse.csr_array, columns: NDArray[np.bool_]) -> sparse.csr_array:
+    """The pairs in these columns (N,); the shape stays."""
+    kept = columns[pairs.indices]
+    rows = np.repeat(np.arange(pairs.shape[0]), np.diff(pairs.indptr))[kept]
+    return sparse.csr_array((pairs.data[kept], (rows, pairs.indices[kept])), shape=pairs.shape)

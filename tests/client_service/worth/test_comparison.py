@@ -1,0 +1,111 @@
+"""What a run was worth: three lists for the same users, with intervals, by their activity and by the items' frequency."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_service.learning.evaluate import on_test
+from client_service.learning.filters import popularity_top
+from client_service.learning.interrupt import NEVER
+from client_service.pages.comparison import comparison_chart, worth_notices
+from client_service.schemas import ComparisonOut, FigureOut, GroupOut, QualityOut
+from client_service.shard import Shard
+from client_service.tasks.task import Place
+from client_service.worth.comparison import alone_lists, compare_with_alone, mean_interval
+from tests.support.small import SMALL
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Whatever answers with lists."""
+
+    top: Any
+
+
+@dataclass(frozen=True)
+class Answers:
+    """A served model, as far as it is compared."""
+
+    ranker: Lists
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place("shop", "run-1", 0, SMALL, tmp_path)
+
+
+def compared(place: Place, shard: Shard, top: Any) -> ComparisonOut:
+    return compare_with_alone(place, shard, Answers(Lists(top)))  # type: ignore[arg-type]
+
+
+def test_all_three_are_judged_on_the_same_users_and_the_gain_is_their_difference(place: Place, planted: Shard) -> None:
+    found = compared(place, planted, popularity_top(planted))
+    whole = found.groups[0]
+    assert (whole.name, whole.users, found.users, found.few, found.measure) == ("all users", 40, 40, True, "ndcg@20")
+    assert whole.federated == whole.popularity
+    assert whole.popularity.mean == pytest.approx(on_test(planted, popularity_top(planted)).primary_value)
+    assert whole.alone.mean == pytest.approx(on_test(planted, alone_lists(place, planted, NEVER)).primary_value)
+    assert whole.gain.mean == pytest.approx(whole.federated.mean - whole.alone.mean)
+    assert whole.gain.low < whole.gain.mean < whole.gain.high < 0
+    assert found.validation_gain is not None and found.validation_gain.mean < 0
+    assert compared(place, planted, alone_lists(place, planted, NEVER)).groups[0].gain == FigureOut(
+        mean=0, low=0, high=0
+    )
+
+
+def test_every_held_out_item_is_in_one_class_of_frequency(place: Place, shard_of: Callable[..., Shard]) -> None:
+    rng = np.random.default_rng(1)
+    liked = rng.random((80, 30)) < np.linspace(0.05, 0.9, 30)
+    liked[:, -1] = True
+    test = np.zeros((80, 30))
+    test[np.arange(80), rng.integers(0, 29, 80)] = 1.0
+    shard = shard_of(liked * (1 - test), None, test)
+    found = compared(place, shard, popularity_top(shard))
+    by_name = {group.name: group for group in found.groups}
+    assert sum(by_name[name].users for name in by_name if name.endswith("items") and "users" not in name) == 80
+    assert sum(group.users for group in found.groups if group.name.startswith("users")) == 80
+    assert by_name["popular items"].popularity.mean > by_name["rare items"].popularity.mean
+    assert found.validation_gain is None and not found.few
+
+
+def test_without_test_items_there_is_nothing_to_compare(place: Place, shard_of: Callable[..., Shard]) -> None:
+    found = compared(place, shard_of(np.eye(4) + np.eye(4)[::-1]), lambda rows, seen, k: np.full((len(rows), k), -1))
+    assert found.groups == () and found.users == 0 and found.few
+
+
+def test_an_interval_is_the_normal_one_and_of_one_user_all_that_is_possible() -> None:
+    assert mean_interval(np.array([0.4]), 0.0) == FigureOut(mean=0.4, low=0.0, high=1.0)
+    found = mean_interval(np.array([0.0, 1.0] * 50))
+    assert found.high - found.mean == pytest.approx(1.96 * 0.5 / 10, rel=0.01)
+
+
+GAIN = FigureOut(mean=-0.02, low=-0.03, high=-0.01)
+SOME = FigureOut(mean=0.3, low=0.2, high=0.4)
+GROUP = GroupOut(name="all users", users=60, popularity=SOME, alone=SOME, federated=SOME, gain=GAIN)
+FOUND = ComparisonOut(measure="ndcg@20", users=60, few=False, groups=(GROUP,), validation_gain=GAIN)
+
+
+def test_the_page_says_in_plain_words_that_what_is_served_is_worse_than_alone() -> None:
+    [said] = worth_notices(FOUND)
+    assert "worse than what this silo has alone, by 0.0200" in said and "chance" not in said
+    perhaps = FOUND.model_copy(
+        update={"validation_gain": GAIN.model_copy(update={"high": 0.01}), "few": True, "users": 9}
+    )
+    few, unsure = worth_notices(perhaps)
+    assert few.startswith("Only 9 users") and "which may be chance" in unsure
+    assert worth_notices(FOUND.model_copy(update={"validation_gain": SOME})) == ()
+
+
+def test_the_first_chart_has_a_mark_for_each_figure_within_the_drawing() -> None:
+    chart = comparison_chart(QualityOut(client="a", run="run-2", comparison=FOUND))
+    assert "NDCG@20 of run-2 on test items" in chart.description and "None of these figures leaves" in chart.description
+    [(group, _, marks)] = chart.drawn
+    assert group.note == "60 users" and len(marks) == 3
+    assert all(0 < one.left < one.x < one.right <= chart.width and 0 < one.y < chart.height for one in marks)
+    assert comparison_chart(QualityOut(client="a")).groups == ()
