@@ -62,7 +62,7 @@ class IntervalChart:
         return max((high for group in self.groups for _, _, high in group.figures), default=0.0) or 1.0
 
     @property
-    def drawn(self) -> tuple[tuple[IntervalGroup, float, tuple[IntervalMark, ...]], ...]:
+    def plot(self) -> tuple[tuple[IntervalGroup, float, tuple[IntervalMark, ...]], ...]:
         """Each group, the height of its label, and its marks."""
         tops = [GAP + number * self._step for number in range(len(self.groups))]
         return tuple(

@@ -1,4 +1,4 @@
-"""What a run was worth: three lists for the same users, with intervals, by their activity and by the items' frequency."""
+"""What a run was worth: three lists for the same users, with intervals, by activity and by the items' frequency."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def test_every_held_out_item_is_in_one_class_of_frequency(place: Place, shard_of
 
 
 def test_without_test_items_there_is_nothing_to_compare(place: Place, shard_of: Callable[..., Shard]) -> None:
-    found = compared(place, shard_of(np.eye(4) + np.eye(4)[::-1]), lambda rows, seen, k: np.full((len(rows), k), -1))
+    shard = shard_of(np.eye(4) + np.eye(4)[::-1])
+    found = compared(place, shard, popularity_top(shard))
     assert found.groups == () and found.users == 0 and found.few
 
 
@@ -105,7 +106,7 @@ def test_the_page_says_in_plain_words_that_what_is_served_is_worse_than_alone() 
 def test_the_first_chart_has_a_mark_for_each_figure_within_the_drawing() -> None:
     chart = comparison_chart(QualityOut(client="a", run="run-2", comparison=FOUND))
     assert "NDCG@20 of run-2 on test items" in chart.description and "None of these figures leaves" in chart.description
-    [(group, _, marks)] = chart.drawn
+    [(group, _, marks)] = chart.plot
     assert group.note == "60 users" and len(marks) == 3
     assert all(0 < one.left < one.x < one.right <= chart.width and 0 < one.y < chart.height for one in marks)
     assert comparison_chart(QualityOut(client="a")).groups == ()
