@@ -19,6 +19,7 @@ from client_service.learning.local import LocalTraining
 from client_service.learning.measures import compared_kernels
 from client_service.learning.quality import LABELS, PRIMARY, Measures
 from client_service.learning.spectra import cached_spectrum
+from client_service.schemas import ComparisonOut
 from client_service.serving.checkpoint import ModelHead
 from client_service.serving.recommender import Served, freeze
 from client_service.settings import ClientSettings
@@ -95,6 +96,11 @@ def judge_test_lists(shard: Shard, served: Served, interrupt: Interrupt) -> Meas
     return on_test(shard, interrupt.before(served.ranker.top))
 
 
+def compare_alone(place: Place, shard: Shard, served: Served, interrupt: Interrupt) -> ComparisonOut:
+    """The served model beside popular items and the silo alone, for the silo's operator."""
+    return compare_with_alone(shard, served, place.method.cutoff, place.cache or place.folder, interrupt)
+
+
 def mean_angles(training: LocalTraining) -> dict[str, Any]:
     """Mean xi over users by log2 bucket of the item's popularity."""
     tables = training.tables
@@ -116,7 +122,7 @@ ITEMS = Task(
     freeze=freeze,
     judge=judge_validation_lists,
     test=judge_test_lists,
-    compare_alone=compare_with_alone,
+    compare_alone=compare_alone,
     compare=compared_kernels,
     describe=mean_angles,
 )

@@ -6,6 +6,7 @@ Alone is the fused start that the silo's validation items choose without any fed
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,6 @@ from client_service.models.ranker import Rows
 from client_service.schemas import ComparisonOut, FigureOut, GroupOut
 from client_service.serving.recommender import Served
 from client_service.shard import Shard
-from client_service.tasks.task import Place
 from client_service.worth.own import OwnChoice, own_choice, own_lists
 from shared.method.graph import Float64, degrees
 
@@ -33,11 +33,16 @@ Lists = Mapping[str, Rows]
 """Lists (B, K) of the same users, by who made them."""
 
 
-def compare_with_alone(place: Place, shard: Shard, served: Served, interrupt: Interrupt = NEVER) -> ComparisonOut:
-    """On test items, and whether what is served loses to the silo alone on validation items."""
+def compare_with_alone(
+    shard: Shard, served: Served, cutoff: int, folder: Path, interrupt: Interrupt = NEVER
+) -> ComparisonOut:
+    """On test items, and whether what is served loses to the silo alone on validation items.
+
+    folder: where a run keeps what follows from the shard alone.
+    """
     tops = {
         "popularity": popularity_top(shard),
-        "alone": alone_lists(place, shard, interrupt),
+        "alone": alone_lists(shard, cutoff, folder, interrupt),
         "federated": served.ranker.top,
     }
     tops = {name: interrupt.before(top) for name, top in tops.items()}
@@ -67,9 +72,8 @@ def compare_with_alone(place: Place, shard: Shard, served: Served, interrupt: In
     )
 
 
-def alone_lists(place: Place, shard: Shard, interrupt: Interrupt) -> TopItems:
+def alone_lists(shard: Shard, cutoff: int, folder: Path, interrupt: Interrupt = NEVER) -> TopItems:
     """Of the silo's own fused start, with the choices that a run without a common basis keeps beside the spectrum."""
-    folder, cutoff = place.cache or place.folder, place.method.cutoff
     spectrum, known = cached_spectrum(shard, cutoff, folder), kept_choice(shard, cutoff, folder)
     if known.start is not None and known.recipe is not None:
         return own_lists(shard, spectrum, OwnChoice(known.start, known.recipe))

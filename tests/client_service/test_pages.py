@@ -61,7 +61,7 @@ async def test_a_silo_that_cannot_reach_its_aggregator_says_so_and_shows_what_it
     assert "client-1" in text and "Joining" in text and "the aggregator cannot be reached: ConnectError" in text
     assert "No update has left this silo." in text and "Nothing has come in." in text
     assert "8 tensors of" in text and "Numbers of users, items and interactions are never given." in text
-    assert text.count("No figures yet.") == 4 and "Figures appear with the first run." in text
+    assert text.count("No figures yet.") == 5 and "Figures appear with the first run." in text
     assert re.search(r"join say who this is and what it declares \d+ 0 \d+", text)
     assert "the hash chain holds from the first to the last" in text and "ConnectError" in text
 

@@ -12,13 +12,10 @@ import pytest
 
 from client_service.learning.evaluate import on_test
 from client_service.learning.filters import popularity_top
-from client_service.learning.interrupt import NEVER
 from client_service.pages.comparison import comparison_chart, worth_notices
 from client_service.schemas import ComparisonOut, FigureOut, GroupOut, QualityOut
 from client_service.shard import Shard
-from client_service.tasks.task import Place
 from client_service.worth.comparison import alone_lists, compare_with_alone, mean_interval
-from tests.support.small import SMALL
 
 
 @dataclass(frozen=True)
@@ -35,38 +32,35 @@ class Answers:
     ranker: Lists
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place("shop", "run-1", 0, SMALL, tmp_path)
+def compared(folder: Path, shard: Shard, top: Any) -> ComparisonOut:
+    return compare_with_alone(shard, Answers(Lists(top)), 12, folder)  # type: ignore[arg-type]
 
 
-def compared(place: Place, shard: Shard, top: Any) -> ComparisonOut:
-    return compare_with_alone(place, shard, Answers(Lists(top)))  # type: ignore[arg-type]
-
-
-def test_all_three_are_judged_on_the_same_users_and_the_gain_is_their_difference(place: Place, planted: Shard) -> None:
-    found = compared(place, planted, popularity_top(planted))
+def test_all_three_are_judged_on_the_same_users_and_the_gain_is_their_difference(
+    tmp_path: Path, planted: Shard
+) -> None:
+    found = compared(tmp_path, planted, popularity_top(planted))
     whole = found.groups[0]
     assert (whole.name, whole.users, found.users, found.few, found.measure) == ("all users", 40, 40, True, "ndcg@20")
     assert whole.federated == whole.popularity
     assert whole.popularity.mean == pytest.approx(on_test(planted, popularity_top(planted)).primary_value)
-    assert whole.alone.mean == pytest.approx(on_test(planted, alone_lists(place, planted, NEVER)).primary_value)
+    assert whole.alone.mean == pytest.approx(on_test(planted, alone_lists(planted, 12, tmp_path)).primary_value)
     assert whole.gain.mean == pytest.approx(whole.federated.mean - whole.alone.mean)
     assert whole.gain.low < whole.gain.mean < whole.gain.high < 0
     assert found.validation_gain is not None and found.validation_gain.mean < 0
-    assert compared(place, planted, alone_lists(place, planted, NEVER)).groups[0].gain == FigureOut(
+    assert compared(tmp_path, planted, alone_lists(planted, 12, tmp_path)).groups[0].gain == FigureOut(
         mean=0, low=0, high=0
     )
 
 
-def test_every_held_out_item_is_in_one_class_of_frequency(place: Place, shard_of: Callable[..., Shard]) -> None:
+def test_every_held_out_item_is_in_one_class_of_frequency(tmp_path: Path, shard_of: Callable[..., Shard]) -> None:
     rng = np.random.default_rng(1)
     liked = rng.random((80, 30)) < np.linspace(0.05, 0.9, 30)
     liked[:, -1] = True
     test = np.zeros((80, 30))
     test[np.arange(80), rng.integers(0, 29, 80)] = 1.0
     shard = shard_of(liked * (1 - test), None, test)
-    found = compared(place, shard, popularity_top(shard))
+    found = compared(tmp_path, shard, popularity_top(shard))
     by_name = {group.name: group for group in found.groups}
     assert sum(by_name[name].users for name in by_name if name.endswith("items") and "users" not in name) == 80
     assert sum(group.users for group in found.groups if group.name.startswith("users")) == 80
@@ -74,9 +68,9 @@ def test_every_held_out_item_is_in_one_class_of_frequency(place: Place, shard_of
     assert found.validation_gain is None and not found.few
 
 
-def test_without_test_items_there_is_nothing_to_compare(place: Place, shard_of: Callable[..., Shard]) -> None:
+def test_without_test_items_there_is_nothing_to_compare(tmp_path: Path, shard_of: Callable[..., Shard]) -> None:
     shard = shard_of(np.eye(4) + np.eye(4)[::-1])
-    found = compared(place, shard, popularity_top(shard))
+    found = compared(tmp_path, shard, popularity_top(shard))
     assert found.groups == () and found.users == 0 and found.few
 
 

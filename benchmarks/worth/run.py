@@ -1,0 +1,95 @@
+"""`python -m benchmarks.worth.run SHARDS --silo 0 --silo 5`: each silo's forecast, and what pooling silos gives it.
+
+The truth is the closed-form start on the users of m silos, judged on the silo's own users and items by their test items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from scipy import sparse
+
+from client_service.learning.evaluate import CHUNK, evaluate
+from client_service.learning.evaluate import TopItems as Top
+from client_service.models.ranker import Rows
+from client_service.shard import Shard, read_shard
+from client_service.shard.shard import shard_of_matrices
+from client_service.worth.estimate import DRAWS, estimate_worth
+from client_service.worth.own import own_choice, own_lists
+from shared.method.settings import method_settings
+from shared.method.spectrum import low_spectrum
+from simulation.source import find_shards
+
+TIMES = (2, 4, 8, 16)
+
+
+def pool(shards: Sequence[Shard]) -> Shard:
+    """The shard of all their users, those of the first one first, and all their items, sorted by id."""
+    items = sorted(set().union(*(shard.item_ids for shard in shards)))
+    place = {item: number for number, item in enumerate(items)}
+    stacked = [
+        sparse.csr_array(sparse.vstack([_spread(getattr(shard, split), shard, place) for shard in shards]))
+        for split in ("train", "valid", "test")
+    ]
+    return shard_of_matrices("pool", [f"{number:09d}" for number in range(stacked[0].shape[0])], items, stacked)
+
+
+def _spread(pairs: sparse.csr_array, shard: Shard, place: dict[str, int]) -> sparse.csr_array:
+    columns = np.array([place[item] for item in shard.item_ids])
+    coo = pairs.tocoo()
+    return sparse.csr_array((coo.data, (coo.row, columns[coo.col])), shape=(pairs.shape[0], len(place)))
+
+
+def lists_of(shard: Shard) -> Top:
+    """Of the shard's own closed-form start."""
+    spectrum = low_spectrum(shard.train, method_settings().cutoff)
+    return own_lists(shard, spectrum, own_choice(shard, spectrum))
+
+
+def quality(first: Shard, pooled: Shard, top: Top) -> float:
+    """The primary measure of the first shard's users, out of its own items alone."""
+    known = set(first.item_ids)
+    hidden = np.array([item not in known for item in pooled.item_ids])
+    seen = sparse.csr_array(pooled.train + pooled.valid)
+
+    def own_items(users: Rows, without: sparse.csr_array, k: int) -> Rows:
+        also = sparse.csr_array(np.broadcast_to(hidden.astype(np.float64), (len(users), len(hidden))))
+        return top(users, sparse.csr_array(without + also), k)
+
+    assert CHUNK * len(hidden) < 1 << 28, "a block of users by items has to fit in memory"
+    return evaluate(own_items, pooled.test, seen, np.arange(first.train.shape[0])).primary_value
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="folder of shards, as `lpsfed partition` writes it")],
+    silo: Annotated[list[int], typer.Option(help="number of a silo, from 0; repeatable")],
+    draws: int = DRAWS,
+) -> None:
+    """Print a row of the table of docs/worth.md for each silo and number of silos."""
+    found = find_shards(folder)
+    assert found is not None, "expected a folder of shards"
+    shards = [read_shard(path) for path in found.paths]
+    for number in silo:
+        own = shards[number]
+        others = [shard for shard in shards if shard is not own]
+        alone = quality(own, pool([own]), lists_of(pool([own])))
+        curve = estimate_worth(own, method_settings().cutoff, draws).curve
+        for times in (times for times in TIMES if times <= len(shards) and curve is not None):
+            outlook = next(one for one in curve.outlooks if one.times == times)
+            low, middle, high = (
+                1 + one / curve.today.value for one in (outlook.gain.low, outlook.gain.value, outlook.gain.high)
+            )
+            pooled = pool([own, *others[: times - 1]])
+            truth = quality(own, pooled, lists_of(pooled)) / alone
+            typer.echo(
+                f"| {folder.name}, silo {number + 1} | {len(own.user_ids):,} | {times} "
+                f"| {middle:.3f} ({low:.3f} to {high:.3f}) | {truth:.3f} |"
+            )
+
+
+if __name__ == "__main__":
+    typer.run(main)
