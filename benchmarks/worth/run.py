@@ -1,6 +1,6 @@
 """`python -m benchmarks.worth.run SHARDS --silo 0 --silo 5`: each silo's forecast, and what pooling silos gives it.
 
-The truth is the closed-form start on the users of m silos, judged on the silo's own users and items by their test items.
+The truth is the closed-form start on the users of m silos, judged on the silo's users and items by test items.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def main(
         others = [shard for shard in shards if shard is not own]
         alone = quality(own, pool([own]), lists_of(pool([own])))
         curve = estimate_worth(own, method_settings().cutoff, draws).curve
-        for times in (times for times in TIMES if times <= len(shards) and curve is not None):
+        assert curve is not None, "expected a silo that can be cut"
+        for times in (times for times in TIMES if times <= len(shards)):
             outlook = next(one for one in curve.outlooks if one.times == times)
             low, middle, high = (
                 1 + one / curve.today.value for one in (outlook.gain.low, outlook.gain.value, outlook.gain.high)

@@ -26,8 +26,8 @@ from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
 from client_service.shard.storage import with_places
 from client_service.tasks.task import Place, Task
-from shared.errors import DataError
 from client_service.worth.comparison import compare_with_alone
+from shared.errors import DataError
 from shared.method.declaration import Counts
 
 

@@ -36,9 +36,7 @@ def compared(folder: Path, shard: Shard, top: Any) -> ComparisonOut:
     return compare_with_alone(shard, Answers(Lists(top)), 12, folder)  # type: ignore[arg-type]
 
 
-def test_all_three_are_judged_on_the_same_users_and_the_gain_is_their_difference(
-    tmp_path: Path, planted: Shard
-) -> None:
+def test_all_three_are_judged_on_the_same_users_and_the_gain_is_the_difference(tmp_path: Path, planted: Shard) -> None:
     found = compared(tmp_path, planted, popularity_top(planted))
     whole = found.groups[0]
     assert (whole.name, whole.users, found.users, found.few, found.measure) == ("all users", 40, 40, True, "ndcg@20")
