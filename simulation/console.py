@@ -232,7 +232,7 @@ def answer_table(answer: Mapping[str, Any]) -> Table:
     return table
 
 
-def worth_table(worth: Worth) -> Table:
+def forecast_table(worth: Worth) -> Table:
     """What was measured inside the silo: small silos of its users, alone and together."""
     caption = f"of {count_noun(worth.users, 'user')}, {count_noun(worth.draws, 'draw')}; means over judged users"
     table = _new_table(f"{TITLE}, validation data", "small silos", "together", "alone", "so", "ratio", caption=caption)

@@ -165,7 +165,7 @@ PRESETS: dict[Preset, dict[str, Any]] = {
         "temperature": 0.1,
         "margin_strength": 1.0,
         # Paper: Eq. 8 and 9 as printed; here: a reading of them, because as printed nearly every positive lies at the
-        # angle pi from its first batch on, and no client ever ranks above chance (docs/equations.md).
+        # angle pi from the first rounds on, and no client ever ranks above its start (docs/equations.md).
         "margin_reading": "additive",
         "warmup_trains": "tables",
         "anchor": {"every_round": True},

@@ -13,7 +13,7 @@ from client_service.worth.estimate import DRAWS, estimate_worth
 from client_service.worth.trials import trainings
 from shared.method.settings import method_settings
 from simulation.cli.options import AsJson, print_json
-from simulation.console import OUT, count_bar, worth_table
+from simulation.console import OUT, count_bar, forecast_table
 
 
 def worth(
@@ -33,6 +33,6 @@ def worth(
     if as_json:
         return print_json(asdict(estimate) | {"sentences": estimate.sentences})
     if estimate.measured:
-        OUT.print(worth_table(estimate))
+        OUT.print(forecast_table(estimate))
     for sentence in estimate.sentences:
         OUT.print(f"- {sentence}", highlight=False, soft_wrap=True)
