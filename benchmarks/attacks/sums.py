@@ -18,15 +18,23 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 from threadpoolctl import threadpool_limits
 
+from benchmarks.attacks.drawn_sums import (
+    DELTA,
+    TARGETS,
+    Csr,
+    Drawn,
+    Everybody,
+    Float64,
+    draw_silos,
+    pair_counts,
+    weighted_pairs,
+)
 from benchmarks.attacks.noise import gaussian_area
 from benchmarks.attacks.population import all_matrices
 from benchmarks.attacks.scores import area_under_curve
@@ -36,91 +44,10 @@ from client_service.basis.sums import normalised_products, raw_products
 from client_service.privacy.basis_guard import noise_deviation
 from shared.method.graph import degrees, power
 
-Float64 = NDArray[np.float64]
-Csr = sparse.csr_array
-SILOS, EPSILONS, DELTA = (3, 4, 16), (8.0, 3.0, 1.0), 1e-5
-LEAST_PAIRS, RARE_PAIR, RARE_ITEM = 3, 2, 20
+SILOS, EPSILONS = (3, 4, 16), (8.0, 3.0, 1.0)
+LEAST_PAIRS, RARE_ITEM = 3, 20
 RANK, ROUNDS, EXPONENT = 64, 3, 0.25
-TARGETS = 150  # users in the sum, and as many who are not; pairs alike
 FLOOR = 1e-3  # of a count that never occurs without the target
-
-
-@dataclass(frozen=True, eq=False)
-class Everybody:
-    """The population's X, (M, N), and what an attacker who knows it computes once."""
-
-    matrix: Csr
-
-    @cached_property
-    def counts(self) -> Float64:
-        return pair_counts(self.matrix)
-
-    @cached_property
-    def weighted(self) -> Float64:
-        return weighted_pairs(self.matrix)
-
-    @cached_property
-    def degrees(self) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = degrees(self.matrix)[1].astype(np.int64)
-        return found
-
-    @cached_property
-    def rare_pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Rows and columns of the pairs that few users have."""
-        few = np.triu((self.counts > 0) & (self.counts <= RARE_PAIR), 1)
-        rows, columns = np.nonzero(few)
-        return rows, columns
-
-
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """members: rows of each silo's users."""
-
-    everybody: Everybody
-    members: tuple[NDArray[np.int64], ...]
-    seed: int
-
-    @cached_property
-    def inside(self) -> Csr:
-        """X of all silos in the sum."""
-        return Csr(self.everybody.matrix[np.concatenate(self.members)])
-
-    @cached_property
-    def share(self) -> float:
-        return self.inside.shape[0] / self.everybody.matrix.shape[0]
-
-    @cached_property
-    def targets(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Users, and who of them is in the sum: as many who are as who are not."""
-        rng, there = np.random.default_rng([self.seed, 1]), np.concatenate(self.members)
-        absent = np.setdiff1d(np.arange(self.everybody.matrix.shape[0]), there)
-        count = min(TARGETS, len(there))
-        users = np.concatenate([rng.choice(there, count, replace=False), rng.choice(absent, count, replace=False)])
-        return users, np.arange(len(users)) < count
-
-
-def draw_silos(everybody: Everybody, silos: int, users: int, seed: int) -> Drawn:
-    order = np.random.default_rng([seed, silos]).permutation(everybody.matrix.shape[0])
-    return Drawn(everybody, tuple(order[silo * users : (silo + 1) * users] for silo in range(silos)), seed)
-
-
-def pair_counts(interactions: Csr) -> Float64:
-    found: Float64 = (interactions.T @ interactions).toarray()
-    return found
-
-
-def weighted_pairs(interactions: Csr) -> Float64:
-    found: Float64 = (
-        interactions.T @ sparse.diags_array(power(degrees(interactions)[0], -1.0)) @ interactions
-    ).toarray()
-    return found
-
-
-def add_noise(weighted: Float64, epsilon: float, seed: int) -> Float64:
-    """H with the noise of one release of the whole sum."""
-    noise = np.random.default_rng([seed, 2]).standard_normal(weighted.shape)
-    found: Float64 = weighted + noise_deviation(epsilon, DELTA) / 2.0 * (noise + noise.T)
-    return found
 
 
 def by_pairs(drawn: Drawn, least: int) -> Float64:
@@ -157,7 +84,7 @@ def by_degrees(drawn: Drawn) -> Float64:
 
 def by_noised(drawn: Drawn, epsilon: float) -> Float64:
     """How far H + noise leans to x x^T / |x|: the best test, but for what the attacker does not know of the others."""
-    noised = add_noise(weighted_pairs(drawn.inside), epsilon, drawn.seed)
+    noised = drawn.noised_sum(epsilon)
     rest = noised - drawn.share * drawn.everybody.weighted
 
     def score(items: NDArray[np.int64]) -> float:
@@ -236,7 +163,7 @@ def _thresholded(counts: Float64) -> Float64:
 
 
 def _noised_matrix(epsilon: float) -> Callable[[Drawn], Float64]:
-    return lambda drawn: add_noise(weighted_pairs(drawn.inside), epsilon, drawn.seed)
+    return lambda drawn: drawn.noised_sum(epsilon)
 
 
 def _rare_pairs(drawn: Drawn) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
@@ -248,29 +175,25 @@ def _rare_pairs(drawn: Drawn) -> tuple[NDArray[np.int64], NDArray[np.int64], NDA
 
 
 def item_rows(draws: list[Drawn]) -> Iterator[tuple[str, float]]:
-    """AUC of whether the first silo has a rare item."""
-    for name, matrix in {"exact": pair_counts, **{f"noised, epsilon {e:g}": _noise_all(e) for e in EPSILONS}}.items():
-        for who, others in (("the aggregator", False), ("all other silos", True)):
-            pairs = [_item_scores(drawn, matrix, others=others) for drawn in draws]
-            yield (
-                f"{name}; {who}",
-                float(np.mean([area_under_curve(score[None], truth[None]) for score, truth in pairs])),
-            )
+    """AUC of whether the first silo has a rare item, by the sum's diagonal."""
+    views: dict[str, Callable[[Drawn], Float64]] = {"exact": lambda drawn: pair_counts(drawn.inside)}
+    for epsilon in EPSILONS:
+        views[f"noised, epsilon {epsilon:g}"] = _noised_matrix(epsilon)
+    for name, view in views.items():
+        own = pair_counts if name == "exact" else weighted_pairs
+        areas = [_item_areas(drawn, np.diag(view(drawn)), own) for drawn in draws]
+        for who, found in zip(("the aggregator", "all other silos"), np.mean(areas, axis=0), strict=True):
+            yield f"{name}; {who}", float(found)
 
 
-def _noise_all(epsilon: float) -> Callable[[Csr], Float64]:
-    return lambda interactions: add_noise(weighted_pairs(interactions), epsilon, interactions.shape[0])
-
-
-def _item_scores(drawn: Drawn, matrix: Callable[[Csr], Float64], *, others: bool) -> tuple[Float64, NDArray[np.bool_]]:
-    known = drawn.everybody.degrees
+def _item_areas(drawn: Drawn, seen: Float64, own: Callable[[Csr], Float64]) -> tuple[float, float]:
+    """Of the sum as it is, and less the parts of all other silos."""
+    known, matrix = drawn.everybody.degrees, drawn.everybody.matrix
     rare = np.flatnonzero((known > 0) & (known <= RARE_ITEM))
-    truth = degrees(Csr(drawn.everybody.matrix[drawn.members[0]]))[1][rare] > 0
-    seen = np.diag(matrix(drawn.inside))
-    if others:
-        part = pair_counts if matrix is pair_counts else weighted_pairs
-        seen = seen - np.diag(part(Csr(drawn.everybody.matrix[np.concatenate(drawn.members[1:])])))
-    return seen[rare], truth
+    truth = degrees(Csr(matrix[drawn.members[0]]))[1][rare] > 0
+    others = np.diag(own(Csr(matrix[np.concatenate(drawn.members[1:])])))
+    scores = seen[rare], (seen - others)[rare]
+    return tuple(area_under_curve(score[None], truth[None]) for score in scores)  # type: ignore[return-value]
 
 
 def last_rows(draws: list[Drawn]) -> Iterator[tuple[str, float]]:

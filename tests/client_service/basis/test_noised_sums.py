@@ -18,7 +18,7 @@ from client_service.basis.storage import kept_head
 from client_service.basis.sums import weigh_pairs
 from client_service.boundary.ledger_heads import LedgerHeads
 from client_service.privacy.accountant import Charge, epsilon
-from client_service.privacy.basis_guard import BasisGuard, entry_deviations, noise_deviation
+from client_service.privacy.basis_guard import ACCOUNT, BasisGuard, entry_deviations, noise_deviation
 from shared.errors import PrivacyError, SettingsError
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
@@ -29,7 +29,10 @@ from shared.strategies.common_basis import NOISE, WEIGHTED, common_basis, decode
 from simulation.experiment import Experiment
 from simulation.run import open_federation, simulate_experiment
 from tests.attacks.misled import ending_of, start
+from tests.support.clock import LeapingClock
+from tests.support.federation import run_federation
 from tests.support.given import Silos
+from tests.support.mortal import Killer, on_the_line
 from tests.support.questions import read, wait_until
 
 ITEMS, DELTA = 40, 1e-5
@@ -188,6 +191,37 @@ async def test_a_second_noised_sum_is_refused_with_its_reason_once_the_budget_is
             return all("policy.basis_budget = 8" in words for words in said)
 
         await wait_until(refused)
+
+
+@pytest.mark.anyio
+@pytest.mark.services
+@pytest.mark.parametrize("answered", [False, True])
+async def test_a_silo_that_was_killed_sends_the_same_part_and_is_charged_once(
+    noised: Callable[..., Experiment],
+    impatient: None,
+    clock: LeapingClock,
+    monkeypatch: pytest.MonkeyPatch,
+    answered: bool,
+) -> None:
+    del impatient
+    one = noised()
+    clients = [one.make_client_settings(shard, aggregator_url="http://127.0.0.1") for shard in one.shards]
+    async with run_federation(one.make_aggregator_settings(), clients, clock) as running:
+        await running.enter(*clients[1:])
+        await running.start(**one.run_request().model_dump(mode="json") | {"part": "basis"})
+        place = "/v1/runs/run-1/rounds/1/clients/client-1/update"
+        again = await Killer(monkeypatch).kill(
+            running, running.clients[0], on_the_line(f"PUT {place}", answered=answered)
+        )
+        await running.enter(again)
+        every = [again, *clients[1:]]
+
+        async def all_hold() -> bool:
+            return all(kept_head(one.state_directory / "basis") for one in every)
+
+        await wait_until(all_hold)
+    assert len({kept_head(one.state_directory / "basis") for one in every}) == 1
+    assert len((again.state_directory / ACCOUNT).read_text().splitlines()) == 1
 
 
 def test_in_the_open_no_silo_sends_its_part_of_a_noised_sum(noised: Callable[..., Experiment]) -> None:
