@@ -136,7 +136,7 @@ def worth_table(ways: Sequence[Way]) -> Table:
     keys = [key for key in ("ndcg@20", "recall@20") if all(key in way.figures for way in ways)]
     table = _new_table("What joining is worth, test data, user mean", "", *keys, "bytes a client")
     for way in ways:
-        figures = (_format_figure(way.figures[key]) for key in keys)
+        figures = ("-" if (figure := way.figures[key]) is None else _format_figure(figure) for key in keys)
         table.add_row(way.name, *figures, f"{way.bytes:,}", end_section=way.name == ALONE)
     return table
 

@@ -11,7 +11,8 @@ from shared.message import Message
 from shared.method.declaration import Declaration
 from shared.words import count_noun
 from simulation.federation import Outcome
-from simulation.floors import FLOORS, START
+from simulation.means import USER_MEAN, user_mean
+from simulation.report import floor_means
 
 ALONE, STRICT, COMMON = "alone", "LPSFed, strict boundary", "with the common basis"
 Ledgers = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -24,45 +25,31 @@ class Way(Message):
     """
 
     name: str
-    figures: dict[str, float]
+    figures: dict[str, float | None]
     crossed: str
     bytes: int
 
 
 def own_ways(report: Mapping[str, Any]) -> list[Way]:
     """What needs nobody else: the floors, and each silo's own model before any training."""
-    return [
-        Way(name=name, figures=figures, crossed="nothing", bytes=0)
-        for key, name in ({floor: floor for floor in FLOORS} | {START: ALONE}).items()
-        if (figures := _floor_figures(report, key)) is not None
-    ]
+    known = {name: floor_means(figures, USER_MEAN) for name, figures in report["floors"].items()}
+    known[ALONE] = report["alone"]
+    return [Way(name=name, figures=means, crossed="nothing", bytes=0) for name, means in known.items() if means]
 
 
 def federated_way(name: str, outcome: Outcome, runs: Sequence[str], ledgers: Ledgers, declaration: Declaration) -> Way:
     """What a run has given, and what left in these runs for it."""
-    rows = [(quality.test or {}, quality.test_users) for quality in outcome.qualities.values()]
+    tested = [quality.test or {} for quality in outcome.qualities.values()]
+    users = [quality.test_users for quality in outcome.qualities.values()]
     made = {client: _made_in(ledger, runs) for client, ledger in ledgers.items()}
     first = next(iter(made.values()), [])
     crossed = (_describe_run([one for one in first if one.run == run], declaration) for run in runs)
     return Way(
         name=name,
-        figures=_user_mean(rows, sorted({key for figures, _ in rows for key in figures})),
+        figures=user_mean(sorted({key for figures in tested for key in figures}), tested, users),
         crossed="; ".join(crossed),
         bytes=max((sum(one.bytes for one in calls) for calls in made.values()), default=0),
     )
-
-
-def _floor_figures(report: Mapping[str, Any], floor: str) -> dict[str, float] | None:
-    """At the user mean; None where some client has none."""
-    users = {client["client"]: client["test_users"] for client in report["clients"]}
-    rows = [(floors.get(floor), users[client]) for client, floors in report["floors_by_client"].items()]
-    known = [(figures, count) for figures, count in rows if figures is not None]
-    return _user_mean(known, list(report["user_mean"])) if known and len(known) == len(rows) else None
-
-
-def _user_mean(rows: Sequence[tuple[Mapping[str, float], int]], keys: Sequence[str]) -> dict[str, float]:
-    total = sum(users for _, users in rows) or 1
-    return {key: sum(figures.get(key, 0.0) * users for figures, users in rows) / total for key in keys}
 
 
 def _made_in(ledger: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> list[Attempt]:

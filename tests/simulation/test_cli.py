@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from shared.errors import FederationError
 from simulation.cli import app, main
 from simulation.generator import generate_dataset
+from simulation.worth import ALONE, COMMON, STRICT
 
 SMALL = ("--set", "width=8", "--set", "cutoff=16", "--set", "batch_size=256")
 FIGURES = (
@@ -161,7 +162,7 @@ def test_the_demo_trains_over_loopback_and_can_be_left_answering(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    options = ("--data", str(ratings), "--clients", "2", "--rounds", "1", "--keep", "--json")
+    options = ("--data", str(ratings), "--clients", "3", "--rounds", "1", "--keep", "--json")
     try:
         shown = json.loads(run("demo", *options).stdout)
         key = Path(shown["key_file"])
@@ -169,8 +170,11 @@ def test_the_demo_trains_over_loopback_and_can_be_left_answering(
         again = httpx.get(shown["url"], headers=headers, timeout=10.0, trust_env=False).json()
         assert httpx.get(shown["url"], timeout=10.0, trust_env=False).status_code == 401
         assert key.stat().st_mode & 0o777 == 0o600
+        ways = {way["name"]: way for way in shown["ways"]}
+        assert list(ways)[-3:] == [ALONE, STRICT, COMMON] and ways[ALONE]["bytes"] == 0 < ways[STRICT]["bytes"]
+        assert "basis" not in ways[STRICT]["crossed"] and "basis.degrees, basis.pairs" in ways[COMMON]["crossed"]
         assert again == shown["answer"] and len(again["items"]) == 5 and "fallback" not in again
     finally:
         stopped = run("demo", "--stop").stderr
-    assert all(f"ended the {name}" in stopped for name in ("aggregator", "client-1", "client-2"))
+    assert all(f"ended the {name}" in stopped for name in ("aggregator", "client-1", "client-2", "client-3"))
     assert run("demo", "--stop").stderr == ""

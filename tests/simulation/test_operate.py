@@ -10,7 +10,9 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from shared.method.declaration import Declaration, TensorSpec
 from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn
+from shared.strategies.common_basis import DEGREES, PAIRS, PRODUCTS
 from simulation import console
 from simulation import operator_calls as subject
 from simulation.cli import app
@@ -210,3 +212,48 @@ def test_where_there_has_been_no_run_or_it_is_over_the_status_says_so(operate: O
     assert operate(Aggregator(history()), "status").stdout.strip() == "no run yet"
     over = Aggregator(history("finished", closed=3), runs=(history(),))
     assert operate(over, "status").stdout.strip() == "run-1, round 3 of 3: finished"
+
+
+class Summing(Aggregator):
+    """An aggregator that has declared a common basis of five items; each run it is asked for is over at once."""
+
+    def __init__(self, *kinds: str) -> None:
+        super().__init__(history("finished", closed=3))
+        self.asked: list[RunIn] = []
+        sums = {"exact": TensorSpec(name=PAIRS, dtype="U32", shape=(10,))}
+        sums["iterated"] = TensorSpec(name=PRODUCTS, dtype="U32", shape=(5, 2))
+        tensors = (TensorSpec(name=DEGREES, dtype="U32", shape=(5,)), *(sums[kind] for kind in kinds))
+        basis = Declaration(strategy="common_basis", tensors=tensors, scalars=()) if kinds else None
+        self.declaration = Declaration(strategy="lpsfed", tensors=(), scalars=(), basis=basis)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/declaration":
+            return httpx.Response(200, content=self.declaration.model_dump_json())
+        if request.method == "POST":
+            self.asked.append(RunIn.model_validate_json(request.content))
+            self.runs = (*self.runs, history("finished", closed=3, request=self.asked[-1]))
+        return super().__call__(request)
+
+
+@pytest.mark.parametrize(("kind", "rank"), [("exact", 128), ("iterated", 2)])
+def test_one_command_holds_the_basis_run_and_then_the_training_run(operate: Operate, kind: str, rank: int) -> None:
+    there, flags = Summing(kind), ("run", "--clients", "3", "--common-basis", kind)
+    assert operate(there, *flags).exit_code == 0
+    assert [asked.part for asked in there.asked] == ["basis", "training"]
+    assert all(asked.method.catalogue == 5 and asked.method.basis.rank == rank for asked in there.asked)
+    assert operate(there, *flags).exit_code == 0, "the basis that is there is used again"
+    assert [asked.part for asked in there.asked] == ["basis", "training", "training"]
+    assert operate(there, *flags, "--renew-basis").exit_code == 0
+    assert [asked.part for asked in there.asked[3:]] == ["basis", "training"]
+    assert operate(there, *flags, "--if-none").exit_code == 0 and len(there.asked) == 5
+    assert operate(there, "run", "--clients", "3", "--if-none").exit_code == 0
+    assert there.asked[5:] and there.asked[5].method.basis.kind == "off", "the strict run is another one"
+
+
+@pytest.mark.parametrize(("declared", "words"), [((), "got one without"), (("iterated",), "expected iterated")])
+def test_a_basis_that_the_federation_has_not_declared_is_refused(
+    operate: Operate, declared: tuple[str, ...], words: str
+) -> None:
+    there = Summing(*declared)
+    done = operate(there, "run", "--common-basis", "exact")
+    assert done.exit_code != 0 and words in str(done.exception) and there.asked == []
