@@ -101,11 +101,12 @@ def read_shard(folder: Path) -> Shard:
     return shard
 
 
-def with_places(shard: Shard, path: Path | None, size: int) -> Shard:
+def with_places(shard: Shard, path: Path | None, size: int, *, partly: bool = False) -> Shard:
     """The shard with its items' places in the catalogue of `size` items; as it is where there is no catalogue.
 
-    The list is public among the clients; which of its items a silo has is not, and no message here says so. Raises
-    DataError for a list of another length, with repeats, or without an item that the shard has.
+    The list is public among the clients; which of its items a silo has is not, and no message here says so. partly: an
+    item may be missing from it, and then has the place -1. Raises DataError for a list of another length, with repeats,
+    without any item of the shard, or, unless partly, without one that the shard has.
     """
     if path is None:
         return shard
@@ -115,8 +116,9 @@ def with_places(shard: Shard, path: Path | None, size: int) -> Shard:
         raise DataError(f"{path}: expected {expected}, got {len(listed)}, {listed.n_unique()} of them different")
     ordered = listed.sort()
     rows = row_numbers(pl.Series("item", shard.item_ids, dtype=pl.String), ordered)
-    if (rows < 0).any():
-        raise DataError(f"{path}: expected every item of the shard, {int((rows < 0).sum())} are not listed")
+    if (rows < 0).all() or (not partly and (rows < 0).any()):
+        expected = "expected some items of the shard" if partly else "expected every item of the shard"
+        raise DataError(f"{path}: {expected}, {int((rows < 0).sum())} are not listed")
     return replace(shard, places=rows.astype(np.int64))
 
 

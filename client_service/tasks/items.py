@@ -29,11 +29,14 @@ from client_service.tasks.task import Place, Task
 from client_service.worth.comparison import compare_with_alone
 from shared.errors import DataError
 from shared.method.declaration import Counts
+from shared.strategies import build_strategy
 
 
 def read_listed_shard(settings: ClientSettings) -> Shard:
     """The shard with each item's place in the catalogue, where the clients share one."""
-    return with_places(read_shard(settings.shard), settings.catalogue, settings.method.catalogue)
+    method = settings.method
+    partly = not build_strategy(settings.strategy, method).shares_items(method)  # statistics need no row for each item
+    return with_places(read_shard(settings.shard), settings.catalogue, method.catalogue, partly=partly)
 
 
 def count_graph(shard: Shard) -> Counts:

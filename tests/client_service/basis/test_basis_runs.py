@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from client_service.basis.storage import BasisHead, kept_head, load_basis
 from client_service.basis.sums import catalogue_matrix
 from client_service.settings import ClientSettings
 from client_service.tasks.items import read_listed_shard
-from shared.errors import PrivacyError
+from shared.errors import DataError, PrivacyError
 from simulation.experiment import Experiment
 from simulation.run import simulate_experiment
 from tests.support.clock import LeapingClock
@@ -91,7 +91,10 @@ async def ended(running: Federation, run: str = "run-1") -> dict[str, Any]:
 
 
 def pooled(one: Experiment) -> sparse.csr_array:
-    settings = [one.make_client_settings(shard, aggregator_url="http://127.0.0.1") for shard in one.shards]
+    return pooled_of(one, [one.make_client_settings(shard, aggregator_url="http://127.0.0.1") for shard in one.shards])
+
+
+def pooled_of(one: Experiment, settings: Sequence[ClientSettings]) -> sparse.csr_array:
     size = one.agreed_method.catalogue
     return sparse.csr_array(sparse.vstack([catalogue_matrix(read_listed_shard(each), size) for each in settings]))
 
@@ -117,6 +120,55 @@ def test_exact_sums_are_those_of_the_pooled_data_to_the_digit(described: Describ
     basis = load_basis(folder, head.digest)
     assert basis is not None and basis.pairs is not None
     np.testing.assert_array_equal(basis.pairs, (matrix.T @ matrix).toarray())
+
+
+def test_silos_that_share_a_part_of_their_items_sum_that_part(described: Described) -> None:
+    one = described("exact")
+    listed = one.folder / "shared.txt"
+    listed.parent.mkdir(parents=True)
+    listed.write_text("".join(f"item-{item:02d}\n" for item in range(3, 9)))
+    one.__dict__["catalogue"] = listed  # in place of the list of all items
+    found = simulate_experiment(one, lambda _: None)
+    matrix, folder = pooled(one), one.state_of(one.shards[0]) / "basis"
+    head = kept_head(folder)
+    assert head is not None and matrix.shape[1] == 6
+    basis = load_basis(folder, head.digest)
+    assert basis is not None and basis.pairs is not None
+    np.testing.assert_array_equal(basis.pairs, (matrix.T @ matrix).toarray())
+    assert all(quality.finished for quality in found.qualities.values())
+
+
+def test_a_catalogue_without_any_of_a_silos_items_is_refused(described: Described) -> None:
+    one = described("exact")
+    listed = one.folder / "shared.txt"
+    listed.parent.mkdir(parents=True)
+    listed.write_text("something else\nand more\n")
+    one.__dict__["catalogue"] = listed
+    settings = one.make_client_settings(one.shards[0], aggregator_url="http://127.0.0.1")
+    with pytest.raises(DataError, match="expected some items of the shard, 12 are not listed"):
+        read_listed_shard(settings)
+
+
+async def test_the_others_sum_without_a_client_that_stays_away(
+    described: Described, entered: Entered, clock: LeapingClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = described("exact")
+    async with entered(one, quorum=3) as running:
+        place = "PUT /v1/runs/run-1/rounds/1/clients/client-1/update"
+        await Killer(monkeypatch).kill(running, running.clients[0], on_the_line(place))
+
+        async def alone() -> bool:
+            [now] = (await running.history())["rounds"]
+            return bool(now["secure"] and now["secure"]["waiting_for"] == ["client-1"])
+
+        await wait_until(alone)
+        clock.ahead += one.run_request().deadline_seconds
+        history = await ended(running)
+        assert (history["phase"], history["rounds"][0]["missing"]) == ("finished", ["client-1"])
+        await all_hold(*running.clients[1:])
+        basis, others = basis_of(running.clients[1]), pooled_of(one, running.clients[1:])
+        assert basis.pairs is not None
+        np.testing.assert_array_equal(basis.pairs, (others.T @ others).toarray())
 
 
 CALLS = ("PUT keys", "PUT shares", "PUT update", "PUT consents", "PUT answers", "GET personalized")
