@@ -87,10 +87,11 @@ class Supervised(Watched):
         """Logs, process ids, and what a plan says."""
         return self.experiment.folder / "supervised"
 
-    async def begin(self) -> None:
+    async def begin(self, **changes: object) -> None:
+        """Start the services and a run. changes: of the run's request."""
         self.tasks.start_soon(self._keep, AGGREGATOR, "aggregator_service", self.experiment.make_aggregator_settings)
         await self._ready(AGGREGATOR)
-        run = self.experiment.run_request().model_dump(mode="json") | {"deadline_seconds": DEADLINE_SECONDS}
+        run = self.experiment.run_request().model_dump(mode="json") | {"deadline_seconds": DEADLINE_SECONDS, **changes}
         answer = await self.operator.post("/v1/runs", json=run)
         assert answer.status_code == 201, answer.text
         url = f"http://{HOST}:{self.ports[AGGREGATOR]}"
