@@ -131,7 +131,7 @@ class UpdateSender:
         if run_part.part == "basis" and run_part.place.method.basis.epsilon is not None:
             update = await self._noised_part(run_part, update, terms)
         basis = _basis_part(run_part, self._masking)
-        exchange = SecureExchange(self._masking, self._aggregator, wait=self._wait, basis=basis)
+        exchange = SecureExchange(self._masking, self._aggregator, wait=self._wait, worker=self._worker, basis=basis)
         return await exchange.send(terms, update)
 
     async def _noised_part(self, run_part: RunPart, update: Parameters, terms: RoundTerms) -> Parameters:

@@ -17,6 +17,7 @@ import secrets
 import statistics
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,8 @@ class Client:
             await self.link.upload(state.run, state.round, pass_gate(self.declaration, content))
         else:
             terms = self.masking.terms(self.declaration, state.method, state.run, state.round, state)
-            await SecureExchange(self.masking, self.link, wait=self.wait).send(terms, content)
+            with ThreadPoolExecutor(1) as worker:
+                await SecureExchange(self.masking, self.link, wait=self.wait, worker=worker).send(terms, content)
         while (given := await self.link.personalised(state.run, state.round, self.wait)) is None:
             pass
         self.remember_start(state.run, state.round + 1, given)

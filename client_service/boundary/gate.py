@@ -37,6 +37,8 @@ from shared.protocol.wire import MEDIA_TYPE, check, decode, encode
 from shared.strategies.common_basis import WEIGHTED
 from shared.timeouts import CALL_SECONDS
 
+LARGE_BODY = 1 << 20  # bytes; to look at more takes long enough for the client's own API to wait for it
+
 
 @dataclass(frozen=True)
 class Boundary:
@@ -100,7 +102,10 @@ class GateTransport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         call, place = self._declared_call(request)
         body = await request.aread()
-        fields = self._fields(call, place, request, body)
+        if len(body) > LARGE_BODY:
+            fields = await asyncio.to_thread(self._fields, call, place, request, body)
+        else:
+            fields = self._fields(call, place, request, body)
         head = self._head(request)
         what = {"bytes": len(body), "sha256": hashlib.sha256(body).hexdigest(), **self._head_entry(head), **fields}
         crossing = self._recorder.begin({"call": call.name, "to": str(self._boundary.aggregator), **place, **what})

@@ -5,6 +5,8 @@ Each step keeps its state before its message leaves: a client that was killed se
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -34,8 +36,14 @@ class BasisPart:
     least: int
 
 
+def mask_body(state: Checked | Ready, sharers: Sharers, update: Parameters) -> tuple[Ready, bytes]:
+    """The state in which the update is masked, and the body that leaves. Slow: one stream of masks for each sharer."""
+    ready, masked = client.mask(state, sharers, update)
+    return ready, encode_masked(masked)
+
+
 class SecureExchange:
-    """A client's part in one secure round. `wait`: the length of one long poll, in seconds.
+    """A client's part in one secure round. `wait`: the length of one long poll, in seconds. `worker`: for masking.
 
     basis: in a basis run, see `BasisPart`.
 
@@ -43,9 +51,9 @@ class SecureExchange:
     """
 
     def __init__(
-        self, masking: Masking, aggregator: Aggregator, *, wait: float, basis: BasisPart | None = None
+        self, masking: Masking, aggregator: Aggregator, *, wait: float, worker: Executor, basis: BasisPart | None = None
     ) -> None:
-        self._own, self._aggregator, self._wait = masking, aggregator, wait
+        self._own, self._aggregator, self._wait, self._worker = masking, aggregator, wait, worker
         self._stamp = None if basis is None else basis.stamp
         self._least = LEAST_SILOS if basis is None else basis.least
         self._vault, self._memory = masking.vault, masking.memory
@@ -106,9 +114,10 @@ class SecureExchange:
     async def _mask(self, terms: RoundTerms, state: Checked | Ready, update: Parameters) -> ReceiptOut:
         if isinstance(state, Checked):
             await self._aggregator.relay("checks", state.message)
-        ready, masked = client.mask(state, await self._ask("sharers", Sharers, terms), update)
+        sharers = await self._ask("sharers", Sharers, terms)
+        ready, body = await asyncio.get_running_loop().run_in_executor(self._worker, mask_body, state, sharers, update)
         self._keep(ready)
-        receipt = await self._aggregator.upload(terms.run, terms.round, encode_masked(masked))
+        receipt = await self._aggregator.upload(terms.run, terms.round, body)
         await self._uncover(terms, ready)
         return receipt
 
