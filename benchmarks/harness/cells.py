@@ -51,6 +51,8 @@ class Cell:
         seed = ANYTHING if self.row.strategy == FLOORS else str(self.seed)
         block = self.block
         cut = [self.data, str(block.clients), block.cut, str(block.fewest), str(self.partition)]
+        if block.overlap < 1:
+            cut.append(f"overlap {block.overlap:g} {block.overlap_of}")
         return "/".join([*cut, seed, self.row.strategy, str(self.rounds), *([self.special] if self.special else [])])
 
     def outcome_settings(self) -> Settings:
@@ -88,7 +90,7 @@ def _column_cells(plan: Plan, block: Block, data: str, special: frozenset[str]) 
         if plan.standing:
             yield _make_cell(plan, (block, data), (partition, 0), floors, special)
         for seed in plan.seeds:
-            for row in plan.rows():
+            for row in plan.rows_of(block):
                 yield _make_cell(plan, (block, data), (partition, seed), row, special)
 
 

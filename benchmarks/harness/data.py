@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,7 +38,15 @@ class Cache:
         name = f"{_data_stem(data, block)}-{block.clients}-{block.cut}-{partition}"
         cut = Cut(block.clients, block.cut, partition, SPLIT_SEED)
         source = self._prepare_data(data, block)
-        folder = _write_once(self.folder / "shards" / name, lambda place: cut_shards(str(source), cut, place))
+
+        def write_parts(place: Path) -> None:
+            parts = cut_shards(str(source), cut, place)
+            if block.overlap < 1:
+                rename_items(parts.paths, block)
+
+        if block.overlap < 1:
+            name += f"-overlap-{block.overlap:g}-{block.overlap_of}"
+        folder = _write_once(self.folder / "shards" / name, write_parts)
         shards = find_shards(folder)
         if shards is None:
             raise DataError(f"{folder}: expected shards, got none; remove the folder and try again")
@@ -112,6 +120,23 @@ def without_thin(events: pl.DataFrame, fewest: int) -> pl.DataFrame:
         table = kept
     trained = table.filter(pl.col("split") == "train")["user"].unique()
     return table.filter(pl.col("user").is_in(trained.implode()))
+
+
+def rename_items(folders: Sequence[Path], block: Block) -> None:
+    """Leave the silos the block's share of the items in common; every other item is named anew in each silo.
+
+    The items are those with training records in any silo: those with the most first, or drawn at random.
+    """
+    shards = [read_shard(path) for path in folders]
+    events = {shard.name: shard.events_with_ids().cast({"split": pl.String}) for shard in shards}
+    trained = pl.concat([table.filter(split="train").select("item") for table in events.values()])
+    items = trained.group_by("item").len().sort("len", "item", descending=[True, False])["item"]
+    if block.overlap_of == "random":
+        items = items.sample(fraction=1.0, shuffle=True, seed=SPLIT_SEED)
+    common = items.head(round(block.overlap * len(items)))
+    for folder, (name, table) in zip(folders, events.items(), strict=True):
+        own = pl.when(pl.col("item").is_in(common.implode())).then("item").otherwise(pl.col("item") + f"@{name}")
+        write_shard(folder, name, table.with_columns(item=own), None)
 
 
 def _data_stem(data: str, block: Block) -> str:

@@ -131,7 +131,7 @@ def table_section(table: ResultsTable, root: Path = ROOT, picture: str | None = 
     lines = [f"## {plan.name}", "", said, ""]
     lines += [f"- {note}" for note in table.paper.notes] + [""]
     lines += [f"![{plan.title}]({picture})", ""] if picture else []
-    for column in table.columns:
+    for column in table.columns if plan.view != "special" else ():
         lines += _column_section(plan, column, table.paper)
     render = special_functions(plan.name, root).get("render")
     if render is not None and table.lines:

@@ -14,6 +14,8 @@ from simulation.groups import METHODS
 
 ROOT = Path(__file__).parents[1]
 View = Literal["overall", "structure", "activity", "cost", "sweep", "special"]
+Overlap = Literal["popular", "random"]
+FIRST = ("basis",)  # tables that come before all others
 UNTRAINED = "LPSFed, untrained"  # the score that training starts at; measured with the floors, and none of them
 CENTRALISED, FLOORS, SPECIAL = "centralised", "floors", "run.py"  # strategies that no registry knows
 REVISION = 2  # raised by hand when an algorithm, the split or the evaluation changes its outcome
@@ -55,13 +57,20 @@ class Row(Part):
 
 
 class Block(Part):
-    """Data sets that are cut in one way. fewest: users and items with fewer records are removed before the cut."""
+    """Data sets that are cut in one way. fewest: users and items with fewer records are removed before the cut.
+
+    overlap: the share of the items that all silos have in common, those with the most records first or drawn at random;
+    every other item is renamed in each silo. rows: the labels that are measured here; empty for all.
+    """
 
     name: str = ""
     data: tuple[str, ...] = Field(min_length=1)
     clients: int = Field(4, ge=1)
     cut: str = "spectral"
     fewest: int = Field(0, ge=0)
+    overlap: float = Field(1.0, ge=0, le=1)
+    overlap_of: Overlap = "popular"
+    rows: tuple[str, ...] = ()
 
     @field_validator("cut")
     @classmethod
@@ -80,6 +89,7 @@ class Plan(Part):
 
     groups: every cell also ranks by groups of users and of items. reference: the row that others are held against.
     method: settings of every row that does not say otherwise. like: another table whose rows come before the own ones.
+    view: what the columns show besides; "special" leaves all that is shown to the table's run.py.
     """
 
     name: str
@@ -104,6 +114,17 @@ class Plan(Part):
                 raise ValueError(f"expected each {what} once, got {sorted(twice)} again")
         return self
 
+    @model_validator(mode="after")
+    def _require_rows(self) -> Plan:
+        asked = {label for block in self.blocks for label in block.rows}
+        if unknown := asked - {row.label for row in self.rows()}:
+            raise ValueError(f"expected rows of blocks to be labels of this table, got {sorted(unknown)}")
+        return self
+
+    def rows_of(self, block: Block) -> tuple[Row, ...]:
+        """The rows that are measured in a block's columns."""
+        return tuple(row for row in self.rows() if not block.rows or row.label in block.rows)
+
     def column_names(self) -> list[str]:
         """The names of all columns, in the order of the blocks."""
         return [block.column_name(data) for block in self.blocks for data in block.data]
@@ -119,9 +140,9 @@ STANDING = (Row(label="local", strategy="local"), Row(label=CENTRALISED, strateg
 
 
 def table_names(root: Path = ROOT) -> tuple[str, ...]:
-    """Names of all tables: the folders with a config.toml, table2 before table10."""
+    """Names of all tables: the folders with a config.toml, those of FIRST first, table2 before table10."""
     names = (path.parent.name for path in root.glob("*/config.toml"))
-    return tuple(sorted(names, key=lambda name: (name.rstrip("0123456789"), len(name), name)))
+    return tuple(sorted(names, key=lambda name: (name not in FIRST, name.rstrip("0123456789"), len(name), name)))
 
 
 def read_plan(name: str, *, quick: bool = False, root: Path = ROOT) -> Plan:

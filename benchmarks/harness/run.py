@@ -125,7 +125,7 @@ def run_cell(bench: Bench, cell: Cell, shards: Shards) -> Line:
             "out": str((folder / "figures.json").resolve()),
         }
         figures = _run_child(work, folder, bench.limit_seconds)
-    return {**_line_head(bench, cell, shards), **figures}
+    return {**line_head(bench, cell, shards), **figures}
 
 
 def _run_child(work: dict[str, Any], folder: Path, limit_seconds: float) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def _run_child(work: dict[str, Any], folder: Path, limit_seconds: float) -> dict
     return figures
 
 
-def _line_head(bench: Bench, cell: Cell, shards: Shards) -> Line:
+def line_head(bench: Bench, cell: Cell, shards: Shards) -> Line:
     """What was measured and how, in words that outlive the plan."""
     settings = cell.outcome_settings()
     return {
@@ -163,6 +163,7 @@ def _line_head(bench: Bench, cell: Cell, shards: Shards) -> Line:
         "data": cell.data,
         "cut": cell.block.cut,
         "fewest": cell.block.fewest,
+        **({"overlap": [cell.block.overlap, cell.block.overlap_of]} if cell.block.overlap < 1 else {}),
         "partition": cell.partition,
         "seed": cell.seed,
         "label": cell.row.label,

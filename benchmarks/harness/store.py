@@ -52,7 +52,12 @@ def append_line(path: Path, line: Line) -> None:
 
 
 NOTHING = (0, 0.0, False, None, "", "off", "none")  # what most settings do nothing at
-BEFORE = {"aggregate": "mean", "krum_kept": 1}  # and what the others were, before there was another choice
+BEFORE = {  # and what the others were, before there was another choice
+    "aggregate": "mean",
+    "krum_kept": 1,
+    "basis.least_silos": 3,
+    "basis.delta": 1e-5,
+}
 
 
 class KnownLines:
@@ -80,10 +85,10 @@ class KnownLines:
 def _line_fits(line: Line, cell: Cell) -> bool:
     """The same revision and settings, and all that the cell asks for."""
     asked = (not cell.groups or _has_groups(line)) and (not cell.timed or _is_timed(line))
-    return asked and line.get("revision") == REVISION and _has_settings(line, cell.outcome_settings())
+    return asked and line.get("revision") == REVISION and has_settings(line, cell.outcome_settings())
 
 
-def _has_settings(line: Line, settings: Settings) -> bool:
+def has_settings(line: Line, settings: Settings) -> bool:
     """Were these the settings? One that is younger than the line may only be now what all were before it was there."""
     names = line["settings"]
     if not names.keys() <= settings.keys():

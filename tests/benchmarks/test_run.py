@@ -64,10 +64,10 @@ def test_a_cell_of_other_shards_is_measured_again(bench: Bench, plan: Plan, monk
 
 
 def test_a_line_says_how_it_was_measured(plan: Plan, bench: Bench) -> None:
-    head = run._line_head(bench, plan_cells(plan)[1], Shards((), {}))
+    head = run.line_head(bench, plan_cells(plan)[1], Shards((), {}))
     assert (head["revision"], head["digests"], head["jobs"], head["cache"]) == (REVISION, [], 1, "shared")
     timed = plan_cells(plan.model_copy(update={"view": "cost"}))[1]
-    assert run._line_head(bench, timed, Shards((), {}))["cache"] == "own"
+    assert run.line_head(bench, timed, Shards((), {}))["cache"] == "own"
 
 
 def test_an_interrupt_leaves_what_is_done(bench: Bench, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,152 @@
+"""Folders of finished simulations -> cells of this table, so that nobody has to run them again.
+
+python -m benchmarks.basis.adopt FOLDER ... [--data DATA]
+
+The folder is that of `lpsfed simulate DATA --method M --clients C --rounds 1 --common-basis K --secure`. It is taken where
+all that decides the outcome is as planned: data, cut, number of silos, rounds, seed, settings, masks, and the pairs in
+the shards; else it is said what differs, and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from benchmarks.basis.run import read_run
+from benchmarks.harness.cells import Cell, flatten_settings, plan_cells, settings_hash
+from benchmarks.harness.command import CACHE
+from benchmarks.harness.data import Cache, data_folder
+from benchmarks.harness.measure import THREADS
+from benchmarks.harness.plan import ROOT, read_plan
+from benchmarks.harness.run import Bench, line_head
+from benchmarks.harness.special import special_functions
+from benchmarks.harness.store import FILE, KnownLines, Line, append_line, has_settings, read_known
+from client_service.shard import read_shard
+from client_service.shard.digests import content_digest
+from shared.errors import DataError, FederationError
+from simulation.source import Shards, find_shards
+
+TABLE = "basis"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A simulation's folder."""
+
+    folder: Path
+
+    @cached_property
+    def report(self) -> dict[str, Any]:
+        """Of the run's figures."""
+        return self._read("report.json")
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """What the run was started with."""
+        return self._read("config.json")
+
+    @cached_property
+    def shards(self) -> Shards:
+        """The cut that it has made for itself. DataError where it has made none."""
+        found = find_shards(self.folder / "shards")
+        if found is None:
+            raise DataError(f"{self.folder}: expected a simulation with shards of its own, got none")
+        return found
+
+    def differences(self, cell: Cell) -> list[str]:
+        """What is not as in this cell, but for the shards' content."""
+        report, config, cut = self.report, self.config, self.shards.summary
+        settings = flatten_settings(report["settings"])
+        same_settings = has_settings({"settings": settings, "hash": settings_hash(settings)}, cell.outcome_settings())
+        facts = {
+            "data": cut["data"] == cell.data and cell.block.fewest == 0 and cell.block.overlap == 1,
+            "cut": (cut["method"], cut["partition"]) == (cell.block.cut, cell.partition),
+            "silos": len(report["clients"]) == len(self.shards.paths) == cell.block.clients,
+            "settings": same_settings,
+            "rounds": report["rounds"] == cell.rounds,
+            "seed": report["seed"] == cell.seed,
+            "strategy": (report["strategy"], report["task"]) == ("lpsfed", "items"),
+            "threads": config["threads"] == THREADS,
+            "privacy": not config["privacy"],
+            "masks": (self.folder / "members.toml").exists(),  # only a secure federation has such a file
+        }
+        return [name for name, same in facts.items() if not same]
+
+    def line(self, cell: Cell, bench: Bench) -> Line:
+        """The cell's line. DataError where the shards are not those that the cell would have."""
+        planned = bench.cache.shards(cell.data, cell.block, cell.partition)
+        if pairs_digest(planned.paths) != pairs_digest(self.shards.paths):
+            raise DataError(f"{self.folder}: expected the shards that {cell.name} has, got others")
+        figures = read_run(self.folder)
+        path = self.folder / "report.json"
+        return {
+            **line_head(bench, cell, planned),
+            "clients": figures.pop("clients"),
+            "extra": figures,
+            "adopted": True,
+            "device": self.config["device"],
+            "cores": os.cpu_count(),
+            "wall_seconds": self.report["seconds"]["total"],
+            "date": datetime.fromtimestamp(path.stat().st_mtime, UTC).date().isoformat(),
+        }
+
+    def _read(self, name: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise DataError(f"{self.folder / name}: expected the file of a finished simulation") from None
+        return found
+
+
+def pairs_digest(shards: Sequence[Path]) -> list[str]:
+    """Of each shard's users, items and pairs. Titles, which a cut of this harness has not, change no figure."""
+    parts = map(read_shard, shards)
+    return [content_digest((part.user_ids, part.item_ids), (part.train, part.valid, part.test)) for part in parts]
+
+
+def adopt_run(folder: Path, bench: Bench, cells: Sequence[Cell], known: KnownLines) -> str:
+    """Put a finished simulation into the table, and say which cell it is. DataError where it is none, or is there."""
+    run = Finished(folder)
+    by_cell = {cell.name: run.differences(cell) for cell in cells}
+    fitting = [cell for cell in cells if not by_cell[cell.name]]
+    if not fitting:
+        nearest = min(by_cell, key=lambda name: len(by_cell[name]))
+        words = f"{nearest} is nearest and differs in {', '.join(by_cell[nearest])}"
+        raise DataError(f"{folder}: expected a planned cell, got none: {words}")
+    cell = fitting[0]
+    if known.find_line(cell) is not None:
+        raise DataError(f"{folder}: {cell.name} is measured already")
+    line = run.line(cell, bench)
+    append_line(bench.results / TABLE / FILE, line)
+    known.add_line(line)
+    return cell.name
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0, or 1 where a folder was not taken."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.basis.adopt", description=__doc__)
+    parser.add_argument("folders", type=Path, nargs="+")
+    parser.add_argument("--data", help="folder with a folder for each data set")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="for shards")
+    given = parser.parse_args(arguments)
+    bench = Bench(Cache(given.cache, data_folder(given.data)), ROOT)
+    cells, known, refused = plan_cells(read_plan(TABLE), frozenset(special_functions(TABLE))), read_known(ROOT), 0
+    for folder in given.folders:
+        try:
+            print(f"{folder}: {adopt_run(folder, bench, cells, known)}")
+        except FederationError as error:
+            refused += 1
+            sys.stderr.write(f"{error}\n")
+    return int(refused > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,241 @@
+"""One basis run and one training run in secure mode -> what a silo has alone, together, and what all data would give.
+
+A cell is the folder of a finished simulation, whoever has run it: `measure` runs one, `adopt.py` takes one that is there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import render_table
+from benchmarks.harness.measure import FLOOR_LABELS, THREADS, Work
+from benchmarks.harness.tables import format_number
+from client_service.boundary.ledger import parse_entry, read_lines
+from client_service.learning.quality import LABELS, METRICS, PRIMARY
+from shared.errors import DataError
+from simulation.experiment import Experiment
+from simulation.floors import FLOORS, START
+from simulation.run import simulate_experiment
+from simulation.study import run_study
+
+Figures = dict[str, Any]
+Line = dict[str, Any]
+KEY = LABELS[PRIMARY].key
+TARGETS = {
+    ("ml-1m", "users", 4, "exact"): 1.04,
+    ("ml-1m", "users", 16, "exact"): 1.15,
+    ("ml-1m", "random", 16, "exact"): 1.20,
+    ("ml-1m", "random", 64, "exact"): 1.55,
+    ("ml-100k", "users", 16, "exact"): 1.15,
+    ("ml-100k", "random", 16, "exact"): 1.40,
+    ("ml-1m", "users", 16, "iterated, rank 128, 3 rounds"): 1.06,
+    ("gowalla", "random", 64, "iterated, rank 128, 3 rounds"): 1.5,
+    ("yelp2018-13k", "random", 64, "iterated, rank 128, 3 rounds"): 1.7,
+}
+"""The least ratio of together to alone that a row should have; the same for its closed forms alone."""
+SIZES = {"10 to 49 users": (10, 50), "50 to 119": (50, 120), "120 and more": (120, math.inf)}
+UNTRAINED = ", no training"
+
+
+def measure(work: Work) -> Figures:
+    """The figures of one cell, from a simulation in its own folder."""
+    experiment = Experiment(
+        work.shards,
+        work.state,
+        work.method,
+        rounds=work.rounds,
+        seed=work.seed,
+        device=work.device,
+        threads=THREADS,
+        secure=True,
+    )
+    run_study(experiment, simulate_experiment, edges_kept=None, shown=False)
+    return read_run(work.state)
+
+
+def read_run(folder: Path) -> Figures:
+    """The same of the folder of a finished simulation. DataError where its report lacks the floors."""
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    if report["alone"] is None or not report["floors"]:
+        raise DataError(f"{folder}: expected a run with its floors, got one without (--no-floors)")
+    means = {name: report[name] and report[name][KEY] for name in ("alone", "together", "centralised")}
+    floors = {FLOOR_LABELS[name]: both and both["user_mean"][KEY] for name, both in report["floors"].items()}
+    clients = [_client_figures(client, report, folder) for client in report["clients"]]
+    return {"clients": clients, **means, "floors": floors, "seconds": report["seconds"], "digest": report["digest"]}
+
+
+def _client_figures(client: Figures, report: Figures, folder: Path) -> Figures:
+    """METRICS of what is served, and the primary one of every floor and of the silo's own start."""
+    name = client["client"]
+    floors = report["floors_by_client"][name]
+    kept = ("client", "users", "items", "edges", "test_users", "best_round", "rho", "rhobar", "margin")
+    figures = {key: client[key] for key in kept} | {metric: client[LABELS[metric].key] for metric in METRICS}
+    bounds = {floor: floors[floor] and floors[floor][KEY] for floor in (*FLOORS, START)}
+    return figures | {"bounds": bounds, **sent_bytes(folder / name / "ledger.jsonl")}
+
+
+def sent_bytes(ledger: Path) -> dict[str, int]:
+    """Bytes of all bodies that a client has sent, by its ledger: in all, and those of the first run, of the basis."""
+    sent: dict[str, int] = defaultdict(int)
+    for entry in map(parse_entry, read_lines(ledger)):
+        if entry.get("kind") == "intent":
+            sent[str(entry.get("run"))] += entry["bytes"]
+    return {"bytes_up": sum(sent.values()), "basis_bytes_up": sent["run-1"]}
+
+
+def render(lines: list[Line]) -> str:
+    """Markdown: each measured cell, the gain by size of the silo, rank by rounds, and the overlap."""
+    whole = [line for line in lines if "overlap" not in line]
+    parts = [HEAD, render_table(COLUMNS, [_cell_row(line) for line in whole])]
+    parts += ["### By size of the silo", BY_SIZE, render_table(["", *SIZES], [_size_row(line) for line in whole])]
+    if ranks := _rank_lines(whole):
+        parts += ["### Rank, rounds and bytes", render_table(RANK_COLUMNS, [_rank_row(line) for line in ranks])]
+    if shared := [line for line in lines if "overlap" in line]:
+        alike = {(_place(line), line["label"]) for line in shared}
+        beside = [line for line in whole if (_place(line), line["label"]) in alike]
+        rows = [_overlap_row(line) for line in (*shared, *beside)]
+        parts += ["### Items in common", OVERLAP, render_table(OVERLAP_COLUMNS, rows)]
+    return "\n\n".join(parts)
+
+
+HEAD = f"""{LABELS[PRIMARY].title}, user mean, test items. *Alone*: the silo's own fused closed forms. *Together*: what it
+serves after the basis run and the training run. *Centralised*: the closed forms on the data of all silos.
+*Closeness*: together to centralised. *Target*: the ratio that was asked for. Bytes: bodies that one silo sent in both
+runs, mean over the silos, and those of the basis run. Seconds: both runs, all silos on one machine."""
+COLUMNS = (
+    *("data, cut", "silos", "basis", "popularity", "best floor", "alone", "together", "together / alone", "target"),
+    *("to best floor", "centralised", "closeness", "s", "bytes up a silo", "of the basis run"),
+)
+BY_SIZE = "Together to alone at the user mean, over the silos with so many users; in brackets how many silos."
+RANK_COLUMNS = ("data, cut, silos", "rank", "rounds", "bytes up a silo, basis run", "together", "together / alone", "s")
+OVERLAP = (
+    "Items that are not in common have another name in each silo. Popular: those with the most records are in common."
+)
+OVERLAP_COLUMNS = ("data, cut, silos", "in common", "basis", "alone", "together", "together / alone", "centralised")
+
+
+def _place(line: Line) -> tuple[str, str, int]:
+    return line["data"], line["cut"], len(line["clients"])
+
+
+def _cell_row(line: Line) -> list[str]:
+    data, cut, silos = _place(line)
+    found = line["extra"]
+    floor, label = best_floor(line)
+    return [
+        f"{data}, {cut}",
+        str(silos),
+        line["label"],
+        format_number(found["floors"]["popularity"]),
+        f"{format_number(floor)} ({label})",
+        *(format_number(found[name]) for name in ("alone", "together")),
+        f"{ratio(line):.3f}",
+        verdict(line),
+        f"{found['together'] / floor:.3f}",
+        format_number(found["centralised"]),
+        _format_ratio(found["together"], found["centralised"]),
+        f"{found['seconds']['total']:.0f}",
+        *(f"{_mean_bytes(line, key):,.0f}" for key in ("bytes_up", "basis_bytes_up")),
+    ]
+
+
+def best_floor(line: Line) -> tuple[float, str]:
+    """The highest floor, and which one that is."""
+    known = [(value, label) for label, value in line["extra"]["floors"].items() if value is not None]
+    return max(known)
+
+
+def ratio(line: Line) -> float:
+    """Together to alone."""
+    found: float = line["extra"]["together"] / line["extra"]["alone"]
+    return found
+
+
+def target_of(line: Line) -> float | None:
+    """The least ratio that was asked for; None where none was."""
+    if "overlap" in line:
+        return None
+    return TARGETS.get((*_place(line), line["label"].removesuffix(UNTRAINED)))
+
+
+def verdict(line: Line) -> str:
+    """The target, and whether it is met."""
+    target = target_of(line)
+    return "-" if target is None else f"{target:.2f}: {'met' if ratio(line) >= target else 'NOT met'}"
+
+
+def _format_ratio(own: float | None, to: float | None) -> str:
+    return "-" if own is None or not to else f"{own / to:.3f}"
+
+
+def _mean_bytes(line: Line, key: str) -> float:
+    return sum(client[key] for client in line["clients"]) / len(line["clients"])
+
+
+def _size_row(line: Line) -> list[str]:
+    data, cut, silos = _place(line)
+    groups = [[one for one in line["clients"] if low <= one["users"] < high] for low, high in SIZES.values()]
+    return [f"{data}, {cut}, {silos}, {line['label']}", *map(_gain_text, groups)]
+
+
+def _gain_text(clients: Sequence[Figures]) -> str:
+    together = _user_mean(clients, lambda client: client[PRIMARY])
+    return f"{_format_ratio(together, _user_mean(clients, lambda client: client['bounds'][START]))} ({len(clients)})"
+
+
+def _user_mean(clients: Sequence[Figures], value: Callable[[Figures], float]) -> float | None:
+    tested = [client for client in clients if client["test_users"]]
+    users = sum(client["test_users"] for client in tested)
+    return sum(client["test_users"] * value(client) for client in tested) / users if users else None
+
+
+def _rank_lines(lines: Sequence[Line]) -> list[Line]:
+    """Trained iterated rows of places with more than one rank or number of rounds, in order."""
+    iterated = [line for line in lines if line["settings"]["basis.kind"] == "iterated" and _is_trained(line)]
+    numbers = [_place(line) for line in iterated]
+    several = [line for line in iterated if numbers.count(_place(line)) > 1]
+    return sorted(several, key=lambda line: (_place(line), *_rank_of(line)))
+
+
+def _is_trained(line: Line) -> bool:
+    return not line["label"].endswith(UNTRAINED)
+
+
+def _rank_of(line: Line) -> tuple[int, int]:
+    return line["settings"]["basis.rank"], line["settings"]["basis.rounds"]
+
+
+def _rank_row(line: Line) -> list[str]:
+    rank, rounds = _rank_of(line)
+    sent = f"{_mean_bytes(line, 'basis_bytes_up'):,.0f}"
+    figures = [
+        format_number(line["extra"]["together"]),
+        f"{ratio(line):.3f}",
+        f"{line['extra']['seconds']['total']:.0f}",
+    ]
+    return [", ".join(map(str, _place(line))), str(rank), str(rounds), sent, *figures]
+
+
+def _overlap_row(line: Line) -> list[str]:
+    share, kind = line.get("overlap", (1.0, "all"))
+    figures = [format_number(line["extra"][name]) for name in ("alone", "together")]
+    whole = format_number(line["extra"]["centralised"])
+    common = f"{100 * share:.0f} %" + (f", {kind}" if share < 1 else "")
+    return [", ".join(map(str, _place(line))), common, line["label"], *figures, f"{ratio(line):.3f}", whole]
+
+
+def check(lines: list[Line]) -> list[str]:
+    """What must hold on any data: together is not far behind alone, and each silo has sent its statistics."""
+    complaints = []
+    for line in lines:
+        items = max(one["items"] for one in line["clients"])
+        if ratio(line) < 0.9:
+            complaints.append(f"{line['label']}: expected together not behind alone, got {ratio(line):.3f} of it")
+        if (least := min(one["basis_bytes_up"] for one in line["clients"])) < 4 * items:
+            complaints.append(f"{line['label']}: expected statistics of each item from each silo, got {least} bytes")
+    return complaints
