@@ -2,9 +2,9 @@
 
 python -m benchmarks.basis.adopt FOLDER ... [--data DATA]
 
-The folder is that of `lpsfed simulate DATA --method M --clients C --rounds 1 --common-basis K --secure`. It is taken where
-all that decides the outcome is as planned: data, cut, number of silos, rounds, seed, settings, masks, and the pairs in
-the shards; else it is said what differs, and the exit code is 1.
+The folder is that of `lpsfed simulate DATA --method M --clients C --rounds 1 --common-basis K --secure`. It is taken
+where all that decides the outcome is as planned: data, cut, number of silos, rounds, seed, settings, masks, and the
+pairs in the shards; else it is said what differs, and the exit code is 1.
 """
 
 from __future__ import annotations

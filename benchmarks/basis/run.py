@@ -1,6 +1,6 @@
 """One basis run and one training run in secure mode -> what a silo has alone, together, and what all data would give.
 
-A cell is the folder of a finished simulation, whoever has run it: `measure` runs one, `adopt.py` takes one that is there.
+A cell is the folder of a finished simulation, whoever ran it: `measure` runs one, `adopt.py` takes one that is there.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def render(lines: list[Line]) -> str:
     return "\n\n".join(parts)
 
 
-HEAD = f"""{LABELS[PRIMARY].title}, user mean, test items. *Alone*: the silo's own fused closed forms. *Together*: what it
-serves after the basis run and the training run. *Centralised*: the closed forms on the data of all silos.
+HEAD = f"""{LABELS[PRIMARY].title}, user mean, test items. *Alone*: the silo's own fused closed forms. *Together*: what
+it serves after the basis run and the training run. *Centralised*: the closed forms on the data of all silos.
 *Closeness*: together to centralised. *Target*: the ratio that was asked for. Bytes: bodies that one silo sent in both
 runs, mean over the silos, and those of the basis run. Seconds: both runs, all silos on one machine."""
 COLUMNS = (
@@ -113,9 +113,8 @@ COLUMNS = (
 )
 BY_SIZE = "Together to alone at the user mean, over the silos with so many users; in brackets how many silos."
 RANK_COLUMNS = ("data, cut, silos", "rank", "rounds", "bytes up a silo, basis run", "together", "together / alone", "s")
-OVERLAP = (
-    "Items that are not in common have another name in each silo. Popular: those with the most records are in common."
-)
+OVERLAP = """Items that are not in common have another name in each silo. Popular: those with the most records are in common;
+random: drawn ones."""
 OVERLAP_COLUMNS = ("data, cut, silos", "in common", "basis", "alone", "together", "together / alone", "centralised")
 
 
@@ -174,7 +173,7 @@ def _format_ratio(own: float | None, to: float | None) -> str:
 
 
 def _mean_bytes(line: Line, key: str) -> float:
-    return sum(client[key] for client in line["clients"]) / len(line["clients"])
+    return math.fsum(client[key] for client in line["clients"]) / len(line["clients"])
 
 
 def _size_row(line: Line) -> list[str]:
@@ -190,8 +189,8 @@ def _gain_text(clients: Sequence[Figures]) -> str:
 
 def _user_mean(clients: Sequence[Figures], value: Callable[[Figures], float]) -> float | None:
     tested = [client for client in clients if client["test_users"]]
-    users = sum(client["test_users"] for client in tested)
-    return sum(client["test_users"] * value(client) for client in tested) / users if users else None
+    users: int = sum(client["test_users"] for client in tested)
+    return math.fsum(client["test_users"] * value(client) for client in tested) / users if users else None
 
 
 def _rank_lines(lines: Sequence[Line]) -> list[Line]:
