@@ -14,6 +14,7 @@ from scipy import sparse
 from scipy.sparse.linalg import eigsh
 
 from client_service.basis.common_basis import CommonBasis
+from client_service.basis.subspace import fix_signs
 from client_service.models.ease import ItemWeights, ease_of_pairs
 from client_service.models.full_spectrum import COMPONENTS, DENSE_ITEMS, MOST_OWN, FullSpectrum
 from client_service.models.fusion import Scorer
@@ -83,7 +84,7 @@ class _OfPairs:
         degrees = np.maximum(np.diag(pairs), 0.0).astype(np.float64)
         entry, leave = power(degrees, -EXPONENT), power(degrees, EXPONENT)
         graph = (entry[:, None] * pairs * entry).astype(np.float32)
-        values, vectors = leading_pairs(graph)
+        self.frequencies = values, vectors = leading_pairs(graph)
         self.ease = definite_ease(pairs)
         self.filter = filter_weights(graph, values, vectors)
         self.filter *= entry.astype(np.float32)[:, None]
@@ -121,6 +122,16 @@ def _of_catalogue(basis: CommonBasis) -> _OfPairs:
     return kept[0]
 
 
+def frequencies_of(basis: CommonBasis) -> tuple[Float64, Float64]:
+    """Eigenvalues (r,) of W, descending, all positive, and their vectors (C, r), over the whole catalogue."""
+    if basis.pairs is not None:
+        return _of_catalogue(basis).frequencies
+    assert basis.vectors is not None
+    assert basis.values is not None
+    kept = basis.values > 0
+    return basis.values[kept], basis.vectors[:, kept].astype(np.float64)
+
+
 def definite_ease(pairs: Float32) -> Float32:
     """EASE of G; where sums that were left out make it indefinite, with the next ridge that does not."""
     ridge = RIDGE
@@ -142,7 +153,7 @@ def leading_pairs(graph: Float32) -> tuple[Float64, Float64]:
         values, vectors = eigsh(graph, k=count, v0=start)
     order = np.argsort(-values, kind="stable")
     kept = order[values[order] > 0]
-    return values[kept].astype(np.float64), vectors[:, kept].astype(np.float64)
+    return values[kept].astype(np.float64), fix_signs(vectors[:, kept].astype(np.float64))
 
 
 def filter_weights(graph: Float32, values: Float64, vectors: Float64) -> Float32:

@@ -37,7 +37,7 @@ def finish_basis(directions: Float64, products: Float64) -> tuple[Float64, Float
     kept = values > RIDGE * values[-1]
     root = products @ (rotation[:, kept] / np.sqrt(values[kept]))
     vectors, singular, _ = np.linalg.svd(root, full_matrices=False)
-    return _fix_signs(vectors), singular**2
+    return fix_signs(vectors), singular**2
 
 
 def _orthonormalise(columns: Float64) -> Float64:
@@ -45,7 +45,7 @@ def _orthonormalise(columns: Float64) -> Float64:
     return found
 
 
-def _fix_signs(vectors: Float64) -> Float64:
+def fix_signs(vectors: Float64) -> Float64:
     """Each vector's largest entry is positive, so that a basis is the same wherever it is computed."""
     largest = vectors[np.argmax(np.abs(vectors), axis=0), np.arange(vectors.shape[1])]
     found: Float64 = vectors * np.where(largest < 0, -1.0, 1.0)

@@ -11,13 +11,14 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from client_service.basis.common_basis import CommonBasis
-from client_service.basis.scorers import common_scorers
+from client_service.basis.frequencies import common_spectrum
+from client_service.basis.scorers import Places, common_scorers
 from client_service.learning.filters import best_filter
 from client_service.learning.fusing import best_recipe
 from client_service.learning.interrupt import Interrupt
 from client_service.models.fusion import Codes, Fusion, Recipe, Scorer, fuse
 from client_service.models.model import Ingredients, Model, build_model
-from client_service.models.start import Filter, start_at
+from client_service.models.start import CommonSpectrum, Filter, start_at
 from client_service.shard import Shard
 from client_service.shard.files import replace_file
 from shared.errors import DataError
@@ -27,6 +28,8 @@ from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum
 
 FORMAT = "lpsfed-choice/3"
+COMMON_START = Filter(128, ridge=0.03, exponent=0.25)
+"""Chosen once, on ML-100k, and the same in every silo, so that a coordinate has one scale everywhere."""
 
 
 class Choice(Message):
@@ -59,29 +62,42 @@ def begin_model(
 ) -> Beginning:
     """The named model. Only one that begins at a filter (`start` = exact) is fused with closed-form scores, and with
     those of a common basis where there is one."""
-    start = recipe = None
+    start = recipe = began = None
     common: tuple[Scorer, ...] = ()
     if method.start == "exact" and EXCHANGES[name].starts_at_filter:
-        start = chosen.start or best_filter(shard, spectrum, interrupt).choice
+        began = common_start(basis, shard, method)
+        start = chosen.start or (best_filter(shard, spectrum, interrupt).choice if began is None else COMMON_START)
     if start is not None and method.fusion:
         common = () if basis is None else scorers_of(basis, shard)
-        recipe = chosen.recipe or best_recipe(shard, spectrum, start, interrupt, common)
-    origin = None if start is None else start_at(start, spectrum, shard.train)
-    model = build_model(name, Ingredients(spectrum, shard.train, origin, shard.places, method))
+        recipe = chosen.recipe or best_recipe(shard, spectrum, start, interrupt, common, began)
+    frequencies = began or spectrum
+    origin = None if start is None else start_at(start, frequencies, shard.train)
+    model = build_model(name, Ingredients(frequencies, shard.train, origin, shard.places, method))
     fusion = fuse(recipe, shard.train, spectrum, common)
     return Beginning(model, start, recipe, fusion, fusion.encoded(shard.train))
 
 
+def common_start(basis: CommonBasis | None, shard: Shard, method: MethodSettings) -> CommonSpectrum | None:
+    """The frequencies of all silos' graph, where the model begins in them. DataError as `scorers_of` raises."""
+    if basis is None or method.basis.start == "own":
+        return None
+    return common_spectrum(basis, _places(shard), shard.train, method.cutoff)
+
+
 def scorers_of(basis: CommonBasis, shard: Shard) -> tuple[Scorer, ...]:
     """What the basis says of the shard's items. DataError for a shard without places in the common catalogue."""
+    return common_scorers(basis, _places(shard), shard.train)
+
+
+def _places(shard: Shard) -> Places:
     if shard.places is None:
         raise DataError("expected the shard's items to have places in the common catalogue, they have none")
-    return common_scorers(basis, shard.places, shard.train)
+    return shard.places
 
 
 def kept_choice(shard: Shard, cutoff: int, folder: Path, basis: str = "") -> Choice:
-    """What an earlier run chose for this very shard and cut-off, and the basis of this digest; nothing where there is
-    no such file."""
+    """What an earlier run chose for this very shard and cut-off, and with this basis; nothing where there is no such
+    file."""
     try:
         found = Choice.model_validate_json(_path(shard, cutoff, folder, basis).read_bytes())
     except (OSError, ValidationError):
@@ -96,5 +112,5 @@ def keep_choice(shard: Shard, cutoff: int, folder: Path, choice: Choice, basis: 
 
 
 def _path(shard: Shard, cutoff: int, folder: Path, basis: str) -> Path:
-    end = f"-{basis[:16]}" if basis else ""
+    end = f"-{basis}" if basis else ""
     return folder / f"choice-{shard.digest[:16]}-{cutoff}{end}.json"

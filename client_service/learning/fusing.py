@@ -61,16 +61,26 @@ class OwnParts:
 
 
 def best_recipe(
-    shard: Shard, spectrum: Spectrum, chosen: Filter, interrupt: Interrupt = NEVER, common: Sequence[Scorer] = ()
+    shard: Shard,
+    spectrum: Spectrum,
+    chosen: Filter,
+    interrupt: Interrupt = NEVER,
+    common: Sequence[Scorer] = (),
+    began: Spectrum | None = None,
 ) -> Recipe:
-    """First the setting of each part, then the weights of the silo's own parts, then of the common ones beside them."""
+    """First the setting of each part, then the weights of the silo's own parts, then of the common ones beside them.
+
+    began: the frequencies of all silos, where the model begins in them; the base score is a common part then.
+    """
     judge = Judge(shard, interrupt)
-    parts = _own_parts(judge, shard, spectrum, chosen)
+    base = standardise(filter_scores(chosen, began or spectrum, shard.train)(judge.users))
+    parts = _own_parts(judge, shard, spectrum, None if began else base)
     equal = _normalise(dict.fromkeys(parts.scores, 1.0))
     weights = _mix(_best_weights(judge, parts, equal), equal, judge.count / (judge.count + PRIOR_USERS))
     weights = _no_worse_than_one(judge, parts, weights)
-    share = _own_share(judge, parts.sum(weights), common) if common else 1.0
-    return _as_recipe(parts, weights, share, len(common))
+    theirs = [*(judge.scored(one) for one in common), *([base] if began else [])]
+    share = _own_share(judge, parts.sum(weights), theirs) if theirs else 1.0
+    return _as_recipe(parts, weights, share, len(theirs), base_is_common=began is not None)
 
 
 def fused_top(shard: Shard, spectrum: Spectrum, chosen: Filter, common: Sequence[Scorer] = ()) -> TopItems:
@@ -80,10 +90,10 @@ def fused_top(shard: Shard, spectrum: Spectrum, chosen: Filter, common: Sequence
     return ranked_by(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
 
 
-def _own_parts(judge: Judge, shard: Shard, spectrum: Spectrum, chosen: Filter) -> OwnParts:
-    """Every part is scored with each of its settings, and keeps one."""
+def _own_parts(judge: Judge, shard: Shard, spectrum: Spectrum, base: Float32 | None) -> OwnParts:
+    """Every part is scored with each of its settings, and keeps one; the base score is one where it is the silo's own."""
     train = shard.train
-    scores = {BASE: standardise(filter_scores(chosen, spectrum, train)(judge.users))}
+    scores = {} if base is None else {BASE: base}
     quarter = quarter_spectrum(train)
     ridge, scores[FILTER] = _preferred(judge, lambda one: full_spectrum(train, quarter, one), RIDGES, USUAL_RIDGE)
     weighting, scores[SQUARES] = _preferred(
@@ -104,10 +114,11 @@ def _preferred(
 
 
 def _best_weights(judge: Judge, parts: OwnParts, equal: Weights) -> Weights:
-    """What validation prefers, of one search from the base score and one from equal weights."""
-    from_base = _search(judge, parts, {BASE: 1.0}, list(parts.scores)[1:])
-    from_equal = _search(judge, parts, equal, [*list(parts.scores)[1:], BASE])
-    return max(from_base, from_equal, key=lambda weights: judge.quality(parts.sum(weights)))
+    """What validation prefers, of one search from the first part, the base score, and one from equal weights."""
+    first, *others = parts.scores
+    from_first = _search(judge, parts, {first: 1.0}, others)
+    from_equal = _search(judge, parts, equal, [*others, first])
+    return max(from_first, from_equal, key=lambda weights: judge.quality(parts.sum(weights)))
 
 
 def _search(judge: Judge, parts: OwnParts, weights: Weights, names: Sequence[str]) -> Weights:
@@ -142,20 +153,21 @@ def _no_worse_than_one(judge: Judge, parts: OwnParts, weights: Weights) -> Weigh
     return judge.preferred((weights, parts.sum(weights)), alone)[0]
 
 
-def _own_share(judge: Judge, own: Float32, common: Sequence[Scorer]) -> float:
+def _own_share(judge: Judge, own: Float32, common: Sequence[Float32]) -> float:
     """The weight of the silo's own parts beside the mean of the common ones: validation's, mixed with the usual one."""
     ours = standardise(own)
-    theirs = standardise(np.mean([judge.scored(one) for one in common], axis=0))
+    theirs = standardise(np.mean(common, axis=0))
     quality = {share: judge.quality(np.float32(share) * ours + np.float32(1 - share) * theirs) for share in OWN_SHARES}
     preferred = max(quality, key=lambda share: quality[share])
     return (judge.count * preferred + SHARE_USERS * USUAL_SHARE) / (judge.count + SHARE_USERS)
 
 
-def _as_recipe(parts: OwnParts, weights: Weights, share: float, common: int) -> Recipe:
-    """Loudnesses: each weight over that of the base score."""
-    base = max(weights.get(BASE, 0.0), LEAST_BASE)
+def _as_recipe(parts: OwnParts, weights: Weights, share: float, common: int, *, base_is_common: bool) -> Recipe:
+    """Loudnesses: each weight over that of the base score, which has that of a common part where it is one."""
+    each = (1.0 - share) / common if common else 0.0
+    base = each / share if base_is_common else max(weights.get(BASE, 0.0), LEAST_BASE)
     loud = {name: weights.get(name, 0.0) / base for name in (FILTER, SQUARES, EASE)}
-    theirs = (1.0 - share) / (share * base * common) if common else 0.0
+    theirs = each / (share * base)
     return Recipe(
         parts.ridge, loud[FILTER], parts.weighting, loud[SQUARES], parts.ease_ridge, loud[EASE], round(theirs, 6)
     )

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from client_service.models.encoder import Encoder, Nodes
 from client_service.models.model import Ingredients
-from client_service.models.start import Start
-from shared.method.graph import degrees, power
+from client_service.models.start import Start, edge_weight, node_degrees, normalising_exponents
+from shared.method.graph import power
 from shared.method.spectrum import Spectrum
 
 SATURATION = 2.0  # |f| of the start stays below this for 99 % of all pairs, so that tanh f still has a gradient
@@ -59,6 +59,9 @@ class LowPass(Encoder):
     basis: Tensor
     edge_step: Tensor
     degree: Tensor
+    root: Tensor
+    root_without: Tensor
+    elsewhere: Tensor | None
     user_scale: Tensor
     item_scale: Tensor
     origin: Tensor
@@ -67,28 +70,35 @@ class LowPass(Encoder):
         super().__init__()
         start = given.start
         self.users, self.items = given.interactions.shape
-        self.residual, self.exponent = start is not None, 0.0 if start is None else start.exponent
+        self.residual, self.exponents = start is not None, (0.0, 0.0) if start is None else start.exponents
         self._keep_graph(given.spectrum, given.interactions)
         self.alpha = self._keep_start(start, given.method.width)
         self.embedding = nn.Parameter(self.origin.clone())
         self.response = response
 
     def _keep_graph(self, spectrum: Spectrum, interactions: sparse.csr_array) -> None:
-        """P; what one edge adds to the row of the node at its other end, before that node's degree; degrees."""
-        degree = np.concatenate(degrees(interactions))
-        step = power(degree, -0.5)[:, None] * spectrum.basis / spectrum.singular
+        """P; what one edge adds to the row of the node at its other end, before that node's degree; degrees, and what
+        a row is divided by for its degree, with all edges and with one left out."""
+        by_user, by_item = node_degrees(spectrum, interactions)
+        self.user_exponent, item_exponent = normalising_exponents(spectrum)
+        degree = np.concatenate([by_user, by_item])
+        exponent = np.repeat([self.user_exponent, item_exponent], [len(by_user), len(by_item)])
+        step = edge_weight(spectrum) * power(degree, -exponent)[:, None] * spectrum.basis / spectrum.singular
         self._keep(basis=spectrum.basis, edge_step=step, degree=degree)
+        self._keep(root=degree**exponent, root_without=np.maximum(degree - 1.0, 1.0) ** exponent)
 
     def _keep_start(self, start: Start | None, width: int) -> float:
         """Z(0) and the degree scales where training begins; the weight alpha_0 of the base path."""
+        self.register_buffer("elsewhere", None, persistent=False)
         if start is None:
             noise = np.random.default_rng(0).normal(0.0, RANDOM_DEVIATION, (self.users + self.items, width))
             self._keep(origin=noise, user_scale=np.ones(self.users), item_scale=np.ones(self.items))
             return 1.0
-        scale = np.sqrt((self.users + self.items) / 2.0)  # entries of order one; Adam's first steps drown smaller ones
-        rows = np.concatenate([start.users, start.items]) * scale
-        rows = np.pad(rows, ((0, 0), (0, max(0, width - rows.shape[1]))))
+        # Entries of order one: Adam's first steps drown smaller ones.
+        rows = _widened(np.concatenate([start.users, start.items]) * start.size, width)
         self._keep(origin=rows, user_scale=start.user_scale, item_scale=start.item_scale)
+        if start.elsewhere is not None:
+            self._keep(elsewhere=_widened(start.elsewhere * start.size, width))
         return _calibrate(rows, start)
 
     def _keep(self, **constants: np.ndarray) -> None:
@@ -96,11 +106,12 @@ class LowPass(Encoder):
             self.register_buffer(name, torch.tensor(values, dtype=torch.get_default_dtype()), persistent=False)
 
     def coefficients(self, first: Tensor | None = None) -> list[Tensor]:
-        """P^T Z(l) for l = 0..L, each (Phi, q); `first` is P^T Z(0) where somebody has it already.
+        """P^T Z(l) for l = 0..L, each (Phi, q); `first` is P^T Z(0) of the own nodes where somebody has it already.
 
-        Since P^T P = I, Eq. 3 becomes P^T Z(l) = diag(k(l)) P^T Z(l-1): one product with all nodes, not 2 L.
+        In the frequencies of all silos the others' nodes stay where they begin. Since P^T P = I, Eq. 3 becomes P^T Z(l) = diag(k(l)) P^T Z(l-1): one product with all nodes, not 2 L.
         """
-        projections = [self.basis.T @ self.embedding if first is None else first]
+        own = self.basis.T @ self.embedding if first is None else first
+        projections = [own if self.elsewhere is None else own + self.elsewhere]
         for kernel in self.response():
             projections.append(kernel[:, None] * projections[-1])
         return projections
@@ -128,16 +139,17 @@ class LowPass(Encoder):
         """
         # Paper: a training pair is scored by the graph that holds it; here: by the graph without it, because such a
         # pair teaches nothing about pairs that the graph does not hold.
-        degree, basis = self.degree[nodes][:, None], self.basis[nodes]
-        reduced = (degree.sqrt() * basis - self.edge_step[others]) / (degree - 1).clamp(min=1).sqrt()
-        reduced = torch.where(degree > 1, reduced, 0.0)
+        basis = self.basis[nodes]
+        reduced = (self.root[nodes][:, None] * basis - self.edge_step[others]) / self.root_without[nodes][:, None]
+        reduced = torch.where(self.degree[nodes][:, None] > 1, reduced, 0.0)
         own = self.embedding[nodes] if rows is None else rows
         return [own + (reduced - basis) @ coefficients[0], *(reduced @ c for c in coefficients[1:])]
 
     def fold_in(self, baskets: Tensor, coefficients: list[Tensor]) -> list[Tensor]:
-        """Z(0..L) of 0/1 baskets (B, N) of somebody who is not in the graph: p = d^-1/2 r D_i^-1/2 V S^-1 / sqrt 2."""
+        """Z(0..L) of 0/1 baskets (B, N) of somebody who is not in the graph: p = d^-1/2 r D_i^-1/2 V S^-1 / sqrt 2, with
+        the graph's own exponents in place of 1/2."""
         degree = baskets.sum(1, keepdim=True).clamp(min=1)
-        basis = (baskets @ self.edge_step[self.users :]) / degree.sqrt()
+        basis = (baskets @ self.edge_step[self.users :]) / degree**self.user_exponent
         return [basis @ c for c in coefficients]
 
     def user_nodes(self, users: Tensor, coefficients: list[Tensor], rows: Tensor | None = None) -> Nodes:
@@ -153,12 +165,12 @@ class LowPass(Encoder):
     ) -> tuple[Nodes, Nodes]:
         """Users and items (B,), each without the edge between them, degree scales included."""
         nodes, (own_left, own_right) = items + self.users, rows or (None, None)
-        left = Nodes(self.layers_without(users, nodes, coefficients, own_left), self._reduced_scale(users))
-        right = Nodes(self.layers_without(nodes, users, coefficients, own_right), self._reduced_scale(nodes))
-        return left, right
-
-    def _reduced_scale(self, nodes: Tensor) -> Tensor:
-        return (self.degree[nodes] - 1).clamp(min=1) ** self.exponent
+        of_users, of_items = (
+            (self.degree[ends] - 1).clamp(min=1) ** exponent
+            for ends, exponent in zip((users, nodes), self.exponents, strict=True)
+        )
+        left = Nodes(self.layers_without(users, nodes, coefficients, own_left), of_users)
+        return left, Nodes(self.layers_without(nodes, users, coefficients, own_right), of_items)
 
     def batch(
         self, users: Tensor, items: Tensor, negatives: Tensor, *, leave_one_out: bool
@@ -181,7 +193,12 @@ class LowPass(Encoder):
     def basket(self, items: Tensor) -> Nodes:
         baskets = torch.zeros(1, self.items, device=items.device)
         baskets[0, items] = 1.0
-        return Nodes(self.fold_in(baskets, self.coefficients()), baskets.sum(1) ** self.exponent)
+        return Nodes(self.fold_in(baskets, self.coefficients()), baskets.sum(1) ** self.exponents[0])
+
+
+def _widened(rows: np.ndarray, width: int) -> np.ndarray:
+    """With columns of zeros up to the MLPs' width."""
+    return np.pad(rows, ((0, 0), (0, max(0, width - rows.shape[1]))))
 
 
 def _calibrate(rows: np.ndarray, start: Start) -> float:

@@ -15,6 +15,8 @@ from scipy import sparse
 from shared.method.graph import Float64, degrees, power
 from shared.method.spectrum import Spectrum
 
+USER_EXPONENT = 0.25  # at a common start scores are those of D_u^-1/4 x, whatever the basis normalises by
+
 
 @dataclass(frozen=True)
 class Filter:
@@ -35,28 +37,81 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class Start:
-    """The filter of one shard: users (M, q), items (N, q), degree scales d^exponent (M,), (N,).
+class CommonSpectrum(Spectrum):
+    """A silo's rows of the lowest frequencies of all silos' graph R = D_u^-a X D_i^-b / s_1, with exponents (a, b).
 
-    There is a column for each component that the filter keeps.
+    A column means the same in every silo. items (N, Phi): rows of V, zero for an item that is not listed; users
+    (M, Phi): R V / s. Neither has orthonormal columns, but all silos' rows together have. item_degrees (N,) are those
+    of all silos; catalogue: number of items; largest: s_1.
+    """
+
+    item_degrees: Float64
+    exponents: tuple[float, float]
+    catalogue: int
+    largest: float
+
+
+@dataclass(frozen=True)
+class Start:
+    """The filter of one shard: users (M, q), items (N, q), degree scales d^exponent (M,), (N,), each with its own.
+
+    There is a column for each component that the filter keeps. size: what makes the entries of order one. elsewhere:
+    P^T Z(0) / size of the other silos' nodes as they begin, (Phi, q), where the frequencies are those of all silos.
     """
 
     users: Float64
     items: Float64
     user_scale: Float64
     item_scale: Float64
-    exponent: float
+    exponents: tuple[float, float]
+    size: float
+    elsewhere: Float64 | None = None
 
 
 def start_at(chosen: Filter, spectrum: Spectrum, interactions: sparse.csr_array) -> Start:
     """Z(0) = [U; V] diag(sqrt(s h)): it lies in the range of P, so that every convolution leaves it as it is."""
     kept = spectrum.cut(chosen.cutoff)
     amplitude = np.sqrt(kept.singular * chosen.response(kept.singular))
-    by_user, by_item = degrees(interactions)
+    by_user, by_item = node_degrees(spectrum, interactions)
+    of_users, of_items = exponents = _scale_exponents(chosen, spectrum)
+    users, items = kept.users * amplitude, kept.items * amplitude
+    elsewhere = _elsewhere(spectrum, users, items, amplitude) if isinstance(spectrum, CommonSpectrum) else None
     return Start(
-        kept.users * amplitude,
-        kept.items * amplitude,
-        power(by_user, chosen.exponent),
-        power(by_item, chosen.exponent),
-        chosen.exponent,
+        users, items, power(by_user, of_users), power(by_item, of_items), exponents, _size(spectrum), elsewhere
     )
+
+
+def node_degrees(spectrum: Spectrum, interactions: sparse.csr_array) -> tuple[Float64, Float64]:
+    """Of users (M,) and items (N,), in the graph that the spectrum is of."""
+    by_user, by_item = degrees(interactions)
+    return by_user, spectrum.item_degrees if isinstance(spectrum, CommonSpectrum) else by_item
+
+
+def normalising_exponents(spectrum: Spectrum) -> tuple[float, float]:
+    """Of the degrees of users and of items in R."""
+    return spectrum.exponents if isinstance(spectrum, CommonSpectrum) else (0.5, 0.5)
+
+
+def edge_weight(spectrum: Spectrum) -> float:
+    """What an edge counts in R beside the degrees of its ends."""
+    return 1.0 / spectrum.largest if isinstance(spectrum, CommonSpectrum) else 1.0
+
+
+def _scale_exponents(chosen: Filter, spectrum: Spectrum) -> tuple[float, float]:
+    if isinstance(spectrum, CommonSpectrum):
+        return spectrum.exponents[0] - USER_EXPONENT, chosen.exponent
+    return chosen.exponent, chosen.exponent
+
+
+def _size(spectrum: Spectrum) -> float:
+    """In the frequencies of all silos the same everywhere: an item begins with one vector in all silos that have it."""
+    if isinstance(spectrum, CommonSpectrum):
+        return float(np.sqrt(spectrum.catalogue))
+    return float(np.sqrt((len(spectrum.users) + len(spectrum.items)) / 2.0))
+
+
+def _elsewhere(spectrum: CommonSpectrum, users: Float64, items: Float64, amplitude: Float64) -> Float64:
+    """P^T Z(0) of all silos, sqrt(2) diag(amplitude) since their P^T P = I, without what is of this one's nodes."""
+    everybody = np.sqrt(2.0) * np.eye(len(spectrum.singular), len(amplitude)) * amplitude
+    found: Float64 = everybody - spectrum.basis.T @ np.concatenate([users, items])
+    return found

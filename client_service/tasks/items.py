@@ -52,7 +52,7 @@ def begin_training(
     began = time.perf_counter()
     spectrum = cached_spectrum(shard, method.cutoff, folder)
     seconds = time.perf_counter() - began
-    basis = "" if place.basis is None else place.basis.digest
+    basis = _choice_basis(place)
     known = kept_choice(shard, method.cutoff, folder, basis)
     recipe = known.recipe if method.fusion else None
     training = LocalTraining(shard, spectrum, method, device, known.start, interrupt, place.kind, recipe, place.basis)
@@ -61,6 +61,13 @@ def begin_training(
         keep_choice(shard, method.cutoff, folder, choice, basis)
     figures = {**count_graph(shard).model_dump(), "valid_users": _count_judges(shard), "spectrum_seconds": seconds}
     return training, {**_choices(training), **figures}
+
+
+def _choice_basis(place: Place) -> str:
+    """What choices are kept under beside the shard: the basis, and whether the model begins in it."""
+    if place.basis is None:
+        return ""
+    return place.basis.digest[:16] + ("-common" if place.method.basis.start == "common" else "")
 
 
 def _count_judges(shard: Shard) -> int:

@@ -44,6 +44,11 @@ class BasisSettings(Message):
         3, ge=3, le=1024, description="m; fewer are not summed, and no sums may differ by the data of fewer"
     )
 
+    start: Literal["own", "common"] = Field(
+        "own",
+        description="embeddings begin in the frequencies of the silo's own graph, or of the graph of all silos",
+        exclude_if=lambda start: start == "own",
+    )
     epsilon: float | None = Field(
         None, gt=0, le=100, description="exact: of one user, for the one noised sum that is made then; none: no noise"
     )
@@ -114,6 +119,13 @@ class MethodSettings(Message):
         if name not in EXCHANGES:
             raise ValueError(f"expected one of {', '.join(EXCHANGES)}")
         return name
+
+    @field_validator("basis")
+    @classmethod
+    def _begins_as_kernels_can(cls, basis: BasisSettings, info: ValidationInfo) -> BasisSettings:
+        if basis.start == "common" and info.data.get("signal") == "trained":
+            raise ValueError("expected start = own with signal = trained, whose kernels weigh the silo's own eigenvalues")
+        return basis
 
     @field_validator("clip_factor", "quarantine_factor")
     @classmethod

@@ -147,11 +147,11 @@ def test_a_basis_without_places_is_refused(planted: Shard, tmp_path: Path) -> No
 
 def test_choices_with_a_basis_and_without_are_kept_apart(planted: Shard, tmp_path: Path) -> None:
     made = Choice()
-    keep_choice(planted, 12, tmp_path, made, basis="ab" * 32)
+    keep_choice(planted, 12, tmp_path, made, basis="ab" * 8)
     assert len(list(tmp_path.glob("choice-*-abababababababab.json"))) == 1
     keep_choice(planted, 12, tmp_path, made)
     assert len(list(tmp_path.glob("choice-*.json"))) == 2
-    assert kept_choice(planted, 12, tmp_path, "cd" * 32) == Choice()
+    assert kept_choice(planted, 12, tmp_path, "cd" * 8) == Choice()
 
 
 def test_a_kept_model_is_rebuilt_with_its_own_basis_alone(shared: tuple[Shard, CommonBasis], tmp_path: Path) -> None:
