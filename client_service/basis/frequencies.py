@@ -16,9 +16,7 @@ from shared.method.graph import degrees, power
 NOISED_USERS = 0.5  # a noised sum weighs a user by 1 / d_u and leaves the items' degrees alone
 
 
-def common_spectrum(
-    basis: CommonBasis, places: Places, interactions: sparse.csr_array, cutoff: int
-) -> CommonSpectrum:
+def common_spectrum(basis: CommonBasis, places: Places, interactions: sparse.csr_array, cutoff: int) -> CommonSpectrum:
     """The lowest `cutoff` frequencies. places (N,): each item's row in the catalogue, -1 for one that is not listed."""
     values, vectors = (part[..., :cutoff] for part in frequencies_of(basis))
     listed = places >= 0

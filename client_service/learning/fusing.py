@@ -91,7 +91,7 @@ def fused_top(shard: Shard, spectrum: Spectrum, chosen: Filter, common: Sequence
 
 
 def _own_parts(judge: Judge, shard: Shard, spectrum: Spectrum, base: Float32 | None) -> OwnParts:
-    """Every part is scored with each of its settings, and keeps one; the base score is one where it is the silo's own."""
+    """Every part is scored with each of its settings, and keeps one. base: its scores, where it is the silo's own."""
     train = shard.train
     scores = {} if base is None else {BASE: base}
     quarter = quarter_spectrum(train)

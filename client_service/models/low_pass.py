@@ -59,8 +59,6 @@ class LowPass(Encoder):
     basis: Tensor
     edge_step: Tensor
     degree: Tensor
-    root: Tensor
-    root_without: Tensor
     elsewhere: Tensor | None
     user_scale: Tensor
     item_scale: Tensor
@@ -77,15 +75,11 @@ class LowPass(Encoder):
         self.response = response
 
     def _keep_graph(self, spectrum: Spectrum, interactions: sparse.csr_array) -> None:
-        """P; what one edge adds to the row of the node at its other end, before that node's degree; degrees, and what
-        a row is divided by for its degree, with all edges and with one left out."""
-        by_user, by_item = node_degrees(spectrum, interactions)
-        self.user_exponent, item_exponent = normalising_exponents(spectrum)
-        degree = np.concatenate([by_user, by_item])
-        exponent = np.repeat([self.user_exponent, item_exponent], [len(by_user), len(by_item)])
-        step = edge_weight(spectrum) * power(degree, -exponent)[:, None] * spectrum.basis / spectrum.singular
-        self._keep(basis=spectrum.basis, edge_step=step, degree=degree)
-        self._keep(root=degree**exponent, root_without=np.maximum(degree - 1.0, 1.0) ** exponent)
+        """P; what one edge adds to the row of the node at its other end, before that node's degree; degrees."""
+        sides, self.normalising = node_degrees(spectrum, interactions), normalising_exponents(spectrum)
+        entry = np.concatenate([power(side, -exponent) for side, exponent in zip(sides, self.normalising, strict=True)])
+        step = edge_weight(spectrum) * entry[:, None] * spectrum.basis / spectrum.singular
+        self._keep(basis=spectrum.basis, edge_step=step, degree=np.concatenate(sides))
 
     def _keep_start(self, start: Start | None, width: int) -> float:
         """Z(0) and the degree scales where training begins; the weight alpha_0 of the base path."""
@@ -108,7 +102,8 @@ class LowPass(Encoder):
     def coefficients(self, first: Tensor | None = None) -> list[Tensor]:
         """P^T Z(l) for l = 0..L, each (Phi, q); `first` is P^T Z(0) of the own nodes where somebody has it already.
 
-        In the frequencies of all silos the others' nodes stay where they begin. Since P^T P = I, Eq. 3 becomes P^T Z(l) = diag(k(l)) P^T Z(l-1): one product with all nodes, not 2 L.
+        Since P^T P = I, Eq. 3 becomes P^T Z(l) = diag(k(l)) P^T Z(l-1): one product with all nodes, not 2 L. In the
+        frequencies of all silos that holds of all their nodes, and the others' stay where they begin.
         """
         own = self.basis.T @ self.embedding if first is None else first
         projections = [own if self.elsewhere is None else own + self.elsewhere]
@@ -130,26 +125,33 @@ class LowPass(Encoder):
         return [own, *(basis @ c for c in coefficients[1:])]
 
     def layers_without(
-        self, nodes: Tensor, others: Tensor, coefficients: list[Tensor], rows: Tensor | None = None
+        self,
+        nodes: Tensor,
+        others: Tensor,
+        coefficients: list[Tensor],
+        rows: Tensor | None = None,
+        exponent: float = 0.5,
     ) -> list[Tensor]:
         """Z(0..L) of nodes as if the edge to the node beside each were not there, each (B, q).
 
         A row of P is the sum of its edges' steps over the root of the degree, so that taking one edge out is a
-        subtraction.
+        subtraction. exponent: 1/2 for that root, or what the graph is normalised by in its place.
         """
         # Paper: a training pair is scored by the graph that holds it; here: by the graph without it, because such a
         # pair teaches nothing about pairs that the graph does not hold.
-        basis = self.basis[nodes]
-        reduced = (self.root[nodes][:, None] * basis - self.edge_step[others]) / self.root_without[nodes][:, None]
-        reduced = torch.where(self.degree[nodes][:, None] > 1, reduced, 0.0)
+        degree, basis = self.degree[nodes][:, None], self.basis[nodes]
+        reduced = (degree**exponent * basis - self.edge_step[others]) / (degree - 1).clamp(min=1) ** exponent
+        reduced = torch.where(degree > 1, reduced, 0.0)
         own = self.embedding[nodes] if rows is None else rows
         return [own + (reduced - basis) @ coefficients[0], *(reduced @ c for c in coefficients[1:])]
 
     def fold_in(self, baskets: Tensor, coefficients: list[Tensor]) -> list[Tensor]:
-        """Z(0..L) of 0/1 baskets (B, N) of somebody who is not in the graph: p = d^-1/2 r D_i^-1/2 V S^-1 / sqrt 2, with
-        the graph's own exponents in place of 1/2."""
+        """Z(0..L) of 0/1 baskets (B, N) of somebody who is not in the graph: p = d^-1/2 r D_i^-1/2 V S^-1 / sqrt 2.
+
+        1/2 are the exponents of the graph's normalisation, which the frequencies of all silos have otherwise.
+        """
         degree = baskets.sum(1, keepdim=True).clamp(min=1)
-        basis = (baskets @ self.edge_step[self.users :]) / degree**self.user_exponent
+        basis = (baskets @ self.edge_step[self.users :]) / degree ** self.normalising[0]
         return [basis @ c for c in coefficients]
 
     def user_nodes(self, users: Tensor, coefficients: list[Tensor], rows: Tensor | None = None) -> Nodes:
@@ -165,12 +167,13 @@ class LowPass(Encoder):
     ) -> tuple[Nodes, Nodes]:
         """Users and items (B,), each without the edge between them, degree scales included."""
         nodes, (own_left, own_right) = items + self.users, rows or (None, None)
-        of_users, of_items = (
-            (self.degree[ends] - 1).clamp(min=1) ** exponent
-            for ends, exponent in zip((users, nodes), self.exponents, strict=True)
-        )
-        left = Nodes(self.layers_without(users, nodes, coefficients, own_left), of_users)
-        return left, Nodes(self.layers_without(nodes, users, coefficients, own_right), of_items)
+        of_users, of_items = self.normalising
+        left = self.layers_without(users, nodes, coefficients, own_left, of_users)
+        right = self.layers_without(nodes, users, coefficients, own_right, of_items)
+        return Nodes(left, self._reduced_scale(users, 0)), Nodes(right, self._reduced_scale(nodes, 1))
+
+    def _reduced_scale(self, nodes: Tensor, side: int) -> Tensor:
+        return (self.degree[nodes] - 1).clamp(min=1) ** self.exponents[side]
 
     def batch(
         self, users: Tensor, items: Tensor, negatives: Tensor, *, leave_one_out: bool

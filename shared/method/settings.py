@@ -124,7 +124,7 @@ class MethodSettings(Message):
     @classmethod
     def _begins_as_kernels_can(cls, basis: BasisSettings, info: ValidationInfo) -> BasisSettings:
         if basis.start == "common" and info.data.get("signal") == "trained":
-            raise ValueError("expected start = own with signal = trained, whose kernels weigh the silo's own eigenvalues")
+            raise ValueError("expected start = own with signal = trained, which weighs the silo's own eigenvalues")
         return basis
 
     @field_validator("clip_factor", "quarantine_factor")

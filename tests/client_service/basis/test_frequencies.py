@@ -172,7 +172,7 @@ def begun(shard: Shard, basis: CommonBasis, folder: Path, **changes: str) -> Loc
 
 
 @pytest.fixture
-def listed(planted: Shard, basis: CommonBasis) -> Shard:
+def listed(planted: Shard) -> Shard:
     places = np.random.default_rng(1).permutation(CATALOGUE)[: planted.train.shape[1]].astype(np.int64)
     return replace(planted, places=places)
 
