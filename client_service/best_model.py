@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from client_service.figures import keep_quality
+from client_service.figures import earlier_runs, keep_quality, kept_quality
 from client_service.learning.interrupt import Interrupt
 from client_service.learning.quality import Measures
 from client_service.logs import LOGGER
@@ -39,7 +39,8 @@ class BestModel:
         self.place, self._task, self._shard, self._training = place, task, shard, training
         self._recommender, self._interrupt = recommender, interrupt
         self.served: Served | None = None
-        self.quality = QualityOut(client=place.client, run=place.run, **known)
+        earlier = earlier_runs(kept_quality(place.folder, place.client), place.run)
+        self.quality = QualityOut(client=place.client, run=place.run, earlier=earlier, **known)
 
     @property
     def origin(self) -> dict[str, Any]:

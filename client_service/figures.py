@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from client_service.saturation import saturation_notices
-from client_service.schemas import QualityOut, SpectrumOut
+from client_service.schemas import EarlierRun, QualityOut, SpectrumOut
 from client_service.shard.files import settle
 from shared.message import Message
 
 QUALITY = "quality.json"
 SPECTRA = "spectra.json"
+MOST_EARLIER = 20  # runs of which figures are kept beside the last one's
 UNJUDGED = (
     "No validation items: nothing is chosen by this silo's own data. Served is the model at which training starts, "
     "with the settings that need no choice; no round of training is judged, and none replaces it."
@@ -19,6 +20,14 @@ UNJUDGED = (
 
 def keep_quality(folder: Path, quality: QualityOut) -> None:
     _replace(folder / QUALITY, quality)
+
+
+def earlier_runs(last: QualityOut, run: str) -> tuple[EarlierRun, ...]:
+    """What is known of the runs before `run`, from the figures kept last, which may be its own."""
+    if last.run is None or last.run == run or not last.finished or last.test is None:
+        return last.earlier
+    ended = EarlierRun(run=last.run, test=last.test, test_users=last.test_users)
+    return (*last.earlier, ended)[-MOST_EARLIER:]
 
 
 def keep_spectra(folder: Path, spectra: SpectrumOut) -> None:

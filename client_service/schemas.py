@@ -187,6 +187,14 @@ class ComparisonOut(Message):
     validation_gain: FigureOut | None = Field(None, description="federated less alone on validation items")
 
 
+class EarlierRun(Message):
+    """How well the model that an earlier run ended with did on test items."""
+
+    run: str
+    test: dict[str, float]
+    test_users: int
+
+
 class QualityOut(Message):
     """What a run has taught this client: every round on validation items, the best round once on test items."""
 
@@ -205,6 +213,7 @@ class QualityOut(Message):
         None, description="users by whose validation items every choice is made; 0: nothing was chosen by own data"
     )
     comparison: ComparisonOut | None = Field(None, description="popularity, this silo alone, and what is served")
+    earlier: tuple[EarlierRun, ...] = Field((), description="runs before this one that have ended, oldest first")
     spectrum_seconds: float = 0.0
     start: dict[str, Any] | None = Field(None, description="the filter that training started at")
     recipe: dict[str, Any] | None = Field(

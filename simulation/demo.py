@@ -83,7 +83,8 @@ def _compare_ways(
     for name, outcome in zip((STRICT, COMMON), outcomes, strict=False):
         basis, run = outcome.history.request.basis, outcome.history.run
         runs = (run,) if basis is None else (basis, run)
-        ways.append(federated_way(name, outcome, runs, ledgers, declaration))
+        results = tuple(outcome.qualities.values())
+        ways.append(federated_way(name, results, runs, ledgers, declaration))
     return tuple(ways)
 
 

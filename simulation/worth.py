@@ -1,4 +1,4 @@
-"""Outcomes of runs and the clients' ledgers -> what joining was worth: figures, and beside them what crossed."""
+"""Results of runs and the clients' ledgers -> what joining was worth: figures, and beside them what crossed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from client_service.boundary.crossings import Attempt, attempts
+from client_service.schemas import EarlierRun, QualityOut
 from shared.message import Message
 from shared.method.declaration import Declaration
 from shared.words import count_noun
-from simulation.federation import Outcome
 from simulation.means import USER_MEAN, user_mean
 from simulation.report import floor_means
 
 ALONE, STRICT, COMMON = "alone", "LPSFed, strict boundary", "with the common basis"
+RunResult = QualityOut | EarlierRun
 Ledgers = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
@@ -37,10 +38,12 @@ def own_ways(report: Mapping[str, Any]) -> list[Way]:
     return [Way(name=name, figures=means, crossed="nothing", bytes=0) for name, means in known.items() if means]
 
 
-def federated_way(name: str, outcome: Outcome, runs: Sequence[str], ledgers: Ledgers, declaration: Declaration) -> Way:
-    """What a run has given, and what left in these runs for it."""
-    tested = [quality.test or {} for quality in outcome.qualities.values()]
-    users = [quality.test_users for quality in outcome.qualities.values()]
+def federated_way(
+    name: str, results: Sequence[RunResult], runs: Sequence[str], ledgers: Ledgers, declaration: Declaration
+) -> Way:
+    """What a run has given, by each silo's result, and what left in these runs for it."""
+    tested = [result.test or {} for result in results]
+    users = [result.test_users for result in results]
     made = {client: _made_in(ledger, runs) for client, ledger in ledgers.items()}
     first = next(iter(made.values()), [])
     crossed = (_describe_run([one for one in first if one.run == run], declaration) for run in runs)
