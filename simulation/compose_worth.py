@@ -99,7 +99,7 @@ def _federated_way(
     histories: Sequence[RunHistoryOut],
     parts: Sequence[PartEvidence],
 ) -> Way:
-    clients = {part.name: part for part in parts if part.declaration is not None}
+    clients = {part.name: part for part in parts if part.role == "client"}
     declaration = next(part.declaration for part in clients.values() if part.declaration is not None)
     before = [] if name == STRICT else [one.run for one in histories if one.request.part == "basis"][-1:]
     ledgers = {client: part.entries for client, part in clients.items()}

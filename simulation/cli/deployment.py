@@ -33,12 +33,14 @@ def compose(
 def kubernetes(
     silos: Annotated[int, typer.Option(help=f"1 to {demo.MOST_SILOS}")] = 4,
     folder: Annotated[Path, typer.Option(help="the project's k8s/")] = Path("k8s"),
+    common_basis: options.CommonBasis = options.BasisKind.exact,
 ) -> None:
     """Write the silos of the Kubernetes demo, each after the folder of silo-1, and remove those beyond the number.
 
-    The overlays demo, no-dns, tls and secure then have so many silos. The commands of docs/kubernetes.md name four.
+    The overlays demo, no-dns, tls, secure and common-basis then have so many silos; the last one has a basis of
+    that kind. The commands of docs/kubernetes.md name four.
     """
-    _print_paths(demo.write_kubernetes(folder, silos), silos)
+    _print_paths(demo.write_kubernetes(folder, silos, common_basis.value), silos)
 
 
 def _print_paths(paths: Sequence[Path], silos: int) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from shared.protocol.secure.messages import FEWEST_CLIENTS
-from simulation.deployment.files import require_silos, write_files
+from simulation.deployment.files import BasisKind, require_silos, write_files
 
-BasisKind = Literal["off", "exact", "iterated"]
 MAIN = "docker-compose.yml"
 ADDED = (".gpu.yml", ".start-interval.yml")  # ends of the names of the files that may be added to it
 TEMPLATES = Path(__file__).parent / "templates"

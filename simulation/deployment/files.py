@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from shared.errors import SettingsError
+
+BasisKind = Literal["off", "exact", "iterated"]
 
 
 def require_silos(silos: int, most: int, reason: str) -> int:

@@ -1,4 +1,4 @@
-"""Number of silos -> the Kubernetes demo: the folders of silo-1 are the template of all others."""
+"""Number of silos, kind of basis -> the Kubernetes demo: the folders of silo-1 are the template of all others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 from shared.errors import SettingsError
-from simulation.deployment.files import require_silos, write_files
+from simulation.chain import generate_chain
+from simulation.deployment.files import BasisKind, require_silos, write_files
+from simulation.partition import partition_shops
 
 MOST_SILOS = 9  # the tenth client of a partition is called client-10, and then the first one client-01
 OVERLAYS = ("overlays/demo", "overlays/tls")  # each with a folder for each silo
@@ -18,10 +20,13 @@ COUNTS = {
     "components/operator/job.yaml": re.compile(r"(?<=--clients=)\d"),
     "components/synthetic-shard/shard.yaml": re.compile(r"(?<=--clients )\d"),
 }
+BASIS = "components/common-basis/kustomization.yaml"
+BASIS_KINDS = re.compile(r"\b(?:exact|iterated)$", re.MULTILINE)
+CATALOGUE = re.compile(r'(?<=value: ")\d+(?=")')
 
 
-def kubernetes_files(folder: Path, silos: int) -> dict[Path, str]:
-    """Every file below `folder` (k8s/) that depends on the number of silos -> its text."""
+def kubernetes_files(folder: Path, silos: int, basis: BasisKind = "exact") -> dict[Path, str]:
+    """Every file below `folder` (k8s/) that depends on the number of silos or the kind of basis -> its text."""
     numbers = range(1, require_silos(silos, MOST_SILOS, "whose names have one digit") + 1)
     listed = "".join(f"  - silo-{number}\n" for number in numbers)
     texts: dict[Path, str] = {}
@@ -29,14 +34,25 @@ def kubernetes_files(folder: Path, silos: int) -> dict[Path, str]:
         texts[overlay / FILE] = LISTED_SILOS.sub(listed, _read_manifest(overlay / FILE))
         first = _read_manifest(overlay / "silo-1" / FILE)
         texts |= {overlay / f"silo-{number}" / FILE: FIRST_SILO.sub(str(number), first) for number in numbers}
+    if basis == "off":
+        raise SettingsError("--common-basis: expected exact or iterated, got off: other overlays than that are without")
+    summed = BASIS_KINDS.sub(basis, _read_manifest(folder / BASIS))
+    texts[folder / BASIS] = CATALOGUE.sub(str(count_items(silos)), summed)
     return texts | {
         folder / name: count.sub(str(silos), _read_manifest(folder / name)) for name, count in COUNTS.items()
     }
 
 
-def write_kubernetes(folder: Path, silos: int) -> tuple[Path, ...]:
+def count_items(silos: int) -> int:
+    """Items that the shops of the generated chain have sold, which are those of the list that each silo makes."""
+    chain = generate_chain(0, silos)
+    parts = partition_shops(chain.dataset, chain.shops).parts
+    return len({item for part in parts for item in part.items})
+
+
+def write_kubernetes(folder: Path, silos: int, basis: BasisKind = "exact") -> tuple[Path, ...]:
     """Write the files, and take away the folders of silos beyond the number. The paths that were written."""
-    paths = write_files(kubernetes_files(folder, silos))
+    paths = write_files(kubernetes_files(folder, silos, basis))
     for overlay in OVERLAYS:
         for silo in (folder / overlay).glob("silo-*"):
             if int(silo.name.removeprefix("silo-")) > silos:

@@ -73,4 +73,4 @@ def _is_as_before(stack: Stack, user: str) -> None:
     kept = "import os; print(os.path.exists('/state/train.parquet'), os.path.exists('/state/changed'))"
     assert stack.python("aggregator", kept) == stack.python("client-2", kept) == "False False\n"
     answer = httpx.get(f"http://127.0.0.1:8801/v1/users/{user}/recommendations", timeout=60).raise_for_status().json()
-    assert answer["model"].startswith("run-1.") and answer["items"]
+    assert answer["model"].startswith("run-3.") and answer["items"]

@@ -35,16 +35,19 @@ def test_up_builds_trains_and_ends_with_a_report_that_holds(stack: Stack) -> Non
     print(text)
     assert report.wait()["StatusCode"] == 0
     assert "Nothing undeclared crossed, and all that crossed is on record" in text
+    ways = dict(re.findall(r"^ *(popularity|alone|LPSFed, strict boundary|with the common basis) +(\.\d+)", text, re.M))
+    assert len(ways) == 4 and ways["with the common basis"] > ways["alone"] > ways["popularity"]
+    assert "with the common basis: basis.degrees, basis.pairs, in 1 round; pooling (4 tensors)" in text
     assert "report" in stack.log.read_text() and "Nothing undeclared crossed" in stack.log.read_text()
 
 
 def test_the_end_shows_a_break_turning_red_and_lines_that_can_be_typed(stack: Stack) -> None:
     red, _, rest = stack.printed("report").partition("With all the evidence:")
     assert "1. A deliberate break" in red and "This evidence does not show that nothing undeclared crossed" in red
-    assert "client-1, update of run-1 round 5, refused with 422: the ledger knows nothing of it" in red
-    green, _, lines = rest.partition("3. See for yourself")
+    assert "client-1, update of run-3 round 5, refused with 422: the ledger knows nothing of it" in red
+    green, _, lines = rest.partition("4. See for yourself")
     assert "2. What crossed" in green and "NOT HELD" not in green
-    assert max(len(part.splitlines()) for part in (red, green, lines)) < 50
+    assert max(len(part.splitlines()) for part in (red, *green.split("3. What joining is worth"), lines)) < 50
     pages, typed = re.findall(r"^ +(http\S+)", lines, flags=re.M), re.findall(r"curl '?(http[^\s']+)", lines)
     assert len(pages) == 2 and len(typed) == 2
     for url in typed:
@@ -122,7 +125,7 @@ def test_everything_keeps_serving_and_every_silo_recommends(stack: Stack) -> Non
     for silo, url in SILOS.items():
         user = stack.someone(silo)
         answer = httpx.get(f"{url}/v1/users/{user}/recommendations", params={"k": 5}, timeout=10).json()
-        assert answer["model"].startswith("run-1.") and len(answer["items"]) == 5 and "fallback" not in answer
+        assert answer["model"].startswith("run-3.") and len(answer["items"]) == 5 and "fallback" not in answer
         assert httpx.get(f"{url}/health/ready", timeout=10).is_success
         assert "text/html" in httpx.get(url, timeout=10).headers["content-type"]
     assert httpx.get(OPERATOR, timeout=10).status_code == 401
@@ -204,7 +207,7 @@ def test_a_client_stopped_in_the_middle_of_a_run_ends_cleanly_and_the_run_goes_o
         container.start()
     (tmp_path / "token").write_text(token)
     with open_operator(OPERATOR, tmp_path / "token") as operator:
-        done = follow_run(operator, "run-2", [].append)
+        done = follow_run(operator, "run-4", [].append)
     assert done.phase == "finished" and len(done.rounds) == 6 and not any(one.missing for one in done.rounds)
     assert stack.again("probe-aggregator")[0] == 0
 
@@ -214,7 +217,7 @@ def test_up_again_finds_everything_as_it_was_and_reports_again(stack: Stack) -> 
     assert done.returncode == 0, done.stderr
     report = stack.container("report")
     assert report.wait(timeout=ENGINE_SECONDS)["StatusCode"] == 0, report.logs(tail=60).decode()
-    assert [one["run"] for one in _runs(stack.token())] == ["run-1", "run-2"]
+    assert [one["run"] for one in _runs(stack.token())] == ["run-1", "run-2", "run-3", "run-4"]
 
 
 def _runs(token: str) -> list[dict[str, object]]:

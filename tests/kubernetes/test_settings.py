@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 SETTINGS: dict[str, type[BaseSettings]] = {"aggregator": AggregatorSettings, "client": ClientSettings}
 WRITABLE = {"/state", "/tmp"}
-SAID = ("tls", "production")  # between them, all that the bases say
+SAID = ("tls", "production", "common-basis")  # between them, all that the bases say
 MADE_AT_THE_START = {"LPSFED_AGGREGATOR_SIGNING_KEY_FILE"}  # where nobody sets it, in the volume with the state
+SAID_BY_A_NUMBER = {"LPSFED_AGGREGATOR_CATALOGUE_SIZE_FILE"}  # METHOD__CATALOGUE, known before the first shard is there
+SWITCHED_ON = {"SECURE": ("true", "false"), "METHOD__BASIS__KIND": ("exact", "off")}  # by compose; and as it is without
 OF_A_POD = {"name", "aggregator_url", "device"}
 COMPOSE = Path(__file__).parents[2] / "docker-compose.yml"
 CHOICE = re.compile(r"\$\{LPSFED_\w+:-(.*)\}")  # of whoever types `docker compose up`, and what it is without one
@@ -40,7 +42,7 @@ def test_every_key_is_a_setting_of_its_service(documents: list[Document], pods: 
     """The services pass over what they do not know: a slip of the pen would be without effect."""
     for pod in services(documents, pods):
         known = {prefix(pod) + name.upper() for name in SETTINGS[pod["metadata"]["name"]].model_fields}
-        given = set(environment(pod, documents))
+        given = {name.partition("__")[0] for name in environment(pod, documents)}
         assert given and given - known == set()
 
 
@@ -61,13 +63,16 @@ def chosen(given: dict[str, str]) -> dict[str, str]:
 def test_what_compose_lets_its_user_choose_stands_in_every_config_map_with_the_same_default(
     documents: list[Document], overlay: str, pods: Pods, environment: Environment
 ) -> None:
-    """But for the overlay that is there to choose otherwise."""
+    """But for what compose switches on to show it, and for the overlays that are there to choose otherwise."""
     choices = {name: chosen(given) for name, given in composed().items()}
     assert all(choices.values())
     for pod in services(documents, pods):
-        given, expected = environment(pod, documents), choices[pod["metadata"]["name"]]
-        changed = {f"{prefix(pod)}SECURE": "true"} if overlay.startswith("secure") else {}
-        assert {name: given.get(name) for name in expected} == expected | changed
+        given, expected = environment(pod, documents), dict(choices[pod["metadata"]["name"]])
+        on = {"secure": 1, "common-basis": 2}.get(overlay, 0)
+        for place, (name, (shown, without)) in enumerate(SWITCHED_ON.items()):
+            assert expected.pop(prefix(pod) + name) == shown
+            assert given.get(prefix(pod) + name) == (shown if place < on else without)
+        assert {name: given.get(name) for name in expected} == expected
 
 
 def test_whatever_compose_gives_a_service_the_demo_or_production_gives_it(
@@ -76,7 +81,7 @@ def test_whatever_compose_gives_a_service_the_demo_or_production_gives_it(
     for name, given in composed().items():
         made = [(pod, documents) for documents in map(render, SAID) for pod in services(documents, pods)]
         found = [environment(pod, documents) for pod, documents in made if pod["metadata"]["name"] == name]
-        assert set(given) - MADE_AT_THE_START <= set().union(*found)
+        assert set(given) - MADE_AT_THE_START - SAID_BY_A_NUMBER <= set().union(*found)
 
 
 def test_what_a_config_map_spells_out_is_the_setting_s_default(render: Render) -> None:
@@ -85,10 +90,17 @@ def test_what_a_config_map_spells_out_is_the_setting_s_default(render: Render) -
         name = one["metadata"]["name"].partition("-")[0]
         fields, start = SETTINGS[name].model_fields, f"LPSFED_{name.upper()}_"
         for key, value in one["data"].items():
-            field = key.removeprefix(start).lower()
+            field, *path = key.removeprefix(start).lower().split("__")
             kind: TypeAdapter[object] = TypeAdapter(fields[field].annotation)
-            read = kind.validate_json(value) if value.startswith("{") else kind.validate_python(value)
+            read = kind.validate_json(value) if value.startswith("{") else kind.validate_python(nested(path, value))
             assert field in OF_A_POD or read == fields[field].default, key
+
+
+def nested(path: list[str], value: str) -> object:
+    """("a", "b"), value -> {"a": {"b": value}}, as the settings read a name with two underscores."""
+    for name in reversed(path):
+        value = {name: value}  # type: ignore[assignment]
+    return value
 
 
 def test_every_config_map_is_read_by_its_service(documents: list[Document], pods: Pods) -> None:
@@ -120,6 +132,9 @@ def test_the_environment_makes_settings(
                 patched.delenv(name)
             for name, value in environment(pod, documents).items():
                 patched.setenv(name, value)
+            if "LPSFED_CLIENT_CATALOGUE" in environment(pod, documents):
+                (tmp_path / "catalogue.txt").write_text("item-1\nitem-2\n", encoding="utf-8")
+                patched.setenv("LPSFED_CLIENT_CATALOGUE", str(tmp_path / "catalogue.txt"))
             for name in ("token", "application", "operator"):
                 (tmp_path / name).write_text(f"{name} of the tests, 0123456789".replace(" ", "-"), encoding="utf-8")
             if pod["metadata"]["name"] == "aggregator":

@@ -18,7 +18,7 @@ PARTS = ("AGGREGATOR", "CLIENT")
 MADE = {"tls.crt", "tls.key", "ca.crt"}  # what cert-manager puts into a Secret
 
 
-@pytest.fixture(params=["tls", "secure"])
+@pytest.fixture(params=["tls", "secure", "common-basis"])
 def secured(render: Render, request: pytest.FixtureRequest) -> list[Document]:
     return render(request.param)
 
@@ -87,7 +87,7 @@ def test_whoever_is_secure_calls_by_tls(overlay: str, render: Render, pods: Pods
     documents = render(overlay)
     given = [environment(pod, documents) for pod in pods(documents) if pod["kind"] == "StatefulSet"]
     secure = [one for one in given if "true" in (one.get(f"LPSFED_{part}_SECURE") for part in PARTS)]
-    assert len(secure) == (5 if overlay == "secure" else 0)
+    assert len(secure) == (5 if overlay in ("secure", "common-basis") else 0)
     for one in secure:
         url = one.get("LPSFED_CLIENT_AGGREGATOR_URL", "https:")
         assert url.startswith("https:") and ("LPSFED_AGGREGATOR_TLS_KEY" in one or "LPSFED_CLIENT_MEMBERS" in one)

@@ -34,7 +34,7 @@ def test_the_folders_that_are_checked_in_are_what_the_command_writes_for_four_si
     for silo in (2, 3, 4):
         shutil.rmtree(folder / "overlays" / "demo" / f"silo-{silo}")
     written = write_kubernetes(folder, 4)
-    assert texts(folder) == before and len(written) == 12
+    assert texts(folder) == before and len(written) == 13
 
 
 @pytest.mark.parametrize("silos", [1, 2, 6, MOST_SILOS])
@@ -51,7 +51,7 @@ def test_all_that_names_the_silos_follows_and_four_silos_come_back(silos: int, f
     assert texts(folder) == before
 
 
-@pytest.mark.parametrize("overlay", ["demo", "no-dns", "tls", "secure"])
+@pytest.mark.parametrize("overlay", ["demo", "no-dns", "tls", "secure", "common-basis"])
 def test_six_silos_render_each_in_its_namespace_under_its_name(overlay: str, folder: Path) -> None:
     write_kubernetes(folder, 6)
     documents = rendered(folder / "overlays" / overlay)
@@ -64,6 +64,35 @@ def test_six_silos_render_each_in_its_namespace_under_its_name(overlay: str, fol
     assert len([one for one in documents if one["kind"] == "StatefulSet"]) == 7
     (job,) = (one for one in documents if one["kind"] == "Job")
     assert "--clients=6" in job["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+@pytest.mark.parametrize("kind", ["exact", "iterated"])
+def test_both_sides_and_the_job_have_the_same_kind_of_common_basis(kind: str, folder: Path) -> None:
+    done = CliRunner().invoke(app, ["kubernetes", "--folder", str(folder), "--silos", "6", "--common-basis", kind])
+    assert done.exit_code == 0, done.output
+    documents = rendered(folder / "overlays" / "common-basis")
+    given = [one["data"] for one in documents if one["kind"] == "ConfigMap"]
+    said = [value for one in given for name, value in one.items() if name.endswith("METHOD__BASIS__KIND")]
+    assert said == [kind] * 7
+    (job,) = (one for one in documents if one["kind"] == "Job")
+    assert f"--common-basis={kind}" in job["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def test_the_overlay_with_a_common_basis_cannot_be_written_without_one(folder: Path) -> None:
+    with pytest.raises(SettingsError, match="expected exact or iterated, got off"):
+        write_kubernetes(folder, 4, "off")
+
+
+def test_the_aggregator_is_told_the_length_of_the_list_that_each_silo_makes(tmp_path: Path, folder: Path) -> None:
+    """By the commands of its init container, for a number of silos at which not every item is sold."""
+    cut = CliRunner().invoke(app, ["partition", "chain", "--clients", "5", "--out", str(tmp_path / "shards")])
+    shards = [str(path) for path in sorted((tmp_path / "shards").glob("client-*"))]
+    listed = CliRunner().invoke(app, ["catalogue", *shards, "--out", str(tmp_path / "catalogue.txt")])
+    assert (cut.exit_code, listed.exit_code) == (0, 0), cut.output + listed.output
+    items = len((tmp_path / "catalogue.txt").read_text(encoding="utf-8").splitlines())
+    write_kubernetes(folder, 5)
+    text = (folder / "components" / "common-basis" / "kustomization.yaml").read_text(encoding="utf-8")
+    assert items == 798 and f'value: "{items}"' in text
 
 
 def rendered(folder: Path) -> list[dict[str, Any]]:
