@@ -58,7 +58,8 @@ def read_qualities(folder: Path) -> Qualities:
 def compare_ways(qualities: Qualities, parts: Sequence[PartEvidence]) -> list[Way]:
     """Popularity and each silo alone; then the latest run in the strict boundary and the latest with a common basis,
     where there is one that all silos have judged."""
-    ways = _own_ways([quality.comparison.groups[0] for quality in qualities.values() if quality.comparison])
+    compared = [quality.comparison.groups[:1] for quality in qualities.values() if quality.comparison is not None]
+    ways = _own_ways([group for groups in compared for group in groups])
     histories = [run for part in parts for run in part.runs if run.phase == "finished"]
     for name, with_basis in ((STRICT, False), (COMMON, True)):
         training = [run for run in histories if _is_training(run, with_basis=with_basis)]
@@ -88,7 +89,10 @@ def _own_ways(everybody: Sequence[GroupOut]) -> list[Way]:
 
 def _results(qualities: Qualities, run: str) -> list[RunResult]:
     """Of each silo; none where one of them has no figures of this run."""
-    found = [result for quality in qualities.values() for result in (*quality.earlier, quality) if result.run == run]
+    known: list[RunResult] = []
+    for quality in qualities.values():
+        known += [*quality.earlier, quality]
+    found = [result for result in known if result.run == run]
     return found if len(found) == len(qualities) else []
 
 
