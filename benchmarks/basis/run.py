@@ -113,8 +113,8 @@ COLUMNS = (
 )
 BY_SIZE = "Together to alone at the user mean, over the silos with so many users; in brackets how many silos."
 RANK_COLUMNS = ("data, cut, silos", "rank", "rounds", "bytes up a silo, basis run", "together", "together / alone", "s")
-OVERLAP = """Items that are not in common have another name in each silo. Popular: those with the most records are in common;
-random: drawn ones."""
+OVERLAP = """Items that are not in common have another name in each silo. Popular: those with the most records are in
+common; random: drawn ones."""
 OVERLAP_COLUMNS = ("data, cut, silos", "in common", "basis", "alone", "together", "together / alone", "centralised")
 
 
