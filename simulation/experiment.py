@@ -18,6 +18,7 @@ from shared.protocol.schemas import RunIn
 from shared.protocol.signing.enrolment import KeyFiles, enrol, kept_pair
 from shared.protocol.signing.registry import write_registry
 from shared.strategies import build_strategy
+from shared.timeouts import ANSWER_SECONDS
 from simulation.catalogue import write_catalogue
 from simulation.privacy import require_affordable
 
@@ -135,6 +136,7 @@ class Experiment:
             device=self.device,
             threads=self.threads,
             poll_seconds=POLL_SECONDS,
+            call_seconds=ANSWER_SECONDS,  # many clients in one process share one event loop
             port=port,
             application_key=self.application_key,
             operator_key=self.operator_key,
