@@ -6,7 +6,7 @@ tensor's sum and one block of a client's tensor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -35,13 +35,13 @@ def _unmask(
     state: SecureRound, vectors: Mapping[str, Vector], left: tuple[MaskStream, ...]
 ) -> Iterator[tuple[str, Array]]:
     for piece, (name, form) in enumerate(vector.layout(state.terms.declaration).items()):
-        total = _sum(name, form, [vectors[client] for client in state.survivors])
+        total = sum_piece(name, form, [vectors[client] for client in state.survivors])
         masks.add_to_flat(total, left, piece=piece)
         yield name, total.reshape(form.shape)
 
 
-def _sum(name: str, form: Form, vectors: list[Vector]) -> Array:
-    """In one dimension."""
+def sum_piece(name: str, form: Form, vectors: Sequence[Vector]) -> Array:
+    """The sum of one tensor, still masked, in one dimension."""
     total = np.zeros(form.size, dtype=STORED[form.dtype])
     for begin, end in blocks(form.size):
         for one in vectors:

@@ -1,0 +1,195 @@
+"""Seconds, bytes and peak memory of each phase of a basis run, on made-up data: one silo's, and the aggregator's sum.
+
+count: a silo's pairs, or its products of one round. mask: its own mask and one for each other silo. upload: the body
+that it writes, and the aggregator's check of the spooled one. sum: all bodies, tensor by tensor and block by block from
+the disk, with the masks taken off. finish: the common basis from the sums, at each silo. Beside seconds stands the
+ratio to a calibration of the same run, so that figures of two machines can be compared. The phases are the functions
+that the services call; their messages are not in it. Memory is what numpy and Python have allocated beyond what was
+there when the phase began. All silos but the first send the first one's numbers under masks of their own.
+
+python -m benchmarks.speed.basis_phases [--clients 4 64] [--items 3700 40000] [--rank 128] [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from scipy import sparse
+
+from benchmarks.speed.secure_round import calibrate_processor
+from client_service.basis.common_basis import CommonBasis, basis_of_pairs, basis_of_products
+from client_service.basis.subspace import start_directions
+from client_service.basis.sums import count_pairs, encode_sums, raw_products
+from shared.method.declaration import Declaration
+from shared.method.exchanged import Parameters, State
+from shared.method.parameters import Array, Arrays
+from shared.method.settings import MethodSettings, method_settings
+from shared.protocol.masked_wire import encode_masked, open_masked
+from shared.protocol.secure import masks, recovery, vector
+from shared.protocol.secure.masks import MaskStream
+from shared.protocol.secure.messages import MaskedHeader
+from shared.protocol.secure.vector import MaskedUpdate
+from shared.strategies.common_basis import MOST_EXACT, common_basis, hide_rare_pairs
+
+USERS, RECORDS = 1000, 60  # of one silo, and of one of its users
+MIB = 1 << 20
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What one phase has taken. bytes: of what it made, 0 where that is not sent."""
+
+    name: str
+    seconds: float
+    mib: float
+    bytes: int = 0
+
+    def text(self, unit: float) -> str:
+        """One line; unit: seconds of the calibration."""
+        sent = f"; {self.bytes:,} bytes" if self.bytes else ""
+        took = f"{self.seconds:8.2f} s ({self.seconds / unit:7.2f} of the calibration)"
+        return f"  {self.name:7} {took}, {self.mib:8.1f} MiB{sent}"
+
+
+def watch(work: Callable[[], Found]) -> tuple[Found, float, float]:
+    """What the work gives, its seconds, and the most memory (MiB) beyond what was there before."""
+    tracemalloc.reset_peak()
+    before, began = tracemalloc.get_traced_memory()[0], time.perf_counter()
+    found = work()
+    seconds = time.perf_counter() - began
+    return found, seconds, (tracemalloc.get_traced_memory()[1] - before) / MIB
+
+
+@dataclass(frozen=True)
+class Federation:
+    """So many silos with one list of items, and where their bodies are spooled."""
+
+    clients: int
+    method: MethodSettings
+    folder: Path
+
+    @property
+    def names(self) -> list[str]:
+        """Of the silos, in order."""
+        return [f"silo-{number:04d}" for number in range(self.clients)]
+
+    @property
+    def declaration(self) -> Declaration:
+        """What a basis run may send."""
+        return common_basis(self.method).declaration(self.method)
+
+    def draw_records(self) -> sparse.csr_array:
+        """One silo's pairs, items of low number the more popular."""
+        items, generator = self.method.catalogue, np.random.default_rng(0)
+        columns = (items * generator.random(USERS * RECORDS) ** 3).astype(np.int64)
+        pairs = sparse.coo_array(
+            (np.ones(columns.size), (np.repeat(np.arange(USERS), RECORDS), columns)), (USERS, items)
+        )
+        found = sparse.csr_array(pairs)
+        found.data[:] = 1.0
+        return found
+
+    def count(self, records: sparse.csr_array) -> Arrays:
+        """One silo's part of a round."""
+        basis = self.method.basis
+        if basis.kind == "exact":
+            return count_pairs(records)
+        directions = start_directions(0, self.method.catalogue, basis.rank)
+        return encode_sums(records, raw_products(records, directions, basis.exponent), self.clients)
+
+    def masks_of(self, name: str) -> Iterator[MaskStream]:
+        """Its own mask, and those that it has with all others."""
+        yield MaskStream(_seed(name), 1)
+        pairs = (pair for pair in combinations(self.names, 2) if name in pair)
+        for first, second in pairs:
+            other = second if name == first else first
+            yield MaskStream(_seed(first, second), masks.sign_of(name, other))
+
+    def mask(self, name: str, arrays: Arrays) -> MaskedUpdate:
+        """What a silo sends."""
+        encoded = vector.encode(self.declaration, Parameters(arrays))
+        streams = tuple(self.masks_of(name))
+        masked = {key: masks.add_masks(one, streams, piece=piece) for piece, (key, one) in enumerate(encoded.items())}
+        header = MaskedHeader(run="run-1", round=1, client=name, digest=vector.digest(masked), scalars={})
+        return MaskedUpdate(header, masked)
+
+    def upload(self, name: str, update: MaskedUpdate) -> int:
+        """Write a body, and check it as the aggregator does; its bytes."""
+        body, path = encode_masked(update), self.folder / name
+        path.write_bytes(body)
+        open_masked(self.declaration, path)
+        return len(body)
+
+    def sum(self) -> Arrays:
+        """All bodies on the disk, with the silos' own masks taken off and rare pairs hidden."""
+        held = [open_masked(self.declaration, self.folder / name).vector for name in self.names]
+        own, sums = [MaskStream(_seed(name), -1) for name in self.names], dict[str, Array]()
+        for piece, (key, form) in enumerate(vector.layout(self.declaration).items()):
+            total = recovery.sum_piece(key, form, held)
+            masks.add_to_flat(total, own, piece=piece)
+            sums[key] = total.reshape(form.shape)
+        return hide_rare_pairs(self.method.basis.least_pairs, State(sums, {}, {})).arrays
+
+    def finish(self, sums: Arrays) -> CommonBasis:
+        """What a silo keeps."""
+        basis, found = self.method.basis, {name: np.asarray(one) for name, one in sums.items()}
+        if basis.kind == "exact":
+            return basis_of_pairs(found, basis.exponent)
+        return basis_of_products(found, start_directions(0, self.method.catalogue, basis.rank), basis.exponent)
+
+
+def _seed(*names: str) -> bytes:
+    return hashlib.sha256(" ".join(names).encode()).digest()
+
+
+def measure_phases(federation: Federation) -> list[Phase]:
+    """Each phase of one round. What other silos send is made before the sum, and not counted."""
+    tracemalloc.start()
+    records, first = federation.draw_records(), federation.names[0]
+    arrays, *counted = watch(lambda: federation.count(records))
+    update, *masked = watch(lambda: federation.mask(first, arrays))
+    size, *uploaded = watch(lambda: federation.upload(first, update))
+    for name in federation.names[1:]:
+        federation.upload(name, federation.mask(name, arrays))
+    sums, *added = watch(federation.sum)
+    _, *finished = watch(lambda: federation.finish(sums))
+    tracemalloc.stop()
+    names = ("count", "mask", "upload", "sum", "finish")
+    spent = (counted, masked, uploaded, added, finished)
+    return [Phase(n, *took, size if n == "upload" else 0) for n, took in zip(names, spent, strict=True)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, nargs="+", default=[4, 64])
+    parser.add_argument("--items", type=int, nargs="+", default=[3700, 40_000])
+    parser.add_argument("--rank", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=3, help="of an iterated basis, for the bytes of the whole run")
+    given = parser.parse_args()
+    for clients in given.clients:
+        for items in given.items:
+            kind = "exact" if items <= MOST_EXACT else "iterated"
+            said = {"basis.kind": kind, "basis.rank": given.rank, "basis.rounds": given.rounds, "catalogue": items}
+            method = method_settings(**said)
+            unit = calibrate_processor() / 1000
+            with tempfile.TemporaryDirectory() as folder:
+                phases = measure_phases(Federation(clients, method, Path(folder)))
+            rounds = method.basis.rounds_needed
+            sent = rounds * sum(phase.bytes for phase in phases)
+            print(f"{clients} silos, {items:,} items, {kind}: {rounds} rounds, {sent:,} bytes up a silo in all")
+            print("\n".join(phase.text(unit) for phase in phases), flush=True)
+
+
+if __name__ == "__main__":
+    main()
