@@ -26,5 +26,5 @@ def test_each_phase_is_measured_and_the_masks_cancel(tmp_path: Path, kind: str) 
 
 def test_a_phase_stands_beside_the_calibration() -> None:
     assert Phase("sum", 3.0, 12.5, 4000).text(unit=0.5).split() == (
-        "sum 3.00 s ( 6.00 of the calibration), 12.5 MiB; 4,000 bytes".split()
+        ["sum", "3.00", "s", "(", "6.00", "of", "the", "calibration),", "12.5", "MiB;", "4,000", "bytes"]
     )
