@@ -26,8 +26,8 @@ WIDE = 100.0  # the largest value over the smallest, from which on a sweep is dr
 
 
 def draw_table(plan: Plan, columns: Sequence[Column], path: Path) -> bool:
-    """The primary measure (client mean). False, and no file, where nothing is measured."""
-    measured = [column for column in columns if column.rows]
+    """The primary measure (client mean). False, and no file, where nothing is measured or the table's run.py shows it."""
+    measured = [column for column in columns if column.rows and plan.view != "special"]
     panels: list[tuple[Column, str | None]] = [(column, None) for column in measured]
     if plan.view == "sweep":
         panels = [(column, name) for column in measured for name in sweep_points(plan, column)]

@@ -47,7 +47,7 @@ Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
-class Phase:
+class MeasuredPhase:
     """What one phase has taken. bytes: of what it made, 0 where that is not sent."""
 
     name: str
@@ -72,7 +72,7 @@ def watch(work: Callable[[], Found]) -> tuple[Found, float, float]:
 
 
 @dataclass(frozen=True)
-class Federation:
+class MadeFederation:
     """So many silos with one list of items, and where their bodies are spooled."""
 
     clients: int
@@ -153,7 +153,7 @@ def _seed(*names: str) -> bytes:
     return hashlib.sha256(" ".join(names).encode()).digest()
 
 
-def measure_phases(federation: Federation) -> list[Phase]:
+def measure_phases(federation: MadeFederation) -> list[MeasuredPhase]:
     """Each phase of one round. What other silos send is made before the sum, and not counted."""
     tracemalloc.start()
     records, first = federation.draw_records(), federation.names[0]
@@ -167,7 +167,7 @@ def measure_phases(federation: Federation) -> list[Phase]:
     tracemalloc.stop()
     names = ("count", "mask", "upload", "sum", "finish")
     spent = (counted, masked, uploaded, added, finished)
-    return [Phase(n, *took, size if n == "upload" else 0) for n, took in zip(names, spent, strict=True)]
+    return [MeasuredPhase(n, *took, size if n == "upload" else 0) for n, took in zip(names, spent, strict=True)]
 
 
 def main() -> None:
@@ -184,7 +184,7 @@ def main() -> None:
             method = method_settings(**said)
             unit = calibrate_processor() / 1000
             with tempfile.TemporaryDirectory() as folder:
-                phases = measure_phases(Federation(clients, method, Path(folder)))
+                phases = measure_phases(MadeFederation(clients, method, Path(folder)))
             rounds = method.basis.rounds_needed
             sent = rounds * sum(phase.bytes for phase in phases)
             print(f"{clients} silos, {items:,} items, {kind}: {rounds} rounds, {sent:,} bytes up a silo in all")

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.speed.basis_phases import Federation, Phase, measure_phases
+from benchmarks.speed.basis_phases import MadeFederation, MeasuredPhase, measure_phases
 from shared.method.settings import method_settings
 
 
 @pytest.mark.parametrize("kind", ["exact", "iterated"])
 def test_each_phase_is_measured_and_the_masks_cancel(tmp_path: Path, kind: str) -> None:
     method = method_settings(**{"basis.kind": kind, "basis.rank": 4, "catalogue": 60})
-    federation = Federation(3, method, tmp_path)
+    federation = MadeFederation(3, method, tmp_path)
     phases = measure_phases(federation)
     assert [phase.name for phase in phases] == ["count", "mask", "upload", "sum", "finish"]
     assert all(phase.seconds > 0 and phase.mib > 0 for phase in phases)
@@ -25,6 +25,6 @@ def test_each_phase_is_measured_and_the_masks_cancel(tmp_path: Path, kind: str) 
 
 
 def test_a_phase_stands_beside_the_calibration() -> None:
-    assert Phase("sum", 3.0, 12.5, 4000).text(unit=0.5).split() == (
+    assert MeasuredPhase("sum", 3.0, 12.5, 4000).text(unit=0.5).split() == (
         ["sum", "3.00", "s", "(", "6.00", "of", "the", "calibration),", "12.5", "MiB;", "4,000", "bytes"]
     )
