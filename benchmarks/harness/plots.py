@@ -26,7 +26,7 @@ WIDE = 100.0  # the largest value over the smallest, from which on a sweep is dr
 
 
 def draw_table(plan: Plan, columns: Sequence[Column], path: Path) -> bool:
-    """The primary measure (client mean). False, and no file, where nothing is measured or the table's run.py shows it."""
+    """The primary measure (client mean). False, and no file, where nothing is measured or run.py shows it all."""
     measured = [column for column in columns if column.rows and plan.view != "special"]
     panels: list[tuple[Column, str | None]] = [(column, None) for column in measured]
     if plan.view == "sweep":
