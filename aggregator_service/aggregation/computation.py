@@ -32,7 +32,7 @@ def starting_parameters(archive: Archive, request: RunIn) -> Parameters:
     """What every client of a run starts from."""
     method = request.method
     strategy = archive.strategy(request)
-    exact = method.start == "exact" and strategy.exchange(method).starts_at_filter
+    exact = method.start != "random" and strategy.exchange(method).starts_at_filter
     drawn = initial_parameters(strategy.tensors(method), request.seed, exact=exact)
     start = archive.start if request.part == "training" else None
     return Parameters(drawn | ({} if start is None else dict(start.arrays)))

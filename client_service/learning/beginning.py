@@ -60,11 +60,11 @@ def begin_model(
     interrupt: Interrupt,
     basis: CommonBasis | None = None,
 ) -> Beginning:
-    """The named model. Only one that begins at a filter (`start` = exact) is fused with closed-form scores, and with
-    those of a common basis where there is one."""
+    """The named model. Only one that begins at a filter (`start` = exact or common) is fused with closed-form scores,
+    and with those of a common basis where there is one."""
     start = recipe = began = None
     common: tuple[Scorer, ...] = ()
-    if method.start == "exact" and EXCHANGES[name].starts_at_filter:
+    if method.start != "random" and EXCHANGES[name].starts_at_filter:
         began = common_start(basis, shard, method)
         start = chosen.start or (best_filter(shard, spectrum, interrupt).choice if began is None else COMMON_START)
     if start is not None and method.fusion:
@@ -79,7 +79,7 @@ def begin_model(
 
 def common_start(basis: CommonBasis | None, shard: Shard, method: MethodSettings) -> CommonSpectrum | None:
     """The frequencies of all silos' graph, where the model begins in them. DataError as `scorers_of` raises."""
-    if basis is None or method.basis.start == "own":
+    if basis is None or method.start != "common":
         return None
     return common_spectrum(basis, _places(shard), shard.train, method.cutoff)
 

@@ -44,11 +44,6 @@ class BasisSettings(Message):
         3, ge=3, le=1024, description="m; fewer are not summed, and no sums may differ by the data of fewer"
     )
 
-    start: Literal["own", "common"] = Field(
-        "own",
-        description="embeddings begin in the frequencies of the silo's own graph, or of the graph of all silos",
-        exclude_if=lambda start: start == "own",
-    )
     epsilon: float | None = Field(
         None, gt=0, le=100, description="exact: of one user, for the one noised sum that is made then; none: no noise"
     )
@@ -68,7 +63,9 @@ class MethodSettings(Message):
     catalogue: int = Field(0, ge=0, le=1 << 24, description="items of a catalogue shared by all; 0: there is none")
     layers: int = Field(2, ge=1, le=8, description="L, number of low-pass convolutions")
     cutoff: int = Field(128, ge=1, le=4096, description="Phi, number of lowest frequencies kept")
-    start: Literal["exact", "random"] = Field("exact", description="start at the low-pass filter, or at normal noise")
+    start: Literal["exact", "common", "random"] = Field(
+        "exact", description="start at the low-pass filter of the own graph, or of the common basis, or at normal noise"
+    )
     fusion: bool = Field(True, description="rank by the trained score together with closed-form full-spectrum scores")
     optimiser: Literal["adam", "rmsprop"] = "adam"
     learning_rate: float = Field(1e-3, gt=0, le=1, description="of embeddings and kernels")
@@ -108,7 +105,7 @@ class MethodSettings(Message):
         0.0, ge=0, le=1e6, description="a client whose change is more times the round's median is shut out; 0: none is"
     )
     anchor: AnchorSettings = AnchorSettings()
-    basis: BasisSettings = Field(BasisSettings(), exclude_if=lambda basis: basis.kind == "off")
+    basis: BasisSettings = Field(BasisSettings(), validate_default=True, exclude_if=lambda basis: basis.kind == "off")
     strategy: dict[str, str | float | bool] = Field(
         {}, description="the strategy's own settings, such as FedProx's mu", exclude_if=lambda settings: not settings
     )
@@ -122,9 +119,15 @@ class MethodSettings(Message):
 
     @field_validator("basis")
     @classmethod
-    def _begins_as_kernels_can(cls, basis: BasisSettings, info: ValidationInfo) -> BasisSettings:
-        if basis.start == "common" and info.data.get("signal") == "trained":
-            raise ValueError("expected start = own with signal = trained, which weighs the silo's own eigenvalues")
+    def _bears_the_start(cls, basis: BasisSettings, info: ValidationInfo) -> BasisSettings:
+        if info.data.get("start") != "common":
+            return basis
+        if basis.kind == "off":
+            raise ValueError("expected a kind other than off with start = common")
+        if info.data.get("signal") == "trained":
+            raise ValueError(
+                "expected signal = eigenvalues with start = common, whose kernels are not of the silo's own"
+            )
         return basis
 
     @field_validator("clip_factor", "quarantine_factor")

@@ -36,7 +36,7 @@ from shared.method.spectrum import low_spectrum
 
 CATALOGUE = 60
 METHOD = MethodSettings(width=4, layers=2, cutoff=12)
-WITH_BASIS = {"basis.kind": "exact", "basis.start": "common"}
+WITH_BASIS = {"basis.kind": "exact", "start": "common"}
 CHOSEN = Filter(8, ridge=0.03, exponent=0.25)
 
 
@@ -178,7 +178,7 @@ def listed(planted: Shard) -> Shard:
 
 
 def test_the_setting_decides_where_training_begins(listed: Shard, basis: CommonBasis, tmp_path: Path) -> None:
-    common, own = begun(listed, basis, tmp_path), begun(listed, basis, tmp_path, **{"basis.start": "own"})
+    common, own = begun(listed, basis, tmp_path), begun(listed, basis, tmp_path, start="exact")
     assert common.start == COMMON_START and common.start != own.start, "each keeps a choice of its own"
     assert common.spectrum.eigenvalues.tolist() == own.spectrum.eigenvalues.tolist(), "rho is of the silo's own graph"
     assert common.recipe is not None and common.recipe.common_loudness == 1.0
@@ -193,19 +193,20 @@ def test_a_kept_model_is_rebuilt_where_it_began(listed: Shard, basis: CommonBasi
     training, known = begin_training(place, listed, torch.device("cpu"), NEVER)
     BestModel(place, ITEMS, listed, Recommender(listed), training, NEVER, known).judge(RoundCosts(round=0))
     head = read_head(models)
-    assert head is not None and head.method.basis.start == "common"
+    assert head is not None and head.method.start == "common"
     keep_basis(tmp_path / "basis", "run-0", basis)
     again = rebuild_training(head, listed, models, torch.device("cpu"))
     assert torch.equal(again.model.encoder.embedding, training.model.encoder.embedding)
     assert again.recipe == training.recipe
 
 
-def test_settings_of_earlier_versions_begin_in_the_silo_s_own_frequencies() -> None:
-    earlier = MethodSettings.model_validate({"catalogue": 60, "basis": {"kind": "exact"}})
-    assert earlier.basis.start == "own"
-    assert "start" not in earlier.model_dump(mode="json")["basis"], "what they are dumped as has not changed"
-
-
-def test_trained_kernels_are_no_signal_in_the_frequencies_of_all_silos() -> None:
-    with pytest.raises(SettingsError, match=r"basis: .*expected start = own with signal = trained"):
-        method_settings(signal="trained", **WITH_BASIS)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"start": "common"}, "a kind other than off with start = common"),
+        ({**WITH_BASIS, "signal": "trained"}, "signal = eigenvalues with start = common"),
+    ],
+)
+def test_settings_that_a_common_start_cannot_bear_are_refused(changes: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingsError, match=f"basis: .*expected {message}"):
+        method_settings(**changes)
