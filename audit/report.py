@@ -164,8 +164,18 @@ def _report_notes(case: AuditCase) -> Iterable[str]:
         joins = [entry.get("join") for entry in client.evidence.entries if entry.get("call") == "join"]
         if any(isinstance(join, dict) and join.get("counts") for join in joins):
             yield f"{name} has told how many users, items and interactions it has, as only its own policy may allow."
+    yield from _basis_notes(case)
+
+
+def _basis_notes(case: AuditCase) -> Iterable[str]:
+    """One for all clients that have sent the same."""
+    senders: defaultdict[str, list[str]] = defaultdict(list)
+    for name, client in case.clients.items():
         if (sums := _summed_statistics(client)) is not None:
-            yield f"{name} has sent {sums} for the common basis, as only its own policy may allow."
+            senders[sums].append(name)
+    for sums, names in senders.items():
+        whose = names[0] if len(names) == 1 else f"{', '.join(names)}: each"
+        yield f"{whose} has sent {sums} for the common basis, as only its own policy may allow."
 
 
 def _summed_statistics(client: AuditedClient) -> str | None:

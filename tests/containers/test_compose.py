@@ -195,7 +195,7 @@ def test_a_client_with_a_way_out_is_found_by_its_probe_and_fails_the_report(stac
 
 
 def test_a_client_stopped_in_the_middle_of_a_run_ends_cleanly_and_the_run_goes_on(stack: Stack, tmp_path: Path) -> None:
-    token, request = stack.token(), RunIn(rounds=6, clients=4, seed=1, deadline_seconds=ENGINE_SECONDS)
+    token, request = stack.token(), RunIn(rounds=6, clients=4, seed=1)
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     started = httpx.post(f"{OPERATOR}/v1/runs", content=request.model_dump_json(), headers=headers, timeout=10)
     assert started.status_code == 201, started.text
