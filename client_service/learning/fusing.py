@@ -79,7 +79,7 @@ def best_recipe(
     weights = _mix(_best_weights(judge, parts, equal), equal, judge.count / (judge.count + PRIOR_USERS))
     weights = _no_worse_than_one(judge, parts, weights)
     theirs = [*(judge.scored(one) for one in common), *([base] if began else [])]
-    share = _own_share(judge, parts.sum(weights), theirs) if theirs else 1.0
+    share = _own_share(judge, parts.sum(weights), theirs, usual_share(shard)) if theirs else 1.0
     return _as_recipe(parts, weights, share, len(theirs), base_is_common=began is not None)
 
 
@@ -153,13 +153,20 @@ def _no_worse_than_one(judge: Judge, parts: OwnParts, weights: Weights) -> Weigh
     return judge.preferred((weights, parts.sum(weights)), alone)[0]
 
 
-def _own_share(judge: Judge, own: Float32, common: Sequence[Float32]) -> float:
+def usual_share(shard: Shard) -> float:
+    """The own parts' weight without validation users: the usual one where all items are in common, more the more of the
+    training pairs are of items of which the common sums know nothing from others."""
+    listed = 1.0 if shard.places is None else float(np.mean(shard.places[shard.train.indices] >= 0))
+    return 1.0 - (1.0 - USUAL_SHARE) * listed
+
+
+def _own_share(judge: Judge, own: Float32, common: Sequence[Float32], usual: float) -> float:
     """The weight of the silo's own parts beside the mean of the common ones: validation's, mixed with the usual one."""
     ours = standardise(own)
     theirs = standardise(np.mean(common, axis=0))
     quality = {share: judge.quality(np.float32(share) * ours + np.float32(1 - share) * theirs) for share in OWN_SHARES}
     preferred = max(quality, key=lambda share: quality[share])
-    return (judge.count * preferred + SHARE_USERS * USUAL_SHARE) / (judge.count + SHARE_USERS)
+    return (judge.count * preferred + SHARE_USERS * usual) / (judge.count + SHARE_USERS)
 
 
 def _as_recipe(parts: OwnParts, weights: Weights, share: float, common: int, *, base_is_common: bool) -> Recipe:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,9 +14,11 @@ from client_service.learning.filters import best_filter
 from client_service.learning.fusing import (
     USUAL_EASE_RIDGE,
     USUAL_RIDGE,
+    USUAL_SHARE,
     USUAL_WEIGHTING,
     best_recipe,
     fused_top,
+    usual_share,
 )
 from client_service.learning.interrupt import NEVER
 from client_service.learning.judging import Judge
@@ -128,6 +132,19 @@ def test_without_validation_users_every_setting_is_the_usual_one(planted: Shard)
     shard = repeated(planted, 2, 0)
     recipe = best_recipe(shard, low_spectrum(shard.train, 12), Filter(8, 0.4, 0.3))
     assert (recipe.ridge, recipe.weighting, recipe.ease_ridge) == (USUAL_RIDGE, USUAL_WEIGHTING, USUAL_EASE_RIDGE)
+
+
+@pytest.mark.parametrize(("listed", "expected"), [(1.0, USUAL_SHARE), (0.0, 1.0), (0.5, None)])
+def test_the_common_parts_count_as_far_as_a_silo_s_items_are_in_common(
+    planted: Shard, listed: float, expected: float | None
+) -> None:
+    items = len(planted.item_ids)
+    places = np.where(np.arange(items) < listed * items, np.arange(items), -1)
+    share = usual_share(replace(planted, places=places))
+    if expected is not None:
+        assert share == pytest.approx(expected)
+    assert USUAL_SHARE <= share <= 1.0
+    assert usual_share(replace(planted, places=None)) == USUAL_SHARE
 
 
 def test_a_large_silo_is_never_served_what_validation_says_is_worse_than_one_part(planted: Shard) -> None:
