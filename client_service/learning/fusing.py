@@ -157,7 +157,7 @@ def usual_share(shard: Shard) -> float:
     """The own parts' weight without validation users: the usual one where all items are in common, more the more of the
     training pairs are of items of which the common sums know nothing from others."""
     listed = 1.0 if shard.places is None else float(np.mean(shard.places[shard.train.indices] >= 0))
-    return 1.0 - (1.0 - USUAL_SHARE) * listed
+    return USUAL_SHARE + (1.0 - USUAL_SHARE) * (1.0 - listed)
 
 
 def _own_share(judge: Judge, own: Float32, common: Sequence[Float32], usual: float) -> float:
