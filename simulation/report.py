@@ -61,7 +61,7 @@ def build_report(
         "bytes_up": {name: [entry.bytes_up for entry in rounds] for name, rounds in trained.items()},
         "bytes_down": {name: [entry.bytes_down for entry in rounds] for name, rounds in trained.items()},
         "seconds": _spent_seconds(outcome),
-        "notes": [*_client_notes(qualities), *_training_notes(experiment, qualities), *bounds.notes],
+        "notes": [*_client_notes(qualities), *bounds.notes, *_training_notes(experiment, qualities)],
         "privacy": {name: status.privacy.model_dump() for name, status in statuses.items() if status.privacy},
         "digest": _parameters_digest(outcome),
     }

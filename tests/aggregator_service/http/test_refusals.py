@@ -47,7 +47,7 @@ BODIES: dict[str, tuple[Callable[[FakeClient], bytes], str]] = {
         lambda c: edited(c, pooling__output__bias=np.zeros(5, np.float32)),
         "expected shape [4], got [5]",
     ),
-    "a wrong dtype": (lambda c: edited(c, pooling__output__bias=np.zeros(4)), "expected dtype F32, got F64"),
+    "a wrong dtype": (lambda c: edited(c, pooling__output__bias=np.zeros(4)), "expected dtype F32 or U32, got F64"),
     "a NaN": (lambda c: c.update(float("nan")), "expected finite values"),
     "an undeclared scalar": (lambda c: c.update(1.0, users=3.0), "expected at most scalars"),
     "garbage": (lambda _: b"\x93NUMPY" * 50, "expected a safetensors body"),
