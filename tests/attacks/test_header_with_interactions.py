@@ -132,10 +132,10 @@ def test_no_header_says_more_than_a_client_s_own(victim: Victim, way: str) -> No
     before = len(victim.arrivals())
     for status, text in (victim.join(WAYS[way]), victim.ask("/v1/runs/current?wait=0", WAYS[way])):
         assert (status, '"code":"request-head"' in text) == (400, True), text
-        assert SECRET[:40] not in text and "u00006" not in text
+        assert SECRET[:40] not in text and "r-00006" not in text
     rows = victim.arrivals()[before:]
     assert [(row["status"], row["code"], row["client"]) for row in rows] == [(400, "request-head", "client-1")] * 2
-    assert "u00006" not in str(rows)
+    assert "r-00006" not in str(rows)
 
 
 def test_a_header_more_is_recorded_by_name_and_size(victim: Victim) -> None:
