@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 
 import httpx
 from fastapi import FastAPI
@@ -22,14 +22,21 @@ from shared.web.pace import Buckets, Paced
 from shared.web.tls import Identity
 
 
-def create_app(settings: ClientSettings, outside: httpx.AsyncBaseTransport | None = None) -> FastAPI:
+def create_app(
+    settings: ClientSettings,
+    outside: httpx.AsyncBaseTransport | None = None,
+    turns: AbstractContextManager[object] | None = None,
+) -> FastAPI:
     """The service. Its lifespan reads the shard and starts the agent; `app.state.service` is its inside.
 
-    `outside`: what carries requests to the aggregator, beneath the gate; by default the network.
+    `outside`: what carries requests to the aggregator, beneath the gate; by default the network. `turns`: held
+    while the silo computes, where several share a process.
     """
     app = FastAPI(title="LPSFed client", lifespan=_lifespan, docs_url=None, redoc_url=None)
     identities = app.state.identities = settings.identities()
-    service = app.state.service = ClientService(settings, outside or _network(settings, identities))
+    service = app.state.service = ClientService(
+        settings, outside or _network(settings, identities), turns or nullcontext()
+    )
     service.metrics.watch(identities)
     keys = app.state.keys = CallerKeys.of(settings)
     for router in (routes.recommendations, routes.silo, routes.inside):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 
 import httpx
 
@@ -18,7 +18,7 @@ from client_service.boundary.code import code_digests
 from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.headed_ledger import HeadedLedger
 from client_service.boundary.self_check import GateOut, check_gate
-from client_service.device import choose_device, pin_threads
+from client_service.device import choose_device
 from client_service.figures import kept_quality, kept_spectra, quality_warnings
 from client_service.learning.interrupt import Interrupt
 from client_service.logs import LOGGER
@@ -34,6 +34,7 @@ from client_service.settings import ClientSettings
 from client_service.shard import Shard
 from client_service.silo import Silo
 from client_service.tasks import task_named
+from client_service.worker import TrainingWorker
 from shared.errors import DataError, UnavailableError
 from shared.method.declaration import Declaration
 from shared.ownership import lock_directory
@@ -44,11 +45,13 @@ from shared.protocol.signing.keys import PrivateKey
 class ClientService:
     """What the routes read. Everything in it is there while `running`, and nothing before."""
 
-    def __init__(self, settings: ClientSettings, outside: httpx.AsyncBaseTransport) -> None:
+    def __init__(
+        self, settings: ClientSettings, outside: httpx.AsyncBaseTransport, turns: AbstractContextManager[object]
+    ) -> None:
         self.settings, self.metrics, self.task = settings, ClientMetrics(), task_named(settings.task)
         self.device, self.device_reason = choose_device(settings.device)
         self._records: OpenRecords | None = None
-        self._outside = outside
+        self._outside, self._turns = outside, turns
         self._models = settings.state_directory / "model"
         self._recommender: Recommender | None = None
         self._agent: Agent | None = None
@@ -93,7 +96,7 @@ class ClientService:
         pinned, interrupt = self.settings.threads, Interrupt()
         with (
             lock_directory(self.settings.state_directory),
-            ThreadPoolExecutor(1, "training", initializer=pin_threads, initargs=(pinned,)) as worker,
+            TrainingWorker(pinned, self._turns) as worker,
         ):
             key = own_key(self.settings.name, self.settings.state_directory, self.settings.signing_key_file)
             shard = await asyncio.get_running_loop().run_in_executor(worker, self.task.read, self.settings)

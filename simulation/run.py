@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from threading import BoundedSemaphore
 
 import anyio
 import httpx
@@ -24,10 +26,10 @@ async def open_federation(experiment: Experiment) -> AsyncIterator[Federation]:
     async with AsyncExitStack() as stack:
         aggregator = create_aggregator(experiment.make_aggregator_settings())
         operator = await _enter_app(stack, aggregator, token=experiment.token)
-        clients = {}
+        clients, turns = {}, BoundedSemaphore(os.cpu_count() or 1)
         for shard in experiment.shards:
             settings = experiment.make_client_settings(shard, aggregator_url=AGGREGATOR)
-            app = create_client(settings, outside=httpx.ASGITransport(aggregator))
+            app = create_client(settings, outside=httpx.ASGITransport(aggregator), turns=turns)
             clients[shard.name] = await _enter_app(stack, app, token=experiment.operator_key)
         yield Federation(operator, clients)
 
