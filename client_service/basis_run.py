@@ -29,7 +29,7 @@ from client_service.basis.sums import (
 from client_service.learning.local import Moment
 from client_service.schemas import RoundCosts
 from client_service.shard.files import settle
-from client_service.tasks.task import Place
+from client_service.tasks.task import Place, SummedDigests
 from shared.errors import ProtocolError
 from shared.method.declaration import Part
 from shared.method.exchanged import Parameters
@@ -45,15 +45,15 @@ class BasisRun:
     """The statistics of one run. `applied`: the last round whose sums are here.
 
     interactions: X_c, (M, N) over the catalogue. folder: where the basis is kept. clients: how many the sums have room
-    for. data_digest: of the silo's training pairs.
+    for. summed: digests of what the silo adds.
     """
 
     part: Part = "basis"
 
     def __init__(
-        self, place: Place, interactions: sparse.csr_array, folder: Path, clients: int, data_digest: str
+        self, place: Place, interactions: sparse.csr_array, folder: Path, clients: int, summed: SummedDigests
     ) -> None:
-        self.data_digest: str | None = data_digest
+        self.summed: SummedDigests | None = summed
         self.place, self.strategy = place, common_basis(place.method)
         self._interactions, self._folder, self._clients = interactions, folder, clients
         self._settings = place.method.basis

@@ -54,8 +54,8 @@ class RunOpening:
     async def _basis_run(self, state: RunOut, run: str) -> BasisRun:
         silo, place = self._silo, self._place(state, run, self._agreed(state.method, "basis"))
         interactions = await self._off_loop(silo.task.count_in_catalogue, silo.shard, place.method.catalogue)
-        data_digest = await self._off_loop(silo.task.training_digest, silo.shard)
-        return await self._off_loop(BasisRun, place, interactions, self._basis_folder, state.joined, data_digest)
+        summed = await self._off_loop(silo.task.digest_summed, silo.shard)
+        return await self._off_loop(BasisRun, place, interactions, self._basis_folder, state.joined, summed)
 
     def _place(self, state: RunOut, run: str, method: MethodSettings) -> Place:
         settings = self._silo.settings

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from client_service.learning.local import Moment
 from client_service.schemas import RoundCosts
-from client_service.tasks.task import Place
+from client_service.tasks.task import Place, SummedDigests
 from shared.method.declaration import Part
 from shared.method.exchanged import Parameters
 from shared.strategies.strategy import Strategy
@@ -18,8 +18,8 @@ class RunPart(Protocol):
     part: Part
     place: Place
     applied: int
-    data_digest: str | None
-    """Of what is summed, the same as long as the silo's data are; None of a model in training."""
+    summed: SummedDigests | None
+    """Of what is summed; None of a model in training."""
 
     @property
     def moment(self) -> Moment:

@@ -57,10 +57,10 @@ def warn_of_unlike_starts(declaration: Declaration, method: MethodSettings) -> t
 
 def _basis_part(run_part: RunPart, masking: Masking) -> BasisPart | None:
     """What a silo says of its data in a basis run, and what it demands of the others."""
-    if run_part.data_digest is None:
+    if run_part.summed is None:
         return None
     least = max(masking.basis_changes, run_part.place.method.basis.least_silos)
-    return BasisPart(masking.stamp(run_part.data_digest), least)
+    return BasisPart(masking.stamp(run_part.summed.training), run_part.summed.catalogue, least)
 
 
 class UpdateSender:

@@ -38,7 +38,7 @@ class TrainingRun:
     """
 
     part: Part = "training"
-    data_digest: str | None = None
+    summed: None = None
 
     def __init__(
         self,

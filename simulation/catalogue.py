@@ -5,13 +5,13 @@ The list is public among the clients. The aggregator needs its length alone.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import polars as pl
 
 from client_service.shard import read_shard
+from client_service.shard.digests import list_content, list_digest
 from client_service.shard.files import replace_file
 from shared.errors import DataError
 
@@ -37,9 +37,8 @@ def merge_items(sources: Iterable[Path]) -> pl.Series:
 
 def save_catalogue(items: Sequence[str] | pl.Series, path: Path) -> str:
     """Write the list, whole or not at all; its sha256, by which two silos see whether theirs is the same."""
-    content = ("\n".join(items) + "\n").encode()
-    replace_file(path, content)
-    return hashlib.sha256(content).hexdigest()
+    replace_file(path, list_content(items))
+    return list_digest(items)
 
 
 def _items_of(path: Path) -> pl.Series:

@@ -18,7 +18,7 @@ from shared.message import Message
 from shared.method.declaration import Declaration
 from shared.protocol.schemas import ClientName, RunIn
 from shared.protocol.secure import server
-from shared.protocol.secure.common import digest_anchor, digest_method
+from shared.protocol.secure.common import describe_unlike_lists, digest_anchor, digest_method
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure.membership import MemberSum, describe_exposed, find_exposed
 from shared.protocol.secure.messages import CommonTerms, Hex32, Names, PublicKeys, RoundTerms, least_threshold
@@ -106,6 +106,8 @@ def require_welcome(pledge: Pledge, message: PublicKeys) -> None:
 def find_objection(pledge: Pledge, exchange: SecureRound) -> str | None:
     """Why the sum of those who are still in the round must not be uncovered; None where it may."""
     new = _member_sum(exchange, set(exchange.collected(exchange.phase)) - exchange.expelled)
+    if (lists := describe_unlike_lists(exchange.keys[name] for name in new.members)) is not None:
+        return lists
     if (basis := pledge.basis) is not None:
         stamps = stamps_of(exchange.keys, new.members)
         if (objection := find_basis_objection([*basis.earlier, *basis.own], stamps, basis.least)) is not None:

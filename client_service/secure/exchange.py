@@ -30,9 +30,11 @@ S = TypeVar("S", BegunRound, Sharing, Checked, Ready)
 
 @dataclass(frozen=True)
 class BasisPart:
-    """Of a basis run: what stands for the silo's data, and the least number of silos by whose data sums may differ."""
+    """Of a basis run: what stands for the silo's data, the digest of the list of items that it counts over, and the
+    least number of silos by whose data sums may differ."""
 
     stamp: str
+    catalogue: str
     least: int
 
 
@@ -54,7 +56,7 @@ class SecureExchange:
         self, masking: Masking, aggregator: Aggregator, *, wait: float, worker: Executor, basis: BasisPart | None = None
     ) -> None:
         self._own, self._aggregator, self._wait, self._worker = masking, aggregator, wait, worker
-        self._stamp = None if basis is None else basis.stamp
+        self._of_data = {} if basis is None else {"stamp": basis.stamp, "catalogue": basis.catalogue}
         self._least = LEAST_SILOS if basis is None else basis.least
         self._vault, self._memory = masking.vault, masking.memory
 
@@ -91,7 +93,7 @@ class SecureExchange:
         if not (own.noised or (own.changing_members and terms.common.changing_members)):
             self._memory.require_every_sum(terms)
         said = {"noised": own.noised, "changing_members": own.changing_members}
-        state = client.begin(terms, own.name, own.identity, stamp=self._stamp, **said)
+        state = client.begin(terms, own.name, own.identity, **self._of_data, **said)
         self._vault.keep(state)  # first: a crash in between is followed by the same keys
         self._memory.remember_exchange(terms)
         return state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import polars as pl
@@ -40,3 +40,13 @@ def _column_bytes(column: pl.Series) -> bytes:
     if column.dtype.is_integer():
         return column.cast(pl.Int64).fill_null(NO_TIME).to_numpy().astype("<i8").tobytes()
     return column.cast(pl.Float64).fill_null(float("nan")).to_numpy().astype("<f8").tobytes()
+
+
+def list_content(ids: Iterable[str]) -> bytes:
+    """A list of ids as a file has it, one a line."""
+    return ("\n".join(ids) + "\n").encode()
+
+
+def list_digest(ids: Iterable[str]) -> str:
+    """sha256 of that file, by which two silos see whether theirs is the same."""
+    return hashlib.sha256(list_content(ids)).hexdigest()

@@ -25,7 +25,8 @@ class Shard:
     events: one row for each (user, item) pair, sorted by split, user and item: `user` and `item` (row numbers, Int32),
     `split`, and `time` (seconds since 1970 UTC, Int64) and `rating` (Float64) where any is known. titles: (N,), None
     where unknown. features: N rows, a column (Float64 or String) for each feature of the items. places: (N,), each
-    item's row in a catalogue that the whole federation shares, None where there is no such catalogue.
+    item's row in a catalogue that the whole federation shares, None where there is no such catalogue. catalogue: its
+    digest.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Shard:
     features: pl.DataFrame | None = None
     notes: tuple[str, ...] = ()
     places: NDArray[np.int64] | None = None
+    catalogue: str = ""
 
     @cached_property
     def train(self) -> sparse.csr_array:

@@ -17,6 +17,7 @@ import polars as pl
 from pydantic import Field, ValidationError
 
 from client_service.shard.commit import commit_files, current_file, only_writer
+from client_service.shard.digests import list_digest
 from client_service.shard.events import clean_events, event_table, row_numbers
 from client_service.shard.files import read_bytes, read_table
 from client_service.shard.shard import Shard, build_shard
@@ -119,7 +120,7 @@ def with_places(shard: Shard, path: Path | None, size: int, *, partly: bool = Fa
     if (rows < 0).all() or (not partly and (rows < 0).any()):
         expected = "expected some items of the shard" if partly else "expected every item of the shard"
         raise DataError(f"{path}: {expected}, {int((rows < 0).sum())} are not listed")
-    return replace(shard, places=rows.astype(np.int64))
+    return replace(shard, places=rows.astype(np.int64), catalogue=list_digest(ordered))
 
 
 def change_shard(folder: Path, change: Callable[[Shard], Shard]) -> tuple[Shard, Shard]:

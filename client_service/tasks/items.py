@@ -25,7 +25,7 @@ from client_service.serving.recommender import Served, freeze
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
 from client_service.shard.storage import with_places
-from client_service.tasks.task import Place, Task
+from client_service.tasks.task import Place, SummedDigests, Task
 from client_service.worth.comparison import compare_with_alone
 from shared.errors import DataError
 from shared.method.declaration import Counts
@@ -42,6 +42,11 @@ def read_listed_shard(settings: ClientSettings) -> Shard:
 def count_graph(shard: Shard) -> Counts:
     users, items = shard.train.shape
     return Counts(users=users, items=items, edges=shard.train.nnz)
+
+
+def digest_summed(shard: Shard) -> SummedDigests:
+    """Of the training pairs, and of the catalogue in which the shard's items have places."""
+    return SummedDigests(training_digest(shard), shard.catalogue)
 
 
 def begin_training(
@@ -126,7 +131,7 @@ ITEMS = Task(
     read=read_listed_shard,
     count=count_graph,
     count_in_catalogue=catalogue_matrix,
-    training_digest=training_digest,
+    digest_summed=digest_summed,
     begin=begin_training,
     rebuild=rebuild_training,
     freeze=freeze,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from scipy import sparse
@@ -46,6 +46,14 @@ class Place:
     kind: str = ""
     cache: Path | None = None
     basis: CommonBasis | None = None
+
+
+class SummedDigests(NamedTuple):
+    """Of what a silo adds to the sums of a basis run. training: of the pairs that are counted, the same as long as they
+    are; catalogue: of the list of items over which they are counted."""
+
+    training: str
+    catalogue: str
 
 
 class TaskShard(Protocol):
@@ -88,7 +96,7 @@ class Task(Generic[S, T]):
     read: the shard of a client's settings; DataError where it is of no use.
     count: how many users, items and edges a shard has, for a silo whose policy gives these numbers.
     count_in_catalogue: X_c, the training pairs over the items of a common catalogue of that size, for its sums.
-    training_digest: of the pairs that are counted there, the same as long as they are the same.
+    digest_summed: what is counted there, as digests.
     begin: a model where its run begins, and the fields of QualityOut that are known by then.
     rebuild: a model as a kept one was, before its parameters are loaded.
     freeze: a copy of the model, under a version, that nothing changes any more and that can answer.
@@ -104,7 +112,7 @@ class Task(Generic[S, T]):
     read: Callable[[ClientSettings], S]
     count: Callable[[S], Counts]
     count_in_catalogue: Callable[[S, int], sparse.csr_array]
-    training_digest: Callable[[S], str]
+    digest_summed: Callable[[S], SummedDigests]
     begin: Callable[[Place, S, torch.device, Interrupt], tuple[T, dict[str, Any]]]
     rebuild: Callable[[ModelHead, S, Path, torch.device], T]
     freeze: Callable[[str, T], Served]

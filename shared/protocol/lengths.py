@@ -77,7 +77,8 @@ def _content(kind: type[messages.FromClient], names: tuple[str, ...]) -> dict[st
     if kind is messages.PublicKeys:
         points = dict.fromkeys(("identity", "deal", "cipher", "mask", "commitment"), HEX)
         proof = messages.Possession(challenge=HEX, response=HEX)
-        return points | {"possession": proof, "common": _common(), "stamp": HEX, "signature": messages.UNSIGNED}
+        of_basis = {"stamp": HEX, "catalogue": HEX}
+        return points | of_basis | {"possession": proof, "common": _common(), "signature": messages.UNSIGNED}
     if kind is messages.SealedShares:
         return {"transcript": HEX, "shares": dict.fromkeys(names, _share()), **_commitments()}
     if kind is messages.ShareCheck:

@@ -54,6 +54,7 @@ def begin(
     noised: bool = False,
     changing_members: bool = False,
     stamp: str | None = None,
+    catalogue: str | None = None,
 ) -> BegunRound:
     """Fresh keys for one round; the message to send is in the state."""
     scalars = {name: group.draw_scalar() for name in Secrets.model_fields}
@@ -72,6 +73,7 @@ def begin(
         noised=noised,
         changing_members=changing_members,
         stamp=stamp,
+        catalogue=catalogue,
     )
     secrets = Secrets(**{name: encode_scalar(scalar) for name, scalar in scalars.items()})
     return BegunRound(client=client, terms=terms, secrets=secrets, message=sign_message(message, identity))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 
 from shared.message import Message
 from shared.method.exchanged import Parameters
 from shared.method.parameters import digest
 from shared.method.settings import MethodSettings
-from shared.protocol.secure.messages import RoundTerms
+from shared.protocol.secure.messages import PublicKeys, RoundTerms
 
 
 def digest_start(mean: Parameters) -> str:
@@ -42,6 +43,17 @@ def describe_terms(own: RoundTerms, other: RoundTerms) -> str:
     names = [name for name in find_differences(own, other) if name != "common"]
     differing = ", ".join([*find_differences(own.common, other.common), *names])
     return f"expected the terms that round {own.round} of {own.run} began with, got another {differing}"
+
+
+def describe_unlike_lists(members: Iterable[PublicKeys]) -> str | None:
+    """What is wrong where members count over different lists of items, whose parts no sum may mix; None for one."""
+    owners: dict[str | None, list[str]] = {}
+    for one in members:
+        owners.setdefault(one.catalogue, []).append(one.client)
+    if len(owners) < 2:
+        return None
+    groups = "; ".join(", ".join(sorted(names)) for names in sorted(owners.values()))
+    return f"expected every silo to have the same list of items (catalogue), got {len(owners)} different ones: {groups}"
 
 
 def _digest(content: object) -> str:

@@ -132,6 +132,7 @@ class PublicKeys(SignedByClient):
     secret; mask: for the pairwise masks, and at once the commitment to its own secret; commitment: to the seed of the
     client's own mask. noised: what it sends is differentially private; changing_members: the silo's word that it bears
     a change of itself alone. stamp: in a basis run, the same as in earlier ones as long as the silo's data are.
+    catalogue: in a basis run, sha256 of the list of items that all members must have alike.
     """
 
     identity: Hex32
@@ -144,6 +145,7 @@ class PublicKeys(SignedByClient):
     noised: bool = False
     changing_members: bool = False
     stamp: Hex32 | None = Field(None, exclude_if=lambda stamp: stamp is None)
+    catalogue: Hex32 | None = Field(None, exclude_if=lambda catalogue: catalogue is None)
 
 
 def possession_label(terms: OfRound, client: str) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shared.errors import PrivacyError, ProtocolError
-from shared.protocol.secure.common import describe_terms, find_differences
+from shared.protocol.secure.common import describe_terms, describe_unlike_lists, find_differences
 from shared.protocol.secure.identities import require_signature
 from shared.protocol.secure.messages import CommonTerms, Roster, least_threshold, possession_label
 from shared.protocol.secure.proofs import require_possession
@@ -32,7 +32,8 @@ def require_fair(state: BegunRound, roster: Roster) -> None:
 
 
 def require_members(roster: Roster, members: Members) -> None:
-    """PrivacyError unless each key is signed by a known client that has its secret and was told the same."""
+    """PrivacyError unless each key is signed by a known client that has its secret, was told the same and counts over
+    the same list of items."""
     for one in roster.members:
         if one.client not in members:
             raise PrivacyError(f"expected clients that this silo knows as members, got {one.client!r}")
@@ -44,6 +45,8 @@ def require_members(roster: Roster, members: Members) -> None:
         except ProtocolError as error:
             raise PrivacyError(str(error)) from None
         _require_same(roster.terms.common, one.common, f"{one.client!r}")
+    if (difference := describe_unlike_lists(roster.members)) is not None:
+        raise PrivacyError(difference)
 
 
 def _require_same(own: CommonTerms, other: CommonTerms, who: str) -> None:

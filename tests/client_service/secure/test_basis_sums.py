@@ -135,6 +135,18 @@ def test_an_aggregator_that_changes_or_hides_what_a_silo_says_of_its_data_gets_n
         client.share(state, Roster(terms=shown.terms, members=own), MEMBERS, KEYS["ada"])
 
 
+@pytest.mark.parametrize("theirs", ["0e" * 32, None], ids=["another", "none"])
+def test_nothing_is_shared_with_a_silo_that_counts_over_another_list_of_items(theirs: str | None) -> None:
+    own, terms = "0d" * 32, signed("run-1", FOUR).terms
+    listed = FOUR | {"ada": own, "bob": own, "cyd": own, "dan": theirs}
+    begun = {
+        name: client.begin(terms, name, KEYS[name], stamp=stamp("x"), catalogue=one) for name, one in listed.items()
+    }
+    shown = Roster(terms=terms, members=tuple(one.message for one in begun.values()))
+    with pytest.raises(PrivacyError, match=r"the same list of items.*ada, bob, cyd; dan"):
+        client.share(begun["ada"], shown, MEMBERS, KEYS["ada"])
+
+
 def test_a_silo_that_says_nothing_of_its_data_is_in_no_sum(tmp_path: Path) -> None:
     shown = signed("run-1", FOUR)
     silent = tuple(one.model_copy(update={"stamp": None}) for one in shown.members)
