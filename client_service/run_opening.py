@@ -19,7 +19,7 @@ from client_service.training_run import TrainingRun
 from shared.errors import PrivacyError
 from shared.method.declaration import Declaration, Part
 from shared.method.exchanged import Parameters
-from shared.method.settings import MethodSettings
+from shared.method.settings import BasisSettings, MethodSettings
 from shared.protocol.schemas import RunOut
 from shared.strategies import build_strategy
 
@@ -30,6 +30,14 @@ class OffLoop(Protocol):
     """Call a slow function in the worker thread."""
 
     def __call__(self, function: Callable[..., T], /, *args: object) -> Awaitable[T]: ...
+
+
+def _require_as_careful(own: BasisSettings, asked: BasisSettings) -> None:
+    """PrivacyError for sums of which more is handed out than with the silo's own settings."""
+    for name in ("least_pairs", "least_silos"):
+        if (got := getattr(asked, name)) < (least := getattr(own, name)):
+            words = f"expected a run with basis.{name} = {least} or more, as in this client's settings"
+            raise PrivacyError(f"{words} (method.basis.{name}), got {got}")
 
 
 class RunOpening:
@@ -94,6 +102,8 @@ class RunOpening:
         allowed = allowed_declaration(strategy, agreed, settings.policy, secure=settings.secure)
         if allowed.of_part(part) != self._declaration.of_part(part):
             raise PrivacyError("the run's settings would send other parameters than this client has declared")
+        if part == "basis":
+            _require_as_careful(settings.method.basis, agreed.basis)
         return agreed
 
     async def starting_parameters(self, part: RunPart) -> Parameters:

@@ -24,7 +24,7 @@ from tests.support.clock import LeapingClock
 from tests.support.federation import Federation, run_federation
 from tests.support.given import Silos
 from tests.support.mortal import Killer, on_the_line
-from tests.support.questions import wait_until
+from tests.support.questions import read, wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.services]
 Described = Callable[..., Experiment]
@@ -147,6 +147,25 @@ def test_a_catalogue_without_any_of_a_silos_items_is_refused(described: Describe
     settings = one.make_client_settings(one.shards[0], aggregator_url="http://127.0.0.1")
     with pytest.raises(DataError, match="expected some items of the shard, 12 are not listed"):
         read_listed_shard(settings)
+
+
+@pytest.mark.parametrize(("field", "own"), [("least_pairs", 3), ("least_silos", 4)])
+async def test_a_run_that_hands_out_more_than_a_silos_settings_allow_gets_nothing_of_it(
+    described: Described, entered: Entered, field: str, own: int
+) -> None:
+    """Both are settings of a run, which the aggregator's operator asks for; they change nothing that is declared."""
+    one = described("exact")
+    async with entered(one) as running:
+        careful = one.make_client_settings(one.shards[0], aggregator_url="http://127.0.0.1")
+        basis = careful.method.basis.model_copy(update={field: own})
+        method = careful.method.model_copy(update={"basis": basis})
+        await running.enter(careful.model_copy(update={"method": method}))
+
+        async def refused() -> bool:
+            problem = (await read(running.silos["client-1"], "status")).get("problem") or ""
+            return f"basis.{field} = {own} or more" in problem
+
+        await wait_until(refused)
 
 
 async def test_the_others_sum_without_a_client_that_stays_away(
