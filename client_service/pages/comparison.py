@@ -1,13 +1,52 @@
-"""The comparison that a run ended with -> the page's first chart: popular items, this silo alone, and federated."""
+"""What runs ended with -> the page's first chart (popular items, the silo alone, federated), and a table of all runs."""
 
 from __future__ import annotations
 
-from client_service.schemas import ComparisonOut, FigureOut, GroupOut, QualityOut
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from client_service.learning.quality import MeasureLabel
+from client_service.schemas import ComparisonOut, EarlierRun, FigureOut, GroupOut, QualityOut
 from shared.web.intervals import IntervalChart, IntervalGroup
 from shared.web.pages import figure
 from shared.words import count_noun
 
 NAMES = ("popular items", "this silo alone", "federated, as served")
+
+
+@dataclass(frozen=True)
+class RunsTable:
+    """The figures on test items of each run that has ended, oldest first, below what the silo has alone.
+
+    rows: who, the figures in the order of the titles, of how many users. None: nothing to hold beside one another yet.
+    """
+
+    titles: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[str, ...], str], ...]
+
+
+def runs_table(quality: QualityOut, labels: Sequence[MeasureLabel]) -> RunsTable | None:
+    """This silo alone, every earlier run, and the run at hand once it has ended; None without an earlier run."""
+    if not quality.earlier:
+        return None
+    known = [(one.run, one.test, one.test_users) for one in (*quality.earlier, *_ended_run(quality))]
+    if quality.comparison is not None and quality.comparison.groups:
+        whole = quality.comparison.groups[0]
+        known.insert(0, (NAMES[1], {quality.comparison.measure: whole.alone.mean}, whole.users))
+    return RunsTable(tuple(label.title for label in labels), tuple(_run_row(*one, labels) for one in known))
+
+
+def _run_row(
+    who: str, test: Mapping[str, float], users: int, labels: Sequence[MeasureLabel]
+) -> tuple[str, tuple[str, ...], str]:
+    figures = tuple(figure(test.get(label.key) if users else None) for label in labels)
+    return who, figures, count_noun(users, "user")
+
+
+def _ended_run(quality: QualityOut) -> tuple[EarlierRun, ...]:
+    if quality.run is None or quality.test is None:
+        return ()
+    return (EarlierRun(run=f"{quality.run}, the last", test=quality.test, test_users=quality.test_users),)
 
 
 def comparison_chart(quality: QualityOut) -> IntervalChart:

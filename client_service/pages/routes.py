@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 
 from client_service.callers import PageForOperator
-from client_service.pages.comparison import comparison_chart
+from client_service.pages.comparison import comparison_chart, runs_table
 from client_service.pages.curves import curves, spectra
 from client_service.pages.journal import SHOWN, journal
 from client_service.pages.record import Record
@@ -57,6 +57,7 @@ class Page:
             standing=standing(status, quality, summary, service.task.labels),
             shard=sizes(quality, counts_given=service.settings.policy.counts),
             worth=comparison_chart(quality),
+            runs_shown=runs_table(quality, tuple(service.task.labels.values())),
             charts=(*curves(quality, service.task), spectra(service.spectrum())),
             report=report(summary, service.declaration(), counts=service.settings.policy.counts),
             trial_shown=trial(question, service.recommender),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 
 from client_service.learning.evaluate import on_test
 from client_service.learning.filters import popularity_top
-from client_service.pages.comparison import comparison_chart, worth_notices
-from client_service.schemas import ComparisonOut, FigureOut, GroupOut, QualityOut
+from client_service.learning.quality import LABELS
+from client_service.pages.comparison import comparison_chart, runs_table, worth_notices
+from client_service.pages.routes import TEMPLATE
+from client_service.schemas import ComparisonOut, EarlierRun, FigureOut, GroupOut, QualityOut
 from client_service.shard import Shard
 from client_service.worth.comparison import alone_lists, compare_with_alone, mean_interval
 
@@ -102,3 +105,23 @@ def test_the_first_chart_has_a_mark_for_each_figure_within_the_drawing() -> None
     assert group.note == "60 users" and len(marks) == 3
     assert all(0 < one.left < one.x < one.right <= chart.width and 0 < one.y < chart.height for one in marks)
     assert comparison_chart(QualityOut(client="a")).groups == ()
+
+
+def test_the_page_holds_alone_every_earlier_run_and_the_last_one_beside_one_another() -> None:
+    strict, common = ({"recall@20": recall, "ndcg@20": ndcg} for recall, ndcg in ((0.3, 0.2), (0.4, 0.25)))
+    earlier = (EarlierRun(run="run-1", test=strict, test_users=7),)
+    ended = QualityOut(client="a", run="run-3", comparison=FOUND, test=common, test_users=7, earlier=earlier)
+    table = runs_table(ended, tuple(LABELS.values()))
+    assert table is not None and set(table.titles) == {"Recall@20", "NDCG@20"}
+    at = table.titles.index("NDCG@20")
+    alone = f"{FOUND.groups[0].alone.mean:.4f}"
+    assert [(who, figures[at]) for who, figures, _ in table.rows] == [
+        ("this silo alone", alone),
+        ("run-1", "0.2000"),
+        ("run-3, the last", "0.2500"),
+    ]
+    shown = TEMPLATE.environment.get_template("parts.html").module.runs(table)  # type: ignore[attr-defined]
+    assert re.findall(r'<th scope="row">(.*?)</th>', shown) == ["this silo alone", "run-1", "run-3, the last"]
+    assert runs_table(ended.model_copy(update={"earlier": ()}), tuple(LABELS.values())) is None
+    going_on = ended.model_copy(update={"test": None, "comparison": None})
+    assert runs_table(going_on, tuple(LABELS.values())) is not None
