@@ -5,6 +5,7 @@ The list is public among the clients. The aggregator needs its length alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from client_service.shard.files import replace_file
 from shared.errors import DataError
 
 CATALOGUE = "catalogue.txt"
+COLUMNS = re.compile(r",|\t|::")
 
 
 def write_catalogue(shards: tuple[Path, ...], folder: Path) -> Path:
@@ -37,7 +39,10 @@ def merge_items(sources: Iterable[Path]) -> pl.Series:
 
 def save_catalogue(items: Sequence[str] | pl.Series, path: Path) -> str:
     """Write the list, whole or not at all; its sha256, by which two silos see whether theirs is the same."""
-    replace_file(path, list_content(items))
+    try:
+        replace_file(path, list_content(items))
+    except OSError as error:
+        raise DataError(f"{path}: expected a place for a file, got none ({error.strerror})") from None
     return list_digest(items)
 
 
@@ -48,4 +53,7 @@ def _items_of(path: Path) -> pl.Series:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: expected a list of ids, one a line ({error})") from None
-    return pl.Series("item", [line for line in lines if line], dtype=pl.String)
+    ids = [line for line in lines if line]
+    if ids and all(COLUMNS.search(line) for line in ids):
+        raise DataError(f"{path}: expected a list of ids, one a line, got lines of several columns: first make shards")
+    return pl.Series("item", ids, dtype=pl.String)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from shared.errors import DataError
+from shared.errors import DataError, SettingsError
 from simulation.chain import generate_chain
 from simulation.datasets import Dataset, load_dataset
 from simulation.generator import generate_dataset
@@ -17,15 +17,16 @@ from simulation.partition import Partition, partition_dataset, partition_shops, 
 SYNTHETIC = "synthetic"
 CHAIN = "chain"
 USUAL_METHOD = "spectral"
+USUAL_CLIENTS = 4
 SUMMARY = "partition.json"
 
 
 @dataclass(frozen=True)
 class Cut:
     """How to divide a data set: Section D.2's partition number is the seed `number`. Without a method a chain is
-    divided by its shops, and any other data set spectrally."""
+    divided by its shops, and any other data set spectrally; without a number of clients there are four."""
 
-    clients: int
+    clients: int | None = None
     method: str | None = None
     number: int = 0
     split_seed: int = 0
@@ -45,6 +46,20 @@ class Shards:
         return kept
 
 
+def find_or_cut_shards(data: str, cut: Cut, folder: Path) -> Shards:
+    """A folder of shards as it is, or another data set divided into `folder`. SettingsError where shards that are there
+    are to be divided in another way."""
+    found = find_shards(Path(data))
+    if found is None:
+        return cut_shards(data, cut, folder)
+    count = len(found.paths)
+    if cut.clients not in (None, count):
+        raise SettingsError(f"--clients: expected {count}, as many as {data} has shards, or none, got {cut.clients}")
+    if cut.method is not None:
+        raise SettingsError(f"--method: expected none with a folder of shards, which are divided, got {cut.method}")
+    return found
+
+
 def cut_shards(data: str, cut: Cut, folder: Path) -> Shards:
     """Read, divide and write a data set; the summary goes beside the shards."""
     dataset, parts = _divided_data(data, cut)
@@ -55,15 +70,16 @@ def cut_shards(data: str, cut: Cut, folder: Path) -> Shards:
 
 
 def _divided_data(data: str, cut: Cut) -> tuple[Dataset, Partition]:
+    clients = cut.clients or USUAL_CLIENTS
     if data == CHAIN:
-        chain = generate_chain(cut.split_seed, cut.clients)
+        chain = generate_chain(cut.split_seed, clients)
         if cut.method is None:
             return chain.dataset, partition_shops(chain.dataset, chain.shops)
         dataset = chain.dataset
     else:
         dataset = generate_dataset(cut.split_seed) if data == SYNTHETIC else load_dataset(Path(data), cut.split_seed)
     method = cut.method or USUAL_METHOD
-    return dataset, partition_dataset(dataset, clients=cut.clients, method=method, seed=cut.number)
+    return dataset, partition_dataset(dataset, clients=clients, method=method, seed=cut.number)
 
 
 def _partition_summary(name: str, notes: Sequence[str], parts: Partition) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What runs ended with -> the page's first chart (popular items, the silo alone, federated), and a table of all runs."""
+"""What runs ended with -> the page's first chart (popular items, the silo alone, federated), and a table of runs."""
 
 from __future__ import annotations
 

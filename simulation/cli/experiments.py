@@ -30,7 +30,7 @@ from simulation.plots import draw_curves, markdown_table, read_report
 from simulation.privacy import parse_privacy
 from simulation.report import measure_labels
 from simulation.run import simulate_experiment as run_in_process
-from simulation.source import CHAIN, SYNTHETIC, Cut, cut_shards, find_shards
+from simulation.source import CHAIN, SYNTHETIC, Cut, cut_shards, find_or_cut_shards
 from simulation.study import run_study
 
 
@@ -61,7 +61,7 @@ def demo(
     fresh = _next_folder(folder, "--folder")
     if clients < FEWEST_CLIENTS:
         common_basis = options.BasisKind.off
-    method = method_settings(**options.basis_changes(common_basis, rank, basis_rounds))
+    method = method_settings(**options.method_changes(None, common_basis, rank, basis_rounds))
     shards = cut_shards(data, Cut(clients, None if data == CHAIN else "users"), fresh / "shards")
     experiment = Experiment(
         shards.paths, fresh, method, rounds=rounds, secure=secure or common_basis is not options.BasisKind.off
@@ -116,7 +116,7 @@ def partition(
 def simulate(
     data: options.Data,
     out: Annotated[Path | None, typer.Option(help="new or empty folder; by default the next in runs/")] = None,
-    clients: options.Clients = 4,
+    clients: options.ClientsOfCut = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="by default the preset's")] = None,
     strategy: options.StrategyName = options.OURS,
     preset: options.PresetName = options.PresetName.default,
@@ -136,12 +136,11 @@ def simulate(
     as_json: options.AsJson = False,
 ) -> None:
     """Train a federation in one process, over the very same services, and hold it against the floors."""
-    changed = options.parse_pairs(changes or []) | options.basis_changes(common_basis, rank, basis_rounds)
+    changed = options.method_changes(changes, common_basis, rank, basis_rounds)
     agreed = method_settings(preset.value, **changed)
     folder = _next_folder(Path("runs"), "runs") if out is None else _empty_folder(out)
-    shards = find_shards(Path(data)) or cut_shards(
-        data, Cut(clients, options.method_name(method), number, split_seed), folder / "shards"
-    )
+    cut = Cut(clients, options.method_name(method), number, split_seed)
+    shards = find_or_cut_shards(data, cut, folder / "shards")
     experiment = Experiment(
         shards.paths,
         folder,

@@ -13,7 +13,7 @@ import typer
 from audit.cli import AsJson, Authority, Certificate, CertificateKey
 from shared.errors import SettingsError
 from shared.strategies import STRATEGIES
-from simulation.source import CHAIN, SYNTHETIC
+from simulation.source import CHAIN, SYNTHETIC, USUAL_CLIENTS
 
 
 class Method(StrEnum):
@@ -59,6 +59,10 @@ Data = Annotated[str, typer.Argument(help=f"data set, folder of shards, '{SYNTHE
 Secure = Annotated[bool, typer.Option("--secure", help="masked updates: nobody sees more than their sum")]
 NoFloors = Annotated[bool, typer.Option("--no-floors", help="neither the floors nor what all silos' data would give")]
 Clients = Annotated[int, typer.Option(min=1, help="number of clients")]
+ClientsOfCut = Annotated[
+    int | None,
+    typer.Option(min=1, help=f"number of clients, by default {USUAL_CLIENTS}; of a folder of shards as many as it has"),
+]
 Number = Annotated[int, typer.Option("--partition", min=0, help="p: 0 is deterministic, others draw anew")]
 How = Annotated[
     Method | None,
@@ -90,10 +94,17 @@ def given_flags(flags: dict[str, Any]) -> dict[str, Any]:
     return {name: flag for name, flag in plain.items() if flag is not None}
 
 
-def basis_changes(kind: BasisKind, rank: int | None, rounds: int | None) -> dict[str, Any]:
-    """The method's settings that these flags change."""
+def method_changes(changes: list[str] | None, kind: BasisKind, rank: int | None, rounds: int | None) -> dict[str, Any]:
+    """The method's settings that --set and the flags of the common basis change. SettingsError for a flag of another
+    kind of basis than is asked for."""
     given = {"basis.kind": None if kind is BasisKind.off else kind.value, "basis.rank": rank, "basis.rounds": rounds}
-    return {name: value for name, value in given.items() if value is not None}
+    changed = parse_pairs(changes or []) | {name: value for name, value in given.items() if value is not None}
+    asked = changed.get("basis.kind", BasisKind.off.value)
+    noised = "basis.epsilon" in changed  # of which each silo keeps as many frequencies at most
+    for flag, value in (("--rank", None if noised else rank), ("--basis-rounds", rounds)):
+        if value is not None and asked != BasisKind.iterated.value:
+            raise SettingsError(f"{flag}: expected it with --common-basis iterated alone, got it with {asked}")
+    return changed
 
 
 def parse_pairs(changes: list[str], flag: str = "--set") -> dict[str, str]:

@@ -164,7 +164,7 @@ def run(
 
     With a common basis it holds the basis run first, unless one like that has finished before.
     """
-    changed = options.parse_pairs(changes or []) | options.basis_changes(common_basis, rank, basis_rounds)
+    changed = options.method_changes(changes, common_basis, rank, basis_rounds)
     asked = {
         "rounds": rounds or PRESET_ROUNDS[preset.value],
         "seed": seed,

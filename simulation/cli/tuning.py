@@ -16,7 +16,7 @@ from client_service.learning.quality import TITLE
 from shared.method.settings import MethodSettings, method_settings
 from simulation.cli import options
 from simulation.console import ERR, OUT, count_bar
-from simulation.source import Cut, cut_shards, find_shards
+from simulation.source import Cut, find_or_cut_shards
 from simulation.tuning.blind import write_blind_shards
 from simulation.tuning.search import Search, open_study, run_search, spent_trials, summarise_search, write_best_settings
 from simulation.tuning.spaces import search_space
@@ -30,7 +30,7 @@ def tune(
     strategy: options.StrategyName = options.OURS,
     trials: Annotated[int, typer.Option(min=1, help="in all, those of an earlier call included")] = 20,
     rounds: Annotated[int, typer.Option(min=1, help="of each trial")] = 5,
-    clients: options.Clients = 4,
+    clients: options.ClientsOfCut = None,
     preset: options.PresetName = options.PresetName.default,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     changes: options.Changes = None,
@@ -46,9 +46,8 @@ def tune(
     fixed = options.parse_pairs(changes or [])
     base = method_settings(preset.value, **fixed)
     space = search_space(strategy.value, base, fixed)
-    shards = find_shards(Path(data)) or cut_shards(
-        data, Cut(clients, options.method_name(method), number, split_seed), out / "shards"
-    )
+    cut = Cut(clients, options.method_name(method), number, split_seed)
+    shards = find_or_cut_shards(data, cut, out / "shards")
     with tempfile.TemporaryDirectory(prefix="lpsfed-blind-") as folder:
         blind, cache = write_blind_shards(shards.paths, Path(folder) / "shards"), Path(folder) / "cache"
         task = Search(blind, strategy.value, base, space, rounds, seed, device.value, threads, cache)

@@ -143,6 +143,21 @@ def test_a_mistake_is_one_line_that_names_it(
         (("status", "--operator-token-file", "empty"), "operator token: expected one in the file"),
         (("run", "--operator-token-file", "file", "--clients", "20000"), "clients: Input should be less than"),
         (("keys", "remove", "east", "--keys", "file"), "expected a registered name, got 'east'"),
+        (("simulate", "there", "--clients", "5"), "--clients: expected 1, as many as there has shards, or none, got 5"),
+        (("tune", "there", "--out", "t", "--clients", "5"), "--clients: expected 1, as many as there has shards"),
+        (("simulate", "there", "--method", "users"), "--method: expected none with a folder of shards"),
+        (
+            ("simulate", "there", "--rank", "8"),
+            "--rank: expected it with --common-basis iterated alone, got it with off",
+        ),
+        (("simulate", "there", "--common-basis", "exact", "--rank", "8"), "alone, got it with exact"),
+        (("run", "--operator-token-file", "file", "--basis-rounds", "4"), "--basis-rounds: expected it with"),
+        (
+            ("simulate", "there", "--set", "start=common"),
+            "expected a kind other than off with start = common, got the d",
+        ),
+        (("catalogue", "table.csv", "--out", "x.txt"), "table.csv: expected a list of ids, one a line, got lines of"),
+        (("catalogue", "file", "--out", "no/x.txt"), "no/x.txt: expected a place for a file, got none"),
     ],
 )
 def test_a_place_an_address_or_a_port_of_no_use_is_told_before_the_work_begins(
@@ -151,6 +166,9 @@ def test_a_place_an_address_or_a_port_of_no_use_is_told_before_the_work_begins(
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("some words")
     Path("empty").touch()
+    Path("table.csv").write_text("user,item\na,x\n")
+    Path("there/client-1").mkdir(parents=True)
+    Path("there/client-1/interactions.parquet").touch()
     with pytest.raises(FederationError) as raised:
         run(*arguments)
     assert words in str(raised.value)
