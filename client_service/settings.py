@@ -61,7 +61,7 @@ class Policy(Message):
         "no",
         description="may statistics of the silo's items be summed with the others'? noised: with basis.epsilon alone,"
         " under masks; secure: under masks alone. The sums tell which items somebody has; in the open the aggregator"
-        " sees this silo's own",
+        " sees this silo's own, and so may every silo, by the difference of two sums",
     )
     basis_changes: int = Field(
         3, ge=3, le=1024, description="least number of silos by whose data two sums of the common basis may differ"

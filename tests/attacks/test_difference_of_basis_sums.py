@@ -9,15 +9,54 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from client_service.basis.storage import kept_head, load_basis
+from client_service.basis.sums import catalogue_matrix
+from client_service.tasks.items import read_listed_shard
+from shared.method.parameters import Float32
 from shared.method.settings import BasisSettings
+from simulation.experiment import Experiment
 from simulation.federation import Federation
 from simulation.run import open_federation
 from tests.attacks.misled import ending_of, start
 from tests.attacks.test_difference_of_two_sums import VICTIM, Described, shut_out
+from tests.support.questions import wait_until
 
 pytestmark = pytest.mark.anyio
+
+
+async def test_in_the_open_the_difference_is_one_silos_matrix_as_the_page_says(secure_run: Described) -> None:
+    """Nothing guards open sums (docs/privacy.md): a silo that is in both reads the one that has left."""
+    one = secure_run(4)
+    basis = BasisSettings(kind="exact", least_pairs=1)
+    one = replace(one, secure=False, method=one.method.model_copy(update={"basis": basis}))
+    async with open_federation(one) as federation:
+        assert await sum_basis(federation, "run-1", one) is None
+        of_four = await kept_pairs(one, "run-1")
+        await shut_out(federation)
+        assert await sum_basis(federation, "run-2", one, clients=3) is None
+        of_three = await kept_pairs(one, "run-2")
+    victim = next(shard for shard in one.shards if shard.name == VICTIM)
+    settings = one.make_client_settings(victim, aggregator_url="http://127.0.0.1")
+    matrix = catalogue_matrix(read_listed_shard(settings), one.agreed_method.catalogue)
+    np.testing.assert_array_equal(of_four - of_three, (matrix.T @ matrix).toarray())
+
+
+async def kept_pairs(one: Experiment, run: str) -> Float32:
+    """What the first silo has of that run's sums, once it has them."""
+    folder = one.state_of(one.shards[0]) / "basis"
+
+    async def kept() -> bool:
+        head = kept_head(folder)
+        return head is not None and head.run == run
+
+    await wait_until(kept)
+    head = kept_head(folder)
+    basis = None if head is None else load_basis(folder, head.digest)
+    assert basis is not None and basis.pairs is not None
+    return basis.pairs
 
 
 async def sum_basis(federation: Federation, run: str, one: object, **changed: object) -> str | None:
