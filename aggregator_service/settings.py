@@ -11,6 +11,7 @@ from pydantic_settings import SettingsConfigDict
 
 from aggregator_service.rounds.secure_run import PARTS
 from shared.errors import ProtocolError, SettingsError
+from shared.method.catalogue_size import with_catalogue_size
 from shared.method.declaration import Declaration, describe_difference
 from shared.method.settings import MethodSettings
 from shared.protocol.lengths import longest_update
@@ -72,14 +73,8 @@ class AggregatorSettings(Listening):
     @field_validator("method")
     @classmethod
     def _take_catalogue_size(cls, method: MethodSettings, info: ValidationInfo) -> MethodSettings:
-        path = info.data.get("catalogue_size_file")
-        if path is None or method.catalogue > 0:
-            return method
-        try:
-            size = int(path.read_text(encoding="ascii"))
-        except (OSError, ValueError) as error:
-            raise ValueError(f"catalogue_size_file: expected a file with a number ({error})") from None
-        return method.model_copy(update={"catalogue": size})
+        expected = "catalogue_size_file: expected a file with a number"
+        return with_catalogue_size(method, info.data.get("catalogue_size_file"), int, expected)
 
     @model_validator(mode="after")
     def _require_usable_token(self) -> Self:

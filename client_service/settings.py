@@ -16,6 +16,7 @@ from client_service.device import DeviceWish
 from client_service.privacy.settings import PrivacySettings, require_accountable
 from shared.errors import PrivacyError, SettingsError
 from shared.message import Message
+from shared.method.catalogue_size import with_catalogue_size
 from shared.method.declaration import Counts, Declaration
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import ClientName
@@ -145,13 +146,8 @@ class ClientSettings(Listening):
     @field_validator("method")
     @classmethod
     def _as_long_as_the_list(cls, method: MethodSettings, info: ValidationInfo) -> MethodSettings:
-        path = info.data.get("catalogue")
-        if path is None or method.catalogue > 0:
-            return method
-        try:
-            return method.model_copy(update={"catalogue": len(path.read_text(encoding="utf-8").splitlines())})
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"catalogue: expected a readable text file ({error})") from None
+        expected = "catalogue: expected a readable text file, one id a line"
+        return with_catalogue_size(method, info.data.get("catalogue"), lambda text: len(text.splitlines()), expected)
 
     @model_validator(mode="after")
     def _usable_keys(self) -> Self:

@@ -36,9 +36,6 @@ def build_report(
     trained = {name: _trained_rounds(quality) for name, quality in qualities.items()}
     labels = task_named(experiment.task).labels
     own = _both_means([(quality.test or {}, quality.test_users) for quality in qualities.values()], labels)
-    floors = {name: _floor_means(name, bounds.floors, labels) for name in FLOORS} if bounds.floors else {}
-    start = _floor_means(START, bounds.floors, labels)
-    ceiling = None if bounds.ceiling is None else _means_of(bounds.ceiling, labels)
     return {
         "task": experiment.task,
         "strategy": experiment.strategy,
@@ -48,22 +45,31 @@ def build_report(
         "edges_kept": edges_kept,
         "client_mean": own[CLIENT_MEAN],
         "user_mean": own[USER_MEAN],
-        "alone": None if start is None else start[USER_MEAN],
         "together": own[USER_MEAN],
-        "centralised": None if ceiling is None else ceiling[USER_MEAN],
+        **_bounding_figures(bounds, labels),
         "clients": [_client_figures(name, quality, outcome.history) for name, quality in sorted(qualities.items())],
-        "floors": floors,
-        "untrained": start,
-        "floors_by_client": {
-            client: {name: _labelled_figures(measures, labels) for name, measures in client_floors.items()}
-            for client, client_floors in bounds.floors.items()
-        },
         "bytes_up": {name: [entry.bytes_up for entry in rounds] for name, rounds in trained.items()},
         "bytes_down": {name: [entry.bytes_down for entry in rounds] for name, rounds in trained.items()},
         "seconds": _spent_seconds(outcome),
         "notes": [*_client_notes(qualities), *bounds.notes, *_training_notes(experiment, qualities)],
         "privacy": {name: status.privacy.model_dump() for name, status in statuses.items() if status.privacy},
         "digest": _parameters_digest(outcome),
+    }
+
+
+def _bounding_figures(bounds: Bounds, labels: Labels) -> dict[str, Any]:
+    """What needs no training, over all clients and of each, and what all silos' data would give."""
+    start = _floor_means(START, bounds.floors, labels)
+    ceiling = None if bounds.ceiling is None else _means_of(bounds.ceiling, labels)
+    return {
+        "alone": None if start is None else start[USER_MEAN],
+        "centralised": None if ceiling is None else ceiling[USER_MEAN],
+        "floors": {name: _floor_means(name, bounds.floors, labels) for name in FLOORS} if bounds.floors else {},
+        "untrained": start,
+        "floors_by_client": {
+            client: {name: _labelled_figures(measures, labels) for name, measures in client_floors.items()}
+            for client, client_floors in bounds.floors.items()
+        },
     }
 
 

@@ -222,11 +222,11 @@ def validate_settings(model: type[Model], values: dict[str, Any]) -> Model:
 
 def describe(error: ValidationError) -> str:
     """One line a bad field: its dotted name, what was expected, what came."""
-    lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}, got {_shown(e['input'])}" for e in error.errors()]
+    lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}, got {_describe_input(e['input'])}" for e in error.errors()]
     return "; ".join(lines)
 
 
-def _shown(value: object) -> str:
+def _describe_input(value: object) -> str:
     """What came; of settings with fields of their own those that are not the defaults."""
     if not isinstance(value, BaseModel):
         return repr(value)

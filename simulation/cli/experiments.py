@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -72,27 +72,32 @@ def demo(
         experiment, edges_kept=shards.edges_kept, shown=not as_json, keep_in=folder if keep else None
     )
     if as_json:
-        options.print_json(
-            {
-                "report": seen.report,
-                "ways": [way.model_dump() for way in seen.ways],
-                "url": seen.url,
-                "key_file": str(seen.key_file),
-                "answer": seen.answer,
-            }
-        )
-    else:
-        first = next(iter(seen.ledgers.values()))
-        tables = (
-            quality_table(seen.report),
-            crossing_table(seen.ledgers),
-            field_table(first),
-            answer_table(seen.answer),
-            worth_table(seen.ways),
-            *crossed_lines(seen.ways),
-        )
-        OUT.print(*tables, sep="\n")
-        _print_request(seen, keep=keep)
+        return options.print_json(_demo_document(seen))
+    _print_demo(seen)
+    _print_request(seen, keep=keep)
+
+
+def _demo_document(seen: DemoResult) -> dict[str, Any]:
+    ways = [way.model_dump() for way in seen.ways]
+    return {
+        "report": seen.report,
+        "ways": ways,
+        "url": seen.url,
+        "key_file": str(seen.key_file),
+        "answer": seen.answer,
+    }
+
+
+def _print_demo(seen: DemoResult) -> None:
+    first = next(iter(seen.ledgers.values()))
+    tables = (
+        quality_table(seen.report),
+        crossing_table(seen.ledgers),
+        field_table(first),
+        answer_table(seen.answer),
+        worth_table(seen.ways),
+    )
+    OUT.print(*tables, *crossed_lines(seen.ways), sep="\n")
 
 
 def partition(
