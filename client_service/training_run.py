@@ -14,7 +14,7 @@ from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.local import Moment
 from client_service.schemas import QualityOut, RoundCosts, SpectrumOut
 from client_service.serving.recommender import Recommender
-from client_service.tasks.task import Place, Task, TaskShard, Training
+from client_service.tasks.task import Place, SummedDigests, Task, TaskShard, Training
 from client_service.training_checkpoint import Recovery
 from shared.method.declaration import Part
 from shared.method.exchanged import Parameters
@@ -38,7 +38,7 @@ class TrainingRun:
     """
 
     part: Part = "training"
-    summed: None = None
+    summed: SummedDigests | None = None
 
     def __init__(
         self,

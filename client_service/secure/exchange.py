@@ -56,7 +56,8 @@ class SecureExchange:
         self, masking: Masking, aggregator: Aggregator, *, wait: float, worker: Executor, basis: BasisPart | None = None
     ) -> None:
         self._own, self._aggregator, self._wait, self._worker = masking, aggregator, wait, worker
-        self._of_data = {} if basis is None else {"stamp": basis.stamp, "catalogue": basis.catalogue}
+        self._stamp = None if basis is None else basis.stamp
+        self._catalogue = None if basis is None else basis.catalogue
         self._least = LEAST_SILOS if basis is None else basis.least
         self._vault, self._memory = masking.vault, masking.memory
 
@@ -92,8 +93,15 @@ class SecureExchange:
         self._memory.require_pinned_terms(terms)
         if not (own.noised or (own.changing_members and terms.common.changing_members)):
             self._memory.require_every_sum(terms)
-        said = {"noised": own.noised, "changing_members": own.changing_members}
-        state = client.begin(terms, own.name, own.identity, **self._of_data, **said)
+        state = client.begin(
+            terms,
+            own.name,
+            own.identity,
+            noised=own.noised,
+            changing_members=own.changing_members,
+            stamp=self._stamp,
+            catalogue=self._catalogue,
+        )
         self._vault.keep(state)  # first: a crash in between is followed by the same keys
         self._memory.remember_exchange(terms)
         return state
