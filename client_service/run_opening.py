@@ -112,7 +112,7 @@ class RunOpening:
 
     async def fetch_missing(self, part: RunPart, number: int) -> None:
         """What is needed beside the parameters of round `number`."""
-        if (before := part.missing_round(number)) is not None:
+        while (before := part.missing_round(number)) is not None:
             await self._off_loop(part.remember, await self.personalised(part, before), before)
 
     async def personalised(self, part: RunPart, number: int) -> Parameters:

@@ -6,11 +6,22 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from client_service.basis.explored import Explored, pack
 from client_service.shard import Shard
 from client_service.shard.digests import content_digest
 from shared.errors import DataError
 from shared.method.graph import degrees, power
-from shared.strategies.common_basis import DEGREES, NOISE, PAIRS, PRODUCTS, STEP, WEIGHTED, UInt32, encode_products
+from shared.strategies.common_basis import (
+    DEGREES,
+    NOISE,
+    PACKED,
+    PAIRS,
+    PRODUCTS,
+    STEP,
+    WEIGHTED,
+    UInt32,
+    encode_products,
+)
 
 Float64 = NDArray[np.float64]
 ROWS = 512  # items whose pairs are counted at a time
@@ -89,6 +100,14 @@ def normalised_products(
     return scale * raw_products(interactions, scale * directions, exponent)
 
 
-def encode_sums(interactions: sparse.csr_array, products: Float64, clients: int) -> dict[str, UInt32]:
+def encode_sums(
+    interactions: sparse.csr_array, products: Float64, clients: int, *, name: str = PRODUCTS
+) -> dict[str, UInt32]:
     """What an iterated round sends, for a sum over at most `clients` silos."""
-    return {DEGREES: count_degrees(interactions), PRODUCTS: encode_products(products, clients)}
+    return {DEGREES: count_degrees(interactions), name: encode_products(products, clients)}
+
+
+def pack_sums(interactions: sparse.csr_array, known: Explored) -> dict[str, UInt32]:
+    """What a round after the first one sends, where the products of all rounds are kept."""
+    products = normalised_products(interactions, known.next_directions, known.exponent, known.degrees)
+    return {DEGREES: count_degrees(interactions), PACKED: pack(products / known.steps)}
