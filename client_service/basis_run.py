@@ -152,7 +152,7 @@ class BasisRun:
     def _explored(self, last: int) -> Explored:
         """What the sums up to a round tell."""
         sums = [self._sums[number] for number in range(1, last + 1)]
-        return explore(sums, self._settings.exponent, self.place.seed, self._clients)
+        return explore(sums, self._settings.exponent, self.place.seed)
 
     def _all_degrees(self) -> NDArray[np.int64]:
         return self._sums[min(self._sums)][DEGREES].astype(np.int64)
@@ -197,7 +197,7 @@ class BasisRun:
             return basis_of_pairs(self._sums[last], exponent)
         if self._settings.words is not None:
             degrees, rank = self._sums[last][DEGREES], self._settings.rank
-            return basis_of_rounds(self._explored(last), degrees, rank, self._clients)
+            return basis_of_rounds(self._explored(last), degrees, rank)
         return basis_of_products(self._sums[last], self._directions(last), exponent)
 
     @property

@@ -58,9 +58,9 @@ def basis_of_pairs(sums: Mapping[str, NDArray[np.uint32]], exponent: float) -> C
     return CommonBasis("exact", exponent, degrees, pairs=pairs)
 
 
-def basis_of_rounds(known: Explored, degrees: NDArray[np.uint32], rank: int, clients: int) -> CommonBasis:
+def basis_of_rounds(known: Explored, degrees: NDArray[np.uint32], rank: int) -> CommonBasis:
     """From the sums of all rounds of an iterated basis run (explored.py)."""
-    vectors, values = known.finish(rank, clients)
+    vectors, values = known.finish(rank)
     whole = degrees.astype(np.int64)
     return CommonBasis("iterated", known.exponent, whole, vectors=vectors.astype(np.float32), values=values)
 

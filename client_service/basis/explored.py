@@ -25,6 +25,7 @@ from shared.strategies.common_basis import DEGREES, PACKED, decode_products
 Float64 = NDArray[np.float64]
 UInt32 = NDArray[np.uint32]
 HALF_BITS = 16
+ROOM = 2.0 ** (HALF_BITS - 1) - 5_000  # steps, for a product: each of 10,000 silos may round half a step up
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,15 @@ class Explored:
         directions = np.hstack([self.directions, self.next_directions])
         return replace(self, directions=directions, products=np.hstack([self.products, unpack(sums) * self.steps]))
 
-    def finish(self, rank: int, clients: int) -> tuple[Float64, Float64]:
-        """At most `rank` vectors (N, r) and values (r,) of W, descending. clients: so many have rounded, at most."""
-        noise = float(np.linalg.norm(self.steps)) * np.sqrt(clients / 12.0)
-        vectors, values = finish_basis(self.directions, self.products, least=noise)
+    def finish(self, rank: int) -> tuple[Float64, Float64]:
+        """At most `rank` vectors (N, r) and values (r,) of W, descending.
+
+        Q^T W Q is symmetric, so that how far the sums are from it tells how large the errors of a product are:
+        rounding, or a silo that was not in each of the rounds.
+        """
+        core = self.directions.T @ self.products
+        error = float(np.sqrt(np.mean((core - core.T) ** 2) / 2.0) * np.sqrt(len(self.degrees)))
+        vectors, values = finish_basis(self.directions, self.products, least=error)
         return vectors[:, :rank], values[:rank]
 
 
@@ -77,15 +83,15 @@ def first_directions(seed: int, items: int, words: int) -> Float64:
     return found
 
 
-def explore(sums: Sequence[Mapping[str, UInt32]], exponent: float, seed: int, clients: int) -> Explored:
-    """From the sums of the rounds so far, the first one's first. clients: as many parts are in them at most."""
-    found = _explore_first(sums[0], exponent, seed, clients)
+def explore(sums: Sequence[Mapping[str, UInt32]], exponent: float, seed: int) -> Explored:
+    """From the sums of the rounds so far, the first one's first."""
+    found = _explore_first(sums[0], exponent, seed)
     for one in sums[1:]:
         found = found.learn(one[PACKED])
     return found
 
 
-def _explore_first(sums: Mapping[str, UInt32], exponent: float, seed: int, clients: int) -> Explored:
+def _explore_first(sums: Mapping[str, UInt32], exponent: float, seed: int) -> Explored:
     """As in subspace.py: the first products are A Omega = D^e W (D^e Omega)."""
     degrees = np.maximum(sums[DEGREES].astype(np.int64), 1)
     items, words = sums[PACKED].shape
@@ -93,8 +99,7 @@ def _explore_first(sums: Mapping[str, UInt32], exponent: float, seed: int, clien
     directions, change = np.linalg.qr(scale * start)
     entered = decode_products(sums[PACKED]) / scale
     largest = float((entered[:, :1] / (scale * start[:, :1])).max())
-    room = 2.0 ** (HALF_BITS - 1) - clients  # each silo may round up by half a step
-    steps = np.sqrt(largest) * _power(degrees, 0.5 - exponent) / room
+    steps = np.sqrt(largest) * _power(degrees, 0.5 - exponent) / ROOM
     return Explored(directions, np.linalg.solve(change.T, entered.T).T, degrees, exponent, seed, words, steps)
 
 

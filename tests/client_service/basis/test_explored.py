@@ -60,13 +60,13 @@ def all_sums(silos: list[sparse.csr_array], words: int, rounds: int) -> list[Sum
     """What the clients of a basis run sum, without a wire between them."""
     found = [first_sums(silos, words)]
     for _ in range(1, rounds):
-        known = explore(found, EXPONENT, SEED, len(silos))
+        known = explore(found, EXPONENT, SEED)
         found.append(summed([pack_sums(x, known) for x in silos]))
     return found
 
 
 def explored(silos: list[sparse.csr_array], words: int, rounds: int) -> Explored:
-    return explore(all_sums(silos, words, rounds), EXPONENT, SEED, len(silos))
+    return explore(all_sums(silos, words, rounds), EXPONENT, SEED)
 
 
 def last_round(silos: list[sparse.csr_array], rank: int, rounds: int) -> CommonBasis:
@@ -100,7 +100,7 @@ def test_half_the_bytes_find_more_than_the_last_rounds_products(
     silos: list[sparse.csr_array], graph: NDArray[np.float64]
 ) -> None:
     packed = explored(silos, RANK // 2, 3)
-    basis = basis_of_rounds(packed, all_sums(silos, 1, 1)[0][DEGREES], RANK, len(silos))
+    basis = basis_of_rounds(packed, all_sums(silos, 1, 1)[0][DEGREES], RANK)
     assert basis.vectors is not None and basis.values is not None
     assert basis.vectors.shape == (ITEMS, RANK) and (np.diff(basis.values) <= 0).all()
     np.testing.assert_allclose(basis.vectors.T @ basis.vectors, np.eye(RANK), atol=1e-5)
@@ -117,7 +117,7 @@ def test_no_product_can_exceed_what_sixteen_bits_hold(
     graph = (scaled.T @ scaled).toarray()
     start = first_directions(SEED, ITEMS, words)
     sums = summed([encode_sums(x, raw_products(x, start, exponent), 4, name=PACKED) for x in silos])
-    steps = explore([sums], exponent, SEED, len(silos)).steps
+    steps = explore([sums], exponent, SEED).steps
     bound = np.linalg.norm(graph, axis=1, keepdims=True)
     assert (bound / steps + len(silos) / 2 < 2**15).all()
 
@@ -138,7 +138,7 @@ def test_halves_are_rounded_to_the_nearest() -> None:
 
 def test_frequencies_below_the_rounding_are_left_out(silos: list[sparse.csr_array]) -> None:
     few = [sparse.csr_array(silo[:3]) for silo in silos]  # 12 users: W has 12 frequencies
-    vectors, values = explored(few, 8, 3).finish(40, len(few))
+    vectors, values = explored(few, 8, 3).finish(40)
     assert vectors.shape == (ITEMS, 12) and values.shape == (12,)
 
 
