@@ -21,6 +21,7 @@ from client_service.basis.explored import Explored, explore, first_directions
 from client_service.basis.storage import keep_basis
 from client_service.basis.subspace import next_directions, start_directions
 from client_service.basis.sums import (
+    begin_sums,
     count_pairs,
     encode_sums,
     normalised_products,
@@ -36,7 +37,7 @@ from shared.errors import ProtocolError
 from shared.method.declaration import Part
 from shared.method.exchanged import Parameters
 from shared.method.parameters import digest
-from shared.strategies.common_basis import DEGREES, PACKED, PRODUCTS, common_basis, decode_products
+from shared.strategies.common_basis import DEGREES, PRODUCTS, common_basis, decode_products
 from shared.strategies.strategy import Strategy
 
 NAME = "basis-run.safetensors"
@@ -146,8 +147,7 @@ class BasisRun:
         if self.moment.round > 1:
             return pack_sums(self._interactions, self._explored(self.moment.round - 1))
         start = first_directions(self.place.seed, self.place.method.catalogue, words)
-        products = raw_products(self._interactions, start, self._settings.exponent)
-        return encode_sums(self._interactions, products, self._clients, name=PACKED)
+        return begin_sums(self._interactions, start, self._settings.exponent, self._clients)
 
     def _explored(self, last: int) -> Explored:
         """What the sums up to a round tell."""

@@ -29,10 +29,10 @@ from client_service.basis.common_basis import CommonBasis
 from client_service.basis.explored import Explored, explore, first_directions
 from client_service.basis.scorers import common_scorers
 from client_service.basis.subspace import finish_basis, next_directions, start_directions
-from client_service.basis.sums import encode_sums, normalised_products, pack_sums, raw_products
+from client_service.basis.sums import begin_sums, encode_sums, normalised_products, pack_sums, raw_products
 from client_service.learning.evaluate import evaluate, ranked_by, validation_users
 from shared.method.graph import degrees, normalise
-from shared.strategies.common_basis import PACKED, PRODUCTS, UInt32, decode_products, encode_products
+from shared.strategies.common_basis import PRODUCTS, UInt32, decode_products, encode_products
 
 EXPONENT, SEED, WORD = 0.25, 7, 4
 KEPT = 0.9  # of the users were in the run before
@@ -107,7 +107,7 @@ class Iterations:
         """The first round with basis.words."""
         start = first_directions(SEED, self.items, words)
         count = len(self.silos)
-        return self.sum(lambda silo: encode_sums(silo, raw_products(silo, start, EXPONENT), count, name=PACKED))
+        return self.sum(lambda silo: begin_sums(silo, start, EXPONENT, count))
 
     def all_rounds(self, words: int, rounds: int) -> Found:
         """As the services do it with basis.words."""

@@ -32,7 +32,7 @@ from benchmarks.speed.secure_round import calibrate_processor
 from client_service.basis.common_basis import CommonBasis, basis_of_pairs, basis_of_products, basis_of_rounds
 from client_service.basis.explored import explore, first_directions
 from client_service.basis.subspace import start_directions
-from client_service.basis.sums import count_pairs, encode_sums, pack_sums, raw_products
+from client_service.basis.sums import begin_sums, count_pairs, encode_sums, pack_sums, raw_products
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters, State
 from shared.method.parameters import Array, Arrays
@@ -42,7 +42,7 @@ from shared.protocol.secure import masks, recovery, vector
 from shared.protocol.secure.masks import MaskStream
 from shared.protocol.secure.messages import MaskedHeader
 from shared.protocol.secure.vector import MaskedUpdate
-from shared.strategies.common_basis import DEGREES, MOST_EXACT, PACKED, UInt32, common_basis, hide_rare_pairs
+from shared.strategies.common_basis import DEGREES, MOST_EXACT, UInt32, common_basis, hide_rare_pairs
 
 USERS, RECORDS = 1000, 60  # of one silo, and of one of its users
 MIB = 1 << 20
@@ -120,8 +120,7 @@ class MadeFederation:
         if basis.words is None:
             return {}
         start = first_directions(0, self.method.catalogue, basis.words)
-        products = raw_products(records, start, basis.exponent)
-        sums = encode_sums(records, products, self.clients, name=PACKED)
+        sums = begin_sums(records, start, basis.exponent, self.clients)
         return {name: one * np.uint32(self.clients) for name, one in sums.items()}
 
     def masks_of(self, name: str) -> Iterator[MaskStream]:

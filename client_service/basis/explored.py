@@ -1,11 +1,10 @@
 """Subspace iteration that keeps the products of all rounds, with half the bits from the second round on.
 
 Each round tries directions that are orthogonal to all before, so that after T of them W is known on T blocks and not on
-one (block Krylov; Musco and Musco, arXiv 1504.05477). The first round sends its products in fixed point, a word each,
-and one of its directions is the same for all items. From then on it is known what no product can exceed:
-|(W q)_i| <= sqrt(W_ii lambda_1). W_ii <= d_i^(1 - 2e), as each user has an item, and lambda_1 <= max_i (W x)_i / x_i
-for any positive x (Collatz and Wielandt), here D_i^e 1. That leaves 16 bits enough, so that two products share a word
-of 32 bits. The sum alone has to fit: a silo's own part may wrap around.
+one (block Krylov; Musco and Musco, arXiv 1504.05477). The first round sends its products in fixed point, a word each;
+one of its directions is the same for all items, and one word has the diagonal of A in place of a product. From then on
+it is known what no product can exceed: |(W q)_i| <= sqrt(W_ii lambda_1), and lambda_1 <= max_i (W x)_i / x_i for any
+positive x (Collatz and Wielandt), here D_i^e 1. So 16 bits are enough, and two products share a word of 32. The sum alone has to fit: a silo's own part may wrap around.
 
 Shapes: N items of the catalogue, k directions that have been tried, w words of an item and round.
 """
@@ -20,12 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_service.basis.subspace import finish_basis
-from shared.strategies.common_basis import DEGREES, PACKED, decode_products
+from shared.strategies.common_basis import DEGREES, PACKED, STEP, decode_products
 
 Float64 = NDArray[np.float64]
 UInt32 = NDArray[np.uint32]
 HALF_BITS = 16
-ROOM = 2.0 ** (HALF_BITS - 1) - 5_000  # steps, for a product: each of 10,000 silos may round half a step up
+MOST_SILOS = 10_000
+ROUNDING = MOST_SILOS * STEP / 2.0  # of a number in the first sum, at most
+ROOM = 2.0 ** (HALF_BITS - 1) - MOST_SILOS / 2  # steps, for a product: each silo may round half a step up
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,9 @@ class Explored:
     def next_directions(self) -> Float64:
         """Of the next round, (N, 2 w): where W has sent the last ones; in the second one as many random ones too."""
         last = self.products[:, -2 * self.words :]
-        if last.shape[1] == self.words:
-            more = _draw(self.seed, len(self.degrees), self.words, 2)
-            last = np.hstack([last, _power(self.degrees, self.exponent) * more])
-        return self._beside(self._beside(last))
+        more = _draw(self.seed, len(self.degrees), 2 * self.words - last.shape[1], 2)  # none after the second round
+        tried = np.hstack([last, _power(self.degrees, self.exponent) * more])
+        return self._beside(self._beside(tried))
 
     def _beside(self, columns: Float64) -> Float64:
         """Orthonormal, and orthogonal to all directions so far; once more takes off what rounding has left."""
@@ -76,8 +76,8 @@ class Explored:
 
 
 def first_directions(seed: int, items: int, words: int) -> Float64:
-    """Omega: orthonormal columns that follow from the run's seed alone, (N, w); the first is the same for all items."""
-    drawn = _draw(seed, items, words, 1)
+    """Omega: orthonormal columns that follow from the run's seed alone, (N, w - 1); one is the same for all items."""
+    drawn = _draw(seed, items, words - 1, 1)
     drawn[:, 0] = 1.0
     found: Float64 = np.linalg.qr(drawn)[0]
     return found
@@ -92,15 +92,17 @@ def explore(sums: Sequence[Mapping[str, UInt32]], exponent: float, seed: int) ->
 
 
 def _explore_first(sums: Mapping[str, UInt32], exponent: float, seed: int) -> Explored:
-    """As in subspace.py: the first products are A Omega = D^e W (D^e Omega)."""
+    """As in subspace.py, the first products are A Omega = D^e W (D^e Omega); after them stands diag A."""
     degrees = np.maximum(sums[DEGREES].astype(np.int64), 1)
     items, words = sums[PACKED].shape
     start, scale = first_directions(seed, items, words), _power(degrees, exponent)
     directions, change = np.linalg.qr(scale * start)
-    entered = decode_products(sums[PACKED]) / scale
-    largest = float((entered[:, :1] / (scale * start[:, :1])).max())
-    steps = np.sqrt(largest) * _power(degrees, 0.5 - exponent) / ROOM
-    return Explored(directions, np.linalg.solve(change.T, entered.T).T, degrees, exponent, seed, words, steps)
+    sent = decode_products(sums[PACKED])
+    entered = sent[:, :-1] / scale
+    positive, diagonal = ((np.abs(sent[:, [one]]) + ROUNDING) / scale**2 for one in (0, -1))
+    largest = float((positive / np.abs(start[:, :1])).max())
+    products = np.linalg.solve(change.T, entered.T).T
+    return Explored(directions, products, degrees, exponent, seed, words, np.sqrt(largest * diagonal) / ROOM)
 
 
 def pack(numbers: Float64) -> UInt32:
@@ -121,9 +123,9 @@ def unpack(sums: UInt32) -> Float64:
     return np.hstack([low.astype(np.float64), high.astype(np.float64)])
 
 
-def _draw(seed: int, items: int, words: int, number: int) -> Float64:
-    """Of round `number`, normal, (N, w)."""
-    return np.random.default_rng([seed, items, words, number]).standard_normal((items, words))
+def _draw(seed: int, items: int, count: int, number: int) -> Float64:
+    """Of round `number`, normal, (N, count)."""
+    return np.random.default_rng([seed, items, count, number]).standard_normal((items, count))
 
 
 def _power(degrees: NDArray[np.int64], exponent: float) -> Float64:

@@ -100,14 +100,20 @@ def normalised_products(
     return scale * raw_products(interactions, scale * directions, exponent)
 
 
-def encode_sums(
-    interactions: sparse.csr_array, products: Float64, clients: int, *, name: str = PRODUCTS
-) -> dict[str, UInt32]:
+def encode_sums(interactions: sparse.csr_array, products: Float64, clients: int) -> dict[str, UInt32]:
     """What an iterated round sends, for a sum over at most `clients` silos."""
-    return {DEGREES: count_degrees(interactions), name: encode_products(products, clients)}
+    return {DEGREES: count_degrees(interactions), PRODUCTS: encode_products(products, clients)}
+
+
+def begin_sums(interactions: sparse.csr_array, start: Float64, exponent: float, clients: int) -> dict[str, UInt32]:
+    """What the first round sends, where the products of all rounds are kept: A Omega, and beside it diag A."""
+    by_user, _ = degrees(interactions)
+    diagonal = interactions.T @ power(by_user, -2.0 * exponent)
+    numbers = np.column_stack([raw_products(interactions, start, exponent), diagonal])
+    return {DEGREES: count_degrees(interactions), PACKED: encode_products(numbers, clients)}
 
 
 def pack_sums(interactions: sparse.csr_array, known: Explored) -> dict[str, UInt32]:
-    """What a round after the first one sends, where the products of all rounds are kept."""
+    """What each later one sends."""
     products = normalised_products(interactions, known.next_directions, known.exponent, known.degrees)
     return {DEGREES: count_degrees(interactions), PACKED: pack(products / known.steps)}

@@ -40,7 +40,7 @@ class BasisSettings(Message):
     rounds: int = Field(3, ge=2, le=100, description="iterated: rounds; after one alone a basis is worse than none")
     words: int | None = Field(
         None,
-        ge=1,
+        ge=2,
         le=4096,
         description="iterated: numbers of 32 bits that an item has in a round; the basis then follows from the products"
         " of all rounds, which from the second one on are two in a number; none: rank, and from the last round alone",
@@ -65,7 +65,7 @@ class BasisSettings(Message):
     @property
     def directions(self) -> int:
         """iterated: from the products with how many the basis follows."""
-        return self.rank if self.words is None else self.words * (2 * self.rounds - 1)
+        return self.rank if self.words is None else self.words * (2 * self.rounds - 1) - 1
 
     @property
     def sums_needed(self) -> int:
