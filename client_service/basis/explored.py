@@ -4,7 +4,8 @@ Each round tries directions that are orthogonal to all before, so that after T o
 one (block Krylov; Musco and Musco, arXiv 1504.05477). The first round sends its products in fixed point, a word each;
 one of its directions is the same for all items, and one word has the diagonal of A in place of a product. From then on
 it is known what no product can exceed: |(W q)_i| <= sqrt(W_ii lambda_1), and lambda_1 <= max_i (W x)_i / x_i for any
-positive x (Collatz and Wielandt), here D_i^e 1. So 16 bits are enough, and two products share a word of 32. The sum alone has to fit: a silo's own part may wrap around.
+positive x (Collatz and Wielandt), here D_i^e 1. So 16 bits are enough, and two products share a word of 32.
+The sum alone has to fit: a silo's own part may wrap around.
 
 Shapes: N items of the catalogue, k directions that have been tried, w words of an item and round.
 """
