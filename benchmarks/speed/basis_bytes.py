@@ -42,7 +42,7 @@ Sums = dict[str, UInt32]
 
 
 @dataclass(frozen=True)
-class Way:
+class IteratedWay:
     """bytes: for an item, in all rounds. begin: what makes the basis."""
 
     name: str
@@ -163,7 +163,7 @@ class Iterations:
         return np.where((self.degrees >= least)[:, None], vectors, 0.0), values
 
 
-def list_ways(made: Iterations) -> Iterator[Way]:
+def list_ways(made: Iterations) -> Iterator[IteratedWay]:
     """In the order of the table."""
     rank = made.rank
 
@@ -171,19 +171,21 @@ def list_ways(made: Iterations) -> Iterator[Way]:
         return WORD * (width + 1) * rounds
 
     for rounds in (2, 3, 4):
-        yield Way("last round", rounds, bytes_of(rank, rounds), lambda rounds=rounds: made.last_round(rank, rounds))
+        yield IteratedWay(
+            "last round", rounds, bytes_of(rank, rounds), lambda rounds=rounds: made.last_round(rank, rounds)
+        )
     for words, rounds in ((64, 3), (64, 4), (48, 3), (48, 4), (32, 4), (32, 5), (32, 6)):
         name = f"**all rounds, basis.words = {words}**"
-        yield Way(name, rounds, bytes_of(words, rounds), lambda w=words, n=rounds: made.all_rounds(w, n))
-    yield Way(
+        yield IteratedWay(name, rounds, bytes_of(words, rounds), lambda w=words, n=rounds: made.all_rounds(w, n))
+    yield IteratedWay(
         "the same, 64, 32 bits throughout",
         3,
         WORD * (65 + 2 * 129),
         lambda: made.all_rounds_rounded(64, 3, 2.0**-16),
     )
-    yield Way("the same, 64, 8 bits", 3, WORD * (65 + 2 * 33), lambda: made.all_rounds_rounded(64, 3, 2.0**8))
+    yield IteratedWay("the same, 64, 8 bits", 3, WORD * (65 + 2 * 33), lambda: made.all_rounds_rounded(64, 3, 2.0**8))
     for momentum in (0.0, 0.25, 1.0):
-        yield Way(
+        yield IteratedWay(
             f"last round, degrees known before, momentum {momentum:g} lambda_r",
             3,
             bytes_of(rank, 3),
@@ -191,20 +193,20 @@ def list_ways(made: Iterations) -> Iterator[Way]:
                 start_directions(SEED, made.items, rank), 3, m * float(made.last_round(rank, 2)[1][-1])
             ),
         )
-    yield Way(
+    yield IteratedWay(
         "last round, 1.5 times the rank", 2, bytes_of(rank * 3 // 2, 2), lambda: made.last_round(rank * 3 // 2, 2)
     )
-    yield Way(
+    yield IteratedWay(
         "last round, from the most popular items", 3, bytes_of(rank, 3), lambda: made.iterate(made.popular_start(), 3)
     )
     for power in (2, 3):
-        yield Way(
+        yield IteratedWay(
             f"last round, {power} steps in each silo first",
             2,
             bytes_of(rank, 2),
             lambda p=power: made.iterate(made.local_start(p), 1),
         )
-    yield Way(
+    yield IteratedWay(
         f"from the basis of {KEPT:.0%} of the users",
         1,
         bytes_of(rank, 1),
@@ -212,7 +214,7 @@ def list_ways(made: Iterations) -> Iterator[Way]:
     )
     for least in (3, 10):
         share = float((made.degrees >= least).mean())
-        yield Way(
+        yield IteratedWay(
             f"last round, without items of fewer than {least} users",
             3,
             round(bytes_of(rank, 3) * share),
