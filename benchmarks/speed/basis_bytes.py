@@ -223,7 +223,7 @@ def list_ways(made: Iterations) -> Iterator[IteratedWay]:
 
 
 @dataclass(frozen=True, eq=False)
-class Judge:
+class FrequencyJudge:
     """What a basis is held against. splits: all users' matrices."""
 
     splits: dict[str, sparse.csr_array]
@@ -271,7 +271,10 @@ def main() -> None:
     given = parser.parse_args()
     with threadpool_limits(1):
         splits = all_matrices(locate_data(given.name, given.data))
-        made, judge = Iterations(deal_users(splits["train"], given.silos), given.rank), Judge(splits, given.rank)
+        made, judge = (
+            Iterations(deal_users(splits["train"], given.silos), given.rank),
+            FrequencyJudge(splits, given.rank),
+        )
         lines = [judge.line("the leading frequencies of all data", "", "", judge.leading)]
         for way in list_ways(made):
             lines.append(judge.line(way.name, str(way.rounds), f"{way.bytes:,}", way.make()))

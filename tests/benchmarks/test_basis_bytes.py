@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from benchmarks.speed.basis_bytes import Iterations, Judge, deal_users, list_ways
+from benchmarks.speed.basis_bytes import Iterations, FrequencyJudge, deal_users, list_ways
 from shared.method.settings import method_settings
 from shared.strategies.common_basis import common_basis
 
@@ -21,7 +21,7 @@ def train() -> sparse.csr_array:
 
 
 def test_all_rounds_find_more_than_the_last_one_and_sixteen_bits_as_much_as_more(train: sparse.csr_array) -> None:
-    made, judge = Iterations(deal_users(train, 4), RANK), Judge({"train": train}, RANK)
+    made, judge = Iterations(deal_users(train, 4), RANK), FrequencyJudge({"train": train}, RANK)
     last, packed = made.last_round(RANK, 3), made.all_rounds(RANK // 2, 3)
     assert judge.energy(last[0]) < judge.energy(packed[0]) < 1.0
     assert judge.energy(packed[0]) == pytest.approx(
