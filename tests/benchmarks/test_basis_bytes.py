@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from benchmarks.speed.basis_bytes import Iterations, FrequencyJudge, deal_users, list_ways
+from benchmarks.speed.basis_bytes import FrequencyJudge, Iterations, deal_users, list_ways
 from shared.method.settings import method_settings
 from shared.strategies.common_basis import common_basis
 
