@@ -15,14 +15,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
-from client_service.basis.common_basis import CommonBasis, basis_of_pairs, basis_of_products
+from client_service.basis.common_basis import CommonBasis, basis_of_pairs, basis_of_products, basis_of_rounds
 from client_service.basis.denoising import basis_of_noised
+from client_service.basis.explored import Explored, explore, first_directions
 from client_service.basis.storage import keep_basis
 from client_service.basis.subspace import next_directions, start_directions
 from client_service.basis.sums import (
+    begin_sums,
     count_pairs,
     encode_sums,
     normalised_products,
+    pack_sums,
     raw_products,
     weigh_pairs,
 )
@@ -102,10 +105,12 @@ class BasisRun:
             self.skip_round(received, number)
 
     def missing_round(self, number: int) -> int | None:
-        """The round whose sums are needed before those of round `number`, and are not here; None where none is."""
-        before = number - 1
-        needed = self._settings.kind == "iterated" and before >= 1 and before not in self._sums
-        return before if needed else None
+        """A round whose sums are needed beside those of round `number`, and are not here; None where none is."""
+        return next((before for before in self._needed(number) if before not in self._sums), None)
+
+    def _needed(self, number: int) -> range:
+        """The rounds whose sums are used together with those of round `number`."""
+        return range(max(1, number + 1 - self._settings.sums_needed), number)
 
     def trained_in(self, number: int) -> bool:
         """A closed round is never done again: its sums say all that there is."""
@@ -128,12 +133,26 @@ class BasisRun:
         if self._settings.kind == "exact":
             count = count_pairs if self._settings.epsilon is None else weigh_pairs
             return count(self._interactions)
+        if self._settings.words is not None:
+            return self._explore(self._settings.words)
         exponent, directions = self._settings.exponent, self._directions(self.moment.round)
         if self.moment.round == 1:
             products = raw_products(self._interactions, directions, exponent)
         else:
             products = normalised_products(self._interactions, directions, exponent, self._all_degrees())
         return encode_sums(self._interactions, products, self._clients)
+
+    def _explore(self, words: int) -> Sums:
+        """The same where the products of all rounds are kept."""
+        if self.moment.round > 1:
+            return pack_sums(self._interactions, self._explored(self.moment.round - 1))
+        start = first_directions(self.place.seed, self.place.method.catalogue, words)
+        return begin_sums(self._interactions, start, self._settings.exponent, self._clients)
+
+    def _explored(self, last: int) -> Explored:
+        """What the sums up to a round tell."""
+        sums = [self._sums[number] for number in range(1, last + 1)]
+        return explore(sums, self._settings.exponent, self.place.seed)
 
     def _all_degrees(self) -> NDArray[np.int64]:
         return self._sums[min(self._sums)][DEGREES].astype(np.int64)
@@ -149,7 +168,7 @@ class BasisRun:
     def skip_round(self, received: Parameters, number: int) -> None:
         """Take over the sums of round `number`. They are durable when this returns."""
         self.remember(received, number)
-        self._sums = {kept: sums for kept, sums in self._sums.items() if kept >= number - 1}
+        self._sums = {kept: self._sums[kept] for kept in (*self._needed(number), number) if kept in self._sums}
         self.applied = number
         self._keep()
 
@@ -176,6 +195,9 @@ class BasisRun:
             return basis_of_noised(self._sums[last], self.place.method.catalogue, self._settings.rank)
         if self._settings.kind == "exact":
             return basis_of_pairs(self._sums[last], exponent)
+        if self._settings.words is not None:
+            degrees, rank = self._sums[last][DEGREES], self._settings.rank
+            return basis_of_rounds(self._explored(last), degrees, rank)
         return basis_of_products(self._sums[last], self._directions(last), exponent)
 
     @property

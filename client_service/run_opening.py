@@ -111,9 +111,13 @@ class RunOpening:
         return part.received if part.part == "basis" else await self._aggregator.model(part.place.run)
 
     async def fetch_missing(self, part: RunPart, number: int) -> None:
-        """What is needed beside the parameters of round `number`."""
-        if (before := part.missing_round(number)) is not None:
-            await self._off_loop(part.remember, await self.personalised(part, before), before)
+        """What is needed beside the parameters of round `number`. PrivacyError for other ones than were told first:
+        the others would multiply with other directions than this client."""
+        while (before := part.missing_round(number)) is not None:
+            found, masking = await self.personalised(part, before), self._silo.masking
+            if masking is not None:
+                masking.remember_start(part.place.run, before + 1, found)
+            await self._off_loop(part.remember, found, before)
 
     async def personalised(self, part: RunPart, number: int) -> Parameters:
         """Wait for the round to be aggregated. The aggregator's deadline bounds the wait: a failed run is refused."""

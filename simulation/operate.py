@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import quote
 
 from pydantic import ValidationError
@@ -12,7 +12,7 @@ from shared.errors import ConflictError, FederationError, ProtocolError, Setting
 from shared.method.declaration import Declaration
 from shared.method.settings import MethodSettings, validate_settings
 from shared.protocol.schemas import MemberOut, QuarantineIn, RoundOut, RunHistoryOut, RunIn
-from shared.strategies.common_basis import DEGREES, PAIRS, PRODUCTS
+from shared.strategies.common_basis import DEGREES, PACKED, PAIRS, PRODUCTS
 from simulation import operator_calls as calls
 from simulation.operator_calls import Operator, ask_aggregator
 
@@ -73,9 +73,15 @@ def agree_on_basis(operator: Operator, method: MethodSettings) -> MethodSettings
         raise SettingsError(
             f"--common-basis: expected {kind}, as this federation has declared, got {method.basis.kind}"
         )
-    chosen = kind == "exact" or "rank" in method.basis.model_fields_set
-    basis = method.basis if chosen else method.basis.model_copy(update={"rank": shapes[PRODUCTS][1]})
+    basis = method.basis.model_copy(update=_declared_widths(method, shapes))
     return method.model_copy(update={"catalogue": shapes[DEGREES][0], "basis": basis})
+
+
+def _declared_widths(method: MethodSettings, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """How much of an item an iterated round sends, unless it was asked for by name."""
+    tensors = {"rank": PRODUCTS, "words": PACKED}
+    chosen = method.basis.model_fields_set
+    return {name: shapes[key][1] for name, key in tensors.items() if key in shapes and name not in chosen}
 
 
 def fetch_declaration(operator: Operator) -> Declaration:

@@ -11,8 +11,6 @@ from shared.errors import ProtocolError
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunIn
 
-BASIS_ROUNDS = 2  # of a basis run that stay available: the last sum, and the one whose directions it is of
-
 
 def finished_basis_runs(database: Database) -> list[Run]:
     """Oldest first."""

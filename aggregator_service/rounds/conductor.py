@@ -13,7 +13,7 @@ import anyio
 
 from aggregator_service.process import LOGGER, Clock, off_loop
 from aggregator_service.rounds import run_document, transitions
-from aggregator_service.rounds.basis_runs import BASIS_ROUNDS, kept_basis
+from aggregator_service.rounds.basis_runs import kept_basis
 from aggregator_service.rounds.metrics import AggregatorMetrics
 from aggregator_service.rounds.run import Run
 from aggregator_service.storage import runs
@@ -240,7 +240,9 @@ class Conductor:
         if run.exchange is not None:
             self.archive.blobs.remove(runs.drop_masked(self.archive.database, run.name, last=run.round))
         kept, rounds = kept_basis(self.archive.database), self.archive.retention_rounds
-        oldest = run.round + 1 - (max(rounds, BASIS_ROUNDS) if run.request.part == "basis" else rounds)
+        if run.request.part == "basis":
+            rounds = max(rounds, run.request.method.basis.sums_needed)
+        oldest = run.round + 1 - rounds
         self.archive.blobs.remove(runs.drop_before(self.archive.database, run.name, oldest=oldest, kept=kept))
 
     def _show_run(self) -> None:

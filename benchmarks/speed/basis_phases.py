@@ -5,9 +5,10 @@ that it writes, and the aggregator's check of the spooled one. sum: all bodies, 
 the disk, with the masks taken off. finish: the common basis from the sums, at each silo. Beside seconds stands the
 ratio to a calibration of the same run, so that figures of two machines can be compared. The phases are the functions
 that the services call; their messages are not in it. Memory is what numpy and Python have allocated beyond what was
-there when the phase began. All silos but the first send the first one's numbers under masks of their own.
+there when the phase began. All silos but the first send the first one's numbers under masks of their own. With --words
+(basis.words) the round is a later one, and the same sums stand for those of all rounds but the first.
 
-python -m benchmarks.speed.basis_phases [--clients 4 64] [--items 3700 40000] [--rank 128] [--rounds 3]
+python -m benchmarks.speed.basis_phases [--clients 4 64] [--items 3700 40000] [--rank 128] [--rounds 3] [--words 64]
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import TypeVar
@@ -27,9 +29,10 @@ import numpy as np
 from scipy import sparse
 
 from benchmarks.speed.secure_round import calibrate_processor
-from client_service.basis.common_basis import CommonBasis, basis_of_pairs, basis_of_products
+from client_service.basis.common_basis import CommonBasis, basis_of_pairs, basis_of_products, basis_of_rounds
+from client_service.basis.explored import explore, first_directions
 from client_service.basis.subspace import start_directions
-from client_service.basis.sums import count_pairs, encode_sums, raw_products
+from client_service.basis.sums import begin_sums, count_pairs, encode_sums, pack_sums, raw_products
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters, State
 from shared.method.parameters import Array, Arrays
@@ -39,7 +42,7 @@ from shared.protocol.secure import masks, recovery, vector
 from shared.protocol.secure.masks import MaskStream
 from shared.protocol.secure.messages import MaskedHeader
 from shared.protocol.secure.vector import MaskedUpdate
-from shared.strategies.common_basis import MOST_EXACT, common_basis, hide_rare_pairs
+from shared.strategies.common_basis import DEGREES, MOST_EXACT, UInt32, common_basis, hide_rare_pairs
 
 USERS, RECORDS = 1000, 60  # of one silo, and of one of its users
 MIB = 1 << 20
@@ -105,8 +108,20 @@ class MadeFederation:
         basis = self.method.basis
         if basis.kind == "exact":
             return count_pairs(records)
+        if basis.words is not None:
+            return pack_sums(records, explore([self.first_sums], basis.exponent, 0))
         directions = start_directions(0, self.method.catalogue, basis.rank)
         return encode_sums(records, raw_products(records, directions, basis.exponent), self.clients)
+
+    @cached_property
+    def first_sums(self) -> dict[str, UInt32]:
+        """Of the first round with basis.words; else none."""
+        basis, records = self.method.basis, self.draw_records()
+        if basis.words is None:
+            return {}
+        start = first_directions(0, self.method.catalogue, basis.words)
+        sums = begin_sums(records, start, basis.exponent, self.clients)
+        return {name: one * np.uint32(self.clients) for name, one in sums.items()}
 
     def masks_of(self, name: str) -> Iterator[MaskStream]:
         """Its own mask, and those that it has with all others."""
@@ -146,6 +161,9 @@ class MadeFederation:
         basis, found = self.method.basis, {name: np.asarray(one) for name, one in sums.items()}
         if basis.kind == "exact":
             return basis_of_pairs(found, basis.exponent)
+        if basis.words is not None:
+            known = explore([self.first_sums, *[found] * (basis.rounds - 1)], basis.exponent, 0)
+            return basis_of_rounds(known, found[DEGREES], basis.rank)
         return basis_of_products(found, start_directions(0, self.method.catalogue, basis.rank), basis.exponent)
 
 
@@ -155,6 +173,7 @@ def _seed(*names: str) -> bytes:
 
 def measure_phases(federation: MadeFederation) -> list[MeasuredPhase]:
     """Each phase of one round. What other silos send is made before the sum, and not counted."""
+    _ = federation.first_sums  # of a round that is over
     tracemalloc.start()
     records, first = federation.draw_records(), federation.names[0]
     arrays, *counted = watch(lambda: federation.count(records))
@@ -176,11 +195,14 @@ def main() -> None:
     parser.add_argument("--items", type=int, nargs="+", default=[3700, 40_000])
     parser.add_argument("--rank", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3, help="of an iterated basis, for the bytes of the whole run")
+    parser.add_argument("--words", type=int, help="of an iterated basis that follows from all rounds")
     given = parser.parse_args()
     for clients in given.clients:
         for items in given.items:
             kind = "exact" if items <= MOST_EXACT else "iterated"
             said = {"basis.kind": kind, "basis.rank": given.rank, "basis.rounds": given.rounds, "catalogue": items}
+            if given.words is not None and kind == "iterated":
+                said["basis.words"] = given.words
             method = method_settings(**said)
             unit = calibrate_processor() / 1000
             with tempfile.TemporaryDirectory() as folder:

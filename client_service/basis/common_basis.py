@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from client_service.basis.explored import Explored
 from client_service.basis.subspace import finish_basis
 from shared.strategies.common_basis import DEGREES, PAIRS, PRODUCTS, decode_products
 
@@ -55,6 +56,13 @@ def basis_of_pairs(sums: Mapping[str, NDArray[np.uint32]], exponent: float) -> C
     pairs += pairs.T
     np.fill_diagonal(pairs, degrees)
     return CommonBasis("exact", exponent, degrees, pairs=pairs)
+
+
+def basis_of_rounds(known: Explored, degrees: NDArray[np.uint32], rank: int) -> CommonBasis:
+    """From the sums of all rounds of an iterated basis run (explored.py)."""
+    vectors, values = known.finish(rank)
+    whole = degrees.astype(np.int64)
+    return CommonBasis("iterated", known.exponent, whole, vectors=vectors.astype(np.float32), values=values)
 
 
 def basis_of_products(

@@ -27,14 +27,15 @@ def next_directions(products: Float64, all_degrees: NDArray[np.int64], exponent:
     return _orthonormalise(scale * products if first else products)
 
 
-def finish_basis(directions: Float64, products: Float64) -> tuple[Float64, Float64]:
+def finish_basis(directions: Float64, products: Float64, *, least: float = 0.0) -> tuple[Float64, Float64]:
     """Orthonormal vectors (N, r) and values (r,), descending, of W ~ Y (Q^T Y)^+ Y^T, with Y = W Q of the last round.
 
     Nystroem's form. It is never further from W than Q Q^T W Q Q^T, whose frequencies are those of a half round before.
+    least: the size of the products' errors, which are all that Q^T Y has below it.
     """
     core = directions.T @ products
     values, rotation = np.linalg.eigh((core + core.T) / 2.0)
-    kept = values > RIDGE * values[-1]
+    kept = values > max(RIDGE * values[-1], least)
     root = products @ (rotation[:, kept] / np.sqrt(values[kept]))
     vectors, singular, _ = np.linalg.svd(root, full_matrices=False)
     return fix_signs(vectors), singular**2

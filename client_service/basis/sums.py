@@ -6,11 +6,22 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from client_service.basis.explored import Explored, pack
 from client_service.shard import Shard
 from client_service.shard.digests import content_digest
 from shared.errors import DataError
 from shared.method.graph import degrees, power
-from shared.strategies.common_basis import DEGREES, NOISE, PAIRS, PRODUCTS, STEP, WEIGHTED, UInt32, encode_products
+from shared.strategies.common_basis import (
+    DEGREES,
+    NOISE,
+    PACKED,
+    PAIRS,
+    PRODUCTS,
+    STEP,
+    WEIGHTED,
+    UInt32,
+    encode_products,
+)
 
 Float64 = NDArray[np.float64]
 ROWS = 512  # items whose pairs are counted at a time
@@ -92,3 +103,17 @@ def normalised_products(
 def encode_sums(interactions: sparse.csr_array, products: Float64, clients: int) -> dict[str, UInt32]:
     """What an iterated round sends, for a sum over at most `clients` silos."""
     return {DEGREES: count_degrees(interactions), PRODUCTS: encode_products(products, clients)}
+
+
+def begin_sums(interactions: sparse.csr_array, start: Float64, exponent: float, clients: int) -> dict[str, UInt32]:
+    """What the first round sends, where the products of all rounds are kept: A Omega, and beside it diag A."""
+    by_user, _ = degrees(interactions)
+    diagonal = interactions.T @ power(by_user, -2.0 * exponent)
+    numbers = np.column_stack([raw_products(interactions, start, exponent), diagonal])
+    return {DEGREES: count_degrees(interactions), PACKED: encode_products(numbers, clients)}
+
+
+def pack_sums(interactions: sparse.csr_array, known: Explored) -> dict[str, UInt32]:
+    """What each later one sends."""
+    products = normalised_products(interactions, known.next_directions, known.exponent, known.degrees)
+    return {DEGREES: count_degrees(interactions), PACKED: pack(products / known.steps)}

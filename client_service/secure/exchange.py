@@ -21,7 +21,7 @@ from shared.protocol.schemas import ReceiptOut
 from shared.protocol.secure import client
 from shared.protocol.secure.common import describe_terms
 from shared.protocol.secure.messages import Consents, Delivery, Roster, RoundTerms, Sharers, UnmaskRequest
-from shared.protocol.secure.renewal import LEAST_SILOS
+from shared.protocol.secure.renewal import LEAST_SILOS, is_basis
 from shared.protocol.secure.state import BegunRound, Checked, Ready, Sharing, State, terms_of
 
 Answer = TypeVar("Answer", Roster, Delivery, Sharers, UnmaskRequest, Consents)
@@ -91,7 +91,8 @@ class SecureExchange:
     def _begin(self, terms: RoundTerms) -> BegunRound:
         own = self._own
         self._memory.require_pinned_terms(terms)
-        if not (own.noised or (own.changing_members and terms.common.changing_members)):
+        bears = own.noised or (own.changing_members and terms.common.changing_members)
+        if is_basis(terms.declaration) or not bears:  # what a basis run multiplies with follows from all its sums
             self._memory.require_every_sum(terms)
         state = client.begin(
             terms,

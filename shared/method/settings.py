@@ -38,6 +38,14 @@ class BasisSettings(Message):
     )
     rank: int = Field(128, ge=1, le=4096, description="iterated: r, number of frequencies")
     rounds: int = Field(3, ge=2, le=100, description="iterated: rounds; after one alone a basis is worse than none")
+    words: int | None = Field(
+        None,
+        ge=2,
+        le=4096,
+        description="iterated: numbers of 32 bits that an item has in a round; the basis then follows from the products"
+        " of all rounds, which from the second one on are two in a number; none: rank, and from the last round alone",
+        exclude_if=lambda words: words is None,
+    )
     exponent: float = Field(0.25, ge=0, le=0.5, description="iterated: e of R = D_u^-e X D_i^-e")
     least_pairs: int = Field(3, ge=1, le=1000, description="exact: k; pairs of items that fewer users have count as 0")
     least_silos: int = Field(
@@ -53,6 +61,16 @@ class BasisSettings(Message):
     def rounds_needed(self) -> int:
         """Rounds of a basis run."""
         return self.rounds if self.kind == "iterated" else 1
+
+    @property
+    def directions(self) -> int:
+        """iterated: from the products with how many the basis follows."""
+        return self.rank if self.words is None else self.words * (2 * self.rounds - 1) - 1
+
+    @property
+    def sums_needed(self) -> int:
+        """The last so many rounds, from whose sums a basis follows."""
+        return self.rounds_needed if self.words is not None else min(2, self.rounds_needed)
 
 
 class MethodSettings(Message):

@@ -19,12 +19,12 @@ from shared.method.declaration import Declaration
 from shared.method.exchange import Tensor
 from shared.method.exchanged import Parameters, State
 from shared.method.parameters import blocks
-from shared.method.settings import MethodSettings
+from shared.method.settings import BasisSettings, MethodSettings
 from shared.strategies.local_client import LocalClient
 from shared.strategies.strategy import Strategy
 
 NAME = "common_basis"
-DEGREES, PAIRS, PRODUCTS = "basis.degrees", "basis.pairs", "basis.products"
+DEGREES, PAIRS, PRODUCTS, PACKED = "basis.degrees", "basis.pairs", "basis.products", "basis.packed"
 WEIGHTED, NOISE = "basis.weighted", "basis.noise"
 UInt32 = NDArray[np.uint32]
 Float64 = NDArray[np.float64]
@@ -45,7 +45,7 @@ def tensors(method: MethodSettings) -> tuple[Tensor, ...]:
     if basis.kind == "iterated":
         if basis.rank > items:
             raise SettingsError(f"basis.rank: expected at most catalogue = {items}, got {basis.rank}")
-        return (degrees, Tensor(PRODUCTS, (items, basis.rank), "zeros", dtype="U32"))
+        return (degrees, _products(basis, items))
     if items > MOST_EXACT:
         raise SettingsError(
             f"basis.kind: expected 'iterated' for more than {MOST_EXACT} items, got 'exact' with {items}"
@@ -54,6 +54,16 @@ def tensors(method: MethodSettings) -> tuple[Tensor, ...]:
         weighted = Tensor(WEIGHTED, (items * (items + 1) // 2,), "zeros", dtype="U32")
         return (Tensor(NOISE, (1,), "zeros", dtype="U32"), weighted)
     return (degrees, Tensor(PAIRS, (items * (items - 1) // 2,), "zeros", dtype="U32"))
+
+
+def _products(basis: BasisSettings, items: int) -> Tensor:
+    """What an iterated round sends beside the degrees."""
+    if basis.words is None:
+        return Tensor(PRODUCTS, (items, basis.rank), "zeros", dtype="U32")
+    if not basis.rank <= basis.directions <= items:
+        words = f"expected from basis.rank = {basis.rank} to catalogue = {items} directions in all rounds"
+        raise SettingsError(f"basis.words: {words}, got {basis.directions} with {basis.words}")
+    return Tensor(PACKED, (items, basis.words), "zeros", dtype="U32")
 
 
 def send_statistics(client: LocalClient, received: Parameters) -> Parameters:

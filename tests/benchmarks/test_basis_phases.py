@@ -11,16 +11,17 @@ from benchmarks.speed.basis_phases import MadeFederation, MeasuredPhase, measure
 from shared.method.settings import method_settings
 
 
-@pytest.mark.parametrize("kind", ["exact", "iterated"])
+@pytest.mark.parametrize("kind", ["exact", "iterated", "packed"])
 def test_each_phase_is_measured_and_the_masks_cancel(tmp_path: Path, kind: str) -> None:
-    method = method_settings(**{"basis.kind": kind, "basis.rank": 4, "catalogue": 60})
+    said = {"basis.words": 2, "basis.kind": "iterated"} if kind == "packed" else {"basis.kind": kind}
+    method = method_settings(**said, **{"basis.rank": 4, "catalogue": 60})
     federation = MadeFederation(3, method, tmp_path)
     phases = measure_phases(federation)
     assert [phase.name for phase in phases] == ["count", "mask", "upload", "sum", "finish"]
     assert all(phase.seconds > 0 and phase.mib > 0 for phase in phases)
     own, sums = federation.count(federation.draw_records()), federation.sum()
     assert all(np.array_equal(sums[name], 3 * np.asarray(one)) for name, one in own.items())
-    numbers = {"exact": 60 + 60 * 59 // 2, "iterated": 60 + 60 * 4}[kind]
+    numbers = {"exact": 60 + 60 * 59 // 2, "iterated": 60 + 60 * 4, "packed": 60 + 60 * 2}[kind]
     assert phases[2].bytes == sum((tmp_path / name).stat().st_size for name in federation.names[:1]) > 4 * numbers
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from shared.method.declaration import Declaration, TensorSpec
 from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn
-from shared.strategies.common_basis import DEGREES, PAIRS, PRODUCTS
+from shared.strategies.common_basis import DEGREES, PACKED, PAIRS, PRODUCTS
 from simulation import console
 from simulation import operator_calls as subject
 from simulation.cli import app
@@ -222,6 +222,7 @@ class Summing(Aggregator):
         self.asked: list[RunIn] = []
         sums = {"exact": TensorSpec(name=PAIRS, dtype="U32", shape=(10,))}
         sums["iterated"] = TensorSpec(name=PRODUCTS, dtype="U32", shape=(5, 2))
+        sums["packed"] = TensorSpec(name=PACKED, dtype="U32", shape=(5, 2))
         tensors = (TensorSpec(name=DEGREES, dtype="U32", shape=(5,)), *(sums[kind] for kind in kinds))
         basis = Declaration(strategy="common_basis", tensors=tensors, scalars=()) if kinds else None
         self.declaration = Declaration(strategy="lpsfed", tensors=(), scalars=(), basis=basis)
@@ -248,6 +249,12 @@ def test_one_command_holds_the_basis_run_and_then_the_training_run(operate: Oper
     assert operate(there, *flags, "--if-none").exit_code == 0 and len(there.asked) == 5
     assert operate(there, "run", "--clients", "3", "--if-none").exit_code == 0
     assert there.asked[5:] and there.asked[5].method.basis.kind == "off", "the strict run is another one"
+
+
+def test_the_words_of_an_item_are_those_that_the_federation_has_declared(operate: Operate) -> None:
+    there = Summing("packed")
+    assert operate(there, "run", "--clients", "3", "--common-basis", "iterated", "--rank", "4").exit_code == 0
+    assert [(one.method.basis.words, one.method.basis.rank) for one in there.asked] == [(2, 4), (2, 4)]
 
 
 @pytest.mark.parametrize(("declared", "words"), [((), "got one without"), (("iterated",), "expected iterated")])

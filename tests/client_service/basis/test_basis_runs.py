@@ -28,7 +28,11 @@ from tests.support.questions import read, wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.services]
 Described = Callable[..., Experiment]
-KINDS = {"exact": {"kind": "exact", "least_pairs": 1}, "iterated": {"kind": "iterated", "rank": 5, "rounds": 3}}
+KINDS = {
+    "exact": {"kind": "exact", "least_pairs": 1},
+    "iterated": {"kind": "iterated", "rank": 5, "rounds": 3},
+    "packed": {"kind": "iterated", "rank": 5, "rounds": 3, "words": 2},
+}
 
 
 @pytest.fixture
@@ -197,7 +201,7 @@ CALLS = ("PUT keys", "PUT shares", "PUT update", "PUT consents", "PUT answers", 
     ("kind", "number", "call", "answered"),
     [
         pytest.param(kind, number, call, answered, marks=() if call == "PUT update" and answered else pytest.mark.slow)
-        for kind, number in (("exact", 1), ("iterated", 2), ("iterated", 3))
+        for kind, number in (("exact", 1), ("iterated", 2), ("iterated", 3), ("packed", 3))
         for call in CALLS
         for answered in (False, True)
     ],
@@ -281,10 +285,11 @@ def test_a_silo_that_has_not_agreed_sends_no_statistics(described: Described, se
         settings.model_copy(update={"policy": policy}).declaration()
 
 
+@pytest.mark.parametrize("kind", ["iterated", "packed"])
 async def test_the_sums_of_the_newest_basis_run_outlive_the_retention_time(
-    described: Described, entered: Entered
+    described: Described, entered: Entered, kind: str
 ) -> None:
-    one = described("iterated")
+    one = described(kind)
     request = one.run_request().model_dump(mode="json")
     strict = {**request, "rounds": 4, "clients": 3, "method": {**request["method"], "basis": {"kind": "off"}}}
     async with entered(one, clients=3) as running:
