@@ -5,13 +5,13 @@ What is measured is kept in the cache folder, a file a cell, so that the same co
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,18 +40,18 @@ Values = Mapping[str, Mapping[str, PerUser]]
 LEVEL = 95.0  # per cent of the resamples in the interval
 
 
-@dataclass(frozen=True)
-class SmallCut:
+class SmallCut(NamedTuple):
     """One data set and one way of dividing it."""
 
     source: Row
     method: str
     clients: int
 
-    @property
-    def name(self) -> str:
-        """For the file that keeps the cell."""
-        return f"{self.source['data']}-{self.method}-{self.clients}-v{VERSION}"
+    def file_name(self, config: Row) -> str:
+        """Of the file that keeps the cell: of another name where what is measured differs."""
+        said = json.dumps([self.source, config["seed"], config["resamples"]], sort_keys=True)
+        digest = hashlib.sha256(said.encode()).hexdigest()[:8]
+        return f"{self.source['data']}-{self.method}-{self.clients}-v{VERSION}-{digest}.json"
 
 
 def run(config: Row, *, quick: bool, data: Path | None, out: Path) -> list[Row]:
@@ -62,7 +62,7 @@ def run(config: Row, *, quick: bool, data: Path | None, out: Path) -> list[Row]:
             whole = _read_dataset(source, data, config["seed"])
             for cut in config["cuts"]:
                 cell = SmallCut(source, cut["method"], cut["clients"])
-                kept = None if quick else out / f"{cell.name}.json"
+                kept = None if quick else out / cell.file_name(config)
                 rows.append(_kept_row(kept) or _measure_cell(cell, whole, config, kept))
     return rows
 
@@ -145,10 +145,11 @@ def ratio_interval(own: PerUser, other: PerUser, resamples: int, seed: int) -> l
     return [float(own.mean() / other.mean()), float(ends[0]), float(ends[1])]
 
 
-NOTE = f"""{LABELS[PRIMARY].title}, test items. *Ratio*: the untrained start over the floor that is best at the user
-mean, with the {LEVEL:.0f} % bootstrap interval over users; beside it the same of {LABELS["recall"].title} over that floor, and of the client
-means. *Chosen on*: the rules of the fusion were chosen on validation pairs of this set; of the others nothing was looked
-at before. One partition, one seed."""
+NOTE = f"""{LABELS[PRIMARY].title}, user mean, test items. *Ratio*: the untrained start over the floor that is best at
+the user mean, with the {LEVEL:.0f} % bootstrap interval over users; beside it that of {LABELS["recall"].title} over the
+same floor, and that of the client means over the floor that is best there. *Chosen on*: the rules of the fusion were
+chosen on this set, without its test items; the others were read once, when the rules were fixed. One partition, one seed.
+Sets are cut down: see the table's README."""
 
 
 def render(rows: list[Row]) -> str:

@@ -57,7 +57,7 @@ def filter_top(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array) -> T
 
 
 def best_filter(shard: Shard, spectrum: Spectrum, interrupt: Interrupt = NEVER) -> BestChoice[Filter]:
-    """The filter that validation prefers: first cut-off and ridge, then the degree exponent, or an ideal low-pass one."""
+    """The filter that validation prefers: first cut-off and ridge, then the exponent, or else an ideal low-pass one."""
     longest = len(spectrum.singular)
     cutoffs = sorted({min(cutoff, longest) for cutoff in CUTOFFS})
     coarse = [Filter(cutoff, ridge, USUAL_EXPONENT) for cutoff in cutoffs for ridge in RIDGES]

@@ -1,7 +1,7 @@
 """Training graph -> the same scores for everybody: how frequent each item is.
 
-In a silo of a few dozen users this is most of what the graph says. As a part of the fusion it moves users of whom little
-is known towards the frequent items, which no other part does by itself.
+In a silo of a few dozen users this is most of what the graph says. As a part of the fusion it moves users of whom
+little is known towards the frequent items, which no other part does by itself.
 """
 
 from __future__ import annotations
