@@ -88,6 +88,13 @@ def test_the_quick_table_is_measured_rendered_and_holds(tmp_path: Path) -> None:
     line = render([row, {**row, "problem": "expected fewer clients"}]).splitlines()
     assert any(text.startswith("| synthetic |") for text in line) and line[-1].endswith("expected fewer clients")
     behind = {**row, "ratio": {"ndcg": [0.9, 0.8, 0.94]}}
-    assert check([behind]) == [
-        f"synthetic, users, 4 silos: expected the start not behind {row['best']}, got 0.900 of it"
-    ]
+    said = f"synthetic, users, 4 silos: expected the start not behind {row['best']}, got 0.900 of it, at most 0.940"
+    assert check([behind]) == [said]
+    unproven = {**row, "ratio": {"ndcg": [0.9, 0.8, 1.01]}}
+    assert check([unproven]) == []
+    assert "3 cells: not behind in 1, ahead by the whole interval in 1, behind by it in 1" in render(
+        [
+            {**row, "ratio": {**row["ratio"], "ndcg": ends}}
+            for ends in ([1.1, 1.02, 1.2], [0.9, 0.8, 1.01], [0.9, 0.8, 0.94])
+        ]
+    )
