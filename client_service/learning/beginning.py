@@ -27,7 +27,7 @@ from shared.method.exchange import EXCHANGES
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum
 
-FORMAT = "lpsfed-choice/3"
+FORMAT = "lpsfed-choice/4"
 COMMON_START = Filter(128, ridge=0.03, exponent=0.25)
 """Chosen once, on ML-100k, and the same in every silo, so that a coordinate has one scale everywhere."""
 

@@ -57,13 +57,13 @@ def filter_top(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array) -> T
 
 
 def best_filter(shard: Shard, spectrum: Spectrum, interrupt: Interrupt = NEVER) -> BestChoice[Filter]:
-    """The ridge-response filter that validation prefers: first cut-off and ridge, then the degree exponent."""
+    """The filter that validation prefers: first cut-off and ridge, then the exponent, or else an ideal low-pass one."""
     longest = len(spectrum.singular)
     cutoffs = sorted({min(cutoff, longest) for cutoff in CUTOFFS})
     coarse = [Filter(cutoff, ridge, USUAL_EXPONENT) for cutoff in cutoffs for ridge in RIDGES]
     found = _best_of(shard, spectrum, coarse, interrupt).choice
     fine = [Filter(found.cutoff, found.ridge, exponent) for exponent in EXPONENTS]
-    return _best_of(shard, spectrum, fine, interrupt)
+    return _best_of(shard, spectrum, [*fine, *LOW_PASS], interrupt)
 
 
 def best_low_pass(shard: Shard, spectrum: Spectrum) -> BestChoice[Filter]:

@@ -2,7 +2,7 @@
 they can tell.
 
 A few validation users choose by chance. So a setting differs from the usual one only where it is better for sure, and
-the weights that validation prefers are mixed with equal ones, the less the more users there are.
+the weights that validation prefers are mixed with the usual ones, the less the more users there are.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import numpy as np
 from client_service.learning.evaluate import TopItems, ranked_by
 from client_service.learning.filters import EASE_RIDGES, filter_scores
 from client_service.learning.interrupt import NEVER, Interrupt
-from client_service.learning.judging import Judge
+from client_service.learning.judging import ERRORS, Judge
 from client_service.models.ease import ease
+from client_service.models.frequent import item_frequency
 from client_service.models.full_spectrum import full_spectrum, quarter_spectrum
 from client_service.models.fusion import Recipe, Scorer, fuse, standardise, take_codes
 from client_service.models.least_squares import Weighting, least_squares
@@ -29,18 +30,20 @@ from shared.method.spectrum import Spectrum
 RIDGES = (3.0, 10.0, 20.0)
 WEIGHTINGS = (Weighting((24, 48, 96), 0.3, 0.01), Weighting((64,), 0.03, 0.003))
 USUAL_RIDGE, USUAL_WEIGHTING, USUAL_EASE_RIDGE = 10.0, WEIGHTINGS[0], 300.0
-OWN_SIDE = (
-    6000  # users or items, whichever are fewer, up to which EASE is a part: 144 MB, about 10 s a ridge on one core
-)
+OWN_SIDE = 6000  # users or items, whichever are fewer, up to which every ridge of EASE is tried
+ONE_RIDGE_SIDE = 12_000  # and up to which the usual one alone: 576 MB, and as long as all of them at OWN_SIDE
 LOUDNESSES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of a part beside the sum of the others
-PRIOR_USERS = 100  # validation users at which their choice and the equal weights count alike
+PRIOR_USERS = 100  # validation users at which their choice and the usual weights count alike
 OWN_SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)  # of the silo's own parts beside those of a common basis
 USUAL_SHARE, SHARE_USERS = 0.15, 200  # where there are no validation users; how many count as much as that
 LEAST_BASE = 0.02  # weight of the base score: it is what the others are measured by
-SURE_USERS = 200  # validation users from which on no single part may rank better, for sure, than the sum
+SURE_USERS = 200  # validation users from which on no single part may rank better by one standard error than the sum
+SOME_USERS, MORE_ERRORS = 30, 2.0  # and by so many where there are fewer of them, but so many users
 
 Setting = TypeVar("Setting", float, Weighting)
-BASE, FILTER, SQUARES, EASE = "base", "filter", "squares", "ease"
+BASE, FILTER, SQUARES, EASE, FREQUENCY = "base", "filter", "squares", "ease", "frequency"
+# Chosen on validation pairs of amazon-video, lastfm, retailrocket, gowalla and ml-100k, in silos of all sizes.
+USUAL_WEIGHTS = {BASE: 1.0, FILTER: 1.0, SQUARES: 1.0, EASE: 2.0, FREQUENCY: 0.25}
 Weights = Mapping[str, float]
 """Of each part's standardised scores; they sum to 1."""
 
@@ -75,8 +78,8 @@ def best_recipe(
     judge = Judge(shard, interrupt)
     base = standardise(filter_scores(chosen, began or spectrum, shard.train)(judge.users))
     parts = _own_parts(judge, shard, spectrum, None if began else base)
-    equal = _normalise(dict.fromkeys(parts.scores, 1.0))
-    weights = _mix(_best_weights(judge, parts, equal), equal, judge.count / (judge.count + PRIOR_USERS))
+    usual = _normalise({name: USUAL_WEIGHTS[name] for name in parts.scores})
+    weights = _mix(_best_weights(judge, parts, usual), usual, judge.count / (judge.count + PRIOR_USERS))
     weights = _no_worse_than_one(judge, parts, weights)
     theirs = [*(judge.scored(one) for one in common), *([base] if began else [])]
     share = _own_share(judge, parts.sum(weights), theirs, usual_share(shard)) if theirs else 1.0
@@ -100,9 +103,17 @@ def _own_parts(judge: Judge, shard: Shard, spectrum: Spectrum, base: Float32 | N
         judge, lambda one: least_squares(train, spectrum, one), WEIGHTINGS, USUAL_WEIGHTING
     )
     ease_ridge = 0.0
-    if min(train.shape) <= OWN_SIDE:
-        ease_ridge, scores[EASE] = _preferred(judge, lambda one: ease(train, one), EASE_RIDGES, USUAL_EASE_RIDGE)
+    if ridges := ease_ridges(min(train.shape)):
+        ease_ridge, scores[EASE] = _preferred(judge, lambda one: ease(train, one), ridges, USUAL_EASE_RIDGE)
+    scores[FREQUENCY] = judge.scored(item_frequency(train))
     return OwnParts(ridge, weighting, ease_ridge, scores)
+
+
+def ease_ridges(side: int) -> tuple[float, ...]:
+    """Those that are tried in a graph whose smaller side is so large. None: an inverse would take too long."""
+    if side <= OWN_SIDE:
+        return EASE_RIDGES
+    return (USUAL_EASE_RIDGE,) if side <= ONE_RIDGE_SIDE else ()
 
 
 def _preferred(
@@ -113,12 +124,12 @@ def _preferred(
     return judge.preferred((usual, judge.scored(build(usual))), others)
 
 
-def _best_weights(judge: Judge, parts: OwnParts, equal: Weights) -> Weights:
-    """What validation prefers, of one search from the first part, the base score, and one from equal weights."""
+def _best_weights(judge: Judge, parts: OwnParts, usual: Weights) -> Weights:
+    """What validation prefers, of one search from the first part, the base score, and one from the usual weights."""
     first, *others = parts.scores
     from_first = _search(judge, parts, {first: 1.0}, others)
-    from_equal = _search(judge, parts, equal, [*others, first])
-    return max(from_first, from_equal, key=lambda weights: judge.quality(parts.sum(weights)))
+    from_usual = _search(judge, parts, usual, [*others, first])
+    return max(from_first, from_usual, key=lambda weights: judge.quality(parts.sum(weights)))
 
 
 def _search(judge: Judge, parts: OwnParts, weights: Weights, names: Sequence[str]) -> Weights:
@@ -146,11 +157,12 @@ def _mix(first: Weights, second: Weights, share: float) -> Weights:
 
 
 def _no_worse_than_one(judge: Judge, parts: OwnParts, weights: Weights) -> Weights:
-    """A part by itself, where the sum ranks worse for sure and there are users enough to say so."""
-    if judge.count < SURE_USERS:
+    """A part by itself, where the sum ranks worse for sure: the fewer users, the more it takes to say so."""
+    if judge.count < SOME_USERS:
         return weights
     alone = (({name: 1.0}, scores) for name, scores in parts.scores.items())
-    return judge.preferred((weights, parts.sum(weights)), alone)[0]
+    errors = ERRORS if judge.count >= SURE_USERS else MORE_ERRORS
+    return judge.preferred((weights, parts.sum(weights)), alone, errors)[0]
 
 
 def usual_share(shard: Shard) -> float:
@@ -173,8 +185,15 @@ def _as_recipe(parts: OwnParts, weights: Weights, share: float, common: int, *, 
     """Loudnesses: each weight over that of the base score, which has that of a common part where it is one."""
     each = (1.0 - share) / common if common else 0.0
     base = each / share if base_is_common else max(weights.get(BASE, 0.0), LEAST_BASE)
-    loud = {name: weights.get(name, 0.0) / base for name in (FILTER, SQUARES, EASE)}
+    loud = {name: weights.get(name, 0.0) / base for name in (FILTER, SQUARES, EASE, FREQUENCY)}
     theirs = each / (share * base)
     return Recipe(
-        parts.ridge, loud[FILTER], parts.weighting, loud[SQUARES], parts.ease_ridge, loud[EASE], round(theirs, 6)
+        parts.ridge,
+        loud[FILTER],
+        parts.weighting,
+        loud[SQUARES],
+        parts.ease_ridge,
+        loud[EASE],
+        round(theirs, 6),
+        loud[FREQUENCY],
     )

@@ -51,16 +51,17 @@ class Judge:
         return float(self.by_user(scores).mean()) if self.count else 0.0
 
     def preferred(
-        self, usual: tuple[Setting, Float32], others: Iterable[tuple[Setting, Float32]]
+        self, usual: tuple[Setting, Float32], others: Iterable[tuple[Setting, Float32]], errors: float = ERRORS
     ) -> tuple[Setting, Float32]:
-        """The best of several settings with their scores; the usual one unless another is better for sure."""
+        """The best of several settings with their scores; the usual one unless another is better for sure, by so many
+        standard errors."""
         if self.count < 2:
             return usual
         best, most = usual, 0.0
         before = self.by_user(usual[1])
         for other in others:
             gain = self.by_user(other[1]) - before
-            surely = float(gain.mean() - ERRORS * gain.std(ddof=1) / np.sqrt(len(gain)))
+            surely = float(gain.mean() - errors * gain.std(ddof=1) / np.sqrt(len(gain)))
             if surely > most:
                 best, most = other, surely
         return best

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.models.ease import ease
+from client_service.models.frequent import item_frequency
 from client_service.models.full_spectrum import full_spectrum, quarter_spectrum
 from client_service.models.least_squares import Weighting, least_squares
 from shared.method.parameters import Float32
@@ -39,8 +40,8 @@ class Scorer(Protocol):
 @dataclass(frozen=True)
 class Recipe:
     """What validation chose: `ridge` and loudness of the full-spectrum filter, weighting and loudness of the least
-    squares, ridge and loudness of EASE, loudness of each scorer of a common basis. Loudness 0 leaves a part out; 1
-    makes its scores spread over the items as the trained base score does."""
+    squares, ridge and loudness of EASE, loudness of each scorer of a common basis, loudness of the items' frequencies.
+    Loudness 0 leaves a part out; 1 makes its scores spread over the items as the trained base score does."""
 
     ridge: float
     filter_loudness: float
@@ -49,6 +50,7 @@ class Recipe:
     ease_ridge: float = 0.0
     ease_loudness: float = 0.0
     common_loudness: float = 0.0
+    frequency_loudness: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,8 @@ def fuse(
         parts.append((recipe.squares_loudness, least_squares(interactions, spectrum, recipe.weighting)))
     if recipe.ease_loudness > 0:
         parts.append((recipe.ease_loudness, ease(interactions, recipe.ease_ridge)))
+    if recipe.frequency_loudness > 0:
+        parts.append((recipe.frequency_loudness, item_frequency(interactions)))
     if recipe.common_loudness > 0:
         parts.extend((recipe.common_loudness, scorer) for scorer in common)
     return Fusion(tuple(parts))

@@ -11,6 +11,8 @@ from safetensors.numpy import load_file, save_file
 
 from client_service.figures import QUALITY, kept_quality
 from client_service.learning.state import TrainingState
+from client_service.models.fusion import Recipe
+from client_service.models.least_squares import Weighting
 from client_service.schemas import QualityOut, RoundCosts, RoundQuality
 from client_service.serving.checkpoint import ModelHead, read_head
 from client_service.training_checkpoint import (
@@ -68,6 +70,16 @@ def test_the_head_of_a_model_of_an_earlier_version_loads(tmp_path: Path) -> None
     (tmp_path / "model.json").write_text(json.dumps(earlier), encoding="utf-8")
     found = read_head(tmp_path)
     assert found is not None and found.values == {"recall": 0.25, "ndcg": 0.5} and found.version == "run-1.2"
+
+
+def test_a_recipe_from_before_the_items_frequency_leaves_it_out(tmp_path: Path) -> None:
+    recipe = Recipe(3.0, 1.0, Weighting((4,), 0.3, 0.01), 0.5, frequency_loudness=2.0)
+    head = ModelHead(shard="s", run="run-1", round=2, method=MethodSettings(), start=None, recipe=recipe, values={})
+    earlier = head.model_dump(mode="json")
+    del earlier["recipe"]["frequency_loudness"]
+    (tmp_path / "model.json").write_text(json.dumps(earlier), encoding="utf-8")
+    found = read_head(tmp_path)
+    assert found is not None and found.recipe == Recipe(3.0, 1.0, Weighting((4,), 0.3, 0.01), 0.5)
 
 
 def test_a_training_checkpoint_of_an_earlier_version_loads(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -121,6 +122,22 @@ def test_the_starting_filter_is_as_good_on_validation_as_any_of_its_last_step(pl
         quality = on_validation(planted, filter_top(other, spectrum, planted.train), everybody(planted))
         assert quality.primary_value <= found.validation.primary_value
     assert found.validation.users == 40 and found.choice.cutoff <= 39
+
+
+def test_the_starting_filter_is_an_ideal_low_pass_one_where_validation_prefers_it() -> None:
+    """80 users who like 6 of 90 items, mostly of their own sixth: of this draw no ridge is as good as none."""
+    generator, items = np.random.default_rng(3), np.arange(90)
+    parts = np.zeros((2, 80, 90))
+    for user in range(80):
+        chances = (items + 1) ** -0.5 * np.where(items % 6 == user % 6, 8, 1)
+        liked = generator.permutation(generator.choice(items, 6, replace=False, p=chances / chances.sum()))
+        parts[0, user, liked[:4]] = parts[1, user, liked[4]] = 1.0
+    train, valid = (sparse.csr_array(part[:, parts[0].sum(0) > 0]) for part in parts)
+    ids = [f"u{row:02d}" for row in range(80)], [f"i{item:02d}" for item in range(train.shape[1])]
+    shard = shard_of_matrices("shop", *ids, (train, valid, sparse.csr_array(train.shape)))
+    spectrum = low_spectrum(train, 64)
+    found, low = best_filter(shard, spectrum), best_low_pass(shard, spectrum)
+    assert found == replace(low, top=found.top) and found.choice.ridge == 0.0
 
 
 def test_test_items_have_no_say_in_any_choice(planted: Shard, shard_of: Callable[..., Shard]) -> None:

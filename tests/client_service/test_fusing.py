@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -9,14 +10,17 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.learning.evaluate import on_validation
-from client_service.learning.filters import best_filter
+from client_service.learning.evaluate import on_test, on_validation, ranked_by
+from client_service.learning.filters import EASE_RIDGES, best_filter, filter_scores
 from client_service.learning.fusing import (
     USUAL_EASE_RIDGE,
     USUAL_RIDGE,
     USUAL_SHARE,
     USUAL_WEIGHTING,
+    OwnParts,
+    _no_worse_than_one,
     best_recipe,
+    ease_ridges,
     fused_top,
     usual_share,
 )
@@ -24,7 +28,8 @@ from client_service.learning.interrupt import NEVER
 from client_service.learning.judging import Judge
 from client_service.learning.local import LocalTraining
 from client_service.models.ease import ease
-from client_service.models.fusion import Fusion, Recipe, fuse, standardise
+from client_service.models.frequent import item_frequency
+from client_service.models.fusion import Fusion, Recipe, fuse, standard_scores, standardise, take_codes
 from client_service.models.least_squares import Weighting
 from client_service.models.start import Filter
 from client_service.serving.recommender import Limits, Recommender, freeze
@@ -112,7 +117,7 @@ def repeated(shard: Shard, times: int, judged: int) -> Shard:
 
 
 @pytest.mark.parametrize(("judged", "share"), [(0, 0.0), (10, 10 / 110), (50, 50 / 150), (1000, 1000 / 1100)])
-def test_weights_are_equal_as_far_as_there_are_few_validation_users(
+def test_weights_are_the_usual_ones_as_far_as_there_are_few_validation_users(
     planted: Shard, judged: int, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shard = repeated(planted, max(2, judged // 40), judged)
@@ -122,10 +127,12 @@ def test_weights_are_equal_as_far_as_there_are_few_validation_users(
     monkeypatch.setattr("client_service.learning.fusing._best_weights", lambda *_: {"base": 1.0})
     monkeypatch.setattr("client_service.learning.fusing._no_worse_than_one", lambda _judge, _parts, weights: weights)
     recipe = best_recipe(shard, spectrum, Filter(8, 0.4, 0.3))
-    others = (1 - share) / 4  # of each of the three parts beside the base score
-    expected = others / (share + others)
-    for loudness in (recipe.filter_loudness, recipe.squares_loudness, recipe.ease_loudness):
-        assert loudness == pytest.approx(expected)
+    usual = (1 - share) / 5.25  # of a part that counts once, beside one that does so twice and one a quarter of it
+    base = share + usual
+    assert recipe.filter_loudness == pytest.approx(usual / base)
+    assert recipe.squares_loudness == pytest.approx(usual / base)
+    assert recipe.ease_loudness == pytest.approx(2 * usual / base)
+    assert recipe.frequency_loudness == pytest.approx(usual / 4 / base)
 
 
 def test_without_validation_users_every_setting_is_the_usual_one(planted: Shard) -> None:
@@ -162,3 +169,77 @@ def test_a_user_of_whom_the_base_path_knows_nothing_is_ranked_by_the_others() ->
     fusion = Fusion(((0.5, Says([1.0, 2.0, 3.0])),))
     found = fusion.added(np.zeros((1, 3), np.float32), fusion.encoded(sparse.csr_array((1, 3))))
     assert np.argsort(-found[0]).tolist() == [2, 1, 0]
+
+
+def drawn_by_frequency(seed: int) -> Shard:
+    """60 users who each like 8 of 120 items, drawn by their rank alone: there is nothing to know of anybody."""
+    generator, items = np.random.default_rng(seed), 120
+    chances = 1.0 / np.arange(1, items + 1)
+    parts = np.zeros((3, 60, items))
+    for user in range(60):
+        liked = generator.permutation(generator.choice(items, 8, replace=False, p=chances / chances.sum()))
+        for split, own in enumerate((liked[:6], liked[6:7], liked[7:])):
+            parts[split, user, own] = 1.0
+    known = np.flatnonzero(parts[0].sum(0))
+    ids = [f"u{row:02d}" for row in range(60)], [f"i{item:03d}" for item in known]
+    return shard_of_matrices("shop", *ids, [sparse.csr_array(part[:, known]) for part in parts])
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_small_silo_in_which_the_frequent_items_are_all_that_is_known_is_served_them(seed: int) -> None:
+    shard = drawn_by_frequency(seed)
+    spectrum = low_spectrum(shard.train, 32)
+    start = best_filter(shard, spectrum).choice
+    recipe = best_recipe(shard, spectrum, start)
+
+    def quality(one: Recipe) -> float:
+        fusion = fuse(one, shard.train, spectrum)
+        base, codes = filter_scores(start, spectrum, shard.train), fusion.encoded(shard.train)
+        return on_test(shard, ranked_by(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))).primary_value
+
+    assert quality(recipe) > 1.02 * quality(replace(recipe, frequency_loudness=0.0))
+
+
+def test_the_frequency_of_an_item_is_the_logarithm_of_its_edges_whoever_asks(shard_of: Callable[..., Shard]) -> None:
+    train = shard_of([[1, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 0]]).train
+    found = standard_scores(item_frequency(train), sparse.csr_array([[1.0, 0, 0, 0], [0, 0, 0, 0]]))
+    assert np.allclose(found, [np.log([2, 4, 3, 1])] * 2)
+
+
+@pytest.mark.parametrize(
+    ("users", "better", "alone"),
+    [
+        (20, 10, False),  # too few users to say anything
+        (40, 2, False),  # .05 in the mean, 1.4 standard errors
+        (40, 6, True),  # .15, 2.6 of them
+        (240, 2, True),  # .0083, 1.4 of them, but so many users
+        (240, 0, False),
+    ],
+)
+def test_a_single_part_replaces_the_sum_by_two_errors_or_with_many_users_by_one(
+    shard_of: Callable[..., Shard], users: int, better: int, *, alone: bool
+) -> None:
+    """The sum puts everybody's held-out item last, and one part puts it first for some of them."""
+    train, valid = np.zeros((2, users, 30))
+    train[:, 0] = valid[:, 1] = 1.0
+    total = np.tile(np.arange(30, dtype=np.float32), (users, 1))
+    total[:, 1] = -1.0
+    good = total.copy()
+    good[:better, 1] = 99.0
+    parts = OwnParts(0.0, USUAL_WEIGHTING, 0.0, {"sum": total, "good": good})
+    judge = Judge(shard_of(train, valid), NEVER)
+    assert _no_worse_than_one(judge, parts, {"sum": 1.0}) == ({"good": 1.0} if alone else {"sum": 1.0})
+
+
+def test_a_large_graph_has_ease_with_one_ridge_and_a_very_large_one_has_none(
+    planted: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ease_ridges(6000) == EASE_RIDGES
+    assert ease_ridges(6001) == ease_ridges(12_000) == (USUAL_EASE_RIDGE,)
+    assert ease_ridges(12_001) == ()
+    spectrum = low_spectrum(planted.train, 12)
+    for ridges, loud in (((USUAL_EASE_RIDGE,), True), ((), False)):
+        monkeypatch.setattr("client_service.learning.fusing.ease_ridges", lambda _, ridges=ridges: ridges)
+        recipe = best_recipe(planted, spectrum, Filter(8, 0.4, 0.3))
+        assert (recipe.ease_loudness > 0) == loud
+        assert recipe.ease_ridge == (USUAL_EASE_RIDGE if loud else 0.0)

@@ -1,0 +1,196 @@
+"""Small cuts of sparse data sets -> every floor and the untrained start in each silo. No services, no training.
+
+What is measured is kept in the cache folder, a file a cell, so that the same command goes on where it was interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from threadpoolctl import threadpool_limits
+
+from benchmarks.common import locate_data, render_table
+from benchmarks.harness.measure import FLOOR_LABELS
+from benchmarks.harness.tables import format_number
+from benchmarks.sparse.sources import read_source
+from client_service.learning.evaluate import find_hits
+from client_service.learning.quality import LABELS, METRICS, PRIMARY, PerUser
+from client_service.shard import Shard, read_shard
+from client_service.shard.files import replace_file
+from shared.errors import DataError
+from shared.method.settings import MethodSettings
+from simulation.datasets import Dataset
+from simulation.floors import FLOORS, START, VERSION, floor_tops
+from simulation.generator import generate_dataset
+from simulation.partition import partition_dataset, write_partition
+from simulation.source import SYNTHETIC
+
+Row = dict[str, Any]
+Values = Mapping[str, Mapping[str, PerUser]]
+"""By the name of a floor, then of a metric: of every test user of a silo."""
+LEVEL = 95.0  # per cent of the resamples in the interval
+
+
+class SmallCut(NamedTuple):
+    """One data set and one way of dividing it."""
+
+    source: Row
+    method: str
+    clients: int
+
+    def file_name(self, config: Row) -> str:
+        """Of the file that keeps the cell: of another name where what is measured differs."""
+        said = json.dumps([self.source, config["seed"], config["resamples"]], sort_keys=True)
+        digest = hashlib.sha256(said.encode()).hexdigest()[:8]
+        return f"{self.source['data']}-{self.method}-{self.clients}-v{VERSION}-{digest}.json"
+
+
+def run(config: Row, *, quick: bool, data: Path | None, out: Path) -> list[Row]:
+    """A row a data set and cut. A cut that the data do not allow has its reason instead of figures."""
+    rows = []
+    with threadpool_limits(1):
+        for source in config["sets"]:
+            whole = _read_dataset(source, data, config["seed"])
+            for cut in config["cuts"]:
+                cell = SmallCut(source, cut["method"], cut["clients"])
+                kept = None if quick else out / cell.file_name(config)
+                rows.append(_kept_row(kept) or _measure_cell(cell, whole, config, kept))
+    return rows
+
+
+def _read_dataset(source: Row, data: Path | None, seed: int) -> Dataset:
+    name = source["data"]
+    return generate_dataset(seed) if name == SYNTHETIC else read_source(source, Path(locate_data(name, data)), seed)
+
+
+def _kept_row(path: Path | None) -> Row | None:
+    """What an earlier command measured in this cell."""
+    if path is None or not path.exists():
+        return None
+    found: Row = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _measure_cell(cell: SmallCut, whole: Dataset, config: Row, kept: Path | None) -> Row:
+    began = time.perf_counter()
+    head = {"data": cell.source["data"], "cut": cell.method, "clients": cell.clients}
+    head |= {"tuned": cell.source.get("tuned", False), "users": whole.events["user"].n_unique()}
+    head |= {"items": whole.events["item"].n_unique(), "pairs": len(whole.events)}
+    try:
+        silos = list(_silo_values(cell, whole))
+    except DataError as error:
+        return {**head, "problem": str(error)}
+    row = {**head, **summarise(silos, config), "seconds": round(time.perf_counter() - began, 1)}
+    if kept is not None:
+        replace_file(kept, json.dumps(row).encode())
+    return row
+
+
+def _silo_values(cell: SmallCut, whole: Dataset) -> Iterator[Values]:
+    parts = partition_dataset(whole, clients=cell.clients, method=cell.method, seed=0)
+    with tempfile.TemporaryDirectory() as folder:
+        for path in write_partition(whole, parts, Path(folder)):
+            yield measure_silo(read_shard(path))
+
+
+def measure_silo(shard: Shard) -> Values:
+    """Test quality of every floor and of the untrained start, user by user."""
+    seen = sparse.csr_array(shard.train + shard.valid)
+    found = {}
+    for name, top in floor_tops(shard, MethodSettings().cutoff, None).items():
+        if top is not None:
+            hits = find_hits(top, shard.test, seen)
+            found[name] = {key: metric.per_user(*hits) for key, metric in METRICS.items()}
+    return found
+
+
+def summarise(silos: list[Values], config: Row) -> Row:
+    """Both means of every floor and of the start, and the start over the best floor with its interval.
+
+    A floor that is missing in one silo, because EASE does not fit there, is missing.
+    """
+    tested = [silo for silo in silos if len(silo[START][PRIMARY])]
+    names = [name for name in (*FLOORS, START) if all(name in silo for silo in tested)]
+    pooled = {name: {key: np.concatenate([silo[name][key] for silo in tested]) for key in METRICS} for name in names}
+    clients = {
+        name: {key: float(np.mean([silo[name][key].mean() for silo in tested])) for key in METRICS} for name in names
+    }
+    users = {name: {key: float(values.mean()) for key, values in pooled[name].items()} for name in names}
+    best = max((name for name in names if name != START), key=lambda name: users[name][PRIMARY])
+    draws = (config["resamples"], config["seed"])
+    ratio = {key: ratio_interval(pooled[START][key], pooled[best][key], *draws) for key in METRICS}
+    return {
+        "test_users": len(pooled[START][PRIMARY]),
+        "user_mean": users,
+        "client_mean": clients,
+        "best": best,
+        "ratio": ratio,
+    }
+
+
+def ratio_interval(own: PerUser, other: PerUser, resamples: int, seed: int) -> list[float]:
+    """The ratio of the means, and the ends of its interval over users drawn with replacement, the same for both."""
+    rows = np.random.default_rng(seed).integers(0, len(own), (resamples, len(own)))
+    drawn: NDArray[np.float64] = own[rows].mean(1) / np.maximum(other[rows].mean(1), np.finfo(float).tiny)
+    ends = np.percentile(drawn, [(100 - LEVEL) / 2, (100 + LEVEL) / 2])
+    return [float(own.mean() / other.mean()), float(ends[0]), float(ends[1])]
+
+
+NOTE = f"""{LABELS[PRIMARY].title}, user mean, test items. *Ratio*: the untrained start over the floor that is best at
+the user mean, with the {LEVEL:.0f} % bootstrap interval over users; beside it that of {LABELS["recall"].title} over the
+same floor, and that of the client means over the floor that is best there. *Chosen on*: the rules of the fusion were
+chosen on other pairs of this set, so that its figures are not blind; those of the others were read once, when the rules
+were fixed. One partition, one seed. Sets are cut down: see the table's README."""
+
+
+def render(rows: list[Row]) -> str:
+    """Markdown: a line a cell."""
+    head = ["data", "users x items", "cut", "silos", "test users", *(FLOOR_LABELS[name] for name in (*FLOORS, START))]
+    head += ["best floor", "ratio", "of recall", "of client means", "chosen on"]
+    measured = [row for row in rows if "problem" not in row]
+    lines = [_cell_line(row) for row in measured]
+    problems = [
+        f"- {row['data']}, {row['cut']}, {row['clients']} silos: {row['problem']}" for row in rows if "problem" in row
+    ]
+    return "\n\n".join(
+        [NOTE, _count_cells(measured), render_table(head, lines), *(["\n".join(problems)] if problems else [])]
+    )
+
+
+def _count_cells(rows: list[Row]) -> str:
+    """In how many cells the start is ahead, and how sure that is."""
+    every = np.array([row["ratio"][PRIMARY] for row in rows])
+    ahead, surely, behind = (int(part.sum()) for part in (every[:, 0] >= 1, every[:, 1] > 1, every[:, 2] < 1))
+    return (
+        f"{len(rows)} cells: not behind in {ahead}, ahead by the whole interval in {surely}, behind by it in {behind}; "
+        f"mean of the ratios {every[:, 0].mean():.3f}."
+    )
+
+
+def _cell_line(row: Row) -> list[str]:
+    users, clients, best = row["user_mean"], row["client_mean"], row["best"]
+    figures = [format_number(users[name][PRIMARY]) if name in users else "-" for name in (*FLOORS, START)]
+    ratio, low, high = row["ratio"][PRIMARY]
+    sizes = [row["data"], f"{row['users']:,} x {row['items']:,}", row["cut"], str(row["clients"])]
+    both = clients[START][PRIMARY] / max(clients[name][PRIMARY] for name in clients if name != START)
+    ratios = [f"{ratio:.3f} ({low:.3f} to {high:.3f})", f"{row['ratio']['recall'][0]:.3f}", f"{both:.3f}"]
+    return [*sizes, str(row["test_users"]), *figures, FLOOR_LABELS[best], *ratios, "yes" if row["tuned"] else ""]
+
+
+def check(rows: list[Row]) -> list[str]:
+    """What must hold on any data: the start is not behind a floor for sure, by the whole interval."""
+    behind = [row for row in rows if "problem" not in row and row["ratio"][PRIMARY][2] < 1.0]
+    return [
+        f"{row['data']}, {row['cut']}, {row['clients']} silos: expected the start not behind {row['best']}, "
+        f"got {row['ratio'][PRIMARY][0]:.3f} of it, at most {row['ratio'][PRIMARY][2]:.3f}"
+        for row in behind
+    ]

@@ -1,0 +1,35 @@
+"""Training graph -> the same scores for everybody: how frequent each item is.
+
+In a silo of a few dozen users this is most of what the graph says. As a part of the fusion it moves users of whom
+little is known towards the frequent items, which no other part does by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+from shared.method.graph import degrees
+from shared.method.parameters import Float32
+
+
+@dataclass(frozen=True)
+class Frequency:
+    """f of any basket: log(1 + d_i), d_i the number of the item's training edges."""
+
+    row: Float32  # (N,)
+
+    def encode(self, baskets: sparse.csr_array) -> Float32:
+        """Nothing of the baskets (B, N) counts: (B, 0)."""
+        return np.empty((baskets.shape[0], 0), dtype=np.float32)
+
+    def decode(self, codes: Float32) -> Float32:
+        """f of every item (B, N), each row the same."""
+        return np.broadcast_to(self.row, (len(codes), len(self.row)))
+
+
+def item_frequency(train: sparse.csr_array) -> Frequency:
+    """The frequencies in a training graph (M, N)."""
+    return Frequency(np.log1p(degrees(train)[1]).astype(np.float32))
