@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPBearer
 
 from client_service.boundary.self_check import GateOut
@@ -57,7 +58,9 @@ Service = Annotated[ClientService, Depends(service)]
 
 @recommendations.get("/users/{user:path}/recommendations", response_model_exclude_none=True)
 async def recommend(user: IdPath, service: Service, k: Count = 20, exclude_seen: bool = True) -> RecommendationsOut:
-    return service.recommender.for_user(user, Limits(k, exclude_seen))
+    limits = Limits(k, exclude_seen)
+    found = service.recommender.at_once(user, limits)
+    return found or await run_in_threadpool(service.recommender.for_user, user, limits)
 
 
 @recommendations.post("/recommendations", response_model_exclude_none=True)
@@ -67,7 +70,7 @@ def recommend_batch(message: RecommendationsIn, service: Service) -> BatchOut:
     limits = recommender.limits(message.k, message.exclude_seen, message.allow, message.exclude)
     if message.basket is not None:
         return BatchOut(results=(recommender.for_basket(message.basket, limits),))
-    return BatchOut(results=tuple(recommender.for_user(user, limits) for user in message.users or ()))
+    return BatchOut(results=recommender.for_users(message.users or (), limits))
 
 
 @recommendations.get("/items/{item:path}/similar", response_model_exclude_none=True)

@@ -83,6 +83,7 @@ class StatusOut(Message):
     round: int = 0
     rounds: int = 0
     model: str | None = Field(None, description="version of the model that answers")
+    listed: float = Field(0.0, description="share of the known users whose lists by this model are computed already")
     shared_digest: str | None = Field(None, description="sha256 over the shared parameters as last applied")
     device: str
     device_reason: str

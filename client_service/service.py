@@ -29,6 +29,7 @@ from client_service.schemas import BasisOut, QualityOut, SpectrumOut, StatusOut
 from client_service.secure.masking import Masking, open_masking
 from client_service.secure.members import KnownMembers
 from client_service.secure.memory import RoundMemory
+from client_service.serving.lists import ListKeeper
 from client_service.serving.recommender import Recommender, Served
 from client_service.settings import ClientSettings
 from client_service.shard import Shard
@@ -100,7 +101,7 @@ class ClientService:
         ):
             key = own_key(self.settings.name, self.settings.state_directory, self.settings.signing_key_file)
             shard = await asyncio.get_running_loop().run_in_executor(worker, self.task.read, self.settings)
-            self._recommender = Recommender(shard)
+            self._recommender = Recommender(shard, ListKeeper(self._models, shard))
             LOGGER.info("device", device=str(self.device), reason=self.device_reason, threads=pinned)
             records = await asyncio.get_running_loop().run_in_executor(worker, self._open, key, shard)
             boundary, limits = self._boundary(), self.settings.limits()
@@ -117,6 +118,7 @@ class ClientService:
                     yield
                 finally:
                     interrupt.set()
+                    self._recommender.close()
                     self._following.cancel()
                     with suppress(asyncio.CancelledError):
                         await self._following
@@ -200,6 +202,7 @@ class ClientService:
             round=standing.round,
             rounds=standing.rounds,
             model=None if served is None else served.version,
+            listed=0.0 if self._recommender is None else self._recommender.listed,
             shared_digest=standing.shared_digest,
             device=str(self.device),
             device_reason=self.device_reason,

@@ -198,4 +198,4 @@ def _narrow_filter(values: Float64, vectors: Float64, degrees: Float64, exponent
     entry, out, own = (v.astype(np.float32) for v in (power(degrees, -exponent), leave, diagonal))
     low = ((vectors * response).astype(np.float32), vectors.astype(np.float32))
     nothing = sparse.csr_array(np.zeros((0, len(vectors)), dtype=np.float32))
-    return FullSpectrum(None, entry, out, own, low, nothing)
+    return FullSpectrum(None, entry, out, own, low, nothing, sparse.csr_array(nothing.T))

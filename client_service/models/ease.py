@@ -42,6 +42,7 @@ class UserWeights:
 
     inverse: Float32  # (M, M) K
     graph: sparse.csr_array  # (M, N) X
+    turned: sparse.csr_array  # (N, M) X^T: scipy would turn it anew for each basket
     scale: Float32  # (N,) 1 / (ridge P_ii)
 
     def encode(self, baskets: sparse.csr_array) -> sparse.csr_array:
@@ -50,7 +51,7 @@ class UserWeights:
 
     def decode(self, baskets: sparse.csr_array) -> Float32:
         """f of every item (B, N): x - x P diag(P)^-1."""
-        common = baskets @ self.graph.T  # items that each basket has in common with each user
+        common = baskets @ self.turned  # items that each basket has in common with each user
         few = common.nnz < SPARSE * common.shape[0] * common.shape[1]
         known: Float32 = (common if few else common.toarray()) @ self.inverse
         explained = np.asarray(known @ self.graph)
@@ -65,13 +66,14 @@ def ease(train: sparse.csr_array, ridge: float) -> ItemWeights | UserWeights:
     if train.shape[1] <= train.shape[0]:
         return ItemWeights(ease_weights(binary, ridge))
     inverse = _ridge_inverse(binary, ridge)
-    users = UserWeights(inverse, binary, np.float32(1.0) / (1 - _explained(binary, inverse)))
+    turned = sparse.csr_array(binary.T)
+    users = UserWeights(inverse, binary, turned, np.float32(1.0) / (1 - _explained(binary, inverse)))
     return ItemWeights(_item_weights(users)) if train.shape[1] <= DENSE_ITEMS else users
 
 
 def _item_weights(users: UserWeights) -> Float32:
     """B = X^T K X / (1 - diag X^T K X), with a zero diagonal: where it fits, a basket is served fastest."""
-    weights: Float32 = users.graph.T @ (users.inverse @ users.graph)
+    weights: Float32 = users.turned @ (users.inverse @ users.graph)
     weights *= users.scale
     np.fill_diagonal(weights, 0.0)
     return weights

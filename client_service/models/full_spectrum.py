@@ -36,6 +36,7 @@ class FullSpectrum:
     own: Float32  # (N,) diag W, which a basket's own items do not get
     low: tuple[Float32, Float32]  # V diag(h - c s^2) and V, (N, Phi) each
     graph: sparse.csr_array  # sqrt(c) R, (M, N)
+    turned: sparse.csr_array  # R^T sqrt(c), (N, M): scipy would turn it anew for each basket
 
     def encode(self, baskets: sparse.csr_array) -> sparse.csr_array:
         """x D^-a of each basket (B, N)."""
@@ -47,7 +48,7 @@ class FullSpectrum:
             found: Float32 = entered @ self.weights
             return found * self.exit
         left, right = self.low
-        walked: Float32 = ((entered @ self.graph.T) @ self.graph).toarray()
+        walked: Float32 = ((entered @ self.turned) @ self.graph).toarray()
         walked += (entered @ left) @ right.T
         walked[np.repeat(np.arange(entered.shape[0]), np.diff(entered.indptr)), entered.indices] -= (
             entered.data * self.own[entered.indices]
@@ -77,7 +78,7 @@ def full_spectrum(interactions: sparse.csr_array, spectrum: Spectrum, ridge: flo
     leave = power(by_item, EXPONENT) / (1.0 - np.minimum(diagonal, MOST_OWN))
     weights = _dense(low, walk) if interactions.shape[1] <= DENSE_ITEMS else None
     entry, out, own_part = (v.astype(np.float32) for v in (power(by_item, -EXPONENT), leave, diagonal))
-    return FullSpectrum(weights, entry, out, own_part, low, walk)
+    return FullSpectrum(weights, entry, out, own_part, low, walk, sparse.csr_array(walk.T))
 
 
 def _dense(low: tuple[Float32, Float32], walk: sparse.csr_array) -> Float32:

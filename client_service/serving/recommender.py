@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,8 +13,9 @@ from scipy import sparse
 
 from client_service.learning.local import LocalTraining
 from client_service.models.model import Model
-from client_service.models.ranker import Ranker, Rows, Side
+from client_service.models.ranker import Ranker, Rows
 from client_service.schemas import Fallback, ItemOut, RecommendationsOut
+from client_service.serving.lists import BLOCK, ListKeeper, Lists
 from client_service.shard import Shard
 from shared.errors import NotFoundError
 from shared.method.graph import degrees
@@ -57,25 +58,65 @@ class Limits:
 
 
 class Recommender:
-    """Answers from one `Served` at a time. Putting in another is one assignment: a request sees the old or the new."""
+    """Answers from one `Served` at a time. Putting in another is one assignment: a request sees the old or the new.
 
-    def __init__(self, shard: Shard) -> None:
-        self._shard = shard
-        self.served: Served | None = None
+    `keeper`: computes the lists of the known users before they are asked for; without one each is computed then.
+    """
+
+    def __init__(self, shard: Shard, keeper: ListKeeper | None = None) -> None:
+        self._shard, self._keeper = shard, keeper
+        self._served: Served | None = None
         _, by_item = degrees(shard.train)
         self._popularity = by_item.astype(np.float32)
 
+    @property
+    def served(self) -> Served | None:
+        """The model that answers; None before there is one."""
+        return self._served
+
+    @served.setter
+    def served(self, served: Served | None) -> None:
+        self._served = served
+        if self._keeper is not None and served is not None:
+            self._keeper.begin(served.ranker)
+
+    @property
+    def listed(self) -> float:
+        """Share of the known users whose lists are computed."""
+        lists = self._lists()
+        return 0.0 if lists is None else lists.ready / len(lists.items)
+
+    def close(self) -> None:
+        """End what goes on in the background."""
+        if self._keeper is not None:
+            self._keeper.close()
+
     def for_user(self, user: str, limits: Limits) -> RecommendationsOut:
         """The user's list; popular items, flagged, for somebody unknown or while there is no model."""
-        served, row = self.served, self._shard.user_row(user)
+        return self.at_once(user, limits) or self.for_users((user,), limits)[0]
+
+    def at_once(self, user: str, limits: Limits) -> RecommendationsOut | None:
+        """The same where it is a look-up; None where it has to be computed, which nobody should do in an event loop."""
+        served, row = self._served, self._shard.user_row(user)
         if served is None:
             return self._popular("no model yet", row, limits, user=user)
         if row is None:
             return self._popular("unknown user", None, limits, user=user)
-        items, scores = self._rank(
-            served, served.ranker.users[np.array([row])], self._excluded_items(row, limits), limits.k
-        )
-        return RecommendationsOut(user=user, model=served.version, items=self._items(items, scores))
+        found = self._listed(served, row, limits)
+        return None if found is None else self._answer(served, user, *found)
+
+    def for_users(self, users: Sequence[str], limits: Limits) -> tuple[RecommendationsOut, ...]:
+        """Their lists in this order: looked up where they can be, all others computed together."""
+        served = self._served
+        found = [self.at_once(user, limits) for user in users]
+        missing = [place for place, one in enumerate(found) if one is None]
+        if missing:
+            assert served is not None, "without a model, popular items are at hand"
+            rows = [self._shard.user_row(users[place]) for place in missing]
+            ranked = self._rank_rows(served, np.array(rows, dtype=np.int64), limits)
+            for place, (items, scores) in zip(missing, ranked, strict=True):
+                found[place] = self._answer(served, users[place], items, scores)
+        return tuple(one for one in found if one is not None)
 
     def for_basket(self, basket: Iterable[str], limits: Limits) -> RecommendationsOut:
         """A list for somebody who is in no graph, from the items given (fold-in)."""
@@ -89,8 +130,8 @@ class Recommender:
             excluded[rows] = True
         codes = served.ranker.fusion.encoded(_basket(rows, len(self._popularity)))
         stranger = replace(served.model.fold_in(rows), codes=codes)
-        items, scores = self._rank(served, stranger, excluded, limits.k)
-        found = self._items(items, scores)
+        items, scores = served.ranker.top_scored(stranger, excluded[None], limits.k)
+        found = self._items(items[0], scores[0])
         return RecommendationsOut(model=served.version, unknown_items=unknown, items=found)
 
     def similar(self, item: str, k: int) -> tuple[str | None, tuple[ItemOut, ...]]:
@@ -119,9 +160,25 @@ class Recommender:
         forbidden[self.rows(exclude)[0]] = True
         return Limits(k, exclude_seen, forbidden if forbidden.any() else None)
 
-    def _rank(self, served: Served, user: Side, excluded: Mask, k: int) -> tuple[Rows, Float32]:
-        items, scores = served.ranker.top_scored(user, excluded[None], k)
-        return items[0], scores[0]
+    def _listed(self, served: Served, row: int, limits: Limits) -> tuple[Rows, Float32] | None:
+        lists = self._lists() if limits.exclude_seen else None
+        if lists is None or lists.ranker is not served.ranker:
+            return None
+        return lists.best(row, limits.forbidden, limits.k)
+
+    def _lists(self) -> Lists | None:
+        return None if self._keeper is None else self._keeper.lists
+
+    def _rank_rows(self, served: Served, rows: Rows, limits: Limits) -> Iterator[tuple[Rows, Float32]]:
+        """The best items of each of these users, a block of them at a time."""
+        step = max(1, BLOCK // len(self._popularity))
+        for first in range(0, len(rows), step):
+            block = rows[first : first + step]
+            excluded = np.stack([self._excluded_items(int(row), limits) for row in block])
+            yield from zip(*served.ranker.top_scored(served.ranker.users[block], excluded, limits.k), strict=True)
+
+    def _answer(self, served: Served, user: str, items: Rows, scores: Float32) -> RecommendationsOut:
+        return RecommendationsOut(user=user, model=served.version, items=self._items(items, scores))
 
     def _popular(
         self, reason: Fallback, row: int | None, limits: Limits, *, user: str | None = None

@@ -1,0 +1,255 @@
+"""Requests a second and latencies of one silo's client by wrk, beside an empty FastAPI route with an answer as large.
+
+python benchmarks/speed/serving.py SHARD [--seconds 5] [--json]
+
+Needs wrk. Known users (k 20), baskets of their own items and batches of 100 users, with 1 and 16 connections, by a
+client whose run is over. What the machine can do is measured in the same run: the empty route, on plain uvicorn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import numpy as np
+
+from benchmarks.common import render_table
+from client_service.shard import Shard, read_shard
+from shared.method.settings import method_settings
+from simulation.experiment import Experiment
+from simulation.processes import HOST, choose_addresses, connect_services, free_ports, start_services
+
+K, BATCH = 20, 100
+ASKED = 2000  # users, drawn once
+CONNECTIONS = (1, 16)
+WARM_SECONDS = 1
+READY_SECONDS = 30.0
+PERCENTILES = (50, 90, 99)
+
+SCRIPT = """
+local requests, at = {}, 0
+for line in io.lines(os.getenv("REQUESTS")) do
+  local method, path, body = line:match("^(%S+) (%S+) ?(.*)$")
+  requests[#requests + 1] = {method, path, body}
+end
+local headers = {["Authorization"] = "Bearer " .. os.getenv("KEY"), ["Content-Type"] = "application/json"}
+math.randomseed(1)
+request = function()
+  local one = requests[math.random(#requests)]
+  return wrk.format(one[1], one[2], headers, one[1] == "POST" and one[3] or nil)
+end
+done = function(summary, latency)
+  local e = summary.errors
+  local broken = e.connect + e.read + e.write + e.timeout
+  io.write(string.format("FOUND %d %d %d %d", summary.requests, summary.duration, e.status, broken))
+  for _, p in ipairs({50, 90, 99}) do io.write(" " .. latency:percentile(p)) end
+  io.write("\\n")
+end
+"""
+
+EMPTY = """
+import sys
+from pathlib import Path
+import uvicorn
+from fastapi import FastAPI, Response
+app, body = FastAPI(), Path(sys.argv[2]).read_bytes()
+@app.get("/v1/users/{user}/recommendations")
+async def answer(user: str, k: int = 20):
+    return Response(body, media_type="application/json")
+uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), access_log=False, log_level="warning")
+"""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What wrk found. Latencies in milliseconds."""
+
+    what: str
+    connections: int
+    rate: float
+    p50: float
+    p90: float
+    p99: float
+    errors: int
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where to ask, with which key, and what: lines of method, path and body."""
+
+    url: str
+    key: str
+    lines: Sequence[str]
+
+
+def load_target(what: str, target: Target, connections: int, seconds: int) -> Load:
+    """One run of wrk with one thread, after a short one that nobody counts."""
+    with tempfile.TemporaryDirectory() as folder:
+        script, requests = Path(folder) / "ask.lua", Path(folder) / "requests"
+        script.write_text(SCRIPT, encoding="utf-8")
+        requests.write_text("\n".join(target.lines) + "\n", encoding="utf-8")
+        for length in (WARM_SECONDS, seconds):
+            how = ["-t1", f"-c{connections}", f"-d{length}s", "--timeout", "30s", "-s", str(script)]
+            command = ["wrk", *how, target.url]
+            environment = os.environ | {"KEY": target.key, "REQUESTS": str(requests)}
+            told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    return _read_load(what, connections, told)
+
+
+def _read_load(what: str, connections: int, told: str) -> Load:
+    found = re.search(r"^FOUND (.+)$", told, re.MULTILINE)
+    assert found is not None, told
+    count, microseconds, refused, broken, *times = map(float, found[1].split())
+    p50, p90, p99 = (round(one / 1000, 3) for one in times)
+    return Load(what, connections, round(1e6 * count / microseconds, 1), p50, p90, p99, int(refused + broken))
+
+
+def user_requests(users: Sequence[str]) -> list[str]:
+    """GET of each user's list."""
+    return [f"GET /v1/users/{quote(user, safe='')}/recommendations?k={K}" for user in users]
+
+
+def basket_requests(shard: Shard, users: Sequence[str]) -> list[str]:
+    """POST of each user's training items, as of somebody unknown."""
+    rows = [shard.user_row(user) for user in users]
+    baskets = ([shard.item_ids[item] for item in shard.train[[row]].indices] for row in rows)
+    return [f"POST /v1/recommendations {json.dumps({'basket': one, 'k': K})}" for one in baskets if one]
+
+
+def batch_requests(users: Sequence[str]) -> list[str]:
+    """POST of a hundred users at a time."""
+    parts = (list(users[first : first + BATCH]) for first in range(0, len(users), BATCH))
+    return [f"POST /v1/recommendations {json.dumps({'users': one, 'k': K})}" for one in parts]
+
+
+@contextmanager
+def empty_route(body: bytes) -> Iterator[str]:
+    """The URL of a route that answers with these bytes, whatever is asked."""
+    (port,) = free_ports(1)
+    with tempfile.TemporaryDirectory() as folder:
+        kept = Path(folder) / "body"
+        kept.write_bytes(body)
+        process = subprocess.Popen([sys.executable, "-c", EMPTY, str(port), str(kept)])
+        try:
+            url = f"http://{HOST}:{port}"
+            _wait_for(f"{url}/v1/users/any/recommendations")
+            yield url
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(READY_SECONDS)
+
+
+def _wait_for(url: str) -> None:
+    until = time.monotonic() + READY_SECONDS
+    while time.monotonic() < until:
+        try:
+            if httpx.get(url, trust_env=False).is_success:
+                return
+        except httpx.TransportError:
+            time.sleep(0.05)
+    raise TimeoutError(f"{url}: expected an answer within {READY_SECONDS:g} s, got none")
+
+
+async def serve_closed_form(experiment: Experiment, seconds: int) -> list[Load]:
+    """Start the services, let a run without training end, and load the client and the empty route by turns."""
+    places = choose_addresses(experiment)
+    shard = read_shard(experiment.shards[0])
+    drawn = np.random.default_rng(0).choice(shard.user_ids, min(ASKED, len(shard.user_ids)), replace=False).tolist()
+    with start_services(experiment, places) as children:
+        async with connect_services(experiment, places) as federation:
+            client, name = next(iter(federation.clients.values())), experiment.names[0]
+            began = time.perf_counter()
+            message, headers = experiment.run_request().model_dump_json(), {"Content-Type": "application/json"}
+            (await federation.operator.post("/v1/runs", content=message, headers=headers)).raise_for_status()
+            while (await client.get("/v1/status")).json()["phase"] != "finished":
+                await asyncio.sleep(0.2)
+            print(f"first model and run over after {time.perf_counter() - began:.1f} s", file=sys.stderr)
+            url, key = places.clients[name], experiment.application_key
+            asking = {"Authorization": f"Bearer {key}"}
+            answer = await client.get(user_requests(drawn)[0][4:], headers=asking)
+            answer.raise_for_status()
+            pid = children.processes[name].pid
+            await wait_until_lists(client)
+        found = _all_loads(shard, drawn, url, key, seconds)
+        print(f"memory of the client: {_memory_of(pid)} MB", file=sys.stderr)
+    with empty_route(answer.content) as plain:
+        target = Target(plain, "none", user_requests(drawn))
+        return found + [load_target("empty route", target, many, seconds) for many in CONNECTIONS]
+
+
+async def wait_until_lists(client: httpx.AsyncClient) -> None:
+    """Until the lists of all known users are there, where the client computes them ahead."""
+    began = time.perf_counter()
+    while (await client.get("/v1/status")).json().get("listed", 1.0) < 1.0:
+        await asyncio.sleep(0.2)
+    print(f"lists of all users after another {time.perf_counter() - began:.1f} s", file=sys.stderr)
+
+
+def _all_loads(shard: Shard, users: Sequence[str], url: str, key: str, seconds: int) -> list[Load]:
+    kinds = {
+        "known users": user_requests(users),
+        "baskets": basket_requests(shard, users),
+        f"batches of {BATCH} users": batch_requests(users),
+    }
+    return [
+        load_target(what, Target(url, key, lines), many, seconds)
+        for what, lines in kinds.items()
+        for many in CONNECTIONS
+    ]
+
+
+def _memory_of(pid: int) -> int:
+    """Megabytes that a process holds, shared pages counted once a process that shares them."""
+    told = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
+    kilobytes = re.search(r"^Pss:\s+(\d+)", told, re.MULTILINE)
+    assert kilobytes is not None
+    return int(kilobytes[1]) // 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shard", type=Path)
+    parser.add_argument("--seconds", type=int, default=5, help="of each load")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    if shutil.which("wrk") is None:
+        parser.error("expected wrk on the PATH, there is none: it is in Debian's package wrk")
+    with tempfile.TemporaryDirectory() as folder:
+        method = method_settings(**{"strategy.train": False})
+        experiment = Experiment((arguments.shard,), Path(folder), method, rounds=1)
+        loads = asyncio.run(serve_closed_form(experiment, arguments.seconds))
+    if arguments.json:
+        print(json.dumps([asdict(one) for one in loads]))
+        return
+    print(_as_table(loads))
+
+
+def _as_table(loads: Sequence[Load]) -> str:
+    empty = {one.connections: one.rate for one in loads if one.what == "empty route"}
+    rows = [
+        [one.what, str(one.connections), f"{one.rate:,.0f}", f"{one.rate / empty[one.connections]:.2f}"]
+        + [f"{value:.2f}" for value in (one.p50, one.p90, one.p99)]
+        + [str(one.errors)]
+        for one in loads
+    ]
+    head = ("what", "connections", "requests/s", "to the empty route", "p50 ms", "p90 ms", "p99 ms", "errors")
+    return render_table(head, rows)
+
+
+if __name__ == "__main__":
+    main()

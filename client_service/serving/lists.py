@@ -1,0 +1,190 @@
+"""A model at rest -> the best items of every known user, computed before anybody asks, in files that are mapped.
+
+Shapes: M users, N items, L items a list.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from client_service.learning.interrupt import Interrupt, Interrupted
+from client_service.logs import LOGGER
+from client_service.models.ranker import Ranker, Rows
+from client_service.shard import Shard
+from client_service.shard.files import settle
+from shared.method.parameters import Float32
+
+LENGTH = 200  # items of a list, of which a request's filters leave some
+BLOCK = 1 << 21  # pairs of a user and an item that are scored at a time: a few arrays of 8 MB
+SETTLED = 64  # blocks after which what is computed survives a restart
+LEAST_URGENT = 19  # of the scheduler: answers and training go first
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass
+class Lists:
+    """Lists of the users' best items, without those of their training and validation interactions, best first.
+
+    items (M, L) int32, -1 where there are no more; scores (M, L) float32; `ready`: the first so many rows are there.
+    """
+
+    ranker: Ranker
+    items: NDArray[np.int32]
+    scores: Float32
+    ready: int = 0
+
+    def best(self, row: int, forbidden: Mask | None, k: int) -> tuple[Rows, Float32] | None:
+        """The k best items of a user and their scores, without forbidden ones (N,); None where the list is not there
+        yet, or does not reach so far."""
+        if row >= self.ready:
+            return None
+        items = np.asarray(self.items[row])
+        allowed = items >= 0
+        whole = not allowed[-1]  # it ends because there are no more
+        if forbidden is not None:
+            allowed &= ~forbidden[items]
+        chosen = np.flatnonzero(allowed)[:k]
+        if len(chosen) < k and not whole:
+            return None
+        return items[chosen].astype(np.int64), np.asarray(self.scores[row])[chosen]
+
+
+class ListKeeper:
+    """Computes the lists of the latest model in the background, as the least urgent work of this machine."""
+
+    def __init__(self, folder: Path, shard: Shard, threads: int | None = None) -> None:
+        self._folder, self._shard = folder, shard
+        self._threads = threads or max(1, (os.cpu_count() or 1) - 1)
+        self._interrupt, self._job = Interrupt(), threading.Thread()
+        self.lists: Lists | None = None
+
+    def begin(self, ranker: Ranker) -> None:
+        """Compute the lists of this model and of no other."""
+        self._interrupt.set()
+        self._interrupt = interrupt = Interrupt()
+        before = self._job
+        self._job = threading.Thread(target=self._keep, args=(ranker, interrupt, before), name="lists", daemon=True)
+        self._job.start()
+
+    def close(self) -> None:
+        """End the work; what is computed stays for the next start."""
+        self._interrupt.set()
+        if self._job.is_alive():
+            self._job.join()
+
+    def _keep(self, ranker: Ranker, interrupt: Interrupt, before: threading.Thread) -> None:
+        if before.is_alive():
+            before.join()
+        try:
+            interrupt.check()
+            lists, path = open_lists(self._folder, ranker, self._shard)
+            self.lists = lists
+            fill(lists, self._shard, interrupt, self._threads, path)
+        except Interrupted:
+            pass
+        except OSError as error:  # a full disk: each request is computed then
+            LOGGER.warning("lists_not_kept", reason=error.strerror)
+
+
+def open_lists(folder: Path, ranker: Ranker, shard: Shard) -> tuple[Lists, Path]:
+    """The lists of a model as an earlier process left them, or new ones; the files of other models go. And where it is
+    written how many rows are ready."""
+    stem = folder / f"lists-{lists_digest(ranker, shard)[:16]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for other in folder.glob("lists-*"):
+        if not other.name.startswith(stem.name):
+            other.unlink(missing_ok=True)
+    progress = stem.with_suffix(".json")
+    shape = (len(shard.user_ids), min(LENGTH, len(shard.item_ids)))
+    items, scores = (stem.with_suffix(f".{name}.npy") for name in ("items", "scores"))
+    ready = _known_rows(progress, shape[0]) if items.is_file() and scores.is_file() else 0
+    mode = "r+" if ready else "w+"
+    opened = (
+        np.lib.format.open_memmap(path, mode=mode, dtype=kind, shape=shape)  # type: ignore[no-untyped-call]
+        for path, kind in ((items, np.int32), (scores, np.float32))
+    )
+    return Lists(ranker, *opened, ready=ready), progress
+
+
+def _known_rows(progress: Path, rows: int) -> int:
+    """How many rows are ready by the file; 0 where it is missing or damaged."""
+    try:
+        found = json.loads(progress.read_bytes())["rows"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+    return found if isinstance(found, int) and 0 <= found <= rows else 0
+
+
+def lists_digest(ranker: Ranker, shard: Shard) -> str:
+    """sha256 of all that the lists follow from, but for what the shard and its recipe give again: a model that was
+    read from the disk has the lists that it had."""
+    found = hashlib.sha256(f"{shard.digest} {LENGTH} {ranker.residual}".encode())
+    found.update(repr([loudness for loudness, _ in ranker.fusion.parts]).encode())
+    sides = ((side.embedding, side.narrow, side.hidden) for side in (ranker.users, ranker.items))
+    predictor = ranker.predictor
+    for array in (*(one for side in sides for one in side), predictor.on_both, predictor.output, predictor.bias):
+        found.update(np.ascontiguousarray(array).tobytes())
+    for code in ranker.users.codes:
+        for array in (code.data, code.indices, code.indptr) if isinstance(code, sparse.csr_array) else (code,):
+            found.update(np.ascontiguousarray(array).data)
+    return found.hexdigest()
+
+
+def fill(lists: Lists, shard: Shard, interrupt: Interrupt, threads: int, progress: Path) -> None:
+    """Compute what is missing, block by block, the rows in order. Interrupted once the wish is there."""
+    width, items = lists.items.shape[1], len(shard.item_ids)
+    step = max(1, BLOCK // items)
+    blocks = [range(first, min(first + step, len(lists.items))) for first in range(lists.ready, len(lists.items), step)]
+
+    def rank(block: range) -> tuple[range, Rows, Float32]:
+        interrupt.check()
+        rows = np.arange(block.start, block.stop)
+        return block, *lists.ranker.top_scored(lists.ranker.users[rows], _known_items(shard, rows), width)
+
+    with ThreadPoolExecutor(threads, "lists", initializer=yield_to_others) as pool:
+        try:
+            for count, (block, ranked, scores) in enumerate(pool.map(rank, blocks), 1):
+                lists.items[block.start : block.stop] = ranked
+                lists.scores[block.start : block.stop] = scores
+                lists.ready = block.stop
+                if count % SETTLED == 0 or block.stop == len(lists.items):
+                    _settle(lists, progress)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _known_items(shard: Shard, rows: Rows) -> Mask:
+    """Training and validation items of these users, (B, N)."""
+    known = np.zeros((len(rows), len(shard.item_ids)), dtype=bool)
+    for matrix in (shard.train[rows], shard.valid[rows]):
+        known[np.repeat(np.arange(len(rows)), np.diff(matrix.indptr)), matrix.indices] = True
+    return known
+
+
+def _settle(lists: Lists, progress: Path) -> None:
+    """The rows first, then how many there are."""
+    for array in (lists.items, lists.scores):
+        if isinstance(array, np.memmap):
+            array.flush()
+    partial = progress.with_suffix(".partial")
+    partial.write_text(json.dumps({"rows": lists.ready}), encoding="utf-8")
+    settle(partial, progress)
+
+
+def yield_to_others() -> None:
+    """The calling thread is the least urgent one, where the system can tell threads apart."""
+    with suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_URGENT)
