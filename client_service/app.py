@@ -39,7 +39,7 @@ def create_app(
     )
     service.metrics.watch(identities)
     keys = app.state.keys = CallerKeys.of(settings)
-    for router in (routes.recommendations, routes.silo, routes.inside):
+    for router in (routes.looked_up, routes.recommendations, routes.silo, routes.inside):
         app.include_router(router)
     pages.install(app, service)
     reference.install(app)

@@ -10,6 +10,7 @@ from fastapi.security import HTTPBearer
 
 from client_service.boundary.self_check import GateOut
 from client_service.callers import ForApplications, ForOperator
+from client_service.lookups import LookedUp
 from client_service.schemas import (
     BatchOut,
     LedgerOut,
@@ -39,6 +40,7 @@ async def forbid_storing(response: Response) -> None:
 SHOWN = Depends(HTTPBearer(auto_error=False))  # for /docs alone; who is calling is decided by the routes' classes
 COMMON: dict[str, Any] = {"prefix": "/v1", "responses": PROBLEMS, "dependencies": [Depends(forbid_storing), SHOWN]}
 recommendations = APIRouter(tags=["recommendations"], route_class=ForApplications, **COMMON)
+looked_up = APIRouter(tags=["recommendations"], route_class=LookedUp, **COMMON)
 silo = APIRouter(tags=["silo"], route_class=ForOperator, **COMMON)
 inside = APIRouter(tags=["service"])
 
@@ -56,7 +58,7 @@ async def service(request: Request) -> ClientService:
 Service = Annotated[ClientService, Depends(service)]
 
 
-@recommendations.get("/users/{user:path}/recommendations", response_model_exclude_none=True)
+@looked_up.get("/users/{user:path}/recommendations", response_model_exclude_none=True)
 async def recommend(user: IdPath, service: Service, k: Count = 20, exclude_seen: bool = True) -> RecommendationsOut:
     limits = Limits(k, exclude_seen)
     found = service.recommender.at_once(user, limits)

@@ -33,7 +33,7 @@ LEAST_URGENT = 19  # of the scheduler: answers and training go first
 Mask = NDArray[np.bool_]
 
 
-@dataclass
+@dataclass(eq=False)
 class Lists:
     """Lists of the users' best items, without those of their training and validation interactions, best first.
 
@@ -45,20 +45,17 @@ class Lists:
     scores: Float32
     ready: int = 0
 
-    def best(self, row: int, forbidden: Mask | None, k: int) -> tuple[Rows, Float32] | None:
+    def best(self, row: int, forbidden: Mask | None, k: int) -> tuple[NDArray[np.int32], Float32] | None:
         """The k best items of a user and their scores, without forbidden ones (N,); None where the list is not there
         yet, or does not reach so far."""
         if row >= self.ready:
             return None
-        items = np.asarray(self.items[row])
-        allowed = items >= 0
-        whole = not allowed[-1]  # it ends because there are no more
-        if forbidden is not None:
-            allowed &= ~forbidden[items]
-        chosen = np.flatnonzero(allowed)[:k]
-        if len(chosen) < k and not whole:
-            return None
-        return items[chosen].astype(np.int64), np.asarray(self.scores[row])[chosen]
+        items, scores = self.items[row], self.scores[row]
+        whole = bool(items[-1] < 0)  # it ends because there are no more
+        if forbidden is not None or whole:
+            allowed = items >= 0 if forbidden is None else (items >= 0) & ~forbidden[items]
+            items, scores = items[allowed], scores[allowed]
+        return (items[:k], scores[:k]) if len(items) >= k or whole else None
 
 
 class ListKeeper:
@@ -115,7 +112,8 @@ def open_lists(folder: Path, ranker: Ranker, shard: Shard) -> tuple[Lists, Path]
         np.lib.format.open_memmap(path, mode=mode, dtype=kind, shape=shape)  # type: ignore[no-untyped-call]
         for path, kind in ((items, np.int32), (scores, np.float32))
     )
-    return Lists(ranker, *opened, ready=ready), progress
+    # A plain view of the mapping: what numpy does for its own kind of map on each look costs more than the look.
+    return Lists(ranker, *(one.view(np.ndarray) for one in opened), ready=ready), progress
 
 
 def _known_rows(progress: Path, rows: int) -> int:
@@ -177,8 +175,8 @@ def _known_items(shard: Shard, rows: Rows) -> Mask:
 def _settle(lists: Lists, progress: Path) -> None:
     """The rows first, then how many there are."""
     for array in (lists.items, lists.scores):
-        if isinstance(array, np.memmap):
-            array.flush()
+        assert isinstance(array.base, np.memmap)
+        array.base.flush()
     partial = progress.with_suffix(".partial")
     partial.write_text(json.dumps({"rows": lists.ready}), encoding="utf-8")
     settle(partial, progress)

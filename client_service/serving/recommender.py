@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,14 @@ class Limits:
     forbidden: Mask | None = None
 
 
+@dataclass(frozen=True)
+class Listed:
+    """A known user's list as it was looked up: the model's version, and each item with its score and title."""
+
+    version: str
+    items: Iterable[tuple[str, float, str | None]]
+
+
 class Recommender:
     """Answers from one `Served` at a time. Putting in another is one assignment: a request sees the old or the new.
 
@@ -104,6 +113,17 @@ class Recommender:
             return self._popular("unknown user", None, limits, user=user)
         found = self._listed(served, row, limits)
         return None if found is None else self._answer(served, user, *found)
+
+    def listed_for(self, user: str, k: int) -> Listed | None:
+        """The k best items of a known user that he does not have; None where that is no look-up."""
+        served, row = self._served, self._shard.user_row(user)
+        found = None if served is None or row is None else self._listed(served, row, Limits(k))
+        if served is None or found is None:
+            return None
+        ids, titles = self._shard.item_ids, self._shard.titles
+        rows, scores = (one.tolist() for one in found)
+        names = repeat(None) if titles is None else (titles[row] for row in rows)
+        return Listed(served.version, zip((ids[row] for row in rows), scores, names, strict=False))
 
     def for_users(self, users: Sequence[str], limits: Limits) -> tuple[RecommendationsOut, ...]:
         """Their lists in this order: looked up where they can be, all others computed together."""
@@ -160,7 +180,7 @@ class Recommender:
         forbidden[self.rows(exclude)[0]] = True
         return Limits(k, exclude_seen, forbidden if forbidden.any() else None)
 
-    def _listed(self, served: Served, row: int, limits: Limits) -> tuple[Rows, Float32] | None:
+    def _listed(self, served: Served, row: int, limits: Limits) -> tuple[NDArray[np.integer], Float32] | None:
         lists = self._lists() if limits.exclude_seen else None
         if lists is None or lists.ranker is not served.ranker:
             return None
@@ -177,7 +197,7 @@ class Recommender:
             excluded = np.stack([self._excluded_items(int(row), limits) for row in block])
             yield from zip(*served.ranker.top_scored(served.ranker.users[block], excluded, limits.k), strict=True)
 
-    def _answer(self, served: Served, user: str, items: Rows, scores: Float32) -> RecommendationsOut:
+    def _answer(self, served: Served, user: str, items: NDArray[np.integer], scores: Float32) -> RecommendationsOut:
         return RecommendationsOut(user=user, model=served.version, items=self._items(items, scores))
 
     def _popular(
@@ -198,11 +218,12 @@ class Recommender:
                 excluded[matrix.indices[matrix.indptr[row] : matrix.indptr[row + 1]]] = True
         return excluded
 
-    def _items(self, rows: Rows, scores: Float32) -> tuple[ItemOut, ...]:
+    def _items(self, rows: NDArray[np.integer], scores: Float32) -> tuple[ItemOut, ...]:
         ids, titles = self._shard.item_ids, self._shard.titles
-        pairs = [(int(row), float(score)) for row, score in zip(rows, scores, strict=True) if row >= 0]
         return tuple(
-            ItemOut(item=ids[row], score=score, title=None if titles is None else titles[row]) for row, score in pairs
+            ItemOut(item=ids[row], score=score, title=None if titles is None else titles[row])
+            for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
+            if row >= 0
         )
 
 

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 
 import structlog
@@ -157,14 +158,19 @@ class Addressed:
         await self.app(scope, receive, send)
 
     def _expected(self, hosts: Sequence[str]) -> bool:
-        found = HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
-        if found is None:
-            return False
-        if found["v6"]:
-            return _is_address(IPv6Address, found["v6"])
-        name = _plain(found["name"])
-        own = "." not in name or name.endswith(INSIDE) or name in map(_plain, self.allowed)
-        return own or _is_address(IPv4Address, name)
+        return len(hosts) == 1 and _is_own(hosts[0], tuple(self.allowed))
+
+
+@lru_cache(maxsize=256)  # nearly every request names the same host; parsing it costs more than all else here
+def _is_own(host: str, allowed: tuple[str, ...]) -> bool:
+    found = HOST.fullmatch(host)
+    if found is None:
+        return False
+    if found["v6"]:
+        return _is_address(IPv6Address, found["v6"])
+    name = _plain(found["name"])
+    own = "." not in name or name.endswith(INSIDE) or name in map(_plain, allowed)
+    return own or _is_address(IPv4Address, name)
 
 
 def _plain(name: str) -> str:
