@@ -55,5 +55,8 @@ class Encoder(nn.Module, ABC):
         """Move the embeddings by this share of the way back to where they began."""
         self.embedding.lerp_(self.origin, share)
 
+    def settle(self) -> None:
+        """Called once on a copy that nothing changes any more: what each basket needs can be computed now."""
+
     def finish_training(self) -> None:
         """Called after the first parameters and each training, for one that ranks by other than it exchanges."""

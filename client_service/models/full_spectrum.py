@@ -72,8 +72,9 @@ def full_spectrum(interactions: sparse.csr_array, spectrum: Spectrum, ridge: flo
     response = squares / (squares + level) - slope * squares
     diagonal = (spectrum.items**2) @ response + slope * own
     _, by_item = degrees(interactions)
-    right = spectrum.items.astype(np.float32)
-    low = ((spectrum.items * response).astype(np.float32), right)
+    # By rows: the product with a sparse basket copies what is laid out otherwise, all of it, each time.
+    right = np.ascontiguousarray(spectrum.items, dtype=np.float32)
+    low = (right * response.astype(np.float32), right)
     walk = (graph * np.sqrt(slope)).astype(np.float32)
     leave = power(by_item, EXPONENT) / (1.0 - np.minimum(diagonal, MOST_OWN))
     weights = _dense(low, walk) if interactions.shape[1] <= DENSE_ITEMS else None

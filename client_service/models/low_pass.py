@@ -73,6 +73,7 @@ class LowPass(Encoder):
         self.alpha = self._keep_start(start, given.method.width)
         self.embedding = nn.Parameter(self.origin.clone())
         self.response = response
+        self._settled: list[Tensor] | None = None
 
     def _keep_graph(self, spectrum: Spectrum, interactions: sparse.csr_array) -> None:
         """P; what one edge adds to the row of the node at its other end, before that node's degree; degrees."""
@@ -145,13 +146,14 @@ class LowPass(Encoder):
         own = self.embedding[nodes] if rows is None else rows
         return [own + (reduced - basis) @ coefficients[0], *(reduced @ c for c in coefficients[1:])]
 
-    def fold_in(self, baskets: Tensor, coefficients: list[Tensor]) -> list[Tensor]:
-        """Z(0..L) of 0/1 baskets (B, N) of somebody who is not in the graph: p = d^-1/2 r D_i^-1/2 V S^-1 / sqrt 2.
+    def fold_in(self, items: Tensor, coefficients: list[Tensor]) -> list[Tensor]:
+        """Z(0..L), each (1, q), of somebody who is not in the graph and has these items (b,):
+        p = d^-1/2 r D_i^-1/2 V S^-1 / sqrt 2.
 
         1/2 are the exponents of the graph's normalisation, which the frequencies of all silos have otherwise.
         """
-        degree = baskets.sum(1, keepdim=True).clamp(min=1)
-        basis = (baskets @ self.edge_step[self.users :]) / degree ** self.normalising[0]
+        degree = max(1, len(items))
+        basis = self.edge_step[items + self.users].sum(0, keepdim=True) / degree ** self.normalising[0]
         return [basis @ c for c in coefficients]
 
     def user_nodes(self, users: Tensor, coefficients: list[Tensor], rows: Tensor | None = None) -> Nodes:
@@ -194,9 +196,13 @@ class LowPass(Encoder):
         return users, self.item_nodes(torch.arange(self.items, device=device), coefficients)
 
     def basket(self, items: Tensor) -> Nodes:
-        baskets = torch.zeros(1, self.items, device=items.device)
-        baskets[0, items] = 1.0
-        return Nodes(self.fold_in(baskets, self.coefficients()), baskets.sum(1) ** self.exponents[0])
+        coefficients = self.coefficients() if self._settled is None else self._settled
+        scale = torch.tensor([float(len(items)) ** self.exponents[0]], device=items.device)
+        return Nodes(self.fold_in(items, coefficients), scale)
+
+    def settle(self) -> None:
+        with torch.no_grad():
+            self._settled = self.coefficients()
 
 
 def _widened(rows: np.ndarray, width: int) -> np.ndarray:

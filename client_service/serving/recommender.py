@@ -46,6 +46,7 @@ def freeze(version: str, training: LocalTraining) -> Served:
     model = training.model
     constant = {id(buffer): buffer for buffer in model.buffers()}
     frozen = copy.deepcopy(model, memo=constant).requires_grad_(False)
+    frozen.encoder.settle()
     return Served(version, frozen, frozen.freeze().fused(training.fusion, training.codes))
 
 
