@@ -108,7 +108,7 @@ def test_the_choice_of_the_start_looks_once_a_block_of_users(planted: Shard, mon
     monkeypatch.setattr(evaluate, "CHUNK", 10)
     through, cut = Counted(), Counted(last=6)
     client_of(planted, through, start="exact", fusion=False)
-    assert through.looks == 4 * (4 + 3)  # blocks of users; four ridges at one cut-off, then three exponents
+    assert through.looks == 4 * (4 + 3 + 3)  # blocks of users; four ridges at one cut-off, exponents, low-pass filters
     with pytest.raises(Interrupted):
         client_of(planted, cut, start="exact", fusion=False)
     assert cut.looks == 6
@@ -120,8 +120,9 @@ def test_the_choice_of_the_fusion_looks_once_a_block_of_users(planted: Shard, mo
     through = Counted()
     client_of(planted, through, start="exact")
     settings, loudnesses = 3 + 2 + 5, 7  # ridges, weightings and ridges of EASE, each scored and judged
-    searches = (3 + 4) * loudnesses + 2  # three parts from the base score, four from equal weights; which is better
-    assert through.looks == 4 * (4 + 3) + 4 * (2 * settings + searches)
+    frequency, single = 1, 1 + 5  # scored alone; the sum and each of the five parts by itself
+    searches = (4 + 5) * loudnesses + 2  # four parts from the base score, five from usual weights; which is better
+    assert through.looks == 4 * (4 + 3 + 3) + 4 * (2 * settings + frequency + searches + single)
 
 
 @pytest.fixture
