@@ -236,13 +236,16 @@ def _overlap_row(line: Line) -> list[str]:
 
 
 def check(lines: list[Line]) -> list[str]:
-    """What must hold on any data: together is not far behind alone, and each silo has sent its statistics."""
+    """What must hold on any data: together is not far behind alone, and each silo has sent its statistics.
+
+    Noise may hide what few users have in common: rows with it need not keep up.
+    """
     complaints = []
     for line in lines:
         if is_federation(line):
             continue
         items = max(one["items"] for one in line["clients"])
-        if ratio(line) < 0.85:
+        if epsilon_of(line) is None and ratio(line) < 0.85:
             complaints.append(f"{line['label']}: expected together not behind alone, got {ratio(line):.3f} of it")
         if (least := min(one["basis_bytes_up"] for one in line["clients"])) < 4 * items:
             complaints.append(f"{line['label']}: expected statistics of each item from each silo, got {least} bytes")

@@ -224,7 +224,9 @@ def test_the_check_finds_a_silo_that_has_sent_no_statistics_and_one_that_lost() 
     assert check([line()]) == []
     silent = [client | {"basis_bytes_up": 8} for client in line()["clients"]]
     assert "got 8 bytes" in check([line(clients=silent)])[0]
-    assert "not behind" in check([line(extra=line()["extra"] | {"together": 0.1})])[0]
+    lost = line(extra=line()["extra"] | {"together": 0.1})
+    assert "not behind" in check([lost])[0]
+    assert check([lost | {"settings": {"basis.epsilon": 1.0}}]) == []
 
 
 @pytest.fixture
