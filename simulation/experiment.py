@@ -80,10 +80,18 @@ class Experiment:
         return build_strategy(self.strategy, self.method).shares_items(self.method)
 
     @property
-    def _allowed_basis(self) -> Literal["no", "secure", "open"]:
+    def _allowed_basis(self) -> Literal["no", "noised", "secure", "open"]:
         if self.method.basis.kind == "off":
             return "no"
-        return "secure" if self.secure else "open"
+        if not self.secure:
+            return "open"
+        return "secure" if self.method.basis.epsilon is None else "noised"
+
+    @property
+    def _basis_account(self) -> dict[str, float]:
+        """What a silo lets a noised sum spend: enough for the one that the run makes."""
+        basis = self.method.basis
+        return {} if basis.epsilon is None else {"basis_budget": basis.epsilon, "basis_delta": basis.delta}
 
     def run_request(self) -> RunIn:
         """The request by which the operator starts the run."""
@@ -130,6 +138,7 @@ class Experiment:
                 item_tables=self._shares_items,
                 scalars=tuple(build_strategy(self.strategy, self.agreed_method).scalars),
                 common_basis=self._allowed_basis,
+                **self._basis_account,
             ),
             privacy=dict(self.privacy),
             cache_directory=self.cache_of(shard),

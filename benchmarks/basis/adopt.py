@@ -85,7 +85,7 @@ class Finished:
         planned = bench.cache.shards(cell.data, cell.block, cell.partition)
         if pairs_digest(planned.paths) != pairs_digest(self.shards.paths):
             raise DataError(f"{self.folder}: expected the shards that {cell.name} has, got others")
-        figures = read_run(self.folder)
+        figures = read_run(self.folder, self.shards.paths)
         path = self.folder / "report.json"
         return {
             **line_head(bench, cell, planned),

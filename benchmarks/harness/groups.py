@@ -39,14 +39,14 @@ def measure_groups(shard: Shard, top: TopItems) -> Groups:
     """
     seen = sparse.csr_array(shard.train + shard.valid)
     by_user, by_item = degrees(shard.train)
-    top = _cache_lists(shard, top, seen)
+    top = cache_lists(shard, top, seen)
     user_group, item_group = activity_groups(by_user), activity_groups(by_item)
     users = [evaluate(top, shard.test, seen, np.flatnonzero(user_group == g)) for g in range(len(ACTIVITY))]
-    items = [evaluate(top, _select_columns(shard.test, item_group == g), seen) for g in range(len(ACTIVITY))]
+    items = [evaluate(top, select_columns(shard.test, item_group == g), seen) for g in range(len(ACTIVITY))]
     return {"users": _group_values(users), "items": _group_values(items)}
 
 
-def _cache_lists(shard: Shard, top: TopItems, seen: sparse.csr_array) -> TopItems:
+def cache_lists(shard: Shard, top: TopItems, seen: sparse.csr_array) -> TopItems:
     """The same lists, ranked once for all users with a test item."""
     asked = np.flatnonzero(np.diff(shard.test.indptr))
     lists = np.full((shard.test.shape[0], K), -1, dtype=np.int64)
@@ -59,7 +59,8 @@ def _cache_lists(shard: Shard, top: TopItems, seen: sparse.csr_array) -> TopItem
     return cached_top
 
 
-def _select_columns(target: sparse.csr_array, columns: NDArray[np.bool_]) -> sparse.csr_array:
+def select_columns(target: sparse.csr_array, columns: NDArray[np.bool_]) -> sparse.csr_array:
+    """The pairs in these columns (N,); the shape stays."""
     kept = sparse.csr_array(target @ sparse.diags_array(columns.astype(np.float64)))
     kept.eliminate_zeros()
     kept.sort_indices()

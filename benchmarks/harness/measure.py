@@ -136,13 +136,17 @@ def measure_federation(work: Work) -> Figures:
     return figures
 
 
+def served_figures(client: Figures) -> Figures:
+    """A client of a report: its sizes, METRICS of what it serves, and what it sent of itself."""
+    kept = ("client", "users", "items", "edges", "test_users", "best_round", "rho", "rhobar", "margin")
+    return {key: client[key] for key in kept} | {metric: client[LABELS[metric].key] for metric in METRICS}
+
+
 def _client_figures(client: Figures, report: Figures, outcome: Outcome) -> Figures:
     name = client["client"]
     rounds = {entry.round: entry.values[PRIMARY] for entry in outcome.qualities[name].rounds}
-    kept = ("client", "users", "items", "edges", "test_users", "best_round", "rho", "rhobar", "margin")
     return {
-        **{key: client[key] for key in kept},
-        **{metric: client[LABELS[metric].key] for metric in METRICS},
+        **served_figures(client),
         f"valid_{PRIMARY}": rounds.get(client["best_round"]),
         "bytes_up": sum(report["bytes_up"][name]),
         "bytes_down": sum(report["bytes_down"][name]),

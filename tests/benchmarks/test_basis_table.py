@@ -9,16 +9,19 @@ from pathlib import Path
 from shutil import copytree
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.basis.adopt import Finished, adopt_run
+from benchmarks.basis.beside import EASE_TARGETS
+from benchmarks.basis.gains import ITEM_RECORDS, USER_RECORDS
+from benchmarks.basis.lines import ratio
 from benchmarks.basis.run import (
     TARGETS,
     UNTRAINED,
     SharingExperiment,
     best_floor,
     check,
-    ratio,
     read_run,
     render,
     verdict,
@@ -69,7 +72,28 @@ def test_every_target_is_of_a_planned_cell_and_the_users_cut_comes_first() -> No
     assert set(TARGETS) <= places
     assert [cell.problem for cell in cells if cell.problem] == []
     assert cells[0].block.cut == "users" and table_names()[0] == "basis"
-    assert {cell.method.basis.kind for cell in cells if cell.method} == {"exact", "iterated"}
+    joined = [cell for cell in cells if cell.row.strategy == "run.py"]
+    assert {cell.method.basis.kind for cell in joined if cell.method} == {"exact", "iterated"}
+    noised = {
+        (cell.data, cell.block.cut, cell.block.clients, cell.method.basis.epsilon) for cell in joined if cell.method
+    }
+    assert set(EASE_TARGETS) <= noised
+
+
+def test_other_methods_have_the_settings_and_rounds_of_the_first_table() -> None:
+    first = read_plan("table1")
+    theirs = {row.label: row for row in first.rows()} | {"LPSFed, strict": first.methods[-1]}
+    own = [row for row in PLAN.methods if row.strategy != "run.py"]
+    assert [row.label for row in own] == ["local", "LPSFed, strict", "FedMF", "F2MF", "PFedRec", "FedRAP"]
+    for row in own:
+        assert (row.strategy, row.method) == (theirs[row.label].strategy, theirs[row.label].method)
+        assert row.rounds == first.rounds
+    cells = [cell for cell in plan_cells(PLAN, OFFERS) if cell.row in own]
+    assert {(cell.data, cell.block.cut, cell.block.clients) for cell in cells} == {
+        ("ml-1m", "random", 16),
+        ("ml-100k", "random", 16),
+    }
+    assert {cell.special for cell in cells} == {""}  # other tables may have the same cells
 
 
 def test_a_block_measures_its_own_rows_and_none_that_is_not_there() -> None:
@@ -83,8 +107,9 @@ def test_a_block_measures_its_own_rows_and_none_that_is_not_there() -> None:
 def test_an_overlap_makes_another_cell_and_none_leaves_the_others_as_they_were() -> None:
     cells = [c for c in plan_cells(PLAN, OFFERS) if (c.data, c.block.cut, c.block.clients) == ("ml-100k", "random", 16)]
     found = {cell.identity() for cell in cells}
-    assert {one for one in found if "overlap" not in one} == {"ml-100k/16/random/0/0/0/run.py/1/basis"}
-    assert len(found) == 5
+    own = {one for one in found if "run.py" in one}
+    assert {one for one in own if "overlap" not in one} == {"ml-100k/16/random/0/0/0/run.py/1/basis"}
+    assert len(own) == 5 and not any("overlap" in one for one in found - own)
 
 
 @pytest.mark.parametrize("drawn", ["popular", "random"])
@@ -136,11 +161,72 @@ def test_a_ceiling_that_was_left_out_is_a_dash() -> None:
     assert "| - | - | 7 | 3,000 | 2,000 |" in shown
 
 
+def gains(items: list[float], users: list[float]) -> dict[str, Any]:
+    nothing = [0, 0.0, 0.0]
+    return {
+        "items": dict.fromkeys(ITEM_RECORDS, nothing) | {"3 to 9": items},
+        "users": dict.fromkeys(USER_RECORDS, nothing) | {"20 to 49": users},
+    }
+
+
+def test_gains_by_records_are_means_over_the_test_records_and_users_of_all_silos() -> None:
+    first, second = line()["clients"]
+    counted = line(
+        clients=[
+            first | {"gains": gains([10, 1, 2], [2, 0.5, 0.6])},
+            second | {"gains": gains([30, 3, 8], [8, 1.5, 2.4])},
+        ]
+    )
+    shown = render([counted, line()])
+    assert "| ml-1m, users, 2, exact | - | .1000 / .2500 (2.500) | - | - | - |" in shown
+    assert "| ml-1m, users, 2, exact | - | - | .2000 / .3000 (1.500) | - | - |" in shown
+    assert "By records" not in render([line()])
+
+
+def test_noise_stands_in_a_table_of_its_own_beside_the_row_without_it() -> None:
+    sixty_four = line()["clients"] * 32
+    floors = line()["extra"]["floors"] | {"EASE": 0.25}
+    place: dict[str, Any] = {"cut": "random", "clients": sixty_four}
+    noised = [
+        line(
+            **place,
+            label=f"exact, epsilon {epsilon}, no training",
+            settings={"basis.kind": "exact", "basis.epsilon": float(epsilon)},
+            extra=line()["extra"] | {"floors": floors, "together": together},
+        )
+        for epsilon, together in ((1, 0.2), (8, 0.3))
+    ]
+    shown = render([*noised, line(**place, label="exact, no training")])
+    eight = "| ml-1m, random, 64 | 8 | .2500 | .2000 | .3000 | 1.200 | 1.15: met | 1.500 | .3000 | 3,000 |"
+    one = "| ml-1m, random, 64 | 1 | .2500 | .2000 | .2000 | 0.800 | - | 1.000 | .3000 | 3,000 |"
+    assert f"{eight}\n{one}" in shown
+    assert "exact, epsilon" not in shown and "Accuracy against epsilon" not in render([line()])
+
+
+def test_other_methods_stand_beside_alone_together_and_centralised_of_the_same_place() -> None:
+    clients = [client | {"bytes_up": 70, "ndcg": 0.1} for client in line()["clients"]]
+    other: dict[str, Any] = {"label": "FedMF", "rounds": 5, "settings": {}, "clients": clients}
+    method = {key: value for key, value in line(**other).items() if key != "extra"}
+    shown = render([line(rounds=1), method])
+    place = "| ml-1m, users, 2 |"
+    rows = [row for row in shown.splitlines() if row.startswith(place)]
+    assert rows == [
+        f"{place} alone | - | .2000 | 1.000 | 0 |",
+        f"{place} together | basis run + 1 | .3000 | 1.500 | 3,000 |",
+        f"{place} centralised | - | .4000 | 2.000 | all data |",
+        f"{place} FedMF | 5 | .1000 | 0.500 | 70 |",
+    ]
+    assert f"{place} FedMF | 5 | .1000 | - | 70 |" in render([method])
+    assert check([method]) == []
+
+
 def test_the_check_finds_a_silo_that_has_sent_no_statistics_and_one_that_lost() -> None:
     assert check([line()]) == []
     silent = [client | {"basis_bytes_up": 8} for client in line()["clients"]]
     assert "got 8 bytes" in check([line(clients=silent)])[0]
-    assert "not behind" in check([line(extra=line()["extra"] | {"together": 0.1})])[0]
+    lost = line(extra=line()["extra"] | {"together": 0.1})
+    assert "not behind" in check([lost])[0]
+    assert check([lost | {"settings": {"basis.epsilon": 1.0}}]) == []
 
 
 @pytest.fixture
@@ -171,6 +257,8 @@ def test_a_cell_is_measured_and_the_folder_of_its_simulation_is_the_same_cell(
     for client in figures["clients"]:
         assert client["bytes_up"] > client["basis_bytes_up"] > 0
         assert (client["ndcg"] is None) == (client["test_users"] == 0)
+    assert any(client["test_users"] for client in figures["clients"])
+    require_counted_once(figures["clients"], shards)
     known = KnownLines()
     assert adopt_run(folder, bench, [cell], known) == cell.name
     line = read_known(bench.results).find_line(cell)
@@ -180,6 +268,20 @@ def test_a_cell_is_measured_and_the_folder_of_its_simulation_is_the_same_cell(
     with pytest.raises(DataError, match="is measured already"):
         adopt_run(folder, bench, [cell], known)
     refuse_what_differs(folder, bench, cell)
+
+
+def require_counted_once(clients: list[dict[str, Any]], shards: tuple[Path, ...]) -> None:
+    """Each test record and each test user is in one group, and the groups together give the silo's own figures."""
+    for client, shard in zip(clients, map(read_shard, shards), strict=True):
+        assert sum(count for count, *_ in client["gains"]["items"].values()) == shard.test.nnz
+        users, alone, together = map(sum, zip(*client["gains"]["users"].values(), strict=True))
+        assert users == client["test_users"]
+        if users:
+            assert alone / users == pytest.approx(client["bounds"]["start"])
+            assert together / users == pytest.approx(client["ndcg"])
+        records = np.asarray(shard.train.sum(axis=0)).ravel()[shard.test.indices]
+        assert client["gains"]["items"]["3 to 9"][0] == ((records >= 3) & (records <= 9)).sum()
+        assert all(0 <= found <= count for count, *both in client["gains"]["items"].values() for found in both)
 
 
 def refuse_what_differs(folder: Path, bench: Bench, cell: Cell) -> None:
@@ -199,7 +301,7 @@ def refuse_what_differs(folder: Path, bench: Bench, cell: Cell) -> None:
 def test_a_run_without_floors_is_no_cell(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text(json.dumps({"alone": None, "floors": {}}))
     with pytest.raises(DataError, match="with its floors"):
-        read_run(tmp_path)
+        read_run(tmp_path, ())
 
 
 def test_the_table_is_all_that_the_document_shows() -> None:

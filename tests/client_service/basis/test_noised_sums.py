@@ -224,6 +224,23 @@ async def test_a_silo_that_was_killed_sends_the_same_part_and_is_charged_once(
     assert len((again.state_directory / ACCOUNT).read_text().splitlines()) == 1
 
 
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0, 8.0, 40.0])
+def test_a_simulated_silo_agrees_to_noised_sums_alone_and_pays_for_one(
+    noised: Callable[..., Experiment], interactions: sparse.csr_array, tmp_path: Path, epsilon: float
+) -> None:
+    basis = BasisSettings(kind="exact", epsilon=epsilon, delta=1e-6)
+    one = noised()
+    one = replace(one, method=one.method.model_copy(update={"basis": basis}))
+    policy = one.make_client_settings(one.shards[0], aggregator_url="http://127.0.0.1").policy
+    assert (policy.common_basis, policy.basis_budget, policy.basis_delta) == ("noised", epsilon, 1e-6)
+    account = BasisGuard(LedgerHeads(tmp_path, KEY), policy.basis_budget, policy.basis_delta)
+    update = Parameters(weigh_pairs(interactions))
+    account.release(update, terms(), basis)
+    assert account.permit()["epsilon"] == pytest.approx(epsilon, rel=1e-4)
+    with pytest.raises(PrivacyError, match=r"within policy\.basis_budget"):
+        account.release(update, terms("run-2"), basis)
+
+
 def test_in_the_open_no_silo_sends_its_part_of_a_noised_sum(noised: Callable[..., Experiment]) -> None:
     one = noised(secure=False)
     settings = one.make_client_settings(one.shards[0], aggregator_url="http://127.0.0.1")
