@@ -63,8 +63,8 @@ def measure_gains(folder: Path, path: Path) -> dict[str, Sums]:
     cached = [cache_lists(shard, top, seen) for top in tops]
     of_users, of_items = degrees(shard.train)
     return {
-        "items": {name: _found(shard, seen, cached, chosen) for name, chosen in _groups(of_items, ITEM_RECORDS)},
-        "users": {name: _quality(shard, seen, cached, chosen) for name, chosen in _groups(of_users, USER_RECORDS)},
+        "items": {name: _count_found(shard, seen, cached, chosen) for name, chosen in _groups(of_items, ITEM_RECORDS)},
+        "users": {name: _sum_quality(shard, seen, cached, chosen) for name, chosen in _groups(of_users, USER_RECORDS)},
     }
 
 
@@ -85,12 +85,16 @@ def _groups(records: NDArray[np.floating[Any]], bounds: Bounds) -> list[tuple[st
     return [(name, (low <= records) & (records < high)) for name, (low, high) in bounds.items()]
 
 
-def _found(shard: Shard, seen: sparse.csr_array, tops: Sequence[TopItems], chosen: NDArray[np.bool_]) -> list[float]:
+def _count_found(
+    shard: Shard, seen: sparse.csr_array, tops: Sequence[TopItems], chosen: NDArray[np.bool_]
+) -> list[float]:
     target = select_columns(shard.test, chosen)
     return [target.nnz, *(int(find_hits(top, target, seen)[0].sum()) for top in tops)]
 
 
-def _quality(shard: Shard, seen: sparse.csr_array, tops: Sequence[TopItems], chosen: NDArray[np.bool_]) -> list[float]:
+def _sum_quality(
+    shard: Shard, seen: sparse.csr_array, tops: Sequence[TopItems], chosen: NDArray[np.bool_]
+) -> list[float]:
     rows, counts = np.flatnonzero(chosen), np.diff(shard.test.indptr)
     judged = (find_hits(top, shard.test, seen, rows) for top in tops)
     return [int((counts[rows] > 0).sum()), *(float(METRICS[PRIMARY].per_user(*one).sum()) for one in judged)]

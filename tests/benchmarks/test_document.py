@@ -163,6 +163,13 @@ def test_each_check_can_fail(plan: Plan, lines: list[Line], root: Path) -> None:
     assert "above popularity" in said(spoiled(lines, "lpsfed", "ndcg", -0.9))
 
 
+def test_a_row_is_missed_in_the_columns_alone_that_have_it(plan: Plan, answer: Answer, root: Path) -> None:
+    second = plan.blocks[0].model_copy(update={"name": "b", "rows": ("LPSFed", "local", "centralised")})
+    both = plan.model_copy(update={"blocks": (*plan.blocks, second)})
+    found = [answer(cell) for cell in plan_cells(both)]
+    assert table_complaints(gather_table(both, KnownLines(found), root), root) == []
+
+
 def test_numbers_are_short() -> None:
     assert [format_number(value) for value in (0.12345, -0.001, 1.0, 0.0, None, float("nan"))] == [
         ".1235" if f"{0.12345:.4f}" == "0.1235" else ".1234",
