@@ -62,7 +62,9 @@ Service = Annotated[ClientService, Depends(service)]
 async def recommend(user: IdPath, service: Service, k: Count = 20, exclude_seen: bool = True) -> RecommendationsOut:
     limits = Limits(k, exclude_seen)
     found = service.recommender.at_once(user, limits)
-    return found or await run_in_threadpool(service.recommender.for_user, user, limits)
+    if found is not None:
+        return found
+    return await run_in_threadpool(service.recommender.for_user, user, limits)
 
 
 @recommendations.post("/recommendations", response_model_exclude_none=True)

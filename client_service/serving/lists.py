@@ -108,12 +108,12 @@ def open_lists(folder: Path, ranker: Ranker, shard: Shard) -> tuple[Lists, Path]
     items, scores = (stem.with_suffix(f".{name}.npy") for name in ("items", "scores"))
     ready = _known_rows(progress, shape[0]) if items.is_file() and scores.is_file() else 0
     mode = "r+" if ready else "w+"
-    opened = (
-        np.lib.format.open_memmap(path, mode=mode, dtype=kind, shape=shape)  # type: ignore[no-untyped-call]
-        for path, kind in ((items, np.int32), (scores, np.float32))
-    )
     # A plain view of the mapping: what numpy does for its own kind of map on each look costs more than the look.
-    return Lists(ranker, *(one.view(np.ndarray) for one in opened), ready=ready), progress
+    mapped = [
+        np.lib.format.open_memmap(path, mode=mode, dtype=kind, shape=shape).view(np.ndarray)
+        for path, kind in ((items, np.int32), (scores, np.float32))
+    ]
+    return Lists(ranker, mapped[0], mapped[1], ready), progress
 
 
 def _known_rows(progress: Path, rows: int) -> int:

@@ -107,13 +107,7 @@ class Recommender:
 
     def at_once(self, user: str, limits: Limits) -> RecommendationsOut | None:
         """The same where it is a look-up; None where it has to be computed, which nobody should do in an event loop."""
-        served, row = self._served, self._shard.user_row(user)
-        if served is None:
-            return self._popular("no model yet", row, limits, user=user)
-        if row is None:
-            return self._popular("unknown user", None, limits, user=user)
-        found = self._listed(served, row, limits)
-        return None if found is None else self._answer(served, user, *found)
+        return self._look_up(self._served, user, limits)
 
     def listed_for(self, user: str, k: int) -> Listed | None:
         """The k best items of a known user that he does not have; None where that is no look-up."""
@@ -129,7 +123,7 @@ class Recommender:
     def for_users(self, users: Sequence[str], limits: Limits) -> tuple[RecommendationsOut, ...]:
         """Their lists in this order: looked up where they can be, all others computed together."""
         served = self._served
-        found = [self.at_once(user, limits) for user in users]
+        found = [self._look_up(served, user, limits) for user in users]
         missing = [place for place, one in enumerate(found) if one is None]
         if missing:
             assert served is not None, "without a model, popular items are at hand"
@@ -180,6 +174,15 @@ class Recommender:
             forbidden[self.rows(allow)[0]] = False
         forbidden[self.rows(exclude)[0]] = True
         return Limits(k, exclude_seen, forbidden if forbidden.any() else None)
+
+    def _look_up(self, served: Served | None, user: str, limits: Limits) -> RecommendationsOut | None:
+        row = self._shard.user_row(user)
+        if served is None:
+            return self._popular("no model yet", row, limits, user=user)
+        if row is None:
+            return self._popular("unknown user", None, limits, user=user)
+        found = self._listed(served, row, limits)
+        return None if found is None else self._answer(served, user, *found)
 
     def _listed(self, served: Served, row: int, limits: Limits) -> tuple[NDArray[np.integer], Float32] | None:
         lists = self._lists() if limits.exclude_seen else None
