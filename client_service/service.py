@@ -202,7 +202,7 @@ class ClientService:
             round=standing.round,
             rounds=standing.rounds,
             model=None if served is None else served.version,
-            listed=0.0 if self._recommender is None else self._recommender.listed,
+            listed=0.0 if self._recommender is None else self._recommender.lists_share,
             shared_digest=standing.shared_digest,
             device=str(self.device),
             device_reason=self.device_reason,

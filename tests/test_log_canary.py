@@ -73,7 +73,7 @@ async def test_no_line_of_a_whole_run_holds_anything_private_and_a_caller_s_id_s
         def broken(self: Recommender, user: str, limits: object) -> None:
             raise KeyError(user, self, limits)
 
-        monkeypatch.setattr(Recommender, "for_user", broken)
+        monkeypatch.setattr(Recommender, "listed_for", broken)
         key = {"Authorization": f"Bearer {described.application_key}"}
         answer = await silo.get("/v1/users/user-08/recommendations", headers=key)
         assert answer.status_code == 500 and answer.json()["request_id"] == CALLERS

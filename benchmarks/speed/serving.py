@@ -89,7 +89,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Target:
+class LoadTarget:
     """Where to ask, with which key, and what: lines of method, path and body."""
 
     url: str
@@ -97,7 +97,7 @@ class Target:
     lines: Sequence[str]
 
 
-def load_target(what: str, target: Target, connections: int, seconds: int) -> Load:
+def load_target(what: str, target: LoadTarget, connections: int, seconds: int) -> Load:
     """One run of wrk with one thread, after a short one that nobody counts."""
     with tempfile.TemporaryDirectory() as folder:
         script, requests = Path(folder) / "ask.lua", Path(folder) / "requests"
@@ -188,7 +188,7 @@ async def serve_closed_form(experiment: Experiment, seconds: int) -> list[Load]:
         found = _all_loads(shard, drawn, url, key, seconds)
         print(f"memory of the client: {_memory_of(pid)} MB", file=sys.stderr)
     with empty_route(answer.content) as plain:
-        target = Target(plain, "none", user_requests(drawn))
+        target = LoadTarget(plain, "none", user_requests(drawn))
         return found + [load_target("empty route", target, many, seconds) for many in CONNECTIONS]
 
 
@@ -207,7 +207,7 @@ def _all_loads(shard: Shard, users: Sequence[str], url: str, key: str, seconds: 
         f"batches of {BATCH} users": batch_requests(users),
     }
     return [
-        load_target(what, Target(url, key, lines), many, seconds)
+        load_target(what, LoadTarget(url, key, lines), many, seconds)
         for what, lines in kinds.items()
         for many in CONNECTIONS
     ]

@@ -32,6 +32,11 @@ class CommonBasis:
     vectors: NDArray[np.float32] | None = None
     values: NDArray[np.float64] | None = None
 
+    @property
+    def directions(self) -> int | None:
+        """In how many directions the sums are known; None for all."""
+        return None if self.values is None else len(self.values)
+
     @cached_property
     def digest(self) -> str:
         """sha256 over its content."""

@@ -69,7 +69,8 @@ def begin_model(
         start = chosen.start or (best_filter(shard, spectrum, interrupt).choice if began is None else COMMON_START)
     if start is not None and method.fusion:
         common = () if basis is None else scorers_of(basis, shard)
-        recipe = chosen.recipe or best_recipe(shard, spectrum, start, interrupt, common, began)
+        directions = None if basis is None else basis.directions
+        recipe = chosen.recipe or best_recipe(shard, spectrum, start, interrupt, common, began, directions)
     frequencies = began or spectrum
     origin = None if start is None else start_at(start, frequencies, shard.train)
     model = build_model(name, Ingredients(frequencies, shard.train, origin, shard.places, method))

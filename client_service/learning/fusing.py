@@ -36,6 +36,7 @@ LOUDNESSES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of a part beside the sum of
 PRIOR_USERS = 100  # validation users at which their choice and the usual weights count alike
 OWN_SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)  # of the silo's own parts beside those of a common basis
 USUAL_SHARE, SHARE_USERS = 0.15, 200  # where there are no validation users; how many count as much as that
+USERS_A_DIRECTION = 8  # of a silo, whose own parts know as much as one direction of all silos' sums
 LEAST_BASE = 0.02  # weight of the base score: it is what the others are measured by
 SURE_USERS = 200  # validation users from which on no single part may rank better by one standard error than the sum
 SOME_USERS, MORE_ERRORS = 30, 2.0  # and by so many where there are fewer of them, but so many users
@@ -70,10 +71,12 @@ def best_recipe(
     interrupt: Interrupt = NEVER,
     common: Sequence[Scorer] = (),
     began: Spectrum | None = None,
+    directions: int | None = None,
 ) -> Recipe:
     """First the setting of each part, then the weights of the silo's own parts, then of the common ones beside them.
 
     began: the frequencies of all silos, where the model begins in them; the base score is a common part then.
+    directions: of the common basis, None for all.
     """
     judge = Judge(shard, interrupt)
     base = standardise(filter_scores(chosen, began or spectrum, shard.train)(judge.users))
@@ -82,7 +85,7 @@ def best_recipe(
     weights = _mix(_best_weights(judge, parts, usual), usual, judge.count / (judge.count + PRIOR_USERS))
     weights = _no_worse_than_one(judge, parts, weights)
     theirs = [*(judge.scored(one) for one in common), *([base] if began else [])]
-    share = _own_share(judge, parts.sum(weights), theirs, usual_share(shard)) if theirs else 1.0
+    share = _own_share(judge, parts.sum(weights), theirs, usual_share(shard, directions)) if theirs else 1.0
     return _as_recipe(parts, weights, share, len(theirs), base_is_common=began is not None)
 
 
@@ -165,11 +168,14 @@ def _no_worse_than_one(judge: Judge, parts: OwnParts, weights: Weights) -> Weigh
     return judge.preferred((weights, parts.sum(weights)), alone, errors)[0]
 
 
-def usual_share(shard: Shard) -> float:
+def usual_share(shard: Shard, directions: int | None = None) -> float:
     """The own parts' weight without validation users: the usual one where all items are in common, more the more of the
-    training pairs are of items of which the common sums know nothing from others."""
+    training pairs are of items of which the common sums know nothing from others; and more where they are known in a
+    few `directions` alone, as below noise, and the silo has many users."""
+    users = shard.train.shape[0]
+    narrow = 0.0 if directions is None else users / (users + USERS_A_DIRECTION * directions)
     listed = 1.0 if shard.places is None else float(np.mean(shard.places[shard.train.indices] >= 0))
-    return USUAL_SHARE + (1.0 - USUAL_SHARE) * (1.0 - listed)
+    return max(USUAL_SHARE, narrow) * listed + (1.0 - listed)
 
 
 def _own_share(judge: Judge, own: Float32, common: Sequence[Float32], usual: float) -> float:

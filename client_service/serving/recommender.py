@@ -91,7 +91,7 @@ class Recommender:
             self._keeper.begin(served.ranker)
 
     @property
-    def listed(self) -> float:
+    def lists_share(self) -> float:
         """Share of the known users whose lists are computed."""
         lists = self._lists()
         return 0.0 if lists is None else lists.ready / len(lists.items)
@@ -112,7 +112,7 @@ class Recommender:
     def listed_for(self, user: str, k: int) -> Listed | None:
         """The k best items of a known user that he does not have; None where that is no look-up."""
         served, row = self._served, self._shard.user_row(user)
-        found = None if served is None or row is None else self._listed(served, row, Limits(k))
+        found = None if served is None or row is None else self._read_list(served, row, Limits(k))
         if served is None or found is None:
             return None
         ids, titles = self._shard.item_ids, self._shard.titles
@@ -181,10 +181,10 @@ class Recommender:
             return self._popular("no model yet", row, limits, user=user)
         if row is None:
             return self._popular("unknown user", None, limits, user=user)
-        found = self._listed(served, row, limits)
+        found = self._read_list(served, row, limits)
         return None if found is None else self._answer(served, user, *found)
 
-    def _listed(self, served: Served, row: int, limits: Limits) -> tuple[NDArray[np.integer], Float32] | None:
+    def _read_list(self, served: Served, row: int, limits: Limits) -> tuple[NDArray[np.integer], Float32] | None:
         lists = self._lists() if limits.exclude_seen else None
         if lists is None or lists.ranker is not served.ranker:
             return None

@@ -154,6 +154,16 @@ def test_the_common_parts_count_as_far_as_a_silo_s_items_are_in_common(
     assert usual_share(replace(planted, places=None)) == USUAL_SHARE
 
 
+@pytest.mark.parametrize(
+    ("directions", "least", "most"), [(1, 0.8, 0.99), (5, 0.5, 0.8), (128, USUAL_SHARE, 0.2), (None, 0.0, USUAL_SHARE)]
+)
+def test_a_silo_with_more_users_than_a_noised_basis_has_directions_keeps_to_its_own_parts(
+    planted: Shard, directions: int | None, least: float, most: float
+) -> None:
+    """With the usual share, silos of 59 users served a sum under the noise of epsilon 1 at .6 of their own quality."""
+    assert least <= usual_share(replace(planted, places=None), directions) <= most
+
+
 def test_a_large_silo_is_never_served_what_validation_says_is_worse_than_one_part(planted: Shard) -> None:
     shard = repeated(planted, 6, 240)
     spectrum = low_spectrum(shard.train, 12)

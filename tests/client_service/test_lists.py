@@ -48,7 +48,7 @@ def listed(folder: Path, shard: Shard, small: MethodSettings) -> tuple[Recommend
     ahead, computing = Recommender(shard, ListKeeper(folder, shard)), Recommender(shard)
     ahead.served = computing.served = freeze("run-1.0", training)
     until = time.monotonic() + SECONDS
-    while ahead.listed < 1.0:
+    while ahead.lists_share < 1.0:
         assert time.monotonic() < until
         time.sleep(0.005)
     return ahead, computing
