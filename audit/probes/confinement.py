@@ -77,16 +77,16 @@ def writable_mounts(mounts: Iterable[Mount], expected: Expected) -> list[str]:
 
 
 def _read_started_status(process: Path, until: float) -> Status:
-    """Its status once it has its filter, or as it was last seen.
+    """Its status once it has its filter, or as it is at the end; nothing of a process that ended before.
 
     A runtime that starts a health check drops its rights one by one, the filter last: a look between is no finding.
-    A process never gets rid of a filter, so that a later look hides nothing.
+    A process never gets rid of a filter, and its children have it too, so that a later look hides nothing; and a health
+    check may end between two looks, so that what was seen of it last says nothing of its rights.
     """
-    status = latest = _read_status(process)
-    while latest and latest.get("Seccomp") != FILTER and time.monotonic() < until:
+    status = _read_status(process)
+    while status and status.get("Seccomp") != FILTER and time.monotonic() < until:
         time.sleep(LOOK_SECONDS)
-        latest = _read_status(process)
-        status = latest or status
+        status = _read_status(process)
     return status
 
 
