@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -39,7 +39,6 @@ ASKED = 2000  # users, drawn once
 CONNECTIONS = (1, 16)
 WARM_SECONDS = 1
 READY_SECONDS = 30.0
-PERCENTILES = (50, 90, 99)
 
 SCRIPT = """
 local requests, at = {}, 0
@@ -77,7 +76,7 @@ uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), access_log=False, log_
 
 @dataclass(frozen=True)
 class Load:
-    """What wrk found. Latencies in milliseconds."""
+    """What wrk found. Latencies, and the server's processor time for a request, in milliseconds."""
 
     what: str
     connections: int
@@ -85,16 +84,18 @@ class Load:
     p50: float
     p90: float
     p99: float
+    cpu: float
     errors: int
 
 
 @dataclass(frozen=True)
 class LoadTarget:
-    """Where to ask, with which key, and what: lines of method, path and body."""
+    """Where to ask, with which key, and what: lines of method, path and body; and whose processor time counts."""
 
     url: str
     key: str
     lines: Sequence[str]
+    pid: int
 
 
 def load_target(what: str, target: LoadTarget, connections: int, seconds: int) -> Load:
@@ -107,16 +108,24 @@ def load_target(what: str, target: LoadTarget, connections: int, seconds: int) -
             how = ["-t1", f"-c{connections}", f"-d{length}s", "--timeout", "30s", "-s", str(script)]
             command = ["wrk", *how, target.url]
             environment = os.environ | {"KEY": target.key, "REQUESTS": str(requests)}
+            before = processor_seconds(target.pid)
             told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-    return _read_load(what, connections, told)
+    return _read_load(what, connections, told, processor_seconds(target.pid) - before)
 
 
-def _read_load(what: str, connections: int, told: str) -> Load:
+def processor_seconds(pid: int) -> float:
+    """Of a process and of all its threads, since it began."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _read_load(what: str, connections: int, told: str, processor: float) -> Load:
     found = re.search(r"^FOUND (.+)$", told, re.MULTILINE)
     assert found is not None, told
     count, microseconds, refused, broken, *times = map(float, found[1].split())
     p50, p90, p99 = (round(one / 1000, 3) for one in times)
-    return Load(what, connections, round(1e6 * count / microseconds, 1), p50, p90, p99, int(refused + broken))
+    rate, cpu = round(1e6 * count / microseconds, 1), round(1e3 * processor / max(count, 1), 3)
+    return Load(what, connections, rate, p50, p90, p99, cpu, int(refused + broken))
 
 
 def user_requests(users: Sequence[str]) -> list[str]:
@@ -138,8 +147,8 @@ def batch_requests(users: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def empty_route(body: bytes) -> Iterator[str]:
-    """The URL of a route that answers with these bytes, whatever is asked."""
+def empty_route(body: bytes) -> Iterator[tuple[str, int]]:
+    """The URL of a route that answers with these bytes, whatever is asked, and its process."""
     (port,) = free_ports(1)
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / "body"
@@ -148,7 +157,7 @@ def empty_route(body: bytes) -> Iterator[str]:
         try:
             url = f"http://{HOST}:{port}"
             _wait_for(f"{url}/v1/users/any/recommendations")
-            yield url
+            yield url, process.pid
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(READY_SECONDS)
@@ -185,10 +194,10 @@ async def serve_closed_form(experiment: Experiment, seconds: int) -> list[Load]:
             answer.raise_for_status()
             pid = children.processes[name].pid
             await wait_until_lists(client)
-        found = _all_loads(shard, drawn, url, key, seconds)
+        found = _all_loads(shard, LoadTarget(url, key, drawn, pid), seconds)
         print(f"memory of the client: {_memory_of(pid)} MB", file=sys.stderr)
-    with empty_route(answer.content) as plain:
-        target = LoadTarget(plain, "none", user_requests(drawn))
+    with empty_route(answer.content) as (plain, its_pid):
+        target = LoadTarget(plain, "none", user_requests(drawn), its_pid)
         return found + [load_target("empty route", target, many, seconds) for many in CONNECTIONS]
 
 
@@ -200,14 +209,15 @@ async def wait_until_lists(client: httpx.AsyncClient) -> None:
     print(f"lists of all users after another {time.perf_counter() - began:.1f} s", file=sys.stderr)
 
 
-def _all_loads(shard: Shard, users: Sequence[str], url: str, key: str, seconds: int) -> list[Load]:
+def _all_loads(shard: Shard, users: LoadTarget, seconds: int) -> list[Load]:
+    """`users`: where to ask, with the users who are asked for in the place of requests."""
     kinds = {
-        "known users": user_requests(users),
-        "baskets": basket_requests(shard, users),
-        f"batches of {BATCH} users": batch_requests(users),
+        "known users": user_requests(users.lines),
+        "baskets": basket_requests(shard, users.lines),
+        f"batches of {BATCH} users": batch_requests(users.lines),
     }
     return [
-        load_target(what, LoadTarget(url, key, lines), many, seconds)
+        load_target(what, replace(users, lines=lines), many, seconds)
         for what, lines in kinds.items()
         for many in CONNECTIONS
     ]
@@ -244,10 +254,11 @@ def _as_table(loads: Sequence[Load]) -> str:
     rows = [
         [one.what, str(one.connections), f"{one.rate:,.0f}", f"{one.rate / empty[one.connections]:.2f}"]
         + [f"{value:.2f}" for value in (one.p50, one.p90, one.p99)]
-        + [str(one.errors)]
+        + [f"{one.cpu:.3f}", str(one.errors)]
         for one in loads
     ]
-    head = ("what", "connections", "requests/s", "to the empty route", "p50 ms", "p90 ms", "p99 ms", "errors")
+    times = ("p50 ms", "p90 ms", "p99 ms", "processor ms")
+    head = ("what", "connections", "requests/s", "to the empty route", *times, "errors")
     return render_table(head, rows)
 
 
