@@ -7,8 +7,11 @@ this filter treats the low ones exactly and all others linearly, which needs no 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from shared.method.graph import degrees, normalise, power
@@ -48,13 +51,12 @@ class FullSpectrum:
             found: Float32 = entered @ self.weights
             return found * self.exit
         left, right = self.low
-        walked: Float32 = ((entered @ self.turned) @ self.graph).toarray()
-        walked += (entered @ left) @ right.T
-        walked[np.repeat(np.arange(entered.shape[0]), np.diff(entered.indptr)), entered.indices] -= (
-            entered.data * self.own[entered.indices]
-        )
-        walked *= self.exit
-        return walked
+        scores: Float32 = (entered @ left) @ right.T
+        walked = (entered @ self.turned) @ self.graph
+        _add_entries(scores, walked.indptr, walked.indices, walked.data)
+        _add_entries(scores, entered.indptr, entered.indices, -entered.data * self.own[entered.indices])
+        scores *= self.exit
+        return scores
 
 
 def quarter_spectrum(interactions: sparse.csr_array) -> Spectrum:
@@ -80,6 +82,12 @@ def full_spectrum(interactions: sparse.csr_array, spectrum: Spectrum, ridge: flo
     weights = _dense(low, walk) if interactions.shape[1] <= DENSE_ITEMS else None
     entry, out, own_part = (v.astype(np.float32) for v in (power(by_item, -EXPONENT), leave, diagonal))
     return FullSpectrum(weights, entry, out, own_part, low, walk, sparse.csr_array(walk.T))
+
+
+def _add_entries(scores: Float32, starts: NDArray[Any], columns: NDArray[Any], values: Float32) -> None:
+    """Add a sparse matrix by rows, each of whose places comes once. Row by row is three times as fast as all places."""
+    for row, (first, last) in enumerate(pairwise(starts.tolist())):
+        scores[row][columns[first:last]] += values[first:last]
 
 
 def _dense(low: tuple[Float32, Float32], walk: sparse.csr_array) -> Float32:

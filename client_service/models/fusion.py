@@ -65,17 +65,17 @@ class Fusion:
         return tuple(part.encode(known) for _, part in self.parts)
 
     def added(self, base: Float32, codes: Codes) -> Float32:
-        """base (B, N) + loudness x spread of base x the part's standardised scores; shifts of a row change no rank."""
+        """base (B, N) + loudness x spread of base x the part's standardised scores; shifts of a row change no rank.
+
+        The sum takes the place of `base`.
+        """
         if not self.parts:
             return base
-        spread: Float32 = base.std(axis=1, keepdims=True)
-        total = base
-        spread = np.where(
-            spread > 0, spread, np.float32(1.0)
-        )  # who the base path knows nothing of has the others' word
+        spread = deviation(base)
+        spread[spread == 0] = 1.0  # who the base path knows nothing of has the others' word
         for (loudness, part), code in zip(self.parts, codes, strict=True):
-            total = total + loudness * spread * standardise(part.decode(code))
-        return total
+            base += standardise(part.decode(code), loudness * spread)
+        return base
 
 
 def standard_scores(part: Scorer, baskets: sparse.csr_array) -> Float32:
@@ -88,12 +88,23 @@ def take_codes(codes: Codes, rows: NDArray[np.int64]) -> Codes:
     return tuple(code[rows] for code in codes)
 
 
-def standardise(scores: Float32) -> Float32:
-    """Each row with mean 0 and standard deviation 1 over the items; a constant row becomes 0."""
-    centred = scores - scores.mean(axis=1, keepdims=True)
-    deviation = centred.std(axis=1, keepdims=True)
-    found: Float32 = centred / np.where(deviation > 0, deviation, 1.0)
-    return found
+def standardise(scores: Float32, spread: Float32 | float = 1.0) -> Float32:
+    """Each row with mean 0 and standard deviation `spread`, (B, 1), over the items; a constant row becomes 0."""
+    centred: Float32 = scores - scores.mean(axis=1, keepdims=True)
+    size = _root_mean_square(centred)
+    centred *= spread / np.where(size > 0, size, np.float32(1.0))
+    return centred
+
+
+def deviation(scores: Float32) -> Float32:
+    """Standard deviation of each row over the items, (B, 1)."""
+    return _root_mean_square(scores - scores.mean(axis=1, keepdims=True))
+
+
+def _root_mean_square(rows: Float32) -> Float32:
+    # np.std does the same in three times as many passes over the items, each of which counts in an answer.
+    squares = np.einsum("ij,ij->i", rows, rows)
+    return np.sqrt(squares / np.float32(rows.shape[1]), dtype=np.float32)[:, None]
 
 
 def fuse(

@@ -97,8 +97,11 @@ class Ranker:
         if not self.residual or count <= k:
             return np.broadcast_to(np.arange(count), base.shape)
         kth = np.partition(base, count - k, axis=1)[:, count - k]
-        able = (base >= (kth - 2.0 * self.predictor.reach)[:, None]).sum(1).max()
-        size = int(min(max(able, k), max(CANDIDATES, k), count))
+        reached = base >= (kth - 2.0 * self.predictor.reach)[:, None]
+        able = reached.sum(1)
+        size = int(min(max(able.max(), k), max(CANDIDATES, k), count))
+        if (able == size).all():
+            return np.nonzero(reached)[1].reshape(len(base), size)
         return np.sort(np.argpartition(base, count - size, axis=1)[:, count - size :], axis=1)
 
     def _correction(self, users: Side, chosen: Rows) -> Float32:
