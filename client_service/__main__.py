@@ -9,6 +9,7 @@ import anyio
 
 from client_service.app import create_app
 from client_service.logs import LOGGER
+from client_service.replicas.beside import keep_replicas
 from client_service.service import ClientService
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import FederationError, SettingsError
@@ -30,14 +31,15 @@ async def _serve(settings: ClientSettings) -> None:
     app = create_app(settings)
     LOGGER.info("starting", client=settings.name, host=settings.host, port=settings.port)
     service: ClientService = app.state.service
-    await run_server(
-        app,
-        settings,
-        identities=app.state.identities,
-        wind_down=lambda: None,
-        hindrance=lambda: service.hindrance,
-        logger=LOGGER,
-    )
+    async with keep_replicas(settings.workers, sys.argv[1:]):
+        await run_server(
+            app,
+            settings,
+            identities=app.state.identities,
+            wind_down=lambda: None,
+            hindrance=lambda: service.hindrance,
+            logger=LOGGER,
+        )
 
 
 def main() -> int:

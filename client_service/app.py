@@ -12,6 +12,7 @@ from client_service import routes
 from client_service.callers import CallerKeys
 from client_service.logs import LOGGER
 from client_service.pages import routes as pages
+from client_service.replicas.service import Replica
 from client_service.service import ClientService
 from client_service.settings import ClientSettings
 from shared.web import problems, reference
@@ -37,12 +38,28 @@ def create_app(
     service = app.state.service = ClientService(
         settings, outside or _network(settings, identities), turns or nullcontext()
     )
-    service.metrics.watch(identities)
-    keys = app.state.keys = CallerKeys.of(settings)
     for router in (routes.looked_up, routes.recommendations, routes.silo, routes.inside):
         app.include_router(router)
     pages.install(app, service)
     reference.install(app)
+    return _finish(app, settings)
+
+
+def create_replica(settings: ClientSettings) -> FastAPI:
+    """What applications ask, and health and metrics, from the model that another process of this client keeps."""
+    app = FastAPI(title="LPSFed client, a replica", lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.identities = settings.identities()
+    app.state.service = Replica(settings)
+    for router in (routes.looked_up, routes.recommendations, routes.inside):
+        app.include_router(router)
+    return _finish(app, settings)
+
+
+def _finish(app: FastAPI, settings: ClientSettings) -> FastAPI:
+    """Whom it answers, in which words it refuses, and what it counts and limits."""
+    keys, service = CallerKeys.of(settings), app.state.service
+    app.state.keys = keys
+    service.metrics.watch(app.state.identities)
     problems.install(app)
     build(app)
     app.add_middleware(Limited)

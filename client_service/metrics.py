@@ -30,11 +30,30 @@ PHASES = (
 )
 
 
-class ClientMetrics:
-    """Series named lpsfed_client_*, in a registry of their own for each app."""
+class RequestMetrics:
+    """Series named lpsfed_client_*, in a registry of their own for each app: those of a process that answers."""
 
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
+        self.serving = Gauge(f"{PREFIX}_serving", "1 while a trained model answers", registry=registry)
+        self.requests = Histogram(
+            f"{PREFIX}_request_seconds", "Latency by route", ["method", "route", "status"], registry=registry
+        )
+
+    def watch(self, identities: Mapping[str, Identity]) -> None:
+        """How long the service's certificates are good for."""
+        measure(identities, PREFIX, self._registry)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+
+class ClientMetrics(RequestMetrics):
+    """Those of the process that trains, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        registry = self._registry
         self.rounds = Counter(f"{PREFIX}_rounds", "Rounds taken part in", registry=registry)
         self.upload_bytes = Counter(f"{PREFIX}_upload_bytes", "Bytes of accepted updates", registry=registry)
         self.held_up = Counter(f"{PREFIX}_held_up", "Times it could not go on, by reason", ["code"], registry=registry)
@@ -42,13 +61,9 @@ class ClientMetrics:
         self._phase = Gauge(f"{PREFIX}_phase", "1 for what the client is doing", ["phase"], registry=registry)
         self._hindered = Gauge(f"{PREFIX}_hindered", "1 while something keeps it from going on", registry=registry)
         self._since = Gauge(f"{PREFIX}_seconds_since_round", "Since a round, or the start", registry=registry)
-        self._serving = Gauge(f"{PREFIX}_serving", "1 while a trained model answers", registry=registry)
         self._free = Gauge(f"{PREFIX}_disk_free_bytes", "Where the state lies", registry=registry)
         self._round_ended = time.monotonic()
         self._since.set_function(lambda: time.monotonic() - self._round_ended)
-        self.requests = Histogram(
-            f"{PREFIX}_request_seconds", "Latency by route", ["method", "route", "status"], registry=registry
-        )
 
     def end_round(self) -> None:
         """The client has applied and evaluated a round."""
@@ -60,12 +75,8 @@ class ClientMetrics:
         for phase in PHASES:
             self._phase.labels(phase).set_function(lambda phase=phase: float(status().phase == phase))  # type: ignore[misc]
         self._hindered.set_function(lambda: float(status().problem is not None))
-        self._serving.set_function(lambda: float(status().model is not None))
+        self.serving.set_function(lambda: float(status().model is not None))
         self._free.set_function(lambda: float(shutil.disk_usage(directory).free))
-
-    def watch(self, identities: Mapping[str, Identity]) -> None:
-        """How long the service's certificates are good for."""
-        measure(identities, PREFIX, self._registry)
 
     def watch_privacy(self, read: Callable[[], PrivacyOut]) -> None:
         """What differential privacy has spent of its budget. Neither depends on what the data are."""
@@ -73,6 +84,3 @@ class ClientMetrics:
         budget = Gauge(f"{PREFIX}_privacy_budget", "Epsilon that a shard may spend", registry=self._registry)
         spent.set_function(lambda: read().epsilon)
         budget.set_function(lambda: read().budget)
-
-    def text(self) -> bytes:
-        return generate_latest(self._registry)

@@ -11,6 +11,7 @@ import httpx
 
 from client_service.agent import Agent, Standing
 from client_service.anchors import KnownAnchors
+from client_service.answering import Answering
 from client_service.basis.storage import kept_at, kept_head
 from client_service.best_model import kept_model
 from client_service.boundary.aggregator import connect
@@ -18,10 +19,10 @@ from client_service.boundary.code import code_digests
 from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.headed_ledger import HeadedLedger
 from client_service.boundary.self_check import GateOut, check_gate
-from client_service.device import choose_device
 from client_service.figures import kept_quality, kept_spectra, quality_warnings
 from client_service.learning.interrupt import Interrupt
 from client_service.logs import LOGGER
+from client_service.memory import return_free_memory
 from client_service.metrics import ClientMetrics
 from client_service.open_records import OpenRecords, open_records
 from client_service.privacy.guard import Guard, notices
@@ -34,7 +35,6 @@ from client_service.serving.recommender import Recommender, Served
 from client_service.settings import ClientSettings
 from client_service.shard import Shard
 from client_service.silo import Silo
-from client_service.tasks import task_named
 from client_service.worker import TrainingWorker
 from shared.errors import DataError, UnavailableError
 from shared.method.declaration import Declaration
@@ -43,28 +43,19 @@ from shared.protocol.signing.enrolment import own_key
 from shared.protocol.signing.keys import PrivateKey
 
 
-class ClientService:
+class ClientService(Answering):
     """What the routes read. Everything in it is there while `running`, and nothing before."""
 
     def __init__(
         self, settings: ClientSettings, outside: httpx.AsyncBaseTransport, turns: AbstractContextManager[object]
     ) -> None:
-        self.settings, self.metrics, self.task = settings, ClientMetrics(), task_named(settings.task)
-        self.device, self.device_reason = choose_device(settings.device)
+        super().__init__(settings)
+        self.metrics: ClientMetrics = ClientMetrics()
         self._records: OpenRecords | None = None
         self._outside, self._turns = outside, turns
-        self._models = settings.state_directory / "model"
-        self._recommender: Recommender | None = None
         self._agent: Agent | None = None
         self._gate: GateTransport | None = None
-        self._following: asyncio.Task[None] | None = None
         self.metrics.watch_state(settings.state_directory, self.status)
-
-    @property
-    def recommender(self) -> Recommender:
-        if self._recommender is None:
-            raise UnavailableError("the client is reading its shard")
-        return self._recommender
 
     @property
     def ledger(self) -> HeadedLedger:
@@ -75,18 +66,6 @@ class ClientService:
     @property
     def _guard(self) -> Guard | None:
         return None if self._records is None else self._records.guard
-
-    @property
-    def live(self) -> bool:
-        """False when the agent has ended by a mistake of ours: then only a restart helps."""
-        return self._following is None or not self._following.done()
-
-    @property
-    def hindrance(self) -> str | None:
-        """Why nobody should ask for recommendations now; None where nothing is in the way."""
-        if self._recommender is None:
-            return "the client is reading its shard"
-        return None if self.live else "the agent has ended; the log says why"
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -101,7 +80,7 @@ class ClientService:
         ):
             key = own_key(self.settings.name, self.settings.state_directory, self.settings.signing_key_file)
             shard = await asyncio.get_running_loop().run_in_executor(worker, self.task.read, self.settings)
-            self._recommender = Recommender(shard, ListKeeper(self._models, shard))
+            self._recommender = Recommender(shard, ListKeeper(self.models, shard))
             LOGGER.info("device", device=str(self.device), reason=self.device_reason, threads=pinned)
             records = await asyncio.get_running_loop().run_in_executor(worker, self._open, key, shard)
             boundary, limits = self._boundary(), self.settings.limits()
@@ -128,6 +107,7 @@ class ClientService:
         try:
             loop = asyncio.get_running_loop()
             self.recommender.served = await loop.run_in_executor(worker, self._stored_model, shard)
+            await loop.run_in_executor(worker, return_free_memory)
             assert self._agent is not None
             await self._agent.follow()
         except Exception:
@@ -137,7 +117,7 @@ class ClientService:
     def _stored_model(self, shard: Shard) -> Served | None:
         """A damaged model is no reason to stay away: popular items are served, flagged, until there is a new one."""
         try:
-            return kept_model(self.task, shard, self._models, self.device)
+            return kept_model(self.task, shard, self.models, self.device)
         except DataError as error:
             LOGGER.error("kept_model_refused", reason=str(error))
             return None
@@ -224,12 +204,12 @@ class ClientService:
     def quality(self) -> QualityOut:
         """Figures of the run at hand, or of the last one."""
         training_run = None if self._agent is None else self._agent.training_run
-        return kept_quality(self._models, self.settings.name) if training_run is None else training_run.quality
+        return kept_quality(self.models, self.settings.name) if training_run is None else training_run.quality
 
     def spectrum(self) -> SpectrumOut:
         """The kernels that the latest rho compared; empty before there is one."""
         training_run = None if self._agent is None else self._agent.training_run
-        return kept_spectra(self._models) if training_run is None else training_run.spectrum
+        return kept_spectra(self.models) if training_run is None else training_run.spectrum
 
     async def check_gate(self) -> GateOut:
         """Forbidden messages put to the gate that this client sends through, and which code that is."""

@@ -126,6 +126,8 @@ class ClientSettings(Listening):
     tls_client_certificate: Path | None = Field(None, description="PEM; shown to an aggregator that asks for one")
     tls_client_key: Path | None = Field(None, description="PEM, its private key, without a passphrase")
     port: int = Field(8801, ge=0, le=65535)
+    workers: int = Field(0, ge=0, le=64, description="processes beside this one that answer at serving_port")
+    serving_port: int | None = Field(None, ge=1, le=65535, description="of these, for applications alone")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @field_validator("aggregator_url")
@@ -165,6 +167,14 @@ class ClientSettings(Listening):
             require_own(name, key)
         if len(keys) > len(set(keys.values())):
             raise ValueError("operator_key: expected another one than application_key, got the same")
+        return self
+
+    @model_validator(mode="after")
+    def _served_apart(self) -> Self:
+        if self.workers and self.serving_port is None:
+            raise ValueError(f"serving_port: expected one for workers = {self.workers}, got none")
+        if self.serving_port is not None and self.serving_port == self.port:
+            raise ValueError(f"serving_port: expected another one than port, got {self.port} for both")
         return self
 
     @model_validator(mode="after")
@@ -222,6 +232,12 @@ class ClientSettings(Listening):
         if url.scheme == "http" and not is_loopback(url.host):
             found.append("without https whoever is on the way to the aggregator reads and changes what is said there")
         return [*super().cautions(), *found]
+
+    def for_replica(self) -> Self:
+        """Those of a process that answers applications beside the one that trains: SettingsError without its port."""
+        if self.serving_port is None:
+            raise SettingsError("serving_port: expected one for a replica, got none")
+        return self.model_copy(update={"port": self.serving_port, "device": "cpu"})
 
     def limits(self) -> CallLimits:
         """How long the calls to the aggregator may take."""

@@ -195,8 +195,7 @@ def _narrow_filter(values: Float64, vectors: Float64, degrees: Float64, exponent
     response = values / (values + values[-1])
     diagonal = (vectors**2) @ response
     leave = power(degrees, exponent) / (1.0 - np.minimum(diagonal, MOST_OWN))
-    entry, out, own = (v.astype(np.float32) for v in (power(degrees, -exponent), leave, diagonal))
-    right = np.ascontiguousarray(vectors, dtype=np.float32)
-    low = (right * response.astype(np.float32), right)
+    entry, out, own, kept = (v.astype(np.float32) for v in (power(degrees, -exponent), leave, diagonal, response))
+    low = np.ascontiguousarray(vectors, dtype=np.float32)
     nothing = sparse.csr_array(np.zeros((0, len(vectors)), dtype=np.float32))
-    return FullSpectrum(None, entry, out, own, low, nothing, sparse.csr_array(nothing.T))
+    return FullSpectrum(None, entry, out, own, low, kept, nothing, sparse.csr_array(nothing.T))

@@ -28,6 +28,11 @@ class Interrupt:
         if self._wished.is_set():
             raise Interrupted
 
+    def wait(self, seconds: float) -> None:
+        """Let so much time pass; raises Interrupted as soon as it is set."""
+        if self._wished.wait(seconds):
+            raise Interrupted
+
     def each(self, steps: Iterable[T]) -> Iterator[T]:
         """The steps, with a look before each is taken."""
         for step in steps:

@@ -58,5 +58,8 @@ class Encoder(nn.Module, ABC):
     def settle(self) -> None:
         """Called once on a copy that nothing changes any more: what each basket needs can be computed now."""
 
+    def keep_baskets_alone(self) -> None:
+        """Called once on a copy that is asked for baskets and for nothing else: what these do not need can go."""
+
     def finish_training(self) -> None:
         """Called after the first parameters and each training, for one that ranks by other than it exchanges."""

@@ -37,7 +37,8 @@ class FullSpectrum:
     entry: Float32  # (N,) D^-a
     exit: Float32  # (N,) D^a / (1 - diag W)
     own: Float32  # (N,) diag W, which a basket's own items do not get
-    low: tuple[Float32, Float32]  # V diag(h - c s^2) and V, (N, Phi) each
+    low: Float32  # V, (N, Phi)
+    response: Float32  # (Phi,) h - c s^2
     graph: sparse.csr_array  # sqrt(c) R, (M, N)
     turned: sparse.csr_array  # R^T sqrt(c), (N, M): scipy would turn it anew for each basket
 
@@ -50,8 +51,7 @@ class FullSpectrum:
         if self.weights is not None:
             found: Float32 = entered @ self.weights
             return found * self.exit
-        left, right = self.low
-        scores: Float32 = (entered @ left) @ right.T
+        scores: Float32 = ((entered @ self.low) * self.response) @ self.low.T
         walked = (entered @ self.turned) @ self.graph
         _add_entries(scores, walked.indptr, walked.indices, walked.data)
         _add_entries(scores, entered.indptr, entered.indices, -entered.data * self.own[entered.indices])
@@ -75,13 +75,14 @@ def full_spectrum(interactions: sparse.csr_array, spectrum: Spectrum, ridge: flo
     diagonal = (spectrum.items**2) @ response + slope * own
     _, by_item = degrees(interactions)
     # By rows: the product with a sparse basket copies what is laid out otherwise, all of it, each time.
-    right = np.ascontiguousarray(spectrum.items, dtype=np.float32)
-    low = (right * response.astype(np.float32), right)
+    low = np.ascontiguousarray(spectrum.items, dtype=np.float32)
     walk = (graph * np.sqrt(slope)).astype(np.float32)
     leave = power(by_item, EXPONENT) / (1.0 - np.minimum(diagonal, MOST_OWN))
-    weights = _dense(low, walk) if interactions.shape[1] <= DENSE_ITEMS else None
-    entry, out, own_part = (v.astype(np.float32) for v in (power(by_item, -EXPONENT), leave, diagonal))
-    return FullSpectrum(weights, entry, out, own_part, low, walk, sparse.csr_array(walk.T))
+    entry, out, own_part, response = (
+        v.astype(np.float32) for v in (power(by_item, -EXPONENT), leave, diagonal, response)
+    )
+    weights = _dense(low, response, walk) if interactions.shape[1] <= DENSE_ITEMS else None
+    return FullSpectrum(weights, entry, out, own_part, low, response, walk, sparse.csr_array(walk.T))
 
 
 def _add_entries(scores: Float32, starts: NDArray[Any], columns: NDArray[Any], values: Float32) -> None:
@@ -90,7 +91,7 @@ def _add_entries(scores: Float32, starts: NDArray[Any], columns: NDArray[Any], v
         scores[row][columns[first:last]] += values[first:last]
 
 
-def _dense(low: tuple[Float32, Float32], walk: sparse.csr_array) -> Float32:
-    weights: Float32 = low[0] @ low[1].T + (walk.T @ walk).toarray()
+def _dense(low: Float32, response: Float32, walk: sparse.csr_array) -> Float32:
+    weights: Float32 = (low * response) @ low.T + (walk.T @ walk).toarray()
     np.fill_diagonal(weights, 0.0)
     return weights

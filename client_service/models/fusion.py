@@ -104,7 +104,8 @@ def deviation(scores: Float32) -> Float32:
 def _root_mean_square(rows: Float32) -> Float32:
     # np.std does the same in three times as many passes over the items, each of which counts in an answer.
     squares = np.einsum("ij,ij->i", rows, rows)
-    return np.sqrt(squares / np.float32(rows.shape[1]), dtype=np.float32)[:, None]
+    found: Float32 = np.sqrt(squares / np.float32(rows.shape[1]))[:, None]
+    return found
 
 
 def fuse(

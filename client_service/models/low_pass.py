@@ -74,6 +74,7 @@ class LowPass(Encoder):
         self.embedding = nn.Parameter(self.origin.clone())
         self.response = response
         self._settled: list[Tensor] | None = None
+        self._first_item = self.users  # row of edge_step
 
     def _keep_graph(self, spectrum: Spectrum, interactions: sparse.csr_array) -> None:
         """P; what one edge adds to the row of the node at its other end, before that node's degree; degrees."""
@@ -153,7 +154,7 @@ class LowPass(Encoder):
         1/2 are the exponents of the graph's normalisation, which the frequencies of all silos have otherwise.
         """
         degree = max(1, len(items))
-        basis = self.edge_step[items + self.users].sum(0, keepdim=True) / degree ** self.normalising[0]
+        basis = self.edge_step[items + self._first_item].sum(0, keepdim=True) / degree ** self.normalising[0]
         return [basis @ c for c in coefficients]
 
     def user_nodes(self, users: Tensor, coefficients: list[Tensor], rows: Tensor | None = None) -> Nodes:
@@ -203,6 +204,13 @@ class LowPass(Encoder):
     def settle(self) -> None:
         with torch.no_grad():
             self._settled = self.coefficients()
+
+    @torch.no_grad()
+    def keep_baskets_alone(self) -> None:
+        self.settle()
+        self.edge_step, self._first_item = self.edge_step[self._first_item :].clone(), 0
+        nothing = self.edge_step.new_empty(0)
+        self.basis, self.origin, self.embedding = nothing, nothing, nn.Parameter(nothing, requires_grad=False)
 
 
 def _widened(rows: np.ndarray, width: int) -> np.ndarray:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ from shared.method.parameters import Float32
 
 LENGTH = 200  # items of a list, of which a request's filters leave some
 BLOCK = 1 << 21  # pairs of a user and an item that are scored at a time: a few arrays of 8 MB
+LOOK_SECONDS = 0.5  # between two looks at how far another process has come
 SETTLED = 64  # blocks after which what is computed survives a restart
 LEAST_URGENT = 19  # of the scheduler: answers and training go first
 
@@ -86,34 +88,64 @@ class ListKeeper:
             before.join()
         try:
             interrupt.check()
-            lists, path = open_lists(self._folder, ranker, self._shard)
-            self.lists = lists
-            fill(lists, self._shard, interrupt, self._threads, path)
+            self._provide(ranker, interrupt)
         except Interrupted:
             pass
         except OSError as error:  # a full disk: each request is computed then
             LOGGER.warning("lists_not_kept", reason=error.strerror)
 
+    def _provide(self, ranker: Ranker, interrupt: Interrupt) -> None:
+        self.lists, progress = open_lists(self._folder, ranker, self._shard)
+        fill(self.lists, self._shard, interrupt, self._threads, progress)
+
+
+class ListReader(ListKeeper):
+    """Reads the lists that another process computes of the same model, as far as they have come."""
+
+    def _provide(self, ranker: Ranker, interrupt: Interrupt) -> None:
+        stem, shape = _stem_of(self._folder, ranker, self._shard), _shape_of(self._shard)
+        progress = stem.with_suffix(".json")
+        while not (ready := _known_rows(progress, shape[0])):
+            interrupt.wait(LOOK_SECONDS)
+        lists = self.lists = Lists(ranker, *_map_files(stem, shape, "r"), ready)
+        while lists.ready < shape[0]:
+            interrupt.wait(LOOK_SECONDS)
+            lists.ready = max(lists.ready, _known_rows(progress, shape[0]))
+
 
 def open_lists(folder: Path, ranker: Ranker, shard: Shard) -> tuple[Lists, Path]:
     """The lists of a model as an earlier process left them, or new ones; the files of other models go. And where it is
     written how many rows are ready."""
-    stem = folder / f"lists-{lists_digest(ranker, shard)[:16]}"
+    stem, shape = _stem_of(folder, ranker, shard), _shape_of(shard)
     folder.mkdir(parents=True, exist_ok=True)
     for other in folder.glob("lists-*"):
         if not other.name.startswith(stem.name):
             other.unlink(missing_ok=True)
     progress = stem.with_suffix(".json")
-    shape = (len(shard.user_ids), min(LENGTH, len(shard.item_ids)))
-    items, scores = (stem.with_suffix(f".{name}.npy") for name in ("items", "scores"))
-    ready = _known_rows(progress, shape[0]) if items.is_file() and scores.is_file() else 0
-    mode = "r+" if ready else "w+"
+    ready = _known_rows(progress, shape[0]) if all(path.is_file() for path, _ in _files_of(stem)) else 0
+    return Lists(ranker, *_map_files(stem, shape, "r+" if ready else "w+"), ready), progress
+
+
+def _stem_of(folder: Path, ranker: Ranker, shard: Shard) -> Path:
+    return folder / f"lists-{lists_digest(ranker, shard)[:16]}"
+
+
+def _shape_of(shard: Shard) -> tuple[int, int]:
+    return len(shard.user_ids), min(LENGTH, len(shard.item_ids))
+
+
+def _files_of(stem: Path) -> tuple[tuple[Path, type[np.int32]], tuple[Path, type[np.float32]]]:
+    """Of the items and of their scores."""
+    return (stem.with_suffix(".items.npy"), np.int32), (stem.with_suffix(".scores.npy"), np.float32)
+
+
+def _map_files(stem: Path, shape: tuple[int, int], mode: Literal["r", "r+", "w+"]) -> tuple[NDArray[np.int32], Float32]:
     # A plain view of the mapping: what numpy does for its own kind of map on each look costs more than the look.
-    mapped = [
+    items, scores = (
         np.lib.format.open_memmap(path, mode=mode, dtype=kind, shape=shape).view(np.ndarray)
-        for path, kind in ((items, np.int32), (scores, np.float32))
-    ]
-    return Lists(ranker, mapped[0], mapped[1], ready), progress
+        for path, kind in _files_of(stem)
+    )
+    return items, scores
 
 
 def _known_rows(progress: Path, rows: int) -> int:

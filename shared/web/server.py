@@ -103,8 +103,11 @@ async def run_server(
     wind_down: Callable[[], None],
     hindrance: Callable[[], str | None],
     logger: structlog.stdlib.BoundLogger,
+    shared_port: bool = False,
 ) -> None:
     """Serve until SIGINT or SIGTERM, inside the app's lifespan. Its errors reach the caller as they are.
+
+    shared_port: other processes of this user may listen there too, and each connection is one's of them.
 
     The port's certificate is the one called PORT; all `identities` are looked after. `hindrance`: what `/health/ready`
     refuses with, None where it does not; `settings.ready_file` says the same. A signal is heeded from before the
@@ -131,10 +134,26 @@ async def run_server(
     jobs = [keep_renewed(identities.values(), logger)]
     if file is not None:
         jobs.append(keep_ready(file, lambda: server.deafness or hindrance(), logger))
+    sockets = [_share_port(settings.host, settings.port)] if shared_port else None
     with server.capture_signals():
         async with _run_beside(*jobs), app.router.lifespan_context(app):
-            await server.serve()
+            await server.serve(sockets)
     logger.info("stopped")
+
+
+def _share_port(host: str, port: int) -> socket.socket:
+    """A socket whose address several processes of one user may have. SettingsError as for one of its own."""
+    # With its protocol by name: asyncio sends small answers at once by such sockets alone.
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise SettingsError(_unusable(host, port, error)) from None
+    return listener
 
 
 @asynccontextmanager

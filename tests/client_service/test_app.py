@@ -21,9 +21,9 @@ from client_service.learning.evaluate import on_validation
 from client_service.learning.spectra import cached_spectrum
 from client_service.schemas import RecommendationsOut
 from client_service.serving import checkpoint
-from client_service.serving.recommender import Limits, Recommender
+from client_service.serving.recommender import Limits
 from client_service.settings import ClientSettings
-from client_service.shard import Shard, change_shard, read_shard, write_shard
+from client_service.shard import change_shard, write_shard
 from client_service.shard.changes import append_events, erase_users
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import Place
@@ -33,25 +33,11 @@ from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
 from shared.method.start import initial_parameters
 from tests.support.given import Opened, Silos, Until
+from tests.support.kept import keep_first_model
 
 pytestmark = pytest.mark.anyio
 CPU = torch.device("cpu")
 ODD = ("a/b", "//", "ünïcode ☂", "100%", "%2F", "with space", "?k=3#x", "x/recommendations", "/lead", "trail/", "a;b=c")
-
-
-def kept(settings: ClientSettings) -> tuple[Shard, Recommender]:
-    """Leave behind what a process leaves that was stopped after it had got a run's first parameters."""
-    shard = read_shard(settings.shard)
-    recommender = Recommender(shard)
-    part = TrainingRun(
-        Place(settings.name, "run-1", 0, settings.method, settings.state_directory / "model"),
-        ITEMS,
-        shard,
-        recommender,
-        CPU,
-    )
-    part.begin(Parameters(initial_parameters(mlp_specification(settings.method), 0, exact=False)), 0)
-    return shard, recommender
 
 
 async def serves(http: httpx.AsyncClient) -> bool:
@@ -72,7 +58,7 @@ def alike_but_for_id(left: httpx.Headers, right: httpx.Headers) -> bool:
 async def test_what_is_no_plain_query_is_checked_by_the_framework(
     settings: ClientSettings, opened: Opened, until: Until
 ) -> None:
-    shard, before = kept(settings)
+    shard, before = keep_first_model(settings)
     user = shard.user_ids[0]
     async with opened(settings) as http:
         await until(lambda: listed(http))
@@ -102,7 +88,7 @@ def problem(answer: httpx.Response, status: int) -> str:
 async def test_the_kept_model_answers_after_a_restart_before_any_aggregator_is_there(
     settings: ClientSettings, opened: Opened, until: Until
 ) -> None:
-    shard, before = kept(settings)
+    shard, before = keep_first_model(settings)
     async with opened(settings) as http:
         await until(lambda: serves(http))
         for user in shard.user_ids:
@@ -130,7 +116,7 @@ async def test_a_model_of_the_shard_as_it_was_is_not_served_after_a_change(
     settings: ClientSettings, opened: Opened, change: str
 ) -> None:
     """Neither is its spectrum used, nor what was chosen by its validation pairs."""
-    old, _ = kept(settings)
+    old, _ = keep_first_model(settings)
     event = pl.DataFrame({"user": ["user-99"], "item": ["item-00"]})
     _, new = change_shard(
         settings.shard,
@@ -199,7 +185,7 @@ def damage(settings: ClientSettings, silos: Silos, kind: str) -> None:
 async def test_a_damaged_model_or_another_shard_s_is_not_served_and_keeps_nobody_from_the_rest(
     settings: ClientSettings, opened: Opened, until: Until, silos: Silos, kind: str
 ) -> None:
-    kept(settings)
+    keep_first_model(settings)
     damage(settings, silos, kind)
     async with opened(settings) as http:
         await until(lambda: held_up(http))  # it has gone on to the aggregator
@@ -210,7 +196,7 @@ async def test_a_damaged_model_or_another_shard_s_is_not_served_and_keeps_nobody
 def test_a_crash_while_a_model_is_kept_leaves_the_one_before(
     settings: ClientSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shard, recommender = kept(settings)
+    shard, recommender = keep_first_model(settings)
     folder = settings.state_directory / "model"
     head, calls, replace = checkpoint.read_head(folder), [], checkpoint.settle
     assert head is not None and recommender.served is not None
@@ -237,7 +223,7 @@ def test_a_crash_while_a_model_is_kept_leaves_the_one_before(
 def test_a_run_that_begins_takes_nothing_from_an_earlier_one_of_its_name_and_one_that_goes_on_does(
     settings: ClientSettings, number: int, resumed: bool
 ) -> None:
-    shard, recommender = kept(settings)
+    shard, recommender = keep_first_model(settings)
     folder, head = settings.state_directory / "model", checkpoint.read_head(settings.state_directory / "model")
     assert head is not None and recommender.served is not None
     with torch.no_grad():
@@ -264,7 +250,7 @@ async def test_any_id_can_be_asked_for_in_a_path_and_in_a_body(
     settings: ClientSettings, opened: Opened, until: Until, tmp_path: Path
 ) -> None:
     odd = settings.model_copy(update={"shard": odd_shard(tmp_path / "odd")})
-    kept(odd)
+    keep_first_model(odd)
     async with opened(odd) as http:
         await until(lambda: listed(http))
         for name in ODD:
@@ -282,7 +268,7 @@ async def test_any_id_can_be_asked_for_in_a_path_and_in_a_body(
 async def test_a_batch_a_basket_and_the_lists_of_allowed_and_excluded_items(
     settings: ClientSettings, opened: Opened, until: Until
 ) -> None:
-    shard, before = kept(settings)
+    shard, before = keep_first_model(settings)
     async with opened(settings) as http:
         await until(lambda: serves(http))
 
@@ -386,7 +372,7 @@ async def test_nobody_on_the_way_may_keep_an_answer_about_people(silo: httpx.Asy
 async def test_metrics_count_calls_by_route_template_and_nothing_of_the_silo(
     settings: ClientSettings, opened: Opened, until: Until
 ) -> None:
-    kept(settings)
+    keep_first_model(settings)
     async with opened(settings) as http:
         await until(lambda: serves(http))
         await http.get("/v1/users/user-01/recommendations")
@@ -447,7 +433,7 @@ async def test_the_ledger_is_paged_and_says_whether_it_holds(
 
 
 async def test_quality_is_that_of_the_last_run_even_before_the_next(settings: ClientSettings, opened: Opened) -> None:
-    kept(settings)
+    keep_first_model(settings)
     async with opened(settings) as http:
         quality = (await http.get("/v1/quality")).json()
         assert (quality["client"], quality["run"], quality["users"], quality["items"]) == ("client-1", "run-1", 16, 12)

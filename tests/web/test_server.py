@@ -36,8 +36,8 @@ async def started(settings: Listening, monkeypatch: pytest.MonkeyPatch, meanwhil
     """Serve until `meanwhile` has ended, without a socket."""
     journal = Journal()
 
-    async def serve(self: uvicorn.Server) -> None:
-        del self
+    async def serve(self: uvicorn.Server, sockets: object) -> None:
+        del self, sockets
         await meanwhile(journal)
 
     monkeypatch.setattr(uvicorn.Server, "serve", serve)

@@ -1,0 +1,1 @@
+"""Processes that answer a silo's applications beside the one that trains."""

@@ -1,0 +1,76 @@
+"""The model that a client keeps on its disk -> answers, in another process, which changes nothing there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from client_service.answering import Answering
+from client_service.best_model import kept_model
+from client_service.logs import LOGGER
+from client_service.memory import return_free_memory
+from client_service.metrics import RequestMetrics
+from client_service.serving.checkpoint import ModelHead, read_head
+from client_service.serving.lists import ListReader
+from client_service.serving.recommender import Recommender, Served
+from client_service.settings import ClientSettings
+from client_service.shard import Shard
+from shared.errors import DataError
+
+LOOK_SECONDS = 1.0  # between two looks at which model is kept
+
+
+class Replica(Answering):
+    """Serves the model that the training process kept last. It asks nobody, and writes nothing."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        super().__init__(settings)
+        self.metrics = RequestMetrics()
+        self._head: ModelHead | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """DataError or SettingsError where the shard is of no use."""
+        shard = await asyncio.to_thread(self.task.read, self.settings)
+        self._recommender = Recommender(shard, ListReader(self.models, shard))
+        await self._take_up_newer(shard)
+        self._following = asyncio.create_task(self._follow(shard))
+        try:
+            yield
+        finally:
+            self._following.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._following
+            self._recommender.close()
+
+    async def _follow(self, shard: Shard) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self._take_up_newer(shard)
+
+    async def _take_up_newer(self, shard: Shard) -> None:
+        """Serve the kept model, if it is another one than that which is served.
+
+        Its files may be replaced while they are read: what does not fit is looked at again the next time.
+        """
+        head = read_head(self.models)
+        if head is None or head == self._head:
+            return
+        try:
+            served = await asyncio.to_thread(self._read_model, shard)
+        except (DataError, OSError) as error:
+            LOGGER.warning("kept_model_not_read", reason=str(error) if isinstance(error, DataError) else error.strerror)
+            return
+        self._head = head
+        if served is not None:
+            self.recommender.served = served
+            self.metrics.serving.set(1)
+            LOGGER.info("model_taken_up", model=served.version)
+        await asyncio.to_thread(return_free_memory)
+
+    def _read_model(self, shard: Shard) -> Served | None:
+        served = kept_model(self.task, shard, self.models, self.device)
+        if served is not None:
+            served.model.encoder.keep_baskets_alone()
+        return served
