@@ -7,8 +7,9 @@ the weights that validation prefers are mixed with the usual ones, the less the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from client_service.models.frequent import item_frequency
 from client_service.models.full_spectrum import full_spectrum, quarter_spectrum
 from client_service.models.fusion import Recipe, Scorer, fuse, standardise, take_codes
 from client_service.models.least_squares import Weighting, least_squares
+from client_service.models.ranker import Rows
 from client_service.models.start import Filter
 from client_service.shard import Shard
 from shared.method.parameters import Float32
@@ -58,9 +60,12 @@ class OwnParts:
     ease_ridge: float
     scores: Mapping[str, Float32]
 
-    def sum(self, weights: Weights) -> Float32:
-        """Of the scores with these weights."""
-        total: Float32 = sum(np.float32(weight) * self.scores[name] for name, weight in weights.items())  # type: ignore[assignment]
+    def sum(self, weights: Weights, places: Rows | slice = slice(None)) -> Float32:
+        """Of the scores with these weights, of the users at these places."""
+        terms = (np.float32(weight) * self.scores[name][places] for name, weight in weights.items())
+        total: Float32 = next(terms)
+        for term in terms:
+            total += term
         return total
 
 
@@ -132,7 +137,8 @@ def _best_weights(judge: Judge, parts: OwnParts, usual: Weights) -> Weights:
     first, *others = parts.scores
     from_first = _search(judge, parts, {first: 1.0}, others)
     from_usual = _search(judge, parts, usual, [*others, first])
-    return max(from_first, from_usual, key=lambda weights: judge.quality(parts.sum(weights)))
+    both = (from_first, from_usual)
+    return judge.best_of(both, lambda places: (parts.sum(weights, places) for weights in both))
 
 
 def _search(judge: Judge, parts: OwnParts, weights: Weights, names: Sequence[str]) -> Weights:
@@ -141,10 +147,15 @@ def _search(judge: Judge, parts: OwnParts, weights: Weights, names: Sequence[str
         others = _normalise({other: weight for other, weight in weights.items() if other != name})
         if not others:
             continue
-        total = parts.sum(others)
-        quality = {value: judge.quality(total + np.float32(value) * parts.scores[name]) for value in LOUDNESSES}
-        weights = _normalise({**others, name: max(quality, key=lambda value: quality[value])})
+        loudness = judge.best_of(LOUDNESSES, partial(_louder, parts, others, name))
+        weights = _normalise({**others, name: loudness})
     return weights
+
+
+def _louder(parts: OwnParts, others: Weights, name: str, places: Rows) -> Iterator[Float32]:
+    """The sum of the others and one part beside it, at each loudness in turn."""
+    total, part = parts.sum(others, places), parts.scores[name][places]
+    return (total + np.float32(value) * part for value in LOUDNESSES)
 
 
 def _normalise(weights: Weights) -> dict[str, float]:
@@ -182,8 +193,12 @@ def _own_share(judge: Judge, own: Float32, common: Sequence[Float32], usual: flo
     """The weight of the silo's own parts beside the mean of the common ones: validation's, mixed with the usual one."""
     ours = standardise(own)
     theirs = standardise(np.mean(common, axis=0))
-    quality = {share: judge.quality(np.float32(share) * ours + np.float32(1 - share) * theirs) for share in OWN_SHARES}
-    preferred = max(quality, key=lambda share: quality[share])
+
+    def blends(places: Rows) -> Iterator[Float32]:
+        first, second = ours[places], theirs[places]
+        return (np.float32(share) * first + np.float32(1 - share) * second for share in OWN_SHARES)
+
+    preferred = judge.best_of(OWN_SHARES, blends)
     return (judge.count * preferred + SHARE_USERS * usual) / (judge.count + SHARE_USERS)
 
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
 
-from client_service.learning.evaluate import CHUNK, find_hits, ranked_by, validation_users
+from client_service.learning.evaluate import CHUNK, Candidates, hits_of_each, validation_users
 from client_service.learning.interrupt import Interrupt
 from client_service.learning.quality import METRICS, PRIMARY, PerUser
 from client_service.models.fusion import Scorer, standard_scores, standardise
 from client_service.models.ranker import Rows
 from client_service.shard import Shard
+from shared.cores import in_threads
 from shared.method.parameters import Float32
 
 MOST_SCORES = 40_000_000  # users x items that a choice is made on: bounds memory at 160 MB a candidate
 ERRORS = 1.0  # standard errors by which a setting must be better than the usual one
 
 Setting = TypeVar("Setting")
+Option = TypeVar("Option")
 
 
 class Judge:
@@ -37,18 +39,43 @@ class Judge:
 
     def scored(self, part: Scorer) -> Float32:
         """Standardised scores of the users' training items, (users, N)."""
-        chunks = np.split(self.users, np.arange(CHUNK, len(self.users), CHUNK))
-        baskets = (self._shard.train[chunk].astype(np.float32) for chunk in self._interrupt.each(chunks))
-        return np.concatenate([standardise(standard_scores(part, one)) for one in baskets])
+        found = np.empty((len(self.users), self._shard.train.shape[1]), np.float32)
+
+        def score(places: Rows) -> None:
+            self._interrupt.check()
+            baskets = self._shard.train[self.users[places]].astype(np.float32)
+            found[places] = standardise(standard_scores(part, baskets))
+
+        places = np.arange(len(self.users))
+        in_threads(score, np.split(places, np.arange(CHUNK, len(places), CHUNK)))
+        return found
+
+    def by_user_of_each(self, candidates: Candidates) -> list[PerUser]:
+        """Of ranking by the scores of several candidates, for each user with a validation item, in one pass.
+
+        candidates: of places in `users`, (B,) -> scores (B, N) of each in turn.
+        """
+        shard = self._shard
+        hits, relevant = hits_of_each(
+            lambda rows: candidates(self._place[rows]), shard.valid, shard.train, self.users, self._interrupt
+        )
+        return [METRICS[PRIMARY].per_user(one, relevant) for one in hits]
 
     def by_user(self, scores: Float32) -> PerUser:
         """Of ranking by these scores (users, N), for each user with a validation item."""
-        top = self._interrupt.before(ranked_by(lambda rows: scores[self._place[rows]]))
-        return METRICS[PRIMARY].per_user(*find_hits(top, self._shard.valid, self._shard.train, self.users))
+        return self.by_user_of_each(lambda places: [scores[places]])[0]
 
     def quality(self, scores: Float32) -> float:
         """The mean over the users; 0 where nobody has a validation item."""
         return float(self.by_user(scores).mean()) if self.count else 0.0
+
+    def best_of(self, options: Sequence[Option], candidates: Candidates) -> Option:
+        """The first of those whose scores, which `candidates` gives in their order, rank best; the first of all where
+        nobody has a validation item."""
+        if not self.count:
+            return options[0]
+        means = [one.mean() for one in self.by_user_of_each(candidates)]
+        return options[int(np.argmax(means))]
 
     def preferred(
         self, usual: tuple[Setting, Float32], others: Iterable[tuple[Setting, Float32]], errors: float = ERRORS
