@@ -199,4 +199,4 @@ def _narrow_filter(values: Float64, vectors: Float64, degrees: Float64, exponent
     right = np.ascontiguousarray(vectors, dtype=np.float32)
     low = (right * response.astype(np.float32), right)
     nothing = sparse.csr_array(np.zeros((0, len(vectors)), dtype=np.float32))
-    return FullSpectrum(None, entry, out, own, low, nothing, sparse.csr_array(nothing.T))
+    return FullSpectrum(None, entry, out, own, low, np.float32(0.0), nothing, sparse.csr_array(nothing.T))

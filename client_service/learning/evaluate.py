@@ -16,7 +16,7 @@ from client_service.shard import Shard
 from shared.cores import in_threads
 from shared.method.parameters import Float32
 
-CHUNK = 64  # users ranked at a time: bounds memory at CHUNK x N scores, which had best stay in a processor's cache
+CHUNK = 32  # users ranked at a time: bounds memory at CHUNK x N scores, which had best stay in a processor's cache
 VALIDATION_USERS = 2000
 
 TopItems = Callable[[Rows, sparse.csr_array, int], Rows]
@@ -45,7 +45,8 @@ def find_hits(
 
 
 Candidates = Callable[[Rows], Iterable[Float32]]
-"""User rows (B,) -> the scores of each of several candidates in turn, (B, N), which whoever asks may overwrite."""
+"""User rows (B,) -> the scores of each of several candidates in turn, (B, N). Whoever asks may overwrite them, and has
+them until the next: one memory serves all."""
 
 
 def hits_of_each(
@@ -57,8 +58,9 @@ def hits_of_each(
 
     def hits(rows: Rows) -> list[Hits]:
         interrupt.check()
-        out, wanted = seen[rows], target[rows]
-        return [list_hits(best_unseen(scores, out, K), wanted) for scores in candidates(rows)]
+        out, wanted, owners = seen[rows], target[rows].toarray() > 0, np.arange(len(rows))[:, None]
+        lists = (best_unseen(scores, out, K) for scores in candidates(rows))
+        return [wanted[owners, ranked] & (ranked >= 0) for ranked in lists]
 
     found = in_threads(hits, np.split(judged, np.arange(CHUNK, len(judged), CHUNK)))
     return [np.concatenate(one) for one in zip(*found, strict=True)], counts[judged]

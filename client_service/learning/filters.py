@@ -121,7 +121,8 @@ def _scores_of_each(
     scales = {one.exponent: power(by_item, one.exponent).astype(np.float32) for one in order}
 
     def scores(rows: Rows) -> Iterator[Float32]:
-        users, total, before = spectrum.users[rows], np.zeros((len(rows), items.shape[1]), np.float32), None
+        users, before = spectrum.users[rows], None
+        total, scaled = np.zeros((2, len(rows), items.shape[1]), np.float32)
         for one in order:
             first = 0
             if before is None or before.ridge != one.ridge:
@@ -130,8 +131,9 @@ def _scores_of_each(
                 first = before.cutoff
             if first < one.cutoff:
                 weights = (spectrum.singular * one.response(spectrum.singular))[first : one.cutoff]
-                total += (users[:, first : one.cutoff] * weights).astype(np.float32) @ items[first : one.cutoff]
-            yield total * scales[one.exponent]
+                left = (users[:, first : one.cutoff] * weights).astype(np.float32)
+                total += np.matmul(left, items[first : one.cutoff], out=scaled)
+            yield np.multiply(total, scales[one.exponent], out=scaled)
             before = one
 
     return order, scores

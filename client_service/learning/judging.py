@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
+from scipy import sparse
 
-from client_service.learning.evaluate import CHUNK, Candidates, hits_of_each, validation_users
+from client_service.learning.evaluate import CHUNK, hits_of_each, validation_users
 from client_service.learning.interrupt import Interrupt
 from client_service.learning.quality import METRICS, PRIMARY, PerUser
 from client_service.models.fusion import Scorer, standard_scores, standardise
@@ -21,55 +22,63 @@ ERRORS = 1.0  # standard errors by which a setting must be better than the usual
 
 Setting = TypeVar("Setting")
 Option = TypeVar("Option")
+Blends = Callable[[slice], Iterable[Float32]]
+"""Places among a judge's users -> the scores of several candidates for them in turn: see `Candidates`."""
 
 
 class Judge:
     """The primary measure of weighted sums of standardised scores on validation items.
 
-    Every candidate is scored once, on the users in `users`. count: how many of them have a validation item.
+    Every candidate is scored once, on the users in `users`, all of whom have a validation item; count: how many.
     """
 
     def __init__(self, shard: Shard, interrupt: Interrupt) -> None:
         users = validation_users(shard.train.shape[0], seed=0)
-        self.users: Rows = users[: max(1, MOST_SCORES // shard.train.shape[1])]
-        self.count = int(np.count_nonzero(np.diff(shard.valid.indptr)[self.users]))
+        some = users[: max(1, MOST_SCORES // shard.train.shape[1])]
+        self.users: Rows = some[np.diff(shard.valid.indptr)[some] > 0]
+        self.count = len(self.users)
         self._place = np.full(shard.train.shape[0], -1)
-        self._place[self.users] = np.arange(len(self.users))
+        self._place[self.users] = np.arange(self.count)
         self._shard, self._interrupt = shard, interrupt
 
     def scored(self, part: Scorer) -> Float32:
         """Standardised scores of the users' training items, (users, N)."""
-        found = np.empty((len(self.users), self._shard.train.shape[1]), np.float32)
+        return self.scored_together(lambda baskets: (standard_scores(part, baskets),), 1)[0]
 
-        def score(places: Rows) -> None:
+    def scored_together(self, parts: Callable[[sparse.csr_array], Iterable[Float32]], count: int) -> list[Float32]:
+        """Likewise of so many parts, whose scores of baskets (B, N) `parts` gives in turn."""
+        found = [np.empty((self.count, self._shard.train.shape[1]), np.float32) for _ in range(count)]
+
+        def score(places: slice) -> None:
             self._interrupt.check()
             baskets = self._shard.train[self.users[places]].astype(np.float32)
-            found[places] = standardise(standard_scores(part, baskets))
+            for whole, scores in zip(found, parts(baskets), strict=True):
+                whole[places] = standardise(scores)
 
-        places = np.arange(len(self.users))
-        in_threads(score, np.split(places, np.arange(CHUNK, len(places), CHUNK)))
+        in_threads(score, [slice(first, first + CHUNK) for first in range(0, self.count, CHUNK)])
         return found
 
-    def by_user_of_each(self, candidates: Candidates) -> list[PerUser]:
-        """Of ranking by the scores of several candidates, for each user with a validation item, in one pass.
-
-        candidates: of places in `users`, (B,) -> scores (B, N) of each in turn.
-        """
+    def by_user_of_each(self, candidates: Blends) -> list[PerUser]:
+        """Of ranking by the scores of several candidates, for each user, in one pass."""
         shard = self._shard
         hits, relevant = hits_of_each(
-            lambda rows: candidates(self._place[rows]), shard.valid, shard.train, self.users, self._interrupt
+            lambda rows: candidates(slice(self._place[rows[0]], self._place[rows[-1]] + 1)),
+            shard.valid,
+            shard.train,
+            self.users,
+            self._interrupt,
         )
         return [METRICS[PRIMARY].per_user(one, relevant) for one in hits]
 
     def by_user(self, scores: Float32) -> PerUser:
-        """Of ranking by these scores (users, N), for each user with a validation item."""
-        return self.by_user_of_each(lambda places: [scores[places]])[0]
+        """Of ranking by these scores (users, N), for each user."""
+        return self.by_user_of_each(lambda places: [scores[places].copy()])[0]
 
     def quality(self, scores: Float32) -> float:
         """The mean over the users; 0 where nobody has a validation item."""
         return float(self.by_user(scores).mean()) if self.count else 0.0
 
-    def best_of(self, options: Sequence[Option], candidates: Candidates) -> Option:
+    def best_of(self, options: Sequence[Option], candidates: Blends) -> Option:
         """The first of those whose scores, which `candidates` gives in their order, rank best; the first of all where
         nobody has a validation item."""
         if not self.count:

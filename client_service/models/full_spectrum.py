@@ -6,6 +6,7 @@ this filter treats the low ones exactly and all others linearly, which needs no 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,7 @@ from shared.method.spectrum import Spectrum, low_spectrum
 EXPONENT = 0.25  # of the degree normalisation: halfway between none and the Laplacian's
 COMPONENTS = 128
 DENSE_ITEMS = 4096  # up to so many items the whole item-item matrix is kept, 16 N^2 bytes at most
+SPARSE = 0.01  # share of users who have an item of a basket, below which a product by them alone is faster
 MOST_OWN = 0.95  # of an item's score that may come from itself
 
 
@@ -35,8 +37,9 @@ class FullSpectrum:
     exit: Float32  # (N,) D^a / (1 - diag W)
     own: Float32  # (N,) diag W, which a basket's own items do not get
     low: tuple[Float32, Float32]  # V diag(h - c s^2) and V, (N, Phi) each
-    graph: sparse.csr_array  # sqrt(c) R, (M, N)
-    turned: sparse.csr_array  # R^T sqrt(c), (N, M): scipy would turn it anew for each basket
+    slope: np.float32  # c
+    graph: sparse.csr_array  # R, (M, N)
+    turned: sparse.csr_array  # R^T, (N, M): scipy would turn it anew for each basket
 
     def encode(self, baskets: sparse.csr_array) -> sparse.csr_array:
         """x D^-a of each basket (B, N)."""
@@ -44,17 +47,37 @@ class FullSpectrum:
 
     def decode(self, entered: sparse.csr_array) -> Float32:
         """f of every item for each x D^-a (B, N)."""
+        return self.leave(entered, self.walk(entered))
+
+    def walk(self, entered: sparse.csr_array) -> Float32 | None:
+        """x D^-a R^T R of each x D^-a (B, N); None where the whole matrix W is kept, which needs none."""
         if self.weights is not None:
-            found: Float32 = entered @ self.weights
-            return found * self.exit
+            return None
+        users = entered @ self.turned
+        if users.nnz < SPARSE * users.shape[0] * users.shape[1]:
+            return (users @ self.graph).toarray()  # type: ignore[no-any-return]
+        return np.ascontiguousarray((self.turned @ users.toarray().T).T)
+
+    def leave(self, entered: sparse.csr_array, walked: Float32 | None) -> Float32:
+        """f of every item for each x D^-a (B, N) and its walk, which is left as it is."""
+        if walked is None:
+            whole: Float32 = entered @ self.weights
+            return whole * self.exit
         left, right = self.low
-        walked: Float32 = ((entered @ self.turned) @ self.graph).toarray()
-        walked += (entered @ left) @ right.T
-        walked[np.repeat(np.arange(entered.shape[0]), np.diff(entered.indptr)), entered.indices] -= (
+        found: Float32 = (entered @ left) @ right.T
+        found += walked * self.slope
+        found[np.repeat(np.arange(entered.shape[0]), np.diff(entered.indptr)), entered.indices] -= (
             entered.data * self.own[entered.indices]
         )
-        walked *= self.exit
-        return walked
+        found *= self.exit
+        return found
+
+
+def filter_scores_of_each(filters: Sequence[FullSpectrum], baskets: sparse.csr_array) -> Iterator[Float32]:
+    """f of every item (B, N) by filters of one graph that differ in their ridge, in turn."""
+    entered = filters[0].encode(baskets)
+    walked = filters[0].walk(entered)
+    return (one.leave(entered, walked) for one in filters)
 
 
 def quarter_spectrum(interactions: sparse.csr_array) -> Spectrum:
@@ -75,14 +98,15 @@ def full_spectrum(interactions: sparse.csr_array, spectrum: Spectrum, ridge: flo
     # By rows: the product with a sparse basket copies what is laid out otherwise, all of it, each time.
     right = np.ascontiguousarray(spectrum.items, dtype=np.float32)
     low = (right * response.astype(np.float32), right)
-    walk = (graph * np.sqrt(slope)).astype(np.float32)
+    walk = graph.astype(np.float32)
     leave = power(by_item, EXPONENT) / (1.0 - np.minimum(diagonal, MOST_OWN))
-    weights = _dense(low, walk) if interactions.shape[1] <= DENSE_ITEMS else None
+    weights = _dense(low, np.float32(slope), walk) if interactions.shape[1] <= DENSE_ITEMS else None
     entry, out, own_part = (v.astype(np.float32) for v in (power(by_item, -EXPONENT), leave, diagonal))
-    return FullSpectrum(weights, entry, out, own_part, low, walk, sparse.csr_array(walk.T))
+    return FullSpectrum(weights, entry, out, own_part, low, np.float32(slope), walk, sparse.csr_array(walk.T))
 
 
-def _dense(low: tuple[Float32, Float32], walk: sparse.csr_array) -> Float32:
-    weights: Float32 = low[0] @ low[1].T + (walk.T @ walk).toarray()
+def _dense(low: tuple[Float32, Float32], slope: np.float32, walk: sparse.csr_array) -> Float32:
+    weights: Float32 = low[0] @ low[1].T
+    weights += slope * (walk.T @ walk).toarray()
     np.fill_diagonal(weights, 0.0)
     return weights

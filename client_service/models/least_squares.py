@@ -8,6 +8,7 @@ Several ranks see the same users with different errors, so that their mean score
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ class LeastSquares:
 
     def encode(self, baskets: sparse.csr_array) -> Float32:
         """Vectors of each basket (B, N) over the number of ranks, side by side like the items' own."""
-        found = [_solve(part, baskets, self.weighting) for part in self._by_rank()]
+        found = [_solve(turned, baskets, self.weighting) for turned in self._turned]
         return np.concatenate(found, axis=1) / np.float32(len(found))
 
     def decode(self, vectors: Float32) -> Float32:
@@ -53,8 +54,11 @@ class LeastSquares:
         found: Float32 = vectors @ self.items.T
         return found
 
-    def _by_rank(self) -> list[Float32]:
-        return [np.ascontiguousarray(part) for part in np.split(self.items, np.cumsum(self.ranks)[:-1], axis=1)]
+    @cached_property
+    def _turned(self) -> list[_Turned]:
+        """Of each rank: what all baskets have in common."""
+        parts = np.split(self.items, np.cumsum(self.ranks)[:-1], axis=1)
+        return [_turn(np.ascontiguousarray(part), self.weighting.absent) for part in parts]
 
 
 def least_squares(interactions: sparse.csr_array, spectrum: Spectrum, weighting: Weighting) -> LeastSquares:
@@ -63,8 +67,8 @@ def least_squares(interactions: sparse.csr_array, spectrum: Spectrum, weighting:
     turned = sparse.csr_array(graph.T)
     start = (spectrum.items * np.sqrt(len(spectrum.items)) * SIZE).astype(np.float32)
     ranks = tuple(sorted({min(rank, start.shape[1]) for rank in weighting.ranks}))
-    users = (_solve(start[:, :rank], graph, weighting) for rank in ranks)
-    items = [_solve(one, turned, weighting) for one in users]
+    users = (_solve(_turn(start[:, :rank], weighting.absent), graph, weighting) for rank in ranks)
+    items = [_solve(_turn(one, weighting.absent), turned, weighting) for one in users]
     return LeastSquares(np.concatenate(items, axis=1), ranks, weighting)
 
 
@@ -87,16 +91,16 @@ def _turn(other: Float32, absent: float) -> _Turned:
     return _Turned(vectors, np.maximum(shared, 0.0).astype(np.float32), axes.astype(np.float32))
 
 
-def _solve(other: Float32, known: sparse.csr_array, weighting: Weighting) -> Float32:
+def _solve(turned: _Turned, known: sparse.csr_array, weighting: Weighting) -> Float32:
     """Each row's minimiser w of sum_known (1 - wv)^2 + alpha sum_all (wv)^2 + lambda (n + alpha N) |w|^2, (B, d)."""
-    turned, counts = _turn(other, weighting.absent), np.diff(known.indptr)
-    strength = (weighting.ridge * (counts + weighting.absent * len(other))).astype(np.float32)
-    found = np.zeros((known.shape[0], other.shape[1]), dtype=np.float32)
+    counts, rank = np.diff(known.indptr), len(turned.shared)
+    strength = (weighting.ridge * (counts + weighting.absent * known.shape[1])).astype(np.float32)
+    found = np.zeros((known.shape[0], rank), dtype=np.float32)
 
     def solve(rows: NDArray[np.int64]) -> None:
         found[rows] = _solve_alike(turned, known, rows, turned.shared + strength[rows, None])
 
-    in_threads(solve, _alike(counts, other.shape[1]))
+    in_threads(solve, _alike(counts, rank))
     return found @ turned.axes.T
 
 

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from shared.method.parameters import Float32
 
-FOLD = 32  # columns that one maximum stands for
-FEWEST = 8  # times k: with fewer groups of columns there is nothing to gain by them
+FOLD = 32  # columns at most that one maximum stands for
+GROUPS = 8  # times k, at least: with fewer groups of columns there is little to gain by them
 
 
 def top_columns(scores: Float32, k: int) -> tuple[NDArray[np.int64], Float32]:
@@ -18,11 +18,12 @@ def top_columns(scores: Float32, k: int) -> tuple[NDArray[np.int64], Float32]:
     The k best lie in the k groups of columns with the highest maxima: only these are sorted.
     """
     count = scores.shape[1]
-    groups = -(-count // FOLD)
-    if groups < FEWEST * k:
+    fold = min(FOLD, count // (GROUPS * k))
+    if fold < 2:
         return _sorted_top(scores, min(k, count))
+    groups = -(-count // fold)
     chosen = _largest(_group_maxima(scores, groups), k)
-    columns = (chosen[:, :, None] + groups * np.arange(FOLD)).reshape(len(scores), -1)
+    columns = (chosen[:, :, None] + groups * np.arange(fold)).reshape(len(scores), -1)
     outside = columns >= count
     columns[outside] = 0
     values = np.take_along_axis(scores, columns, 1)
