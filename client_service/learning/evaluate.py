@@ -16,7 +16,8 @@ from client_service.shard import Shard
 from shared.cores import in_threads
 from shared.method.parameters import Float32
 
-CHUNK = 32  # users ranked at a time: bounds memory at CHUNK x N scores, which had best stay in a processor's cache
+CHUNK, LEAST_CHUNK = 256, 32  # users ranked at a time, at most and, where there are many items, at least
+SCORES = 1 << 20  # that are ranked at a time, if so many users: they had best stay in a processor's cache
 VALIDATION_USERS = 2000
 
 TopItems = Callable[[Rows, sparse.csr_array, int], Rows]
@@ -39,9 +40,15 @@ def find_hits(
     judged = np.flatnonzero(counts > 0) if users is None else users[counts[users] > 0]
     if len(judged) == 0:
         return np.zeros((0, K), dtype=bool), counts[judged]
-    chunks = np.split(judged, np.arange(CHUNK, len(judged), CHUNK))
+    chunks = split_users(judged, target.shape[1])
     hits = np.concatenate([list_hits(top(chunk, seen[chunk], K), target[chunk]) for chunk in chunks])
     return hits, counts[judged]
+
+
+def split_users(users: Rows, items: int) -> list[Rows]:
+    """In blocks that are ranked at a time."""
+    step = min(CHUNK, max(LEAST_CHUNK, SCORES // items))
+    return np.split(users, np.arange(step, len(users), step))
 
 
 Candidates = Callable[[Rows], Iterable[Float32]]
@@ -62,7 +69,7 @@ def hits_of_each(
         lists = (best_unseen(scores, out, K) for scores in candidates(rows))
         return [wanted[owners, ranked] & (ranked >= 0) for ranked in lists]
 
-    found = in_threads(hits, np.split(judged, np.arange(CHUNK, len(judged), CHUNK)))
+    found = in_threads(hits, split_users(judged, target.shape[1]))
     return [np.concatenate(one) for one in zip(*found, strict=True)], counts[judged]
 
 

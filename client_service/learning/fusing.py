@@ -120,11 +120,13 @@ def _own_parts(judge: Judge, shard: Shard, made: OwnScorers, base: Float32 | Non
 
 def _preferred_ridge(judge: Judge, made: OwnScorers) -> tuple[float, Float32]:
     """Of the filter: all ridges are scored in one pass, in which they have the walk through the graph in common."""
-    filters = [made.filter(ridge) for ridge in RIDGES]
+    filters = made.filters(RIDGES)
     found = judge.scored_together(lambda baskets: filter_scores_of_each(filters, baskets), len(filters))
     by_ridge = dict(zip(RIDGES, found, strict=True))
     others = ((ridge, scores) for ridge, scores in by_ridge.items() if ridge != USUAL_RIDGE)
-    return judge.preferred((USUAL_RIDGE, by_ridge[USUAL_RIDGE]), others)
+    ridge, scores = judge.preferred((USUAL_RIDGE, by_ridge[USUAL_RIDGE]), others)
+    made.keep_filter(ridge, filters[RIDGES.index(ridge)])
+    return ridge, scores
 
 
 def ease_ridges(side: int) -> tuple[float, ...]:

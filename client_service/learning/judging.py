@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 from scipy import sparse
 
-from client_service.learning.evaluate import CHUNK, hits_of_each, validation_users
+from client_service.learning.evaluate import hits_of_each, split_users, validation_users
 from client_service.learning.interrupt import Interrupt
 from client_service.learning.quality import METRICS, PRIMARY, PerUser
 from client_service.models.fusion import Scorer, standard_scores, standardise
@@ -37,8 +37,6 @@ class Judge:
         some = users[: max(1, MOST_SCORES // shard.train.shape[1])]
         self.users: Rows = some[np.diff(shard.valid.indptr)[some] > 0]
         self.count = len(self.users)
-        self._place = np.full(shard.train.shape[0], -1)
-        self._place[self.users] = np.arange(self.count)
         self._shard, self._interrupt = shard, interrupt
 
     def scored(self, part: Scorer) -> Float32:
@@ -49,20 +47,20 @@ class Judge:
         """Likewise of so many parts, whose scores of baskets (B, N) `parts` gives in turn."""
         found = [np.empty((self.count, self._shard.train.shape[1]), np.float32) for _ in range(count)]
 
-        def score(places: slice) -> None:
+        def score(users: Rows) -> None:
             self._interrupt.check()
-            baskets = self._shard.train[self.users[places]].astype(np.float32)
+            baskets = self._shard.train[users].astype(np.float32)
             for whole, scores in zip(found, parts(baskets), strict=True):
-                whole[places] = standardise(scores)
+                whole[self._places(users)] = standardise(scores)
 
-        in_threads(score, [slice(first, first + CHUNK) for first in range(0, self.count, CHUNK)])
+        in_threads(score, split_users(self.users, self._shard.train.shape[1]))
         return found
 
     def by_user_of_each(self, candidates: Blends) -> list[PerUser]:
         """Of ranking by the scores of several candidates, for each user, in one pass."""
         shard = self._shard
         hits, relevant = hits_of_each(
-            lambda rows: candidates(slice(self._place[rows[0]], self._place[rows[-1]] + 1)),
+            lambda users: candidates(self._places(users)),
             shard.valid,
             shard.train,
             self.users,
@@ -101,3 +99,8 @@ class Judge:
             if surely > most:
                 best, most = other, surely
         return best
+
+    def _places(self, users: Rows) -> slice:
+        """Of users that stand together, if any."""
+        first = int(np.searchsorted(self.users, users[0])) if len(users) else 0
+        return slice(first, first + len(users))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from shared.method.graph import degrees, normalise, power
+from shared.method.graph import Float64, degrees, normalise, power
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum, low_spectrum
 
@@ -87,26 +87,42 @@ def quarter_spectrum(interactions: sparse.csr_array) -> Spectrum:
 
 def full_spectrum(interactions: sparse.csr_array, spectrum: Spectrum, ridge: float) -> FullSpectrum:
     """The filter of a training graph (M, N) with its quarter spectrum, float32."""
+    return full_spectra(interactions, spectrum, (ridge,))[0]
+
+
+def full_spectra(interactions: sparse.csr_array, spectrum: Spectrum, ridges: Sequence[float]) -> list[FullSpectrum]:
+    """One for each ridge, with all in common that a ridge does not change."""
     graph = normalise(interactions, EXPONENT)
     own = np.asarray(graph.power(2).sum(axis=0)).ravel()  # diag R^T R
-    squares = spectrum.singular**2
-    level = ridge * own.mean()
-    slope = 1.0 / (level + squares[-1] / 2.0)
-    response = squares / (squares + level) - slope * squares
-    diagonal = (spectrum.items**2) @ response + slope * own
+    walk = graph.astype(np.float32)
+    turned = sparse.csr_array(walk.T)
+    pairs = (turned @ walk).toarray() if interactions.shape[1] <= DENSE_ITEMS else None
     _, by_item = degrees(interactions)
+    entry = power(by_item, -EXPONENT).astype(np.float32)
     # By rows: the product with a sparse basket copies what is laid out otherwise, all of it, each time.
     right = np.ascontiguousarray(spectrum.items, dtype=np.float32)
-    low = (right * response.astype(np.float32), right)
-    walk = graph.astype(np.float32)
-    leave = power(by_item, EXPONENT) / (1.0 - np.minimum(diagonal, MOST_OWN))
-    weights = _dense(low, np.float32(slope), walk) if interactions.shape[1] <= DENSE_ITEMS else None
-    entry, out, own_part = (v.astype(np.float32) for v in (power(by_item, -EXPONENT), leave, diagonal))
-    return FullSpectrum(weights, entry, out, own_part, low, np.float32(slope), walk, sparse.csr_array(walk.T))
+
+    def build(ridge: float) -> FullSpectrum:
+        response, slope = _line(spectrum, ridge * own.mean())
+        diagonal = (spectrum.items**2) @ response + slope * own
+        leave = (power(by_item, EXPONENT) / (1.0 - np.minimum(diagonal, MOST_OWN))).astype(np.float32)
+        low = (right * response.astype(np.float32), right)
+        weights = None if pairs is None else _dense(low, np.float32(slope), pairs)
+        return FullSpectrum(weights, entry, leave, diagonal.astype(np.float32), low, np.float32(slope), walk, turned)
+
+    return [build(ridge) for ridge in ridges]
 
 
-def _dense(low: tuple[Float32, Float32], slope: np.float32, walk: sparse.csr_array) -> Float32:
+def _line(spectrum: Spectrum, level: float) -> tuple[Float64, float]:
+    """h - c s^2 of each frequency kept, and c."""
+    squares = spectrum.singular**2
+    slope = float(1.0 / (level + squares[-1] / 2.0))
+    found: Float64 = squares / (squares + level) - slope * squares
+    return found, slope
+
+
+def _dense(low: tuple[Float32, Float32], slope: np.float32, pairs: Float32) -> Float32:
     weights: Float32 = low[0] @ low[1].T
-    weights += slope * (walk.T @ walk).toarray()
+    weights += slope * pairs
     np.fill_diagonal(weights, 0.0)
     return weights

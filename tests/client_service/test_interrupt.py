@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from client_service.learning import evaluate, judging, mean_margin
+from client_service.learning import evaluate, mean_margin
 from client_service.learning.interrupt import Interrupt, Interrupted
 from client_service.learning.local import LocalTraining, Moment
 from client_service.schemas import RoundCosts
@@ -116,7 +116,6 @@ def test_the_choice_of_the_start_looks_once_a_block_of_users(planted: Shard, mon
 
 def test_the_choice_of_the_fusion_looks_once_a_block_of_users(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate, "CHUNK", 10)
-    monkeypatch.setattr(judging, "CHUNK", 10)
     through = Counted()
     client_of(planted, through, start="exact")
     scored = 1 + 2 + 5 + 1  # all ridges together, weightings, ridges of EASE, the frequency
