@@ -26,15 +26,15 @@ START_SEED = 7
 def leading_vectors(matrix: sparse.csr_array, count: int) -> Float64:
     """V (N, count) of A (M, N), those of the largest singular values, in descending order, to within TOLERANCE.
 
-    `count` is to be well below N: see `low_spectrum`. The same bits on any number of cores.
+    `count` is at least BLOCK and well below N: see `low_spectrum`. The same bits on any number of cores.
     """
     basis = _Basis(_Gram(matrix), count)
     while True:
         basis.grow()
-        if basis.size % (BLOCK * max(1, count // BLOCK)) == 0 or basis.full:
+        if basis.full or (basis.size >= 2 * count and basis.size % (count // BLOCK * BLOCK) == 0):
             values, vectors, errors = basis.solve()
-            if errors.max() <= TOLERANCE * values[-1]:
-                return np.ascontiguousarray(basis.turned(vectors)[::-1].T)
+            if errors[-count:].max() <= TOLERANCE * values[-1]:
+                return np.ascontiguousarray(basis.turned(vectors[:, -count:])[::-1].T)
             if basis.full:
                 basis.restart(values, vectors)
 
@@ -65,7 +65,8 @@ class _Basis:
 
     def __post_init__(self) -> None:
         width = self.gram.size
-        self.most = max(3 * self.count, min(MOST_NUMBERS // width, width - 2 * BLOCK)) // BLOCK * BLOCK
+        self.kept = (-(-self.count // BLOCK) + 1) * BLOCK  # more than are asked for: the last converge the sooner
+        self.most = max(2 * self.kept, min(MOST_NUMBERS // width, width - 2 * BLOCK)) // BLOCK * BLOCK
         self.rows = np.empty((self.most, width))
         self.projected = np.zeros((self.most, self.most))
         start = np.random.default_rng(START_SEED).standard_normal((width, BLOCK))
@@ -93,7 +94,7 @@ class _Basis:
         """The largest eigenvalues of H, ascending, their vectors, and how far each is from being one of A^T A."""
         upper = np.triu(self.projected[: self.size, : self.size])
         whole = upper + np.triu(upper, 1).T
-        values, vectors = linalg.eigh(whole, subset_by_index=[self.size - self.count, self.size - 1])
+        values, vectors = linalg.eigh(whole, subset_by_index=[self.size - self.kept, self.size - 1])
         return values, vectors, np.linalg.norm(self.link @ vectors[-BLOCK:], axis=0)
 
     def turned(self, vectors: Float64) -> Float64:
@@ -103,11 +104,10 @@ class _Basis:
 
     def restart(self, values: Float64, vectors: Float64) -> None:
         """Keep the best vectors and the next block, which is orthogonal to them too."""
-        kept = self.turned(vectors)
-        self.size = self.count // BLOCK * BLOCK
-        self.rows[: self.size] = kept[-self.size :]
+        self.rows[: self.kept] = self.turned(vectors)
+        self.size = self.kept
         self.projected[:] = 0.0
-        np.fill_diagonal(self.projected[: self.size, : self.size], values[-self.size :])
+        np.fill_diagonal(self.projected[: self.size, : self.size], values)
 
     def _without_basis(self, block: Float64, first: int = 0) -> Float64:
         """Take from the block (b, N), in place, what lies in the basis from row `first` on; the products, (b, j)."""
