@@ -18,6 +18,7 @@ from client_service.learning.fusing import best_recipe
 from client_service.learning.interrupt import Interrupt
 from client_service.models.fusion import Codes, Fusion, Recipe, Scorer, fuse
 from client_service.models.model import Ingredients, Model, build_model
+from client_service.models.own_scorers import OwnScorers
 from client_service.models.start import CommonSpectrum, Filter, start_at
 from client_service.shard import Shard
 from client_service.shard.files import replace_file
@@ -63,6 +64,7 @@ def begin_model(
     """The named model. Only one that begins at a filter (`start` = exact or common) is fused with closed-form scores,
     and with those of a common basis where there is one."""
     start = recipe = began = None
+    made = OwnScorers(shard.train, spectrum)
     common: tuple[Scorer, ...] = ()
     if method.start != "random" and EXCHANGES[name].starts_at_filter:
         began = common_start(basis, shard, method)
@@ -70,11 +72,11 @@ def begin_model(
     if start is not None and method.fusion:
         common = () if basis is None else scorers_of(basis, shard)
         directions = None if basis is None else basis.directions
-        recipe = chosen.recipe or best_recipe(shard, spectrum, start, interrupt, common, began, directions)
+        recipe = chosen.recipe or best_recipe(shard, spectrum, start, interrupt, common, began, directions, made)
     frequencies = began or spectrum
     origin = None if start is None else start_at(start, frequencies, shard.train)
     model = build_model(name, Ingredients(frequencies, shard.train, origin, shard.places, method))
-    fusion = fuse(recipe, shard.train, spectrum, common)
+    fusion = fuse(recipe, shard.train, spectrum, common, made)
     return Beginning(model, start, recipe, fusion, fusion.encoded(shard.train))
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.quality import Counts, Hits, K, Measures, measure_hits
 from client_service.models.ranker import Rows, fill_lists
+from client_service.models.top import top_columns
 from client_service.shard import Shard
+from shared.cores import in_threads
+from shared.method.parameters import Float32
 
-CHUNK = 256  # users ranked at a time: bounds memory at CHUNK x N scores
+CHUNK, LEAST_CHUNK = 256, 32  # users ranked at a time, at most and, where there are many items, at least
+SCORES = 1 << 20  # that are ranked at a time, if so many users: they had best stay in a processor's cache
 VALIDATION_USERS = 2000
 
 TopItems = Callable[[Rows, sparse.csr_array, int], Rows]
@@ -35,9 +40,37 @@ def find_hits(
     judged = np.flatnonzero(counts > 0) if users is None else users[counts[users] > 0]
     if len(judged) == 0:
         return np.zeros((0, K), dtype=bool), counts[judged]
-    chunks = np.split(judged, np.arange(CHUNK, len(judged), CHUNK))
+    chunks = split_users(judged, target.shape[1])
     hits = np.concatenate([list_hits(top(chunk, seen[chunk], K), target[chunk]) for chunk in chunks])
     return hits, counts[judged]
+
+
+def split_users(users: Rows, items: int) -> list[Rows]:
+    """In blocks that are ranked at a time."""
+    step = min(CHUNK, max(LEAST_CHUNK, SCORES // items))
+    return np.split(users, np.arange(step, len(users), step))
+
+
+Candidates = Callable[[Rows], Iterable[Float32]]
+"""User rows (B,) -> the scores of each of several candidates in turn, (B, N). Whoever asks may overwrite them, and has
+them until the next: one memory serves all."""
+
+
+def hits_of_each(
+    candidates: Candidates, target: sparse.csr_array, seen: sparse.csr_array, users: Rows, interrupt: Interrupt = NEVER
+) -> tuple[list[Hits], Counts]:
+    """As `find_hits` gives them, of several candidates in one pass over `users`, a block of them at a time."""
+    counts = np.diff(target.indptr)
+    judged = users[counts[users] > 0]
+
+    def hits(rows: Rows) -> list[Hits]:
+        interrupt.check()
+        out, wanted, owners = seen[rows], target[rows].toarray() > 0, np.arange(len(rows))[:, None]
+        lists = (best_unseen(scores, out, K) for scores in candidates(rows))
+        return [wanted[owners, ranked] & (ranked >= 0) for ranked in lists]
+
+    found = in_threads(hits, split_users(judged, target.shape[1]))
+    return [np.concatenate(one) for one in zip(*found, strict=True)], counts[judged]
 
 
 def validation_users(users: int, seed: int) -> Rows:
@@ -68,12 +101,13 @@ def ranked_by(scores: Callable[[Rows], NDArray[np.floating]]) -> TopItems:
     """Lists from a function of user rows (B,) -> scores of every item (B, N)."""
 
     def top(users: Rows, seen: sparse.csr_array, k: int) -> Rows:
-        values = np.array(scores(users), dtype=np.float32)
-        values[np.repeat(np.arange(len(users)), np.diff(seen.indptr)), seen.indices] = -np.inf
-        size = min(k, values.shape[1])
-        chosen = np.argpartition(-values, size - 1, axis=1)[:, :size]
-        order = np.argsort(-np.take_along_axis(values, chosen, 1), axis=1, kind="stable")
-        chosen = np.take_along_axis(chosen, order, 1)
-        return fill_lists(np.where(np.isneginf(np.take_along_axis(values, chosen, 1)), -1, chosen), k, -1)
+        return best_unseen(np.array(scores(users), dtype=np.float32), seen, k)
 
     return top
+
+
+def best_unseen(values: Float32, seen: sparse.csr_array, k: int) -> Rows:
+    """The k best columns of each row of scores (B, N), which are overwritten, without `seen` (B, N)."""
+    values[np.repeat(np.arange(len(values)), np.diff(seen.indptr)), seen.indices] = -np.inf
+    chosen, best = top_columns(values, k)
+    return fill_lists(np.where(np.isneginf(best), -1, chosen), k, -1)

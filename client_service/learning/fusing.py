@@ -7,8 +7,9 @@ the weights that validation prefers are mixed with the usual ones, the less the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -17,11 +18,10 @@ from client_service.learning.evaluate import TopItems, ranked_by
 from client_service.learning.filters import EASE_RIDGES, filter_scores
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.judging import ERRORS, Judge
-from client_service.models.ease import ease
-from client_service.models.frequent import item_frequency
-from client_service.models.full_spectrum import full_spectrum, quarter_spectrum
+from client_service.models.full_spectrum import filter_scores_of_each
 from client_service.models.fusion import Recipe, Scorer, fuse, standardise, take_codes
-from client_service.models.least_squares import Weighting, least_squares
+from client_service.models.least_squares import Weighting
+from client_service.models.own_scorers import OwnScorers
 from client_service.models.start import Filter
 from client_service.shard import Shard
 from shared.method.parameters import Float32
@@ -42,6 +42,7 @@ SURE_USERS = 200  # validation users from which on no single part may rank bette
 SOME_USERS, MORE_ERRORS = 30, 2.0  # and by so many where there are fewer of them, but so many users
 
 Setting = TypeVar("Setting", float, Weighting)
+Made = TypeVar("Made", bound=Scorer)
 BASE, FILTER, SQUARES, EASE, FREQUENCY = "base", "filter", "squares", "ease", "frequency"
 # Chosen on validation pairs of amazon-video, lastfm, retailrocket, gowalla and ml-100k, in silos of all sizes.
 USUAL_WEIGHTS = {BASE: 1.0, FILTER: 1.0, SQUARES: 1.0, EASE: 2.0, FREQUENCY: 0.25}
@@ -58,9 +59,12 @@ class OwnParts:
     ease_ridge: float
     scores: Mapping[str, Float32]
 
-    def sum(self, weights: Weights) -> Float32:
-        """Of the scores with these weights."""
-        total: Float32 = sum(np.float32(weight) * self.scores[name] for name, weight in weights.items())  # type: ignore[assignment]
+    def sum(self, weights: Weights, places: slice = slice(None)) -> Float32:
+        """Of the scores with these weights, of the users at these places."""
+        terms = (np.float32(weight) * self.scores[name][places] for name, weight in weights.items())
+        total: Float32 = next(terms)
+        for term in terms:
+            total += term
         return total
 
 
@@ -72,15 +76,17 @@ def best_recipe(
     common: Sequence[Scorer] = (),
     began: Spectrum | None = None,
     directions: int | None = None,
+    made: OwnScorers | None = None,
 ) -> Recipe:
     """First the setting of each part, then the weights of the silo's own parts, then of the common ones beside them.
 
     began: the frequencies of all silos, where the model begins in them; the base score is a common part then.
-    directions: of the common basis, None for all.
+    directions: of the common basis, None for all. made: the graph's scorers, of which those chosen are kept for `fuse`.
     """
     judge = Judge(shard, interrupt)
     base = standardise(filter_scores(chosen, began or spectrum, shard.train)(judge.users))
-    parts = _own_parts(judge, shard, spectrum, None if began else base)
+    made = made or OwnScorers(shard.train, spectrum)
+    parts = _own_parts(judge, shard, made, None if began else base)
     usual = _normalise({name: USUAL_WEIGHTS[name] for name in parts.scores})
     weights = _mix(_best_weights(judge, parts, usual), usual, judge.count / (judge.count + PRIOR_USERS))
     weights = _no_worse_than_one(judge, parts, weights)
@@ -91,25 +97,36 @@ def best_recipe(
 
 def fused_top(shard: Shard, spectrum: Spectrum, chosen: Filter, common: Sequence[Scorer] = ()) -> TopItems:
     """Lists of the filter and what the best recipe fuses with it: what is served before any training."""
-    fusion = fuse(best_recipe(shard, spectrum, chosen, common=common), shard.train, spectrum, common)
+    made = OwnScorers(shard.train, spectrum)
+    recipe = best_recipe(shard, spectrum, chosen, common=common, made=made)
+    fusion = fuse(recipe, shard.train, spectrum, common, made)
     base, codes = filter_scores(chosen, spectrum, shard.train), fusion.encoded(shard.train)
     return ranked_by(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
 
 
-def _own_parts(judge: Judge, shard: Shard, spectrum: Spectrum, base: Float32 | None) -> OwnParts:
+def _own_parts(judge: Judge, shard: Shard, made: OwnScorers, base: Float32 | None) -> OwnParts:
     """Every part is scored with each of its settings, and keeps one. base: its scores, where it is the silo's own."""
-    train = shard.train
     scores = {} if base is None else {BASE: base}
-    quarter = quarter_spectrum(train)
-    ridge, scores[FILTER] = _preferred(judge, lambda one: full_spectrum(train, quarter, one), RIDGES, USUAL_RIDGE)
-    weighting, scores[SQUARES] = _preferred(
-        judge, lambda one: least_squares(train, spectrum, one), WEIGHTINGS, USUAL_WEIGHTING
-    )
+    ridge, scores[FILTER] = _preferred_ridge(judge, made)
+    weighting, squares, scores[SQUARES] = _preferred(judge, made.squares, WEIGHTINGS, USUAL_WEIGHTING)
+    made.keep_squares(weighting, squares)
     ease_ridge = 0.0
-    if ridges := ease_ridges(min(train.shape)):
-        ease_ridge, scores[EASE] = _preferred(judge, lambda one: ease(train, one), ridges, USUAL_EASE_RIDGE)
-    scores[FREQUENCY] = judge.scored(item_frequency(train))
+    if ridges := ease_ridges(min(shard.train.shape)):
+        ease_ridge, weights, scores[EASE] = _preferred(judge, made.ease, ridges, USUAL_EASE_RIDGE)
+        made.keep_ease(ease_ridge, weights)
+    scores[FREQUENCY] = judge.scored(made.frequency())
     return OwnParts(ridge, weighting, ease_ridge, scores)
+
+
+def _preferred_ridge(judge: Judge, made: OwnScorers) -> tuple[float, Float32]:
+    """Of the filter: all ridges are scored in one pass, in which they have the walk through the graph in common."""
+    filters = made.filters(RIDGES)
+    found = judge.scored_together(lambda baskets: filter_scores_of_each(filters, baskets), len(filters))
+    by_ridge = dict(zip(RIDGES, found, strict=True))
+    others = ((ridge, scores) for ridge, scores in by_ridge.items() if ridge != USUAL_RIDGE)
+    ridge, scores = judge.preferred((USUAL_RIDGE, by_ridge[USUAL_RIDGE]), others)
+    made.keep_filter(ridge, filters[RIDGES.index(ridge)])
+    return ridge, scores
 
 
 def ease_ridges(side: int) -> tuple[float, ...]:
@@ -120,11 +137,16 @@ def ease_ridges(side: int) -> tuple[float, ...]:
 
 
 def _preferred(
-    judge: Judge, build: Callable[[Setting], Scorer], settings: Sequence[Setting], usual: Setting
-) -> tuple[Setting, Float32]:
-    """The setting of a part, and its scores with it."""
-    others = ((one, judge.scored(build(one))) for one in settings if one != usual)
-    return judge.preferred((usual, judge.scored(build(usual))), others)
+    judge: Judge, build: Callable[[Setting], Made], settings: Sequence[Setting], usual: Setting
+) -> tuple[Setting, Made, Float32]:
+    """The setting of a part, the scorer that it gives, and its scores."""
+
+    def scored(setting: Setting) -> tuple[tuple[Setting, Made], Float32]:
+        made = build(setting)
+        return (setting, made), judge.scored(made)
+
+    (setting, made), scores = judge.preferred(scored(usual), (scored(one) for one in settings if one != usual))
+    return setting, made, scores
 
 
 def _best_weights(judge: Judge, parts: OwnParts, usual: Weights) -> Weights:
@@ -132,7 +154,8 @@ def _best_weights(judge: Judge, parts: OwnParts, usual: Weights) -> Weights:
     first, *others = parts.scores
     from_first = _search(judge, parts, {first: 1.0}, others)
     from_usual = _search(judge, parts, usual, [*others, first])
-    return max(from_first, from_usual, key=lambda weights: judge.quality(parts.sum(weights)))
+    both = (from_first, from_usual)
+    return judge.best_of(both, lambda places: (parts.sum(weights, places) for weights in both))
 
 
 def _search(judge: Judge, parts: OwnParts, weights: Weights, names: Sequence[str]) -> Weights:
@@ -141,10 +164,24 @@ def _search(judge: Judge, parts: OwnParts, weights: Weights, names: Sequence[str
         others = _normalise({other: weight for other, weight in weights.items() if other != name})
         if not others:
             continue
-        total = parts.sum(others)
-        quality = {value: judge.quality(total + np.float32(value) * parts.scores[name]) for value in LOUDNESSES}
-        weights = _normalise({**others, name: max(quality, key=lambda value: quality[value])})
+        loudness = judge.best_of(LOUDNESSES, partial(_louder, parts, others, name))
+        weights = _normalise({**others, name: loudness})
     return weights
+
+
+def _louder(parts: OwnParts, others: Weights, name: str, places: slice) -> Iterator[Float32]:
+    """The sum of the others and one part beside it, at each loudness in turn."""
+    total, part = parts.sum(others, places), parts.scores[name][places]
+    return _each_blend(total, part, [(1.0, value) for value in LOUDNESSES])
+
+
+def _each_blend(first: Float32, second: Float32, weights: Iterable[tuple[float, float]]) -> Iterator[Float32]:
+    """a first + b second for each (a, b) in turn, in one memory."""
+    found, other = np.empty_like(first), np.empty_like(second)
+    for one, two in weights:
+        np.multiply(first, np.float32(one), out=found)
+        found += np.multiply(second, np.float32(two), out=other)
+        yield found
 
 
 def _normalise(weights: Weights) -> dict[str, float]:
@@ -182,8 +219,11 @@ def _own_share(judge: Judge, own: Float32, common: Sequence[Float32], usual: flo
     """The weight of the silo's own parts beside the mean of the common ones: validation's, mixed with the usual one."""
     ours = standardise(own)
     theirs = standardise(np.mean(common, axis=0))
-    quality = {share: judge.quality(np.float32(share) * ours + np.float32(1 - share) * theirs) for share in OWN_SHARES}
-    preferred = max(quality, key=lambda share: quality[share])
+
+    def blends(places: slice) -> Iterator[Float32]:
+        return _each_blend(ours[places], theirs[places], [(share, 1 - share) for share in OWN_SHARES])
+
+    preferred = judge.best_of(OWN_SHARES, blends)
     return (judge.count * preferred + SHARE_USERS * usual) / (judge.count + SHARE_USERS)
 
 

@@ -6,21 +6,20 @@ this filter treats the low ones exactly and all others linearly, which needs no 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
-from shared.method.graph import degrees, normalise, power
+from shared.method.graph import Float64, degrees, normalise, power
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum, low_spectrum
 
 EXPONENT = 0.25  # of the degree normalisation: halfway between none and the Laplacian's
 COMPONENTS = 128
 DENSE_ITEMS = 4096  # up to so many items the whole item-item matrix is kept, 16 N^2 bytes at most
+SPARSE = 0.01  # share of users who have an item of a basket, below which a product by them alone is faster
 MOST_OWN = 0.95  # of an item's score that may come from itself
 
 
@@ -39,8 +38,9 @@ class FullSpectrum:
     own: Float32  # (N,) diag W, which a basket's own items do not get
     low: Float32  # V, (N, Phi)
     response: Float32  # (Phi,) h - c s^2
-    graph: sparse.csr_array  # sqrt(c) R, (M, N)
-    turned: sparse.csr_array  # R^T sqrt(c), (N, M): scipy would turn it anew for each basket
+    slope: np.float32  # c
+    graph: sparse.csr_array  # R, (M, N)
+    turned: sparse.csr_array  # R^T, (N, M): scipy would turn it anew for each basket
 
     def encode(self, baskets: sparse.csr_array) -> sparse.csr_array:
         """x D^-a of each basket (B, N)."""
@@ -48,15 +48,37 @@ class FullSpectrum:
 
     def decode(self, entered: sparse.csr_array) -> Float32:
         """f of every item for each x D^-a (B, N)."""
+        return self.leave(entered, self.walk(entered))
+
+    def walk(self, entered: sparse.csr_array) -> Float32 | None:
+        """x D^-a R^T R of each x D^-a (B, N); None where the whole matrix W is kept, which needs none."""
         if self.weights is not None:
-            found: Float32 = entered @ self.weights
-            return found * self.exit
-        scores: Float32 = ((entered @ self.low) * self.response) @ self.low.T
-        walked = (entered @ self.turned) @ self.graph
-        _add_entries(scores, walked.indptr, walked.indices, walked.data)
-        _add_entries(scores, entered.indptr, entered.indices, -entered.data * self.own[entered.indices])
-        scores *= self.exit
-        return scores
+            return None
+        users = entered @ self.turned
+        if users.nnz < SPARSE * users.shape[0] * users.shape[1]:
+            return (users @ self.graph).toarray()  # type: ignore[no-any-return]
+        return np.ascontiguousarray((self.turned @ users.toarray().T).T)
+
+    def leave(self, entered: sparse.csr_array, walked: Float32 | None) -> Float32:
+        """f of every item for each x D^-a (B, N) and its walk, which is left as it is."""
+        if walked is None:
+            assert self.weights is not None
+            whole: Float32 = entered @ self.weights
+            return whole * self.exit
+        found: Float32 = ((entered @ self.low) * self.response) @ self.low.T
+        found += walked * self.slope
+        found[np.repeat(np.arange(entered.shape[0]), np.diff(entered.indptr)), entered.indices] -= (
+            entered.data * self.own[entered.indices]
+        )
+        found *= self.exit
+        return found
+
+
+def filter_scores_of_each(filters: Sequence[FullSpectrum], baskets: sparse.csr_array) -> Iterator[Float32]:
+    """f of every item (B, N) by filters of one graph that differ in their ridge, in turn."""
+    entered = filters[0].encode(baskets)
+    walked = filters[0].walk(entered)
+    return (one.leave(entered, walked) for one in filters)
 
 
 def quarter_spectrum(interactions: sparse.csr_array) -> Spectrum:
@@ -66,32 +88,42 @@ def quarter_spectrum(interactions: sparse.csr_array) -> Spectrum:
 
 def full_spectrum(interactions: sparse.csr_array, spectrum: Spectrum, ridge: float) -> FullSpectrum:
     """The filter of a training graph (M, N) with its quarter spectrum, float32."""
+    return full_spectra(interactions, spectrum, (ridge,))[0]
+
+
+def full_spectra(interactions: sparse.csr_array, spectrum: Spectrum, ridges: Sequence[float]) -> list[FullSpectrum]:
+    """One for each ridge, with all in common that a ridge does not change."""
     graph = normalise(interactions, EXPONENT)
     own = np.asarray(graph.power(2).sum(axis=0)).ravel()  # diag R^T R
-    squares = spectrum.singular**2
-    level = ridge * own.mean()
-    slope = 1.0 / (level + squares[-1] / 2.0)
-    response = squares / (squares + level) - slope * squares
-    diagonal = (spectrum.items**2) @ response + slope * own
+    walk = graph.astype(np.float32)
+    turned = sparse.csr_array(walk.T)
+    pairs: Float32 | None = (turned @ walk).toarray() if interactions.shape[1] <= DENSE_ITEMS else None
     _, by_item = degrees(interactions)
+    entry = power(by_item, -EXPONENT).astype(np.float32)
     # By rows: the product with a sparse basket copies what is laid out otherwise, all of it, each time.
-    low = np.ascontiguousarray(spectrum.items, dtype=np.float32)
-    walk = (graph * np.sqrt(slope)).astype(np.float32)
-    leave = power(by_item, EXPONENT) / (1.0 - np.minimum(diagonal, MOST_OWN))
-    entry, out, own_part, response = (
-        v.astype(np.float32) for v in (power(by_item, -EXPONENT), leave, diagonal, response)
-    )
-    weights = _dense(low, response, walk) if interactions.shape[1] <= DENSE_ITEMS else None
-    return FullSpectrum(weights, entry, out, own_part, low, response, walk, sparse.csr_array(walk.T))
+    low: Float32 = np.ascontiguousarray(spectrum.items, dtype=np.float32)
+
+    def build(ridge: float) -> FullSpectrum:
+        response, slope = _line(spectrum, ridge * own.mean())
+        diagonal = (spectrum.items**2) @ response + slope * own
+        leave = (power(by_item, EXPONENT) / (1.0 - np.minimum(diagonal, MOST_OWN))).astype(np.float32)
+        kept, straight, own_part = response.astype(np.float32), np.float32(slope), diagonal.astype(np.float32)
+        low_part: Float32 = low * kept
+        weights = None if pairs is None else _dense(low_part @ low.T, straight * pairs)
+        return FullSpectrum(weights, entry, leave, own_part, low, kept, straight, walk, turned)
+
+    return [build(ridge) for ridge in ridges]
 
 
-def _add_entries(scores: Float32, starts: NDArray[Any], columns: NDArray[Any], values: Float32) -> None:
-    """Add a sparse matrix by rows, each of whose places comes once. Row by row is three times as fast as all places."""
-    for row, (first, last) in enumerate(pairwise(starts.tolist())):
-        scores[row][columns[first:last]] += values[first:last]
+def _line(spectrum: Spectrum, level: float) -> tuple[Float64, float]:
+    """h - c s^2 of each frequency kept, and c."""
+    squares = spectrum.singular**2
+    slope = float(1.0 / (level + squares[-1] / 2.0))
+    found: Float64 = squares / (squares + level) - slope * squares
+    return found, slope
 
 
-def _dense(low: Float32, response: Float32, walk: sparse.csr_array) -> Float32:
-    weights: Float32 = (low * response) @ low.T + (walk.T @ walk).toarray()
+def _dense(weights: Float32, walked: Float32) -> Float32:
+    weights += walked
     np.fill_diagonal(weights, 0.0)
     return weights

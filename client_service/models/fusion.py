@@ -13,10 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.models.ease import ease
-from client_service.models.frequent import item_frequency
-from client_service.models.full_spectrum import full_spectrum, quarter_spectrum
-from client_service.models.least_squares import Weighting, least_squares
+from client_service.models.least_squares import Weighting
+from client_service.models.own_scorers import OwnScorers
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum
 
@@ -109,21 +107,26 @@ def _root_mean_square(rows: Float32) -> Float32:
 
 
 def fuse(
-    recipe: Recipe | None, interactions: sparse.csr_array, spectrum: Spectrum, common: Sequence[Scorer] = ()
+    recipe: Recipe | None,
+    interactions: sparse.csr_array,
+    spectrum: Spectrum,
+    common: Sequence[Scorer] = (),
+    made: OwnScorers | None = None,
 ) -> Fusion:
-    """The scorers of a training graph that the recipe asks for, and those of a common basis."""
+    """The scorers of a training graph that the recipe asks for, and those of a common basis. made: the graph's scorers,
+    as far as they are made already."""
     if recipe is None:
         return Fusion()
+    made = made or OwnScorers(interactions, spectrum)
     parts: list[tuple[float, Scorer]] = []
     if recipe.filter_loudness > 0:
-        quarter = quarter_spectrum(interactions)
-        parts.append((recipe.filter_loudness, full_spectrum(interactions, quarter, recipe.ridge)))
+        parts.append((recipe.filter_loudness, made.filter(recipe.ridge)))
     if recipe.squares_loudness > 0:
-        parts.append((recipe.squares_loudness, least_squares(interactions, spectrum, recipe.weighting)))
+        parts.append((recipe.squares_loudness, made.squares(recipe.weighting)))
     if recipe.ease_loudness > 0:
-        parts.append((recipe.ease_loudness, ease(interactions, recipe.ease_ridge)))
+        parts.append((recipe.ease_loudness, made.ease(recipe.ease_ridge)))
     if recipe.frequency_loudness > 0:
-        parts.append((recipe.frequency_loudness, item_frequency(interactions)))
+        parts.append((recipe.frequency_loudness, made.frequency()))
     if recipe.common_loudness > 0:
         parts.extend((recipe.common_loudness, scorer) for scorer in common)
     return Fusion(tuple(parts))

@@ -8,16 +8,19 @@ Several ranks see the same users with different errors, so that their mean score
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from shared.method.graph import degrees
+from shared.cores import in_threads
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum
 
-BLOCK = 1 << 21  # numbers in the systems that are solved at a time, each block with its own items' outer products
+BLOCK = 1 << 20  # numbers in the systems and the vectors of the rows that are solved at a time
+SLACK = 1.2  # how many times as many entries as another a row has that is solved with it
 SIZE = 0.3  # of an entry of the item vectors where the alternation starts
 
 
@@ -43,7 +46,7 @@ class LeastSquares:
 
     def encode(self, baskets: sparse.csr_array) -> Float32:
         """Vectors of each basket (B, N) over the number of ranks, side by side like the items' own."""
-        found = [_solve(part, baskets, self.weighting) for part in self._by_rank()]
+        found = [_solve(turned, baskets, self.weighting) for turned in self._turned]
         return np.concatenate(found, axis=1) / np.float32(len(found))
 
     def decode(self, vectors: Float32) -> Float32:
@@ -51,8 +54,11 @@ class LeastSquares:
         found: Float32 = vectors @ self.items.T
         return found
 
-    def _by_rank(self) -> list[Float32]:
-        return [np.ascontiguousarray(part) for part in np.split(self.items, np.cumsum(self.ranks)[:-1], axis=1)]
+    @cached_property
+    def _turned(self) -> list[_Turned]:
+        """Of each rank: what all baskets have in common."""
+        parts = np.split(self.items, np.cumsum(self.ranks)[:-1], axis=1)
+        return [_turn(np.ascontiguousarray(part), self.weighting.absent) for part in parts]
 
 
 def least_squares(interactions: sparse.csr_array, spectrum: Spectrum, weighting: Weighting) -> LeastSquares:
@@ -61,35 +67,83 @@ def least_squares(interactions: sparse.csr_array, spectrum: Spectrum, weighting:
     turned = sparse.csr_array(graph.T)
     start = (spectrum.items * np.sqrt(len(spectrum.items)) * SIZE).astype(np.float32)
     ranks = tuple(sorted({min(rank, start.shape[1]) for rank in weighting.ranks}))
-    users = (_solve(start[:, :rank], graph, weighting) for rank in ranks)
-    items = [_solve(one, turned, weighting) for one in users]
+    users = (_solve(_turn(start[:, :rank], weighting.absent), graph, weighting) for rank in ranks)
+    items = [_solve(_turn(one, weighting.absent), turned, weighting) for one in users]
     return LeastSquares(np.concatenate(items, axis=1), ranks, weighting)
 
 
-def _outer(rows: Float32) -> Float32:
-    product: Float32 = (rows[:, :, None] * rows[:, None, :]).reshape(len(rows), rows.shape[1] ** 2)
-    return product
+@dataclass(frozen=True)
+class _Turned:
+    """The other side's vectors in axes in which what everybody's system has in common is diagonal.
+
+    vectors (N + 1, d): the last is 0, and stands for no entry. shared (d,): alpha V^T V in these axes. axes (d, d).
+    """
+
+    vectors: Float32
+    shared: Float32
+    axes: Float32
 
 
-def _own_columns(block: sparse.csr_array) -> tuple[NDArray[np.int64], sparse.csr_array]:
-    """The columns with an entry, and the block without all others."""
-    present, place = np.unique(block.indices.astype(np.int64), return_inverse=True)
-    shape = (block.shape[0], len(present))
-    columns: sparse.csr_array = sparse.csr_array((block.data, place, block.indptr), shape=shape)
-    return present, columns
+def _turn(other: Float32, absent: float) -> _Turned:
+    wide = other.astype(np.float64)
+    shared, axes = np.linalg.eigh(absent * (wide.T @ wide))
+    vectors = np.concatenate([other @ axes.astype(np.float32), np.zeros((1, other.shape[1]), np.float32)])
+    return _Turned(vectors, np.maximum(shared, 0.0).astype(np.float32), axes.astype(np.float32))
 
 
-def _solve(other: Float32, known: sparse.csr_array, weighting: Weighting) -> Float32:
+def _solve(turned: _Turned, known: sparse.csr_array, weighting: Weighting) -> Float32:
     """Each row's minimiser w of sum_known (1 - wv)^2 + alpha sum_all (wv)^2 + lambda (n + alpha N) |w|^2, (B, d)."""
-    count, rank = known.shape[0], other.shape[1]
-    everyone = weighting.absent * (other.T @ other)
-    strength = weighting.ridge * (degrees(known)[0] + weighting.absent * len(other))
-    found = np.empty((count, rank), dtype=np.float32)
-    step = max(1, BLOCK // rank**2)
-    for first in range(0, count, step):
-        rows = slice(first, first + step)
-        present, block = _own_columns(known[rows])
-        systems = (block @ _outer(other[present])).reshape(-1, rank, rank) + everyone
-        systems += strength[rows, None, None].astype(np.float32) * np.eye(rank, dtype=np.float32)
-        found[rows] = np.linalg.solve(systems, (block @ other[present])[..., None])[..., 0]
-    return found
+    counts, rank = np.diff(known.indptr), len(turned.shared)
+    strength = (weighting.ridge * (counts + weighting.absent * known.shape[1])).astype(np.float32)
+    found = np.zeros((known.shape[0], rank), dtype=np.float32)
+
+    def solve(rows: NDArray[np.int64]) -> None:
+        found[rows] = _solve_alike(turned, known, rows, turned.shared + strength[rows, None])
+
+    in_threads(solve, _alike(counts, rank))
+    return found @ turned.axes.T
+
+
+def _alike(counts: NDArray[np.integer[Any]], rank: int) -> list[NDArray[np.int64]]:
+    """The rows with entries, those of like many together, so that few places are left empty."""
+    order = np.argsort(counts, kind="stable")
+    ascending, blocks = counts[order], []
+    first = int(np.searchsorted(ascending, 0, side="right"))
+    while first < len(order):
+        most = int(ascending[first] * SLACK) + 1
+        step = max(1, BLOCK // (most * rank + min(most, rank) ** 2))
+        last = min(int(np.searchsorted(ascending, most, side="right")), first + step)
+        blocks.append(order[first:last])
+        first = last
+    return blocks
+
+
+def _solve_alike(
+    turned: _Turned, known: sparse.csr_array, rows: NDArray[np.int64], diagonal: Float32
+) -> NDArray[np.float32]:
+    """(D + V^T V) w = V^T 1 of each row with its entries' vectors V (n, d) and its diagonal D (d,), (B, d).
+
+    Where n < d by the n equations of w = D^-1 V^T (I + V D^-1 V^T)^-1 1, else by the d of w.
+    """
+    entries, inside = _entries(known, rows)
+    vectors = turned.vectors[np.where(inside, entries, len(turned.vectors) - 1)]
+    if entries.shape[1] < diagonal.shape[1]:
+        scaled = (vectors / diagonal[:, None, :]).transpose(0, 2, 1)
+        systems = _with_diagonal(vectors @ scaled, np.float32(1.0))
+        return (scaled @ np.linalg.solve(systems, inside.astype(np.float32)[..., None]))[..., 0]
+    systems = _with_diagonal(vectors.transpose(0, 2, 1) @ vectors, diagonal)
+    return np.linalg.solve(systems, vectors.sum(axis=1)[..., None])[..., 0]
+
+
+def _with_diagonal(systems: Float32, added: Float32 | np.float32) -> Float32:
+    each = np.arange(systems.shape[1])
+    systems[:, each, each] += added
+    return systems
+
+
+def _entries(known: sparse.csr_array, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The columns of each row's entries, (B, n) with n that of the longest, and which places hold one."""
+    starts, lengths = known.indptr[rows], np.diff(known.indptr)[rows]
+    inside = np.arange(lengths.max()) < lengths[:, None]
+    places = np.where(inside, starts[:, None] + np.arange(lengths.max()), 0)
+    return known.indices[places].astype(np.int64), inside

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.models.fusion import Codes, Fusion, take_codes
+from client_service.models.top import top_columns
 from shared.method.parameters import Float32
 
 Rows = NDArray[np.int64]
@@ -96,13 +97,11 @@ class Ranker:
         count = base.shape[1]
         if not self.residual or count <= k:
             return np.broadcast_to(np.arange(count), base.shape)
-        kth = np.partition(base, count - k, axis=1)[:, count - k]
-        reached = base >= (kth - 2.0 * self.predictor.reach)[:, None]
-        able = reached.sum(1)
-        size = int(min(max(able.max(), k), max(CANDIDATES, k), count))
-        if (able == size).all():
-            return np.nonzero(reached)[1].reshape(len(base), size)
-        return np.sort(np.argpartition(base, count - size, axis=1)[:, count - size :], axis=1)
+        best, scores = top_columns(base, k)
+        kth = scores[:, -1]
+        able = (base >= (kth - 2.0 * self.predictor.reach)[:, None]).sum(1).max()
+        size = int(min(max(able, k), max(CANDIDATES, k), count))
+        return np.sort(best if size == k else top_columns(base, size)[0], axis=1)
 
     def _correction(self, users: Side, chosen: Rows) -> Float32:
         """The predictive MLP's part of f at the chosen columns, (B, n)."""

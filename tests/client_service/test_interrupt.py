@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from client_service.learning import evaluate, judging, mean_margin
+from client_service.learning import evaluate, mean_margin
 from client_service.learning.interrupt import Interrupt, Interrupted
 from client_service.learning.local import LocalTraining, Moment
 from client_service.schemas import RoundCosts
@@ -108,21 +108,21 @@ def test_the_choice_of_the_start_looks_once_a_block_of_users(planted: Shard, mon
     monkeypatch.setattr(evaluate, "CHUNK", 10)
     through, cut = Counted(), Counted(last=6)
     client_of(planted, through, start="exact", fusion=False)
-    assert through.looks == 4 * (4 + 3 + 3)  # blocks of users; four ridges at one cut-off, exponents, low-pass filters
+    assert through.looks == 4 * 2  # blocks of users; cut-offs and ridges in one pass, all else in another
     with pytest.raises(Interrupted):
         client_of(planted, cut, start="exact", fusion=False)
-    assert cut.looks == 6
+    assert 6 <= cut.looks <= 8  # other threads may have looked at the same time
 
 
 def test_the_choice_of_the_fusion_looks_once_a_block_of_users(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate, "CHUNK", 10)
-    monkeypatch.setattr(judging, "CHUNK", 10)
     through = Counted()
     client_of(planted, through, start="exact")
-    settings, loudnesses = 3 + 2 + 5, 7  # ridges, weightings and ridges of EASE, each scored and judged
-    frequency, single = 1, 1 + 5  # scored alone; the sum and each of the five parts by itself
-    searches = (4 + 5) * loudnesses + 2  # four parts from the base score, five from usual weights; which is better
-    assert through.looks == 4 * (4 + 3 + 3) + 4 * (2 * settings + frequency + searches + single)
+    scored = 1 + 2 + 5 + 1  # all ridges together, weightings, ridges of EASE, the frequency
+    judged = 3 + 2 + 5  # each ridge and each weighting by itself
+    searches = (4 + 5) + 1  # all loudnesses of a part at once: four parts from the base score, five from usual weights
+    single = 1 + 5  # the sum and each of the five parts by itself
+    assert through.looks == 4 * 2 + 4 * (scored + judged + searches + single)
 
 
 @pytest.fixture

@@ -1,0 +1,42 @@
+"""The best columns of a row: those of a full sort, however many there are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from client_service.models.top import top_columns
+
+
+@pytest.mark.parametrize("items", [3, 50, 159, 161, 1077, 5121, 30_011])
+@pytest.mark.parametrize("k", [1, 20])
+def test_they_are_those_of_a_full_sort(items: int, k: int) -> None:
+    scores = np.random.default_rng(items).standard_normal((7, items)).astype(np.float32)
+    scores[:, ::5] = -np.inf
+    columns, best = top_columns(scores, k)
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(best, np.take_along_axis(scores, order, 1))
+    known = np.isfinite(best)
+    np.testing.assert_array_equal(columns[known], order[known])
+
+
+def test_the_best_may_all_stand_in_one_group_of_columns() -> None:
+    scores = np.zeros((1, 32_000), dtype=np.float32)
+    scores[0, ::1000] = np.arange(32) + 1.0
+    columns, best = top_columns(scores, 20)
+    assert columns[0].tolist() == [1000 * place for place in range(31, 11, -1)] and best[0, -1] == 13.0
+
+
+def test_a_column_without_a_score_is_never_taken_for_one_with_a_score() -> None:
+    scores = np.full((2, 6401), -np.inf, dtype=np.float32)
+    scores[0, [0, 17]] = [1.0, 2.0]
+    columns, best = top_columns(scores, 20)
+    assert columns[0, :2].tolist() == [17, 0] and columns.max() < 6401
+    assert best[0, :2].tolist() == [2.0, 1.0] and np.isneginf(best[0, 2:]).all() and np.isneginf(best[1]).all()
+
+
+def test_of_equal_ones_a_row_has_the_same_whatever_the_others_are() -> None:
+    scores = np.round(np.random.default_rng(0).standard_normal((40, 7000)), 1).astype(np.float32)
+    together = top_columns(scores, 20)[0]
+    for row in (0, 13, 39):
+        np.testing.assert_array_equal(top_columns(scores[[row]], 20)[0][0], together[row])

@@ -1,0 +1,36 @@
+"""Work in pieces: the same whoever computes it, and ended by the first error."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import shared.cores
+from shared.cores import in_threads
+
+
+@pytest.mark.parametrize("cores", [1, 2, 5])
+def test_pieces_come_in_their_order_on_any_number_of_cores(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+    monkeypatch.setattr(shared.cores, "available_cores", lambda: cores)
+    assert in_threads(lambda piece: piece**2, range(20)) == [piece**2 for piece in range(20)]
+    assert in_threads(len, []) == []
+
+
+def test_with_two_cores_two_pieces_are_computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared.cores, "available_cores", lambda: 2)
+    meeting = threading.Barrier(2)
+    assert sorted(in_threads(lambda _: meeting.wait(timeout=30), range(2))) == [0, 1]
+
+
+def test_the_first_error_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared.cores, "available_cores", lambda: 2)
+    begun = []
+
+    def fail(piece: int) -> None:
+        begun.append(piece)
+        raise ValueError(piece)
+
+    with pytest.raises(ValueError, match="0"):
+        in_threads(fail, range(1000))
+    assert len(begun) < 1000
