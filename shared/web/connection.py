@@ -19,6 +19,7 @@ from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
 from shared.timeouts import ANSWER_SECONDS, HANDSHAKE_SECONDS, HEAD_SECONDS, UNREAD_SECONDS
+from shared.web.corked import CorkedTransport
 from shared.web.crowd import VOUCH, Crowd, Guest
 from shared.web.raw_heads import STATE, MeasuredConnection, RawHead
 
@@ -82,7 +83,7 @@ class Connection(H11Protocol):
             self._begin(secured)
 
     def _begin(self, transport: asyncio.Transport) -> None:
-        super().connection_made(transport)
+        super().connection_made(CorkedTransport(transport, self.loop))  # type: ignore[arg-type]
         early, self._early = self._early, None
         self._watch(HEAD_SECONDS)
         if early:

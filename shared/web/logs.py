@@ -52,6 +52,9 @@ def configure(package: str, level: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(Lines(package))
     logging.basicConfig(handlers=[handler], force=True)
+    # No line says where it was written, by which thread or process: to look that up costs more than the line.
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.captureWarnings(True)
     logging.getLogger(package).setLevel(level.upper())
 
