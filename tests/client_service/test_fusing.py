@@ -31,6 +31,7 @@ from client_service.models.ease import ease
 from client_service.models.frequent import item_frequency
 from client_service.models.fusion import Fusion, Recipe, fuse, standard_scores, standardise, take_codes
 from client_service.models.least_squares import Weighting
+from client_service.models.own_scorers import OwnScorers
 from client_service.models.start import Filter
 from client_service.serving.recommender import Limits, Recommender, freeze
 from client_service.shard import Shard
@@ -253,3 +254,26 @@ def test_a_large_graph_has_ease_with_one_ridge_and_a_very_large_one_has_none(
         recipe = best_recipe(planted, spectrum, Filter(8, 0.4, 0.3))
         assert (recipe.ease_loudness > 0) == loud
         assert recipe.ease_ridge == (USUAL_EASE_RIDGE if loud else 0.0)
+
+
+def test_the_scorers_that_a_choice_has_made_are_those_that_would_be_made_anew(planted: Shard) -> None:
+    spectrum = low_spectrum(planted.train, 12)
+    made = OwnScorers(planted.train, spectrum)
+    recipe = best_recipe(planted, spectrum, Filter(8, 0.4, 0.3), made=made)
+    kept, anew = (fuse(recipe, planted.train, spectrum, made=one) for one in (made, None))
+    assert len(kept.parts) == len(anew.parts) == 4
+    for (loudness, one), (other_loudness, other) in zip(kept.parts, anew.parts, strict=True):
+        baskets = planted.train.astype(np.float32)
+        assert loudness == other_loudness
+        np.testing.assert_allclose(standard_scores(one, baskets), standard_scores(other, baskets), rtol=1e-4, atol=1e-5)
+    assert made.squares(recipe.weighting) is made.squares(recipe.weighting)
+
+
+def test_a_choice_is_the_same_on_any_number_of_cores(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    spectrum, found = low_spectrum(planted.train, 12), []
+    monkeypatch.setattr("client_service.learning.evaluate.CHUNK", 7)
+    for cores in (1, 3):
+        monkeypatch.setattr("shared.cores.available_cores", lambda cores=cores: cores)
+        chosen = best_filter(planted, spectrum)
+        found.append((chosen.choice, chosen.validation, best_recipe(planted, spectrum, chosen.choice)))
+    assert found[0] == found[1]

@@ -139,6 +139,16 @@ def part(silos: Silos, small: MethodSettings, tmp_path: Path) -> Callable[[Inter
     return build
 
 
+def test_the_closed_form_model_is_served_before_anything_is_trained(
+    part: Callable[[Interrupt], TrainingRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalTraining, "train", None)  # calling it would now fail
+    here = part(Interrupt())
+    served = here._best._recommender.served
+    assert served is not None and served.version == "run-1.0" and len(served.ranker.fusion.parts) > 0
+    assert [judged.round for judged in here.quality.rounds] == [0]
+
+
 def received(method: MethodSettings) -> Parameters:
     return Parameters(initial_parameters(mlp_specification(method), 1, exact=False))
 

@@ -55,3 +55,18 @@ def test_ranks_are_averaged() -> None:
 def test_an_empty_basket_scores_nothing() -> None:
     found = least_squares(GRAPH, low_spectrum(GRAPH, 8), WEIGHTING)
     assert standard_scores(found, sparse.csr_array((1, 18), dtype=np.float32))[0] == pytest.approx(0.0, abs=1e-7)
+
+
+@pytest.mark.parametrize("rank", [2, 8, 40])
+def test_it_solves_each_row_s_own_equations_however_many_entries_it_has(rank: int) -> None:
+    """Few entries against d: by as many equations; more: by d. Both give (alpha V^T V + V_u^T V_u + strength) w."""
+    drawn = np.random.default_rng(9)
+    other = drawn.standard_normal((90, rank)).astype(np.float32)
+    rows = (drawn.random((60, 90)) < np.linspace(0.0, 0.9, 60)[:, None]).astype(np.float32)
+    turned = client_service.models.least_squares._turn(other, WEIGHTING.absent)
+    found = client_service.models.least_squares._solve(turned, sparse.csr_array(rows), WEIGHTING)
+    wide = other.astype(np.float64)
+    for row, vector in zip(rows, found, strict=True):
+        strength = WEIGHTING.ridge * (row.sum() + WEIGHTING.absent * len(row))
+        matrix = (wide.T * (row + WEIGHTING.absent)) @ wide + strength * np.eye(rank)
+        np.testing.assert_allclose(vector, np.linalg.solve(matrix, wide.T @ row), rtol=2e-4, atol=2e-5)
