@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from client_service.basis.common_basis import CommonBasis
-from client_service.basis.storage import FOLDER, kept_head, load_basis
+from client_service.basis.storage import kept_head, load_basis
 from client_service.basis_run import BasisRun
 from client_service.boundary.aggregator import Aggregator
 from client_service.run_part import RunPart
+from client_service.run_place import basis_folder, open_basis_run, place_run
 from client_service.settings import allowed_declaration
 from client_service.silo import Silo
 from client_service.tasks.task import Place
@@ -61,18 +62,14 @@ class RunOpening:
 
     async def _basis_run(self, state: RunOut, run: str) -> BasisRun:
         silo, place = self._silo, self._place(state, run, self._agreed(state.method, "basis"))
-        interactions = await self._off_loop(silo.task.count_in_catalogue, silo.shard, place.method.catalogue)
-        summed = await self._off_loop(silo.task.digest_summed, silo.shard)
-        return await self._off_loop(BasisRun, place, interactions, self._basis_folder, state.joined, summed)
+        return await self._off_loop(open_basis_run, silo.settings, silo.task, silo.shard, place, state.joined)
 
     def _place(self, state: RunOut, run: str, method: MethodSettings) -> Place:
-        settings = self._silo.settings
-        kind, folder = build_strategy(settings.strategy, method).model, settings.state_directory / "model"
-        return Place(settings.name, run, state.seed, method, folder, kind, settings.cache_directory)
+        return place_run(self._silo.settings, run, state.seed, method)
 
     @property
     def _basis_folder(self) -> Path:
-        return self._silo.settings.state_directory / FOLDER
+        return basis_folder(self._silo.settings)
 
     def has_basis(self, run: str) -> bool:
         """Is the newest basis that is kept of this run?"""

@@ -1,0 +1,37 @@
+"""A silo's settings and a run's name, seed and method -> where the run belongs, and its sums of the common basis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from client_service.basis.storage import FOLDER
+from client_service.basis_run import BasisRun
+from client_service.settings import ClientSettings
+from client_service.tasks.task import Place, Task, TaskShard
+from shared.method.settings import MethodSettings
+from shared.strategies import build_strategy
+
+
+def models_folder(settings: ClientSettings) -> Path:
+    """Where the silo's models and the figures of its runs are kept."""
+    return settings.state_directory / "model"
+
+
+def basis_folder(settings: ClientSettings) -> Path:
+    """Where the silo's common bases are kept."""
+    return settings.state_directory / FOLDER
+
+
+def place_run(settings: ClientSettings, run: str, seed: int, method: MethodSettings) -> Place:
+    """The place of a run without a common basis."""
+    kind = build_strategy(settings.strategy, method).model
+    return Place(settings.name, run, seed, method, models_folder(settings), kind, settings.cache_directory)
+
+
+def open_basis_run(
+    settings: ClientSettings, task: Task[Any, Any], shard: TaskShard, place: Place, clients: int
+) -> BasisRun:
+    """The silo's part of the sums of a basis run that has room for so many clients, before any round. Slow."""
+    interactions = task.count_in_catalogue(shard, place.method.catalogue)
+    return BasisRun(place, interactions, basis_folder(settings), clients, task.digest_summed(shard))
