@@ -40,7 +40,9 @@ def conduct_experiment(experiment: Experiment, observe: Observe, crew: Crew) -> 
     request, name = experiment.run_request(), "run-1"
     if request.method.basis.kind != "off":
         rounds = request.method.basis.rounds_needed
-        _EngineRun(experiment, observe, crew, name, request.model_copy(update={"part": "basis", "rounds": rounds})).hold()
+        _EngineRun(
+            experiment, observe, crew, name, request.model_copy(update={"part": "basis", "rounds": rounds})
+        ).hold()
         request, name = request.model_copy(update={"basis": name}), "run-2"
     return _EngineRun(experiment, observe, crew, name, request).hold()
 

@@ -15,7 +15,7 @@ Marks = Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Changes:
+class FolderChanges:
     """What has been written and what has gone."""
 
     written: Files
@@ -27,7 +27,7 @@ def read_files(folder: Path) -> Files:
     return {name: (folder / name).read_bytes() for name in mark_files(folder)}
 
 
-def write_changes(folder: Path, changes: Changes) -> None:
+def write_changes(folder: Path, changes: FolderChanges) -> None:
     """Make the changes in the order in which they were made first: whatever interrupts this leaves what an interrupt
     there would have left."""
     for name, content in changes.written.items():
@@ -45,8 +45,8 @@ def mark_files(folder: Path) -> Marks:
     return {str(path.relative_to(folder)): (found[path].st_mtime_ns, found[path].st_size) for path in ordered}
 
 
-def changes_since(folder: Path, before: Marks) -> tuple[Changes, Marks]:
+def changes_since(folder: Path, before: Marks) -> tuple[FolderChanges, Marks]:
     """What has changed since these marks, and the marks of now."""
     now = mark_files(folder)
     written = {name: (folder / name).read_bytes() for name, mark in now.items() if before.get(name) != mark}
-    return Changes(written, tuple(name for name in before if name not in now)), now
+    return FolderChanges(written, tuple(name for name in before if name not in now)), now

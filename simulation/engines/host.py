@@ -12,7 +12,7 @@ from client_service.boundary.code import digest_folder, folder_of
 from client_service.device import pin_threads
 from client_service.schemas import QualityOut, StatusOut
 from client_service.settings import ClientSettings
-from simulation.engines.folders import Changes, Files, Marks, changes_since, mark_files, write_changes
+from simulation.engines.folders import Files, FolderChanges, Marks, changes_since, mark_files, write_changes
 from simulation.engines.silo import SiloRun
 
 Verb = Literal["begin", "fit", "apply", "finish"]
@@ -42,7 +42,7 @@ class SiloReply:
     value: Any
     status: StatusOut
     quality: QualityOut
-    changes: Changes
+    changes: FolderChanges
 
 
 class SiloHost:
@@ -58,8 +58,8 @@ class SiloHost:
         """Open a silo from its files. Its name. DataError for a shard of no use."""
         name, folder = order.settings.name, Path(self._scratch.name) / order.settings.name
         places = {"shard": folder / "shard", "state_directory": folder / "state", "cache_directory": None}
-        write_changes(folder / "shard", Changes(order.shard))
-        write_changes(folder / "state", Changes(order.kept))
+        write_changes(folder / "shard", FolderChanges(order.shard))
+        write_changes(folder / "state", FolderChanges(order.kept))
         if order.catalogue is not None:
             places["catalogue"] = folder / "catalogue.txt"
             (folder / "catalogue.txt").write_bytes(order.catalogue)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from client_service.shard.files import replace_file
 from shared.errors import DataError
@@ -24,7 +25,7 @@ class KeptRun(Message):
     round: int = 0
     state: str = ""
     seconds: float = 0.0
-    latest: dict[str, dict[str, float]] = {}
+    latest: Mapping[str, Mapping[str, float]] = Field(default_factory=dict)
     rounds: tuple[RoundOut, ...] = ()
 
 
