@@ -35,14 +35,21 @@ class SiloOrder:
 
 
 @dataclass(frozen=True)
-class SiloReply:
-    """What a verb gave, where the silo stands, and what it has written since the last reply."""
+class SiloReport:
+    """Where a silo stands, for the simulation that owns it: no silo of others gives one."""
 
-    client: str
-    value: Any
     status: StatusOut
     quality: QualityOut
     changes: FolderChanges
+
+
+@dataclass(frozen=True)
+class SiloReply:
+    """What a verb gave; and of a simulation's own silo its report."""
+
+    client: str
+    value: Any
+    report: SiloReport | None = None
 
 
 class SiloHost:
@@ -73,7 +80,7 @@ class SiloHost:
         silo, folder = self._silos[client], Path(self._scratch.name) / client / "state"
         value = getattr(silo, verb)(*arguments)
         changes, self._marks[client] = changes_since(folder, self._marks[client])
-        return SiloReply(client, value, silo.status, silo.quality, changes)
+        return SiloReply(client, value, SiloReport(silo.status, silo.quality, changes))
 
     def code(self) -> Mapping[str, str]:
         """Digests of the code that it runs, package by package."""

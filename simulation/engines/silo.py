@@ -13,15 +13,15 @@ from client_service.device import choose_device
 from client_service.figures import kept_quality
 from client_service.learning.local import Moment
 from client_service.run_part import RunPart
-from client_service.run_place import basis_folder, models_folder, open_basis_run, place_run
+from client_service.run_place import agree_method, basis_folder, models_folder, open_basis_run, place_run
 from client_service.schemas import QualityOut, RoundCosts, StatusOut
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
 from client_service.tasks import task_named
 from client_service.training_run import TrainingRun
 from shared.errors import DataError
+from shared.message import Message
 from shared.method.anchor import declared_size, draw_anchor
-from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
 from shared.protocol.privacy import pass_gate
 from shared.protocol.schemas import RunIn
@@ -37,12 +37,12 @@ class Terms:
     request: RunIn
 
 
-@dataclass(frozen=True)
-class _Sent:
-    """The update of a round: its body, its scalars, and the seconds that training took."""
+class Sent(Message):
+    """What is known of the update of a round: the bytes of its body, its scalars, the seconds that training took."""
 
-    body: bytes
-    update: Parameters
+    round: int
+    size: int
+    scalars: dict[str, float]
     seconds: float
 
 
@@ -58,7 +58,7 @@ class SiloRun:
         self._phase, self._applied = "starting", 0
         self._terms: Terms | None = None
         self._part: RunPart | None = None
-        self._sent: _Sent | None = None
+        self._sent: Sent | None = None
 
     def begin(self, terms: Terms, start: bytes, closed: int) -> int:
         """Take up a run of which `closed` rounds are aggregated: where this silo left off, or at its start. The last
@@ -81,8 +81,20 @@ class SiloRun:
         moment = Moment(number, terms.request.rounds, terms.request.seed, anchor)
         update, seconds = part.fit(strategy, moment, part.received)
         body = pass_gate(self._settings.declaration().of_part(part.part), update)
-        self._sent = _Sent(body, update, seconds)
+        self._sent = Sent(round=number, size=len(body), scalars=dict(update.scalars), seconds=seconds)
         return body
+
+    def keep_fitted(self, number: int) -> Sent:
+        """Leave a fitted round to another process, which is handed what this returns."""
+        assert self._sent is not None, "expected a round that was fitted"
+        self._running()[0].keep_fitted(number)
+        return self._sent
+
+    def resume_fitted(self, sent: Sent) -> None:
+        """Be where `keep_fitted` left off. DataError where nothing of that round is kept."""
+        if not self._running()[0].resume_fitted(sent.round):
+            raise DataError(f"{self._settings.name}: expected the training of round {sent.round}, it is not kept")
+        self._sent = sent
 
     def apply(self, number: int, answer: bytes) -> int:
         """Take over what the round gave, judge it and keep it. The last round applied."""
@@ -91,9 +103,9 @@ class SiloRun:
         assert sent is not None, "expected a round that was fitted"
         costs = RoundCosts(
             round=number,
-            scalars=dict(sent.update.scalars),
+            scalars=sent.scalars,
             train_seconds=sent.seconds,
-            bytes_up=len(sent.body),
+            bytes_up=sent.size,
             bytes_down=len(answer),
         )
         part.apply(decode(answer)[1], costs)
@@ -129,7 +141,8 @@ class SiloRun:
 
     def _open(self, terms: Terms) -> RunPart:
         settings, request = self._settings, terms.request
-        place = place_run(settings, terms.run, request.seed, request.method)
+        method = agree_method(settings, request.method, request.part)
+        place = place_run(settings, terms.run, request.seed, method)
         if request.part == "basis":
             return open_basis_run(settings, self._task, self._shard, place, request.clients)
         if request.basis is not None:
