@@ -68,7 +68,7 @@ class Agent:
             masking=silo.masking,
             basis_guard=silo.basis_guard,
         )
-        self._opening = RunOpening(silo, aggregator, self._declaration, self._off_loop)
+        self._opening = RunOpening(silo, aggregator, self._off_loop)
         self.standing = Standing(shared_digest=self._earlier_quality().shared_digest)
         self.training_run: TrainingRun | None = None
         self._part: RunPart | None = None

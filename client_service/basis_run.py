@@ -124,6 +124,14 @@ class BasisRun:
         update = strategy.fit(self, received)  # type: ignore[arg-type]  # of a client's verbs it needs two
         return update, time.perf_counter() - began
 
+    def keep_fitted(self, number: int) -> None:
+        """What a round sends follows from the sums of those before, which are kept."""
+
+    def resume_fitted(self, number: int) -> bool:
+        """Nothing is needed to take over a round's sums."""
+        del number
+        return True
+
     def load(self, received: Parameters) -> None:
         """A round begins at the sums of the one before, which are here already."""
         del received

@@ -8,20 +8,17 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from client_service.basis.common_basis import CommonBasis
-from client_service.basis.storage import FOLDER, kept_head, load_basis
+from client_service.basis.storage import kept_head, load_basis
 from client_service.basis_run import BasisRun
 from client_service.boundary.aggregator import Aggregator
 from client_service.run_part import RunPart
-from client_service.settings import allowed_declaration
+from client_service.run_place import agree_method, basis_folder, open_basis_run, place_run
 from client_service.silo import Silo
 from client_service.tasks.task import Place
 from client_service.training_run import TrainingRun
-from shared.errors import PrivacyError
-from shared.method.declaration import Declaration, Part
 from shared.method.exchanged import Parameters
-from shared.method.settings import BasisSettings, MethodSettings
+from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunOut
-from shared.strategies import build_strategy
 
 T = TypeVar("T")
 
@@ -32,27 +29,18 @@ class OffLoop(Protocol):
     def __call__(self, function: Callable[..., T], /, *args: object) -> Awaitable[T]: ...
 
 
-def _require_as_careful(own: BasisSettings, asked: BasisSettings) -> None:
-    """PrivacyError for sums of which more is handed out than with the silo's own settings."""
-    for name in ("least_pairs", "least_silos"):
-        if (got := getattr(asked, name)) < (least := getattr(own, name)):
-            words = f"expected a run with basis.{name} = {least} or more, as in this client's settings"
-            raise PrivacyError(f"{words} (method.basis.{name}), got {got}")
-
-
 class RunOpening:
-    """declaration: of this client, in all parts of the federation."""
+    """Opens the runs of one silo, and fetches what each needs to begin."""
 
-    def __init__(self, silo: Silo, aggregator: Aggregator, declaration: Declaration, off_loop: OffLoop) -> None:
-        self._silo, self._aggregator = silo, aggregator
-        self._declaration, self._off_loop = declaration, off_loop
+    def __init__(self, silo: Silo, aggregator: Aggregator, off_loop: OffLoop) -> None:
+        self._silo, self._aggregator, self._off_loop = silo, aggregator, off_loop
 
     async def open_run(self, state: RunOut, run: str) -> RunPart:
         """The run before anything of it is taken up. PrivacyError where it would send what was not declared."""
         return await (self._basis_run(state, run) if state.part == "basis" else self._training_run(state, run))
 
     async def _training_run(self, state: RunOut, run: str) -> TrainingRun:
-        silo, method = self._silo, self._agreed(state.method, "training")
+        silo, method = self._silo, agree_method(self._silo.settings, state.method, "training")
         basis = None if state.basis is None else await self._common_basis(state, method, state.basis)
         place = replace(self._place(state, run, method), basis=basis)
         return await self._off_loop(
@@ -60,19 +48,15 @@ class RunOpening:
         )
 
     async def _basis_run(self, state: RunOut, run: str) -> BasisRun:
-        silo, place = self._silo, self._place(state, run, self._agreed(state.method, "basis"))
-        interactions = await self._off_loop(silo.task.count_in_catalogue, silo.shard, place.method.catalogue)
-        summed = await self._off_loop(silo.task.digest_summed, silo.shard)
-        return await self._off_loop(BasisRun, place, interactions, self._basis_folder, state.joined, summed)
+        silo, place = self._silo, self._place(state, run, agree_method(self._silo.settings, state.method, "basis"))
+        return await self._off_loop(open_basis_run, silo.settings, silo.task, silo.shard, place, state.joined)
 
     def _place(self, state: RunOut, run: str, method: MethodSettings) -> Place:
-        settings = self._silo.settings
-        kind, folder = build_strategy(settings.strategy, method).model, settings.state_directory / "model"
-        return Place(settings.name, run, state.seed, method, folder, kind, settings.cache_directory)
+        return place_run(self._silo.settings, run, state.seed, method)
 
     @property
     def _basis_folder(self) -> Path:
-        return self._silo.settings.state_directory / FOLDER
+        return basis_folder(self._silo.settings)
 
     def has_basis(self, run: str) -> bool:
         """Is the newest basis that is kept of this run?"""
@@ -93,18 +77,6 @@ class RunOpening:
         await self._off_loop(part.finish)
         assert part.basis is not None
         return part.basis
-
-    def _agreed(self, method: MethodSettings | None, part: Part) -> MethodSettings:
-        """The run's settings, if what they let leave is what this silo has declared."""
-        settings = self._silo.settings
-        agreed = method or settings.method
-        strategy = build_strategy(settings.strategy, agreed)
-        allowed = allowed_declaration(strategy, agreed, settings.policy, secure=settings.secure)
-        if allowed.of_part(part) != self._declaration.of_part(part):
-            raise PrivacyError("the run's settings would send other parameters than this client has declared")
-        if part == "basis":
-            _require_as_careful(settings.method.basis, agreed.basis)
-        return agreed
 
     async def starting_parameters(self, part: RunPart) -> Parameters:
         """What a run begins with; statistics begin with zeros, which nobody needs to send."""

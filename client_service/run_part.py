@@ -52,6 +52,12 @@ class RunPart(Protocol):
     def fit(self, strategy: Strategy, moment: Moment, received: Parameters) -> tuple[Parameters, float]:
         """The client's half of a round, and the seconds that it took."""
 
+    def keep_fitted(self, number: int) -> None:
+        """Keep what round `number` was fitted with, for a process that applies it later."""
+
+    def resume_fitted(self, number: int) -> bool:
+        """Be as `keep_fitted` left off; False where nothing of that round is kept."""
+
     def remember(self, received: Parameters, number: int) -> None:
         """Have the parameters of a missing round at hand."""
 

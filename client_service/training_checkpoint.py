@@ -29,6 +29,7 @@ from shared.method.settings import MethodSettings
 
 FORMAT = "lpsfed-training/1"
 NAME = "training.safetensors"
+FITTED = "fitted"  # a folder with a checkpoint between the training of a round and its end
 
 
 class Owner(Message):
@@ -147,6 +148,19 @@ class Recovery:
         LOGGER.info("training_resumed", run=self._place.run, round=kept.round)
         return kept.round
 
+    def keep_fitted(self, number: int) -> None:
+        """Write training as it stands after the local epochs of round `number`, beside the checkpoint."""
+        kept = TrainingCheckpoint(self._owner, number, self._best.quality, self._training.state())
+        keep_training(self._place.folder / FITTED, kept)
+
+    def resume_fitted(self, number: int) -> bool:
+        """Take that over. False, and nothing is changed, where it is of another round."""
+        kept = kept_training(self._place.folder / FITTED, self._owner)
+        if kept is None or kept.round != number or not self._training.fits(kept.state):
+            return False
+        self._training.restore(kept.state)
+        return True
+
     def fall_back(self, number: int) -> None:
         """Without a checkpoint: go on from the best model of this run that was kept, and from its figures."""
         place = self._place
@@ -162,3 +176,4 @@ class Recovery:
     def drop(self) -> None:
         """Nobody goes on with a run that is over."""
         drop_training(self._place.folder)
+        drop_training(self._place.folder / FITTED)

@@ -125,6 +125,15 @@ class TrainingRun:
             self._fitted = self._train(strategy, moment, received)
         return self._fitted.update, self._fitted.seconds
 
+    def keep_fitted(self, number: int) -> None:
+        """Keep what training has given round `number`: another process may apply the round."""
+        assert self._fitted is not None and self._fitted.round == number, "expected a round that was fitted"
+        self._recovery.keep_fitted(number)
+
+    def resume_fitted(self, number: int) -> bool:
+        """Be where `keep_fitted` left off, before the round is applied; False where nothing of it is kept."""
+        return self._recovery.resume_fitted(number)
+
     def apply(self, received: Parameters, costs: RoundCosts) -> None:
         """Take over a round's personalised parameters, judge them, and serve them if they are the best so far."""
         self._training.load(received)

@@ -122,34 +122,44 @@ class Experiment:
         if self.secure:
             write_draw_secret(self.state_of(shard), f"{self.seed}/{shard.name}")
         return client_settings(
-            name=shard.name,
-            shard=shard,
-            task=self.task,
-            state_directory=self.state_of(shard),
+            **self._silo_values(shard),
             signing_key_file=enrol(shard.name, self.state_of(shard), self.registry).private,
             aggregator_url=aggregator_url,
-            strategy=self.strategy,
-            method=self.agreed_method,
-            catalogue=self.catalogue,
             secure=self.secure,
             members=self.members if self.secure else None,
-            policy=Policy(
-                strategies=(self.strategy,),
-                item_tables=self._shares_items,
-                scalars=tuple(build_strategy(self.strategy, self.agreed_method).scalars),
-                common_basis=self._allowed_basis,
-                **self._basis_account,
-            ),
             privacy=dict(self.privacy),
-            cache_directory=self.cache_of(shard),
-            device=self.device,
-            threads=self.threads,
             poll_seconds=POLL_SECONDS,
             call_seconds=ANSWER_SECONDS,  # many clients in one process share one event loop
             port=port,
             application_key=self.application_key,
             operator_key=self.operator_key,
         )
+
+    def make_silo_settings(self, shard: Path) -> ClientSettings:
+        """The settings of a silo that trains without a service around it: no keys, and nobody to call."""
+        return client_settings(**self._silo_values(shard))
+
+    def _silo_values(self, shard: Path) -> dict[str, Any]:
+        """What decides how a silo learns and what may leave it."""
+        return {
+            "name": shard.name,
+            "shard": shard,
+            "task": self.task,
+            "state_directory": self.state_of(shard),
+            "strategy": self.strategy,
+            "method": self.agreed_method,
+            "catalogue": self.catalogue,
+            "policy": Policy(
+                strategies=(self.strategy,),
+                item_tables=self._shares_items,
+                scalars=tuple(build_strategy(self.strategy, self.agreed_method).scalars),
+                common_basis=self._allowed_basis,
+                **self._basis_account,
+            ),
+            "cache_directory": self.cache_of(shard),
+            "device": self.device,
+            "threads": self.threads,
+        }
 
     @cached_property
     def aggregator_pair(self) -> KeyFiles:

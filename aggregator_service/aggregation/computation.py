@@ -16,7 +16,6 @@ from aggregator_service.storage.rows import StoredState, StoredUpdate
 from aggregator_service.storage.runs import last_update, stored_state, stored_update, stored_updates
 from shared.errors import DamagedError, NotFoundError, ProtocolError, SettingsError
 from shared.method.exchanged import Parameters, Scalars, State, Update
-from shared.method.start import initial_parameters
 from shared.protocol.bodies import pieces
 from shared.protocol.schemas import RunIn
 from shared.protocol.secure import recovery
@@ -30,10 +29,7 @@ from shared.strategies.strategy import Strategy
 
 def starting_parameters(archive: Archive, request: RunIn) -> Parameters:
     """What every client of a run starts from."""
-    method = request.method
-    strategy = archive.strategy(request)
-    exact = method.start != "random" and strategy.exchange(method).starts_at_filter
-    drawn = initial_parameters(strategy.tensors(method), request.seed, exact=exact)
+    drawn = archive.strategy(request).start(request.method, request.seed)
     start = archive.start if request.part == "training" else None
     return Parameters(drawn | ({} if start is None else dict(start.arrays)))
 

@@ -138,7 +138,6 @@ def _participants(
 ) -> dict[int, dict[str, ParticipantOut]]:
     """Who has sent an update: round -> client -> its row of the history. latest: the last scalars of all clients after
     each aggregated round."""
-    visible = {name for name, scalar in strategy.scalars.items() if scalar.visible}
     by_round: dict[int, dict[str, ParticipantOut]] = {}
     for update in updates:
         receipt = update.receipt
@@ -148,16 +147,21 @@ def _participants(
             size=receipt.size,
             digest=receipt.digest,
             received_at=instant(receipt.received_at),
-            scalars={name: value for name, value in update.scalars.items() if name in visible},
-            told=_told_scalars(strategy, latest.get(receipt.round, {}), receipt.client),
+            scalars=visible_scalars(strategy, update.scalars),
+            told=told_scalars(strategy, latest.get(receipt.round, {}), receipt.client),
         )
     return by_round
 
 
-def _told_scalars(strategy: Strategy, latest: Mapping[str, Scalars], client: str) -> Scalars:
-    """What a client is told for mixing after a round; nothing where no client has sent what that follows from."""
+def visible_scalars(strategy: Strategy, scalars: Scalars) -> dict[str, float]:
+    """Those of an update's scalars that the aggregator needs by themselves."""
     visible = {name for name, scalar in strategy.scalars.items() if scalar.visible}
-    if strategy.mixing is None or not any(visible & scalars.keys() for scalars in latest.values()):
+    return {name: value for name, value in scalars.items() if name in visible}
+
+
+def told_scalars(strategy: Strategy, latest: Mapping[str, Scalars], client: str) -> Scalars:
+    """What a client is told for mixing after a round; nothing where no client has sent what that follows from."""
+    if strategy.mixing is None or not any(visible_scalars(strategy, scalars) for scalars in latest.values()):
         return {}
     return strategy.mixing.tell(latest, client)
 

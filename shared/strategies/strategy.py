@@ -11,8 +11,10 @@ from shared.message import Message
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.exchange import EXCHANGES, ITEM_TABLE, ExchangeableTensors, Tensor
 from shared.method.exchanged import Parameters, Scalars, State, Update
+from shared.method.parameters import Array
 from shared.method.ranges import Range, Ranges
 from shared.method.settings import MethodSettings, validate_settings
+from shared.method.start import initial_parameters
 from shared.strategies.local_client import PLAIN, LocalClient, Objective
 from shared.strategies.mean import mean_of_updates
 from shared.strategies.mixing import Mixing
@@ -132,6 +134,11 @@ class Strategy:
         exchanged = self.own_tensors or self.exchange(method).tensors
         chosen = (tensor for tensor in exchanged(method) if self.shared(tensor.name))
         return tuple(sorted(chosen, key=lambda tensor: tensor.name))
+
+    def start(self, method: MethodSettings, seed: int) -> dict[str, Array]:
+        """What every client of a run with this seed starts from."""
+        exact = method.start != "random" and self.exchange(method).starts_at_filter
+        return initial_parameters(self.tensors(method), seed, exact=exact)
 
     def declaration(self, method: MethodSettings) -> Declaration:
         """All that this strategy may send with these settings."""

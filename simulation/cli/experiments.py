@@ -25,12 +25,14 @@ from simulation.console import (
     worth_table,
 )
 from simulation.demo import DemoResult, run_demonstration, stop_kept_services
+from simulation.engines import choose_engine
+from simulation.engines.folder_of_run import command_words, find_or_cut_again, open_run_folder
+from simulation.engines.ray_engine import RayCluster
 from simulation.experiment import Experiment
 from simulation.plots import draw_curves, markdown_table, read_report
 from simulation.privacy import parse_privacy
 from simulation.report import measure_labels
-from simulation.run import simulate_experiment as run_in_process
-from simulation.source import CHAIN, SYNTHETIC, Cut, cut_shards, find_or_cut_shards
+from simulation.source import CHAIN, SYNTHETIC, Cut, cut_shards
 from simulation.study import run_study
 
 
@@ -137,15 +139,20 @@ def simulate(
     rank: options.Rank = None,
     basis_rounds: options.BasisRounds = None,
     secure: options.Secure = False,
+    engine: options.EngineName = options.EngineChoice.services,
+    ray_address: options.RayAddress = "",
+    ray_cpus: options.RayCpus = 0,
     no_floors: options.NoFloors = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Train a federation in one process, over the very same services, and hold it against the floors."""
+    """Train a federation on one machine or a cluster, and hold it against the floors."""
+    conduct = choose_engine(engine.value, RayCluster(ray_address, ray_cpus))
     changed = options.method_changes(changes, common_basis, rank, basis_rounds)
     agreed = method_settings(preset.value, **changed)
-    folder = _next_folder(Path("runs"), "runs") if out is None else _empty_folder(out)
     cut = Cut(clients, options.method_name(method), number, split_seed)
-    shards = find_or_cut_shards(data, cut, folder / "shards")
+    named = {"strategy": strategy.value, "seed": seed, "rounds": rounds, "threads": threads, "device": device.value}
+    folder = _run_folder(out, engine, command_words(data, cut, **named, method=agreed.model_dump(mode="json")))
+    shards = find_or_cut_again(data, cut, folder / "shards")
     experiment = Experiment(
         shards.paths,
         folder,
@@ -158,9 +165,7 @@ def simulate(
         secure=secure,
         privacy=parse_privacy(options.parse_pairs(privacy or [], "--privacy")),
     )
-    report = run_study(
-        experiment, run_in_process, edges_kept=shards.edges_kept, shown=not as_json, floors=not no_floors
-    )
+    report = run_study(experiment, conduct, edges_kept=shards.edges_kept, shown=not as_json, floors=not no_floors)
     if as_json:
         return options.print_json(report)
     OUT.print(quality_table(report), f"report: {folder / 'report.json'}", sep="\n")
@@ -183,6 +188,15 @@ def _next_folder(root: Path, flag: str) -> Path:
     taken = [int(path.name) for path in options.ensure_folder(root, flag).glob("*") if path.name.isdigit()]
     folder = root / str(max(taken, default=0) + 1)
     folder.mkdir()  # another command that has just taken the number is not joined
+    return folder
+
+
+def _run_folder(out: Path | None, engine: options.EngineChoice, command: dict[str, Any]) -> Path:
+    """A new one; or with an engine that can go on, one that the same command has begun."""
+    if engine is options.EngineChoice.services:
+        return _next_folder(Path("runs"), "runs") if out is None else _empty_folder(out)
+    folder = _next_folder(Path("runs"), "runs") if out is None else options.ensure_folder(out)
+    open_run_folder(folder, command)
     return folder
 
 

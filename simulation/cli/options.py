@@ -45,6 +45,14 @@ class BasisKind(StrEnum):
     iterated = "iterated"
 
 
+class EngineChoice(StrEnum):
+    """What carries the clients of a simulation, by the names of simulation.engines.ENGINES."""
+
+    services = "services"
+    plain = "plain"
+    ray = "ray"
+
+
 class Device(StrEnum):
     """Where a client computes."""
 
@@ -76,6 +84,18 @@ CommonBasis = Annotated[
 ]
 Rank = Annotated[int | None, typer.Option("--rank", min=1, help="of an iterated basis")]
 BasisRounds = Annotated[int | None, typer.Option("--basis-rounds", min=2, help="of an iterated basis")]
+EngineName = Annotated[
+    EngineChoice,
+    typer.Option(
+        "--engine",
+        help="services: as they are, in one process; plain: their functions alone; ray: the same over a cluster."
+        " The last two go on where the same command with the same --out was interrupted",
+    ),
+]
+RayAddress = Annotated[
+    str, typer.Option("--ray-address", help="of a Ray cluster, or auto; by default one is started on this machine")
+]
+RayCpus = Annotated[int, typer.Option("--ray-cpus", min=0, help="of a Ray cluster on this machine; 0: all")]
 Privacy = Annotated[list[str] | None, typer.Option(help="differential privacy at every client, key=value")]
 
 OperatorToken = Annotated[Path, typer.Option("--operator-token-file", help="file with the operator's secret")]

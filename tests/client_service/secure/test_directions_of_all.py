@@ -78,7 +78,7 @@ async def fetch(folder: Path, told: dict[int, Parameters]) -> Part:
         memory.remember_start(OWN, run, number, digest_start(given))
 
     silo = SimpleNamespace(masking=SimpleNamespace(remember_start=remember_start))
-    opening = RunOpening(cast(Any, silo), cast(Any, None), cast(Any, None), cast(Any, call))
+    opening = RunOpening(cast(Any, silo), cast(Any, None), cast(Any, call))
 
     async def personalised(_: object, number: int) -> Parameters:
         return told[number]

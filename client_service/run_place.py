@@ -1,0 +1,60 @@
+"""A silo's settings and a run's name, seed and method -> where the run belongs, and its sums of the common basis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from client_service.basis.storage import FOLDER
+from client_service.basis_run import BasisRun
+from client_service.settings import ClientSettings, allowed_declaration
+from client_service.tasks.task import Place, Task, TaskShard
+from shared.errors import PrivacyError
+from shared.method.declaration import Part
+from shared.method.settings import BasisSettings, MethodSettings
+from shared.strategies import build_strategy
+
+
+def models_folder(settings: ClientSettings) -> Path:
+    """Where the silo's models and the figures of its runs are kept."""
+    return settings.state_directory / "model"
+
+
+def basis_folder(settings: ClientSettings) -> Path:
+    """Where the silo's common bases are kept."""
+    return settings.state_directory / FOLDER
+
+
+def place_run(settings: ClientSettings, run: str, seed: int, method: MethodSettings) -> Place:
+    """The place of a run without a common basis."""
+    kind = build_strategy(settings.strategy, method).model
+    return Place(settings.name, run, seed, method, models_folder(settings), kind, settings.cache_directory)
+
+
+def agree_method(settings: ClientSettings, asked: MethodSettings | None, part: Part) -> MethodSettings:
+    """The settings of a run. PrivacyError where they would let leave what this silo has not declared, or hand out more
+    of its sums than its own settings."""
+    agreed = asked or settings.method
+    strategy = build_strategy(settings.strategy, agreed)
+    allowed = allowed_declaration(strategy, agreed, settings.policy, secure=settings.secure)
+    if allowed.of_part(part) != settings.declaration().of_part(part):
+        raise PrivacyError("the run's settings would send other parameters than this client has declared")
+    if part == "basis":
+        _require_as_careful(settings.method.basis, agreed.basis)
+    return agreed
+
+
+def _require_as_careful(own: BasisSettings, asked: BasisSettings) -> None:
+    """PrivacyError for sums of which more is handed out than with the silo's own settings."""
+    for name in ("least_pairs", "least_silos"):
+        if (got := getattr(asked, name)) < (least := getattr(own, name)):
+            words = f"expected a run with basis.{name} = {least} or more, as in this client's settings"
+            raise PrivacyError(f"{words} (method.basis.{name}), got {got}")
+
+
+def open_basis_run(
+    settings: ClientSettings, task: Task[Any, Any], shard: TaskShard, place: Place, clients: int
+) -> BasisRun:
+    """The silo's part of the sums of a basis run that has room for so many clients, before any round. Slow."""
+    interactions = task.count_in_catalogue(shard, place.method.catalogue)
+    return BasisRun(place, interactions, basis_folder(settings), clients, task.digest_summed(shard))

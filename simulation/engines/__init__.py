@@ -1,0 +1,28 @@
+"""The registry of engines: what carries the clients of a simulation. A new one is a file here and a line below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from shared.errors import SettingsError
+from simulation.engines.plain import conduct_plainly
+from simulation.engines.ray_engine import RayCluster, conduct_over_ray
+from simulation.run import simulate_experiment
+from simulation.study import Conduct
+
+SERVICES, RAY = "services", "ray"
+ENGINES: dict[str, Callable[[RayCluster], Conduct]] = {
+    SERVICES: lambda _: simulate_experiment,
+    "plain": lambda _: conduct_plainly,
+    RAY: lambda cluster: partial(conduct_over_ray, cluster=cluster),
+}
+
+
+def choose_engine(name: str, cluster: RayCluster) -> Conduct:
+    """What runs an experiment. SettingsError for a cluster that is not used, and for an engine that is not there."""
+    if name != RAY and cluster != RayCluster():
+        raise SettingsError(f"--ray-address, --ray-cpus: expected them with --engine ray alone, got them with {name}")
+    if name == RAY:
+        cluster.require_usable()
+    return ENGINES[name](cluster)

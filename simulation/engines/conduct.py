@@ -1,0 +1,68 @@
+"""An experiment and a crew that hosts its silos -> the outcome: see `rounds`, which holds the run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
+from client_service.schemas import QualityOut, StatusOut
+from shared.errors import SettingsError
+from shared.method.declaration import Part
+from simulation.engines.folders import read_files, write_changes
+from simulation.engines.host import SiloOrder, SiloReply
+from simulation.engines.rounds import Crew, RunPlan, hold_runs
+from simulation.experiment import Experiment
+from simulation.federation import Observe, Outcome, Progress
+
+
+class HostingCrew(Crew, Protocol):
+    """A crew that is given its silos by the experiment."""
+
+    def take_in(self, orders: Iterator[SiloOrder]) -> None:
+        """Host these silos, each until the crew is left."""
+
+
+def conduct_experiment(experiment: Experiment, observe: Observe, crew: HostingCrew) -> Outcome:
+    """Run the experiment, or what is left of it. SettingsError for what only services do.
+
+    Each silo's own files are in its folder of the experiment as soon as it has answered, so that the same experiment in
+    the same folder goes on from there.
+    """
+    require_open_run(experiment)
+    crew.take_in(_order_silos(experiment))
+    watch = _Watch(experiment, observe)
+    plan = RunPlan(experiment.folder, experiment.strategy, experiment.names, experiment.run_request())
+    held = hold_runs(plan, crew, watch.note_reply)
+    return Outcome(history=held.history, qualities=watch.qualities, statuses=watch.statuses, seconds=held.seconds)
+
+
+def require_open_run(experiment: Experiment) -> None:
+    """SettingsError for an experiment that needs the services' boundary."""
+    for flag, asked in (("--secure", experiment.secure), ("--privacy", bool(experiment.privacy))):
+        if asked:
+            raise SettingsError(f"{flag}: expected it with --engine services alone, because others have no boundary")
+
+
+def _order_silos(experiment: Experiment) -> Iterator[SiloOrder]:
+    """One after the other, so that not all shards are in memory at once."""
+    catalogue = None if experiment.catalogue is None else experiment.catalogue.read_bytes()
+    for shard in experiment.shards:
+        kept = read_files(experiment.state_of(shard))
+        yield SiloOrder(experiment.make_silo_settings(shard), read_files(shard), kept, catalogue)
+
+
+class _Watch:
+    """Takes the silos' files home, and shows where they stand."""
+
+    def __init__(self, experiment: Experiment, observe: Observe) -> None:
+        self._folder, self._observe, self._since = experiment.folder, observe, time.perf_counter()
+        self.statuses: dict[str, StatusOut] = {}
+        self.qualities: dict[str, QualityOut] = {}
+
+    def note_reply(self, reply: SiloReply, rounds: int, part: Part) -> None:
+        report = reply.report
+        assert report is not None, "expected a silo of this experiment"
+        write_changes(self._folder / reply.client, report.changes)
+        self.statuses[reply.client], self.qualities[reply.client] = report.status, report.quality
+        self._observe(Progress(self.statuses, rounds, time.perf_counter() - self._since, part))

@@ -1,0 +1,172 @@
+"""The engine over a cluster: hosts of silos as Ray actors, one for each so many CPUs, shards in Ray's object store.
+
+For research alone: Ray carries Python objects between the machines of one owner, and nothing here is a boundary.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from shared.errors import FederationError, SettingsError, UnavailableError
+from simulation.engines.conduct import conduct_experiment
+from simulation.engines.host import SiloHost, SiloOrder, SiloReply, Verb, code_of_engine
+from simulation.experiment import Experiment
+from simulation.federation import Observe, Outcome
+
+START_SECONDS = 60.0  # a host that is not there by then has no place in the cluster
+ANSWER_SECONDS = 5.0  # of a cluster's address
+LOOK_SECONDS = 1.0  # an interrupt at the terminal is heard between two looks
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would tell its makers of every cluster
+
+
+def import_ray() -> Any:
+    """Ray. SettingsError where it is not installed."""
+    try:
+        import ray
+    except ImportError:
+        raise SettingsError("--engine ray: expected Ray, it is not installed: pip install 'lpsfed[ray]'") from None
+    return ray
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """Where Ray is. address: of a running cluster; "": one is started on this machine for the run, with `cpus` CPUs
+    (0: all of them)."""
+
+    address: str = ""
+    cpus: int = 0
+
+    def require_usable(self) -> None:
+        """SettingsError where Ray is not installed, or where both an address and a number of CPUs are given."""
+        import_ray()
+        if self.address and self.cpus:
+            raise SettingsError(
+                "--ray-cpus: expected it without --ray-address, because that cluster has its own, got both"
+            )
+
+    @contextmanager
+    def connected(self) -> Iterator[Any]:
+        """Ray, connected; as it was found where this process is connected already. UnavailableError where no cluster
+        answers."""
+        ray = import_ray()
+        if ray.is_initialized():
+            yield ray
+            return
+        where: dict[str, Any] = {"address": self.address} if self.address else {"num_cpus": self.cpus or os.cpu_count()}
+        try:
+            _require_answer(self.address)
+            ray.init(**where, include_dashboard=False, log_to_driver=False, logging_level="error")
+        except (OSError, RuntimeError, ValueError) as error:
+            raise UnavailableError(f"--ray-address: expected a Ray cluster at {self.address}, got: {error}") from None
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+def _require_answer(address: str) -> None:
+    """OSError where nobody listens at host:port: Ray itself would try for minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
+
+
+class RayCrew:
+    """Silos on actors of a cluster. A silo stays where it is: its model is in its actor's memory."""
+
+    def __init__(self, ray: Any, threads: int, device: str) -> None:
+        self._ray = ray
+        needs = {"num_cpus": threads, "num_gpus": int(device == "cuda")}
+        count = count_hosts([node["Resources"] for node in ray.nodes() if node["Alive"]], needs)
+        self.hosts = [ray.remote(SiloHost).options(**needs).remote(threads) for _ in range(count)]
+        self.places: dict[str, Any] = {}
+
+    def take_in(self, orders: Iterator[SiloOrder]) -> None:
+        """The heaviest silos first, each to the host that has least; their files go through the object store."""
+        self._await_hosts()
+        sized = sorted(((order.size, order.settings.name, self._ray.put(order)) for order in orders), reverse=True)
+        loads = [(0, number) for number in range(len(self.hosts))]
+        pending = []
+        for size, name, order in sized:
+            load, number = heapq.heappop(loads)
+            heapq.heappush(loads, (load + size, number))
+            self.places[name] = self.hosts[number]
+            pending.append(self.hosts[number].take_in.remote(order))
+        for _ in self._gather(pending):
+            pass
+
+    def ask(self, verb: Verb, each: Mapping[str, tuple[Any, ...]]) -> Iterator[SiloReply]:
+        """All hosts at once, each its silos one after the other."""
+        return self._gather([self.places[name].ask.remote(name, verb, arguments) for name, arguments in each.items()])
+
+    def close(self) -> None:
+        """End the actors; their scratch folders go with them."""
+        for host in self.hosts:
+            self._ray.kill(host)
+
+    def _gather(self, pending: list[Any]) -> Iterator[Any]:
+        """Results as they come."""
+        errors = self._ray.exceptions
+        while pending:
+            ready, pending = self._ray.wait(pending, timeout=LOOK_SECONDS)
+            for reference in ready:
+                try:
+                    yield self._ray.get(reference)
+                except errors.RayTaskError as error:
+                    raise _own_error(error) from None
+                except errors.RayActorError as error:
+                    words = "a host of silos has ended; the same command goes on from the last round"
+                    raise UnavailableError(f"{words} ({type(error).__name__})") from None
+
+    def _await_hosts(self) -> None:
+        """Go on with those that are there in time. SettingsError where a node has another version: its silos would
+        train otherwise. UnavailableError where no host has started."""
+        asked = {host.code.remote(): host for host in self.hosts}
+        ready, late = self._ray.wait([*asked], num_returns=len(asked), timeout=START_SECONDS)
+        for reference in late:
+            self._ray.kill(asked[reference])
+        if not ready:
+            raise UnavailableError(
+                f"--engine ray: expected a host of silos within {START_SECONDS:g} s, none has started"
+            )
+        self.hosts, own = [asked[reference] for reference in ready], code_of_engine()
+        for found in self._gather(ready):
+            if other := sorted(package for package in own if found[package] != own[package]):
+                raise SettingsError(
+                    f"--engine ray: expected the same lpsfed on every node, another {other[0]} is there"
+                )
+
+
+def count_hosts(nodes: Sequence[Mapping[str, float]], needs: Mapping[str, int]) -> int:
+    """How many hosts have room on the nodes of a cluster, by their resources. UnavailableError for none."""
+    named = {"CPU": needs["num_cpus"], "GPU": needs["num_gpus"]}
+    wanted = {name: need for name, need in named.items() if need}
+    count = sum(min(int(has.get(name, 0) // need) for name, need in wanted.items()) for has in nodes)
+    if count < 1:
+        words = ", ".join(f"{need} {name}" for name, need in wanted.items())
+        raise UnavailableError(f"--engine ray: expected a node with {words} for a host of silos, there is none")
+    return count
+
+
+def _own_error(error: Any) -> Exception:
+    """An error of ours as it was raised there; another with its words."""
+    cause = error.cause
+    if isinstance(cause, FederationError):
+        return cause
+    return FederationError(f"a host of silos failed: {type(cause).__name__}: {cause}")
+
+
+def conduct_over_ray(experiment: Experiment, observe: Observe, cluster: RayCluster = RayCluster()) -> Outcome:
+    """Run the experiment on a cluster, or what is left of it."""
+    with cluster.connected() as ray:
+        crew = RayCrew(ray, experiment.threads, experiment.device)
+        try:
+            return conduct_experiment(experiment, observe, crew)
+        finally:
+            crew.close()

@@ -1,0 +1,169 @@
+"""One silo of a run without network: the compute half of a client service, between the bodies of its messages.
+
+It trains with `client_service.training_run`, the very class that the service's agent drives, and its updates pass the
+service's gate for form and declaration. It has no ledger, no signatures and no boundary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from client_service.basis.storage import kept_head, load_basis
+from client_service.device import choose_device
+from client_service.figures import kept_quality
+from client_service.learning.local import Moment
+from client_service.run_part import RunPart
+from client_service.run_place import agree_method, basis_folder, models_folder, open_basis_run, place_run
+from client_service.schemas import QualityOut, RoundCosts, StatusOut
+from client_service.serving.recommender import Recommender
+from client_service.settings import ClientSettings
+from client_service.tasks import task_named
+from client_service.training_run import TrainingRun
+from shared.errors import DataError
+from shared.message import Message
+from shared.method.anchor import declared_size, draw_anchor
+from shared.method.graph import Float64
+from shared.protocol.privacy import pass_gate
+from shared.protocol.schemas import RunIn
+from shared.protocol.wire import decode
+from shared.strategies import strategy_of_part
+
+
+@dataclass(frozen=True)
+class Terms:
+    """A run as a silo is told of it: its name and the operator's request, whose `basis` names an earlier run."""
+
+    run: str
+    request: RunIn
+
+
+class Sent(Message):
+    """What is known of the update of a round: the bytes of its body, its scalars, the seconds that training took."""
+
+    round: int
+    size: int
+    scalars: dict[str, float]
+    seconds: float
+
+
+class SiloRun:
+    """A silo and the run at hand. The methods are called in the order begin, (fit, apply) for each round, finish."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        """DataError for a shard of no use, SettingsError for a device that is not there."""
+        self._settings, self._task = settings, task_named(settings.task)
+        self._device, self._device_reason = choose_device(settings.device)
+        self._shard = self._task.read(settings)
+        self._recommender = Recommender(self._shard)
+        self._phase, self._applied = "starting", 0
+        self._terms: Terms | None = None
+        self._part: RunPart | None = None
+        self._sent: Sent | None = None
+
+    def begin(self, terms: Terms, start: bytes, closed: int) -> int:
+        """Take up a run of which `closed` rounds are aggregated: where this silo left off, or at its start. The last
+        round that is applied here."""
+        self._terms, self._sent, self._part = terms, None, None
+        if self._has_finished(terms):
+            self._phase, self._applied = "finished", terms.request.rounds
+            return self._applied
+        part = self._open(terms)
+        if not part.resume(closed):
+            part.begin(part.received if part.part == "basis" else decode(start)[1], 0)
+        self._part, self._phase, self._applied = part, "waiting", part.applied
+        return part.applied
+
+    def fit(self, number: int) -> bytes:
+        """This silo's update of a round, as the body that the service would send."""
+        part, terms = self._running()
+        strategy = strategy_of_part(part.part, self._settings.strategy, part.place.method)
+        anchor = self._anchor(terms.request, number) if strategy.spectral_scalar else None
+        moment = Moment(number, terms.request.rounds, terms.request.seed, anchor)
+        update, seconds = part.fit(strategy, moment, part.received)
+        body = pass_gate(self._settings.declaration().of_part(part.part), update)
+        self._sent = Sent(round=number, size=len(body), scalars=dict(update.scalars), seconds=seconds)
+        return body
+
+    def keep_fitted(self, number: int) -> Sent:
+        """Leave a fitted round to another process, which is handed what this returns."""
+        assert self._sent is not None, "expected a round that was fitted"
+        self._running()[0].keep_fitted(number)
+        return self._sent
+
+    def resume_fitted(self, sent: Sent) -> None:
+        """Be where `keep_fitted` left off. DataError where nothing of that round is kept."""
+        if not self._running()[0].resume_fitted(sent.round):
+            raise DataError(f"{self._settings.name}: expected the training of round {sent.round}, it is not kept")
+        self._sent = sent
+
+    def apply(self, number: int, answer: bytes) -> int:
+        """Take over what the round gave, judge it and keep it. The last round applied."""
+        part, _ = self._running()
+        sent = self._sent
+        assert sent is not None, "expected a round that was fitted"
+        costs = RoundCosts(
+            round=number,
+            scalars=sent.scalars,
+            train_seconds=sent.seconds,
+            bytes_up=sent.size,
+            bytes_down=len(answer),
+        )
+        part.apply(decode(answer)[1], costs)
+        self._sent, self._applied = None, part.applied
+        return part.applied
+
+    def finish(self) -> None:
+        """Test the best model, or keep the common basis."""
+        if self._part is not None:
+            self._part.finish()
+            self._part, self._phase = None, "finished"
+
+    @property
+    def quality(self) -> QualityOut:
+        """What the silo knows of its last training run."""
+        return kept_quality(models_folder(self._settings), self._settings.name)
+
+    @property
+    def status(self) -> StatusOut:
+        """Where the silo stands, as its service would say it."""
+        part, served = self._part, self._recommender.served
+        return StatusOut(
+            client=self._settings.name,
+            phase=self._phase,
+            run=None if self._terms is None else self._terms.run,
+            round=self._applied,
+            rounds=0 if self._terms is None else self._terms.request.rounds,
+            model=None if served is None else served.version,
+            shared_digest=self.quality.shared_digest if part is None else part.shared_digest,
+            device=str(self._device),
+            device_reason=self._device_reason,
+        )
+
+    def _open(self, terms: Terms) -> RunPart:
+        settings, request = self._settings, terms.request
+        method = agree_method(settings, request.method, request.part)
+        place = place_run(settings, terms.run, request.seed, method)
+        if request.part == "basis":
+            return open_basis_run(settings, self._task, self._shard, place, request.clients)
+        if request.basis is not None:
+            head = kept_head(basis_folder(settings))
+            basis = None if head is None else load_basis(basis_folder(settings), head.digest)
+            if head is None or head.run != request.basis or basis is None:
+                raise DataError(f"{settings.name}: expected the common basis of {request.basis}, it is not kept")
+            place = replace(place, basis=basis)
+        return TrainingRun(place, self._task, self._shard, self._recommender, self._device)
+
+    def _has_finished(self, terms: Terms) -> bool:
+        if terms.request.part == "basis":
+            head = kept_head(basis_folder(self._settings))
+            return head is not None and head.run == terms.run
+        return self.quality.run == terms.run and self.quality.finished
+
+    def _running(self) -> tuple[RunPart, Terms]:
+        assert self._part is not None and self._terms is not None, "expected a run that has begun"
+        return self._part, self._terms
+
+    def _anchor(self, request: RunIn, number: int) -> Float64:
+        """K^R of the round, as every client draws it."""
+        size = declared_size(request.method.anchor)
+        return draw_anchor(request.method, size, seed=request.seed, number=number)

@@ -1,0 +1,91 @@
+"""The same federation over Ray: digests, two nodes, a node that dies, and what is told where something is amiss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from shared.errors import FederationError, SettingsError, UnavailableError
+from simulation.engines.ray_engine import RayCluster, RayCrew, conduct_over_ray
+from simulation.experiment import Experiment
+from simulation.federation import ignore_progress
+from simulation.run import simulate_experiment
+
+ray = pytest.importorskip("ray", reason="needs the environment that `make engines` makes")
+pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("default")]  # Ray's own warnings are not ours
+Described = Callable[..., Experiment]
+Found = Callable[..., Any]
+
+
+@pytest.fixture
+def two_nodes() -> Iterator[Any]:
+    """A cluster of two nodes with one CPU each, and this process connected to it."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        cluster.add_node(num_cpus=1)
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.fixture
+def crews(monkeypatch: pytest.MonkeyPatch) -> list[RayCrew]:
+    """Those that have taken silos in."""
+    hired: list[RayCrew] = []
+    take_in = RayCrew.take_in
+
+    def note(crew: RayCrew, orders: Any) -> None:
+        hired.append(crew)
+        take_in(crew, orders)
+
+    monkeypatch.setattr(RayCrew, "take_in", note)
+    return hired
+
+
+def test_a_federation_over_two_nodes_ends_as_that_of_the_services(
+    experiment: Described, found: Found, two_nodes: Any, crews: list[RayCrew]
+) -> None:
+    here = conduct_over_ray(experiment("ray"), ignore_progress)
+    there = simulate_experiment(experiment("services"), ignore_progress)
+    assert found(here) == found(there)
+    assert len(two_nodes.list_all_nodes()) == len(crews[0].hosts) == 2  # neither node has a CPU for both
+    assert len({id(host) for host in crews[0].places.values()}) == 2
+
+
+def test_a_node_that_dies_is_told_and_the_run_goes_on_with_those_that_are_left(
+    experiment: Described, found: Found, two_nodes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simulation.engines.ray_engine.START_SECONDS", 20.0)  # the cluster may not know of it yet
+    seen = []
+
+    def kill_node(progress: object) -> None:
+        seen.append(progress)
+        if len(seen) == 5:
+            two_nodes.remove_node(two_nodes.list_all_nodes()[1], allow_graceful=False)
+
+    with pytest.raises(UnavailableError, match="a host of silos has ended; the same command goes on"):
+        conduct_over_ray(experiment("ray"), kill_node)
+    assert found(conduct_over_ray(experiment("ray"), ignore_progress)) == found(
+        simulate_experiment(experiment("services"), ignore_progress)
+    )
+
+
+def test_a_mistake_on_a_host_is_told_in_its_own_words_and_the_cluster_is_left_free(experiment: Described) -> None:
+    described = experiment("one")
+    (described.shards[1] / "interactions.parquet").write_bytes(b"nothing")
+    with pytest.raises(FederationError, match=r"client-2/shard/interactions\.parquet: expected a Parquet file"):
+        conduct_over_ray(described, ignore_progress, RayCluster(cpus=1))
+    assert not ray.is_initialized()
+
+
+def test_a_cluster_that_is_not_there_or_too_small_is_named(experiment: Described) -> None:
+    with pytest.raises(UnavailableError, match=r"--ray-address: expected a Ray cluster at 127\.0\.0\.1:1"):
+        conduct_over_ray(experiment("one"), ignore_progress, RayCluster(address="127.0.0.1:1"))
+    with pytest.raises(SettingsError, match="--ray-cpus: expected it without --ray-address"):
+        RayCluster(address="auto", cpus=2).require_usable()
