@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from itertools import count
 from pathlib import Path
@@ -45,33 +45,37 @@ async def prepare_round(silo: Silo, folder: Path) -> Preparing:
     with open_archive(folder / "aggregator", declaration, 2 * size) as archive:
 
         async def work() -> None:
-            hold_round(archive, f"run-{next(numbers)}", update)
+            hold_round(archive, f"run-{next(numbers)}", update, LARGE)
 
         timed = Timed("round of 4 clients", work, hashing(), HASHED, repetitions=10)
         yield Prepared((timed,), size / MIB, UPDATE)
 
 
 @contextmanager
-def open_archive(folder: Path, declaration: Declaration, longest: int) -> Iterator[Archive]:
+def open_archive(
+    folder: Path, declaration: Declaration, longest: int, clients: Sequence[str] = CLIENTS
+) -> Iterator[Archive]:
     """An aggregator's database, which the clients have joined, and its files."""
     folder.mkdir(parents=True, exist_ok=True)
     with closing(Database(folder, declaration)) as database:
-        for client in CLIENTS:
+        for client in clients:
             add_client(database, JoinedClient(client, None, 0.0), declaration=declaration)
         yield Archive(database, Blobs(folder / "blobs", database.disk), declaration, longest, 1)
 
 
-def hold_round(archive: Archive, name: str, update: Parameters) -> None:
-    """Take an update of each client, aggregate them, and make every client's answer."""
-    request = RunIn(rounds=1, clients=len(CLIENTS), method=LARGE)
-    run = Run(name, request, 0.0, 1.0, dict.fromkeys(CLIENTS, 1), phase="open", round=1)
+def hold_round(
+    archive: Archive, name: str, update: Parameters, method: MethodSettings, clients: Sequence[str] = CLIENTS
+) -> None:
+    """Take an update of each client, aggregate them and make every client's answer."""
+    request = RunIn(rounds=1, clients=len(clients), method=method)
+    run = Run(name, request, 0.0, 1.0, dict.fromkeys(clients, 1), phase="open", round=1)
     save_run(archive.database, run, sequence=1)
-    for client in CLIENTS:
+    for client in clients:
         _take_update(archive, name, client, update)
     state = aggregate_round(archive, run)
     with archive.database.writing() as connection:
         add_state(connection, state=state)
-    for client in CLIENTS:
+    for client in clients:
         personalised_body(archive, run, number=1, client=client).close()
     archive.blobs.keep_only(())
 
