@@ -34,7 +34,7 @@ FAULT_TESTS := tests/faults tests/attacks/test_clock_turned_back.py tests/attack
 	tests/aggregator_service/test_federation_machine.py tests/client_service/secure/test_killed_in_a_round.py \
 	tests/web/test_described.py
 
-.PHONY: help install demo stop check format test test-fast rounding faults soak benchmark e2e-compose lock sbom audit base-digest clean
+.PHONY: help install demo stop check format test test-fast rounding faults soak benchmark guard e2e-compose lock sbom audit base-digest clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 14
@@ -84,6 +84,9 @@ soak: install ## fifty clients for two hundred rounds, and updates of 64 MB; pri
 
 benchmark: install ## measure NAME=table1 [QUICK=1] [DATA=folder] [ONLY=row]; NAME=report writes docs/results.md
 	$(BIN)/python -m benchmarks $(or $(NAME),--all --quick) $(if $(QUICK),--quick) $(if $(DATA),--data '$(DATA)') $(if $(ONLY),--only '$(ONLY)')
+
+guard: install ## measure the main costs against committed ratios, about a minute; WRITE=1 commits what it finds
+	$(BIN)/python -m benchmarks guard $(if $(WRITE),--write)
 
 e2e-compose: install ## build and run docker-compose.yml for real; skipped where no Docker engine answers
 	$(BIN)/pytest -m containers -rs -s tests/containers

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks.guard.guard import guard
 from benchmarks.harness.cells import Cell, plan_cells
 from benchmarks.harness.check import table_complaints
 from benchmarks.harness.checksums import verify_data
@@ -31,8 +32,9 @@ DOCS = ROOT.parent / "docs"
 def make_parser() -> argparse.ArgumentParser:
     """The parser of `python -m benchmarks`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure the paper's tables again.")
-    parser.add_argument("what", nargs="?", help=f"{', '.join(table_names())}; report; verify")
+    parser.add_argument("what", nargs="?", help=f"{', '.join(table_names())}; report; verify; guard")
     parser.add_argument("folder", nargs="?", type=Path, help="of verify: the folder with the public data sets")
+    parser.add_argument("--write", action="store_true", help="of guard: commit what is found instead of judging by it")
     parser.add_argument("--all", action="store_true", help="every table, one after the other")
     parser.add_argument("--quick", action="store_true", help="the small stand-in, kept nowhere, checked at its end")
     parser.add_argument("--data", help=f"folder with a folder for each data set; else {VARIABLE}")
@@ -69,9 +71,13 @@ def _run_command(given: argparse.Namespace) -> int:
         return 0
     if given.what == "verify":
         return _print_verification(given.folder)
+    if given.what == "guard":
+        return guard(write=given.write)
     if given.all == bool(given.what) or given.what not in (None, *table_names()):
         named = "" if given.what is None else f", got {given.what!r}"
-        raise SettingsError(f"benchmark: expected one of {', '.join(table_names())}, report, verify, or --all{named}")
+        raise SettingsError(
+            f"benchmark: expected one of {', '.join(table_names())}, report, verify, guard, or --all{named}"
+        )
     jobs = (2 if given.quick else 1) if given.jobs is None else given.jobs
     if jobs < 1:
         raise SettingsError(f"--jobs: expected at least 1, got {jobs}")

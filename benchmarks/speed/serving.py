@@ -156,29 +156,30 @@ def empty_route(body: bytes) -> Iterator[tuple[str, int]]:
         process = subprocess.Popen([sys.executable, "-c", EMPTY, str(port), str(kept)])
         try:
             url = f"http://{HOST}:{port}"
-            _wait_for(f"{url}/v1/users/any/recommendations")
+            wait_for(f"{url}/v1/users/any/recommendations")
             yield url, process.pid
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(READY_SECONDS)
 
 
-def _wait_for(url: str) -> None:
-    until = time.monotonic() + READY_SECONDS
+def wait_for(url: str, seconds: float = READY_SECONDS) -> None:
+    """Until it answers. TimeoutError where it does not."""
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         try:
             if httpx.get(url, trust_env=False).is_success:
                 return
         except httpx.TransportError:
             time.sleep(0.05)
-    raise TimeoutError(f"{url}: expected an answer within {READY_SECONDS:g} s, got none")
+    raise TimeoutError(f"{url}: expected an answer within {seconds:g} s, got none")
 
 
 async def serve_closed_form(experiment: Experiment, seconds: int) -> list[Load]:
     """Start the services, let a run without training end, and load the client and the empty route by turns."""
     places = choose_addresses(experiment)
     shard = read_shard(experiment.shards[0])
-    drawn = np.random.default_rng(0).choice(shard.user_ids, min(ASKED, len(shard.user_ids)), replace=False).tolist()
+    drawn = drawn_users(shard)
     with start_services(experiment, places) as children:
         async with connect_services(experiment, places) as federation:
             client, name = next(iter(federation.clients.values())), experiment.names[0]
@@ -194,8 +195,8 @@ async def serve_closed_form(experiment: Experiment, seconds: int) -> list[Load]:
             answer.raise_for_status()
             pid = children.processes[name].pid
             await wait_until_lists(client)
-        found = _all_loads(shard, LoadTarget(url, key, drawn, pid), seconds)
-        print(f"memory of the client: {_memory_of(pid)} MB", file=sys.stderr)
+        found = load_all(shard, LoadTarget(url, key, drawn, pid), seconds)
+        print(f"memory of the client: {memory_of(pid)} MB", file=sys.stderr)
     with empty_route(answer.content) as (plain, its_pid):
         target = LoadTarget(plain, "none", user_requests(drawn), its_pid)
         return found + [load_target("empty route", target, many, seconds) for many in CONNECTIONS]
@@ -209,8 +210,9 @@ async def wait_until_lists(client: httpx.AsyncClient) -> None:
     print(f"lists of all users after another {time.perf_counter() - began:.1f} s", file=sys.stderr)
 
 
-def _all_loads(shard: Shard, users: LoadTarget, seconds: int) -> list[Load]:
-    """`users`: where to ask, with the users who are asked for in the place of requests."""
+def load_all(shard: Shard, users: LoadTarget, seconds: int) -> list[Load]:
+    """Every kind of request with every number of connections. `users`: where to ask, with those who are asked for in
+    the place of requests."""
     kinds = {
         "known users": user_requests(users.lines),
         "baskets": basket_requests(shard, users.lines),
@@ -223,7 +225,14 @@ def _all_loads(shard: Shard, users: LoadTarget, seconds: int) -> list[Load]:
     ]
 
 
-def _memory_of(pid: int) -> int:
+def drawn_users(shard: Shard) -> list[str]:
+    """Those who are asked for: always the same."""
+    count = min(ASKED, len(shard.user_ids))
+    found: list[str] = np.random.default_rng(0).choice(shard.user_ids, count, replace=False).tolist()
+    return found
+
+
+def memory_of(pid: int) -> int:
     """Megabytes that a process holds, shared pages counted once a process that shares them."""
     told = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
     kilobytes = re.search(r"^Pss:\s+(\d+)", told, re.MULTILINE)

@@ -1,0 +1,119 @@
+"""`python -m benchmarks guard`: all parts, each in a process of its own, against what is committed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from benchmarks.common import ROOT, render_table
+from benchmarks.guard.learning import prepare_epoch, prepare_first_model
+from benchmarks.guard.measuring import Figure, Part, measure_part
+from benchmarks.guard.rounds import prepare_round
+from benchmarks.guard.serving import prepare_serving
+from benchmarks.guard.silo import Silo, make_silo
+from client_service.device import pin_threads
+from shared.errors import SettingsError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+COMMITTED = ROOT / "guard" / "committed.json"
+BOUND = 1.7  # times what is committed: what has become twice as slow is beyond it, what is measured badly is not
+TRIES = 3  # a figure that is beyond its bound is measured again, and the least counts
+PARTS = (
+    Part("first model", prepare_first_model),
+    Part("epoch", prepare_epoch),
+    Part("serving", prepare_serving),
+    Part("round", prepare_round),
+)
+
+
+def guard(*, write: bool) -> int:
+    """Print what was found, and commit it to the file with `write`; else 1 where something is beyond its bound."""
+    committed = {} if write else read_committed()
+    with tempfile.TemporaryDirectory() as place:
+        silo = _apart(make_silo, Path(place))
+        measures = [partial(_measure_apart, part, silo, Path(place)) for part in PARTS]
+        found = [figure for measure in measures for figure in least_figures(measure, committed)]
+    print(_as_table(found, committed))
+    if write:
+        COMMITTED.write_text(json.dumps({one.name: round(one.ratio, 4) for one in found}, indent=1) + "\n", "utf-8")
+        print(f"written: {COMMITTED}")
+        return 0
+    wrong = complaints(found, committed)
+    print("\n".join(f"guard: {what}" for what in wrong) if wrong else "guard: all within their bounds")
+    return int(bool(wrong))
+
+
+def read_committed(path: Path = COMMITTED) -> dict[str, float]:
+    """Ratio by figure. SettingsError where the file cannot be read."""
+    try:
+        found: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{path}: expected what `python -m benchmarks guard --write` writes ({error})") from None
+    return found
+
+
+def complaints(found: Sequence[Figure], committed: Mapping[str, float]) -> list[str]:
+    """What is beyond its bound, and what is committed but not measured or the other way round, in words."""
+    told = [complaint for figure in found if (complaint := _complaint(figure, committed))]
+    missing = sorted(committed.keys() - {figure.name for figure in found})
+    return told + [f"{name}: expected a figure, as one is committed, got none" for name in missing]
+
+
+def _complaint(figure: Figure, committed: Mapping[str, float]) -> str | None:
+    before = committed.get(figure.name)
+    if before is None:
+        return f"{figure.name}: expected a committed value, got none; python -m benchmarks guard --write"
+    if figure.ratio <= BOUND * before:
+        return None
+    expected = f"expected at most {BOUND * before:.3g} times {figure.unit} ({before:.3g} is committed)"
+    return f"{figure.name}: {expected}, got {figure.ratio:.3g}, {figure.ratio / before:.2f} times as much as committed"
+
+
+def least_figures(measure: Callable[[], list[Figure]], committed: Mapping[str, float]) -> list[Figure]:
+    """What `measure` gives; while that is beyond a bound, a few times, and of each figure the least."""
+    best: dict[str, Figure] = {}
+    for _ in range(TRIES):
+        for figure in measure():
+            best[figure.name] = min(figure, best.get(figure.name, figure), key=lambda one: one.ratio)
+        if all(_complaint(figure, committed) is None for figure in best.values()):
+            break
+    return list(best.values())
+
+
+def _measure_apart(part: Part, silo: Silo, folder: Path) -> list[Figure]:
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        return _apart(_measure_here, part, silo, Path(own))
+
+
+def _apart(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """In a fresh process: its memory is that of this work alone."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(work, *args, **kwargs).result()
+
+
+def _measure_here(part: Part, silo: Silo, folder: Path) -> list[Figure]:
+    pin_threads(1)
+    return asyncio.run(measure_part(part, silo, folder))
+
+
+def _as_table(found: Sequence[Figure], committed: Mapping[str, float]) -> str:
+    head = ("what", "processor time or memory", "ratio", "committed", "to")
+    rows = [
+        [
+            one.name,
+            one.told,
+            f"{one.ratio:.3g}",
+            f"{committed[one.name]:.3g}" if one.name in committed else "-",
+            one.unit,
+        ]
+        for one in found
+    ]
+    return render_table(head, rows)

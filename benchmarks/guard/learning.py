@@ -1,0 +1,61 @@
+"""A silo's first model from Parquet, and an epoch of its training."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+
+from benchmarks.guard.calibration import matrix_product
+from benchmarks.guard.measuring import Prepared, Preparing, Timed
+from benchmarks.guard.silo import CPU, METHOD, Silo, keep_first_model, matrix_mib
+from client_service.learning.beginning import COMMON_START
+from client_service.learning.local import LocalTraining, Moment
+from client_service.shard import read_shard
+from shared.method.exchange import mlp_specification
+from shared.method.exchanged import Parameters
+from shared.method.spectrum import low_spectrum
+from shared.method.start import initial_parameters
+from shared.strategies.local_client import Objective
+
+PRODUCT, MATRIX = "a product of two 768 x 768 matrices", "a float32 for each user and item"
+PAIRS = 1000  # of which an epoch's time is told
+ROUNDS = 15
+
+
+@asynccontextmanager
+async def prepare_first_model(silo: Silo, folder: Path) -> Preparing:
+    """Nothing is kept between two repetitions."""
+    numbers = count()
+
+    async def work() -> None:
+        keep_first_model(silo.shard, folder / str(next(numbers)))
+
+    timed = Timed("first model", work, matrix_product(), PRODUCT, repetitions=3)
+    yield Prepared((timed,), matrix_mib(read_shard(silo.shard)), MATRIX)
+
+
+@asynccontextmanager
+async def prepare_epoch(silo: Silo, folder: Path) -> Preparing:
+    """After the warm-up, so that the margin is on."""
+    del folder
+    training = _begin_training(silo)
+    objective, pairs = Objective(bias_aware=True), training.shard.train.nnz
+    training.train(objective)
+    training.moment = Moment(round=ROUNDS, rounds=ROUNDS, seed=0)
+
+    async def work() -> None:
+        training.train(objective)
+
+    name = f"{PAIRS} pairs of an epoch"
+    timed = Timed(name, work, matrix_product(), PRODUCT, repetitions=4, count=pairs / PAIRS)
+    yield Prepared((timed,), matrix_mib(training.shard), MATRIX)
+
+
+def _begin_training(silo: Silo) -> LocalTraining:
+    """At a filter that is given: what validation would choose is the first model's time."""
+    shard, method = read_shard(silo.shard), METHOD.model_copy(update={"fusion": False})
+    training = LocalTraining(shard, low_spectrum(shard.train, method.cutoff), method, CPU, COMMON_START)
+    training.load(Parameters(initial_parameters(mlp_specification(method), 0, exact=True), {"margin": 0.3}))
+    training.moment = Moment(round=1, rounds=ROUNDS, seed=0)
+    return training

@@ -1,0 +1,98 @@
+"""A piece of work and the calibration that is like it -> how many times as long it takes, in processor time.
+
+Processor time is what a busy machine leaves nearly alone, and the least of several repetitions is what it leaves alone
+best. Work and calibration take turns, so that both meet the same minutes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.guard.calibration import Work
+from benchmarks.guard.silo import Silo
+
+CALIBRATIONS = 3  # of each repetition: they are short
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What was found: `ratio` times `unit`; `told` is the same in words, in this machine's milliseconds or MiB."""
+
+    name: str
+    ratio: float
+    unit: str
+    told: str
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Work that does a thing `count` times, and the calibration, which does its own `like_count` times.
+
+    unit: that calibration in words.
+    """
+
+    name: str
+    work: Work
+    like: Work
+    unit: str
+    repetitions: int
+    count: float = 1
+    like_count: float = 1
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All that one process measures. mib: the memory by which its own is told, which `memory_unit` says in words."""
+
+    timed: tuple[Timed, ...]
+    mib: float
+    memory_unit: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the project that is measured in a process of its own; `prepare` gets the silo, and a
+    folder of its own."""
+
+    name: str
+    prepare: Callable[[Silo, Path], AbstractAsyncContextManager[Prepared]]
+
+
+Preparing = AsyncIterator[Prepared]
+
+
+async def measure_time(timed: Timed) -> Figure:
+    """The least processor time of the work over the least of its calibration."""
+    taken = unit = math.inf
+    for _ in range(timed.repetitions):
+        for _ in range(CALIBRATIONS):
+            unit = min(unit, await processor_seconds(timed.like) / timed.like_count)
+        taken = min(taken, await processor_seconds(timed.work) / timed.count)
+    return Figure(timed.name, taken / unit, timed.unit, f"{1e3 * taken:.3g} ms")
+
+
+async def processor_seconds(work: Work) -> float:
+    """Of all threads of this process."""
+    before = time.process_time()
+    await work()
+    return time.process_time() - before
+
+
+async def measure_part(part: Part, silo: Silo, folder: Path) -> list[Figure]:
+    """All figures of a part: its times, and the most memory that it has taken beyond the loaded libraries."""
+    before = memory_mib()
+    async with part.prepare(silo, folder) as prepared:
+        times = [await measure_time(timed) for timed in prepared.timed]
+        mib = memory_mib() - before
+    return [*times, Figure(f"memory: {part.name}", mib / prepared.mib, prepared.memory_unit, f"{mib:.0f} MiB")]
+
+
+def memory_mib() -> float:
+    """Most MiB that this process has had in memory at once."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))

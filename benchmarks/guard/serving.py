@@ -1,0 +1,163 @@
+"""Answers of a silo's client beside those of an empty FastAPI route, both asked by the interface between server and
+application: neither sockets nor a server, which are nobody's code here, are in the time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import numpy as np
+from fastapi import FastAPI, Response
+from pydantic import SecretStr
+from starlette.types import Message, Scope
+
+from benchmarks.guard.calibration import Work
+from benchmarks.guard.learning import MATRIX
+from benchmarks.guard.measuring import Prepared, Preparing, Timed
+from benchmarks.guard.silo import METHOD, NAME, Silo, matrix_mib
+from client_service.app import create_app
+from client_service.service import ClientService
+from client_service.settings import ClientSettings
+from client_service.shard import Shard, read_shard
+from shared.errors import FederationError
+
+KEY = "the-key-of-the-applications-of-the-guard"
+ASKED, BASKETS, BATCH, K = 500, 100, 100, 20
+REPETITIONS = 12
+LOOK_SECONDS = 0.05
+ROUTE = "an answer of an empty route"
+
+
+@dataclass(frozen=True)
+class Question:
+    """One request."""
+
+    method: str
+    path: str
+    query: str = ""
+    body: bytes = b""
+
+    def scope(self) -> Scope:
+        """As a server would hand it on."""
+        headers = {"host": "127.0.0.1", "authorization": f"Bearer {KEY}", "content-type": "application/json"}
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": self.method,
+            "scheme": "http",
+            "path": self.path,
+            "raw_path": self.path.encode(),
+            "query_string": self.query.encode(),
+            "root_path": "",
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+            "client": ("127.0.0.1", 50000),
+            "server": ("127.0.0.1", 80),
+            "state": {},
+        }
+
+
+async def ask(app: FastAPI, question: Question) -> bytes:
+    """The answer's body. FederationError for any status but 200."""
+    status, parts = 0, []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": question.body, "more_body": False}
+
+    async def send(message: Message) -> None:
+        nonlocal status
+        status = message.get("status", status)
+        parts.append(message.get("body", b""))
+
+    await app(question.scope(), receive, send)
+    if status != httpx.codes.OK:
+        raise FederationError(f"guard: expected status 200 of {question.path}, got {status}: {b''.join(parts)[:200]!r}")
+    return b"".join(parts)
+
+
+class Unreachable(httpx.AsyncBaseTransport):
+    """An aggregator that never answers, so that the agent waits while its silo's applications are served."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        del request
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets that event")
+
+
+@asynccontextmanager
+async def served_client(silo: Silo) -> AsyncIterator[FastAPI]:
+    """The client's application with the model and the lists of all known users ready."""
+    settings = ClientSettings(
+        name=NAME,
+        shard=silo.shard,
+        state_directory=silo.state,
+        method=METHOD,
+        application_key=SecretStr(KEY),
+        log_level="warning",
+    )
+    app = create_app(settings, outside=Unreachable())
+    async with app.router.lifespan_context(app):
+        service: ClientService = app.state.service
+        while service.recommender.lists_share < 1.0:
+            await asyncio.sleep(LOOK_SECONDS)
+        yield app
+
+
+def empty_app(body: bytes) -> FastAPI:
+    """One route, which answers with these bytes."""
+    app = FastAPI()
+
+    @app.get("/v1/users/{user}/recommendations")
+    async def answer(user: str, k: int = K) -> Response:
+        del user, k
+        return Response(body, media_type="application/json")
+
+    return app
+
+
+@asynccontextmanager
+async def prepare_serving(silo: Silo, folder: Path) -> Preparing:
+    """Known users, baskets of their own items, and batches of them."""
+    del folder
+    shard = read_shard(silo.shard)
+    users = np.random.default_rng(0).choice(shard.user_ids, ASKED).tolist()
+    known = [Question("GET", f"/v1/users/{user}/recommendations", f"k={K}") for user in users]
+    async with served_client(silo) as app:
+        empty = empty_app(await ask(app, known[0]))
+        kinds = {"known user": known, "basket": baskets(shard, users[:BASKETS]), "batch of 100 users": batches(users)}
+        timed = tuple(
+            Timed(name, asking(app, one), asking(empty, known), ROUTE, REPETITIONS, len(one), len(known))
+            for name, one in kinds.items()
+        )
+        yield Prepared(timed, matrix_mib(shard), MATRIX)
+
+
+def asking(app: FastAPI, questions: Sequence[Question]) -> Work:
+    """All of them, one after the other."""
+
+    async def work() -> None:
+        for question in questions:
+            await ask(app, question)
+
+    return work
+
+
+def baskets(shard: Shard, users: Sequence[str]) -> list[Question]:
+    """Each user's training items, as of somebody unknown."""
+    rows = [shard.user_row(user) for user in users]
+    items = ([shard.item_ids[item] for item in shard.train[[row]].indices] for row in rows)
+    return [_posted({"basket": one, "k": K}) for one in items]
+
+
+def batches(users: Sequence[str]) -> list[Question]:
+    """A hundred users at a time."""
+    return [_posted({"users": users[first : first + BATCH], "k": K}) for first in range(0, len(users), BATCH)]
+
+
+def _posted(content: dict[str, object]) -> Question:
+    return Question("POST", "/v1/recommendations", body=json.dumps(content).encode())

@@ -1,0 +1,59 @@
+"""The generated silo that the guard measures on: its folder, and its first model from Parquet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from client_service.serving.recommender import Recommender
+from client_service.shard import Shard, read_shard
+from client_service.tasks.items import ITEMS
+from client_service.tasks.task import Place
+from client_service.training_run import TrainingRun
+from shared.method.exchange import mlp_specification
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings, method_settings
+from shared.method.start import initial_parameters
+from shared.protocol.signing.enrolment import kept_pair
+from simulation.generator import generate_dataset
+from simulation.partition import partition_dataset, write_partition
+
+NAME = "client-1"
+METHOD: MethodSettings = method_settings()
+CPU = torch.device("cpu")
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Silo:
+    """shard: the folder with its Parquet files. state: the state directory of a client that has a key and a model."""
+
+    shard: Path
+    state: Path
+
+
+def make_silo(folder: Path, users: int = 2000, items: int = 1200) -> Silo:
+    """One silo with the whole of a generated data set."""
+    dataset = generate_dataset(0, users=users, items=items)
+    parts = partition_dataset(dataset, clients=1, method="random", seed=0)
+    (shard,) = write_partition(dataset, parts, folder / "shards")
+    keep_first_model(shard, folder / "state")
+    kept_pair(NAME, folder / "state")
+    return Silo(shard, folder / "state")
+
+
+def keep_first_model(shard_folder: Path, state: Path) -> Shard:
+    """From Parquet to a closed-form model that is judged, kept in the state directory, and could be served."""
+    shard = read_shard(shard_folder)
+    place = Place(NAME, "run-1", 0, METHOD, state / "model")
+    part = TrainingRun(place, ITEMS, shard, Recommender(shard), CPU)
+    part.begin(Parameters(initial_parameters(mlp_specification(METHOD), 0, exact=True)), 0)
+    return shard
+
+
+def matrix_mib(shard: Shard) -> float:
+    """MiB of one float32 for each pair of a user and an item."""
+    users, items = shard.train.shape
+    return 4 * users * items / MIB

@@ -1,0 +1,77 @@
+"""A federated round without training beside Flower's, with updates of 0.7 and 64 MB, from 4 and 16 clients.
+
+python -m benchmarks.peers.rounds [--megabytes 0.7 64] [--clients 4 16] [--rounds 3]
+
+Ours is the aggregator's whole part but for HTTP and signatures, through the disk: each body is written as a client
+writes it, spooled, hashed, checked, aggregated, and an answer is made for each client. Flower's is the
+mean of the clients' records in memory. Both in processor time of one process, the least of some rounds; the seconds of
+a round of Flower's simulation, which has clients as processes, stand beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.common import render_table
+from benchmarks.guard.measuring import memory_mib
+from benchmarks.guard.rounds import hold_round, open_archive
+from benchmarks.peers.models import run_inside
+from client_service.device import pin_threads
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
+from shared.strategies import build_strategy
+
+WIDTH = 64
+
+
+def own_seconds(items: int, clients: int, rounds: int) -> float:
+    """Least processor seconds of a round in which a table of the items is shared."""
+    method = MethodSettings(width=WIDTH, catalogue=items)
+    declaration = build_strategy("fedmf", method).declaration(method)
+    update = Parameters({spec.name: np.ones(spec.shape, np.float32) for spec in declaration.tensors}, {})
+    names, numbers = tuple(f"client-{number:02d}" for number in range(1, clients + 1)), count(1)
+    taken = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open_archive(Path(folder) / "aggregator", declaration, 8 * WIDTH * items, names) as archive,
+    ):
+        for _ in range(rounds):
+            before = time.process_time()
+            hold_round(archive, f"run-{next(numbers)}", update, method, names)
+            taken.append(time.process_time() - before)
+    return min(taken)
+
+
+def compare(megabytes: float, clients: int, rounds: int) -> list[str]:
+    """One line."""
+    items = round(1e6 * megabytes / (4 * WIDTH))
+    own = own_seconds(items, clients, rounds)
+    theirs = run_inside("flower", "flower_round.py", str(items), str(clients), str(rounds))
+    peer, simulated = theirs["aggregate"], theirs["simulate"]
+    return [
+        *(f"{megabytes:g}", str(clients), f"{1e3 * own:,.0f}", f"{1e3 * peer:,.0f}", f"{peer / own:.2f}"),
+        "" if simulated is None else f"{1e3 * simulated:,.0f}",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=float, nargs="+", default=[0.7, 64.0])
+    parser.add_argument("--clients", type=int, nargs="+", default=[4, 16])
+    parser.add_argument("--rounds", type=int, default=3, help="1: Flower's simulation is left out")
+    arguments = parser.parse_args()
+    pin_threads(1)
+    lines = [compare(size, many, arguments.rounds) for size in arguments.megabytes for many in arguments.clients]
+    head = ("MB", "clients", "ours, processor ms", "Flower, processor ms", "ratio", "Flower simulated, ms")
+    print(render_table(head, lines))
+    print(f"most memory of our process: {memory_mib():.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""The guard fails where something takes twice as long as committed, says what, and lets pass what varies a little."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from benchmarks.guard import guard, rounds, serving
+from benchmarks.guard.calibration import Work
+from benchmarks.guard.measuring import Figure, Part, measure_part
+from benchmarks.guard.silo import Silo, make_silo
+from client_service.device import pin_threads
+from client_service.learning.local import LocalTraining
+from shared.errors import FederationError, SettingsError
+from shared.method.settings import MethodSettings
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(scope="module")
+def silo(tmp_path_factory: pytest.TempPathFactory) -> Silo:
+    pin_threads(1)
+    return make_silo(tmp_path_factory.mktemp("silo"), users=300, items=200)
+
+
+def figure(name: str, ratio: float) -> Figure:
+    return Figure(name, ratio, "a thing", f"{ratio} ms")
+
+
+def test_what_is_within_its_bound_passes_and_what_is_twice_as_much_is_told_by_name_expected_and_got() -> None:
+    committed = {"quick": 2.0, "slow": 10.0}
+    assert guard.complaints([figure("quick", 3.3), figure("slow", 10.0)], committed) == []
+    [told] = guard.complaints([figure("quick", 2.0), figure("slow", 20.0)], committed)
+    assert told == (
+        "slow: expected at most 17 times a thing (10 is committed), got 20, 2.00 times as much as committed"
+    )
+
+
+def test_a_figure_is_missing_neither_here_nor_there() -> None:
+    told = guard.complaints([figure("new", 1.0)], {"old": 1.0})
+    assert [one.partition(":")[0] for one in told] == ["new", "old"]
+
+
+def test_what_is_beyond_its_bound_is_measured_again_and_the_least_counts() -> None:
+    drawn = iter([5.0, 4.0, 1.5, 9.0])
+    [found] = guard.least_figures(lambda: [figure("one", next(drawn))], {"one": 1.0})
+    assert found.ratio == 1.5 and next(drawn) == 9.0
+    drawn = iter([5.0, 4.0, 4.5, 9.0])
+    [found] = guard.least_figures(lambda: [figure("one", next(drawn))], {"one": 1.0})
+    assert found.ratio == 4.0 and next(drawn) == 9.0
+
+
+def test_every_figure_is_committed_and_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    assert len(guard.read_committed()) >= 10 and min(guard.read_committed().values()) > 0
+    with pytest.raises(SettingsError, match="guard --write"):
+        guard.read_committed(tmp_path / "none.json")
+
+
+def test_the_exit_code_is_1_beyond_a_bound_and_what_is_written_is_within(
+    silo: Silo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ratios = {"one": 1.0}
+
+    def measured(work: Callable[..., Any], *_: Any) -> Any:
+        return silo if work is make_silo else [figure(name, ratio) for name, ratio in ratios.items()]
+
+    monkeypatch.setattr(guard, "_apart", measured)
+    monkeypatch.setattr(guard, "COMMITTED", tmp_path / "committed.json")
+    assert guard.guard(write=True) == 0 and json.loads((tmp_path / "committed.json").read_text()) == ratios
+    monkeypatch.setattr(guard, "read_committed", lambda: {"one": 1.0})
+    assert guard.guard(write=False) == 0
+    ratios["one"] = 2.0
+    assert guard.guard(write=False) == 1
+    assert "guard: one: expected at most 1.7 times a thing" in capsys.readouterr().out
+
+
+def hold_twice(patch: pytest.MonkeyPatch) -> None:
+    once = rounds.hold_round
+
+    def twice(archive: Any, name: str, update: Any) -> None:
+        once(archive, name, update)
+        once(archive, f"{name}0000", update)
+
+    patch.setattr(rounds, "hold_round", twice)
+
+
+def train_twice(patch: pytest.MonkeyPatch) -> None:
+    once = LocalTraining._epoch
+
+    def twice(training: LocalTraining, *args: Any) -> None:
+        once(training, *args)
+        once(training, *args)
+
+    patch.setattr(LocalTraining, "_epoch", twice)
+
+
+def answer_twice(patch: pytest.MonkeyPatch) -> None:
+    once = serving.asking
+
+    def twice(app: FastAPI, questions: Sequence[serving.Question]) -> Work:
+        return once(app, [*questions, *questions] if app.title == "LPSFed client" else questions)
+
+    patch.setattr(serving, "asking", twice)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "plant", "slower"),
+    [
+        ("round", hold_twice, {"round of 4 clients"}),
+        ("epoch", train_twice, {"1000 pairs of an epoch"}),
+        ("serving", answer_twice, {"known user", "basket", "batch of 100 users"}),
+    ],
+)
+def test_what_takes_twice_as_long_is_beyond_its_bound(
+    silo: Silo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, plant: Plant, slower: set[str]
+) -> None:
+    monkeypatch.setattr(guard, "TRIES", 2)
+    monkeypatch.setattr(serving, "REPETITIONS", 8)
+    monkeypatch.setattr(rounds, "LARGE", MethodSettings(width=256, layers=8))
+    [part] = [one for one in guard.PARTS if one.name == name]
+    before = least(part, silo, tmp_path / "before")
+    plant(monkeypatch)
+    told = guard.complaints(least(part, silo, tmp_path / "after"), {one.name: one.ratio for one in before})
+    late = {one.partition(":")[0] for one in told}
+    assert late - {f"memory: {name}"} == slower  # memory is told apart in a process of its own alone
+
+
+def least(part: Part, silo: Silo, folder: Path) -> list[Figure]:
+    """Measured in this process, as often as the guard does at most."""
+    numbers = iter(range(guard.TRIES))
+    return guard.least_figures(lambda: asyncio.run(measure_part(part, silo, folder / str(next(numbers)))), {})
+
+
+def test_an_answer_that_is_none_ends_the_guard(silo: Silo) -> None:
+    async def ask() -> None:
+        async with serving.served_client(silo) as app:
+            await serving.ask(app, serving.Question("GET", "/v1/items/nothing/similar"))
+
+    with pytest.raises(FederationError, match="expected status 200 of /v1/items/nothing/similar, got 404"):
+        asyncio.run(ask())
