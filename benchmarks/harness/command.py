@@ -15,14 +15,17 @@ from benchmarks.guard.guard import guard
 from benchmarks.harness.cells import Cell, plan_cells
 from benchmarks.harness.check import table_complaints
 from benchmarks.harness.checksums import verify_data
+from benchmarks.harness.cluster import Launch, cluster_launch
 from benchmarks.harness.data import VARIABLE, Cache, data_folder
 from benchmarks.harness.document import gather_table, table_section, write_document
 from benchmarks.harness.plan import ROOT, read_plan, table_names
-from benchmarks.harness.run import Bench, Failure, run_cells
+from benchmarks.harness.run import Bench, Failure, run_cells, run_child
 from benchmarks.harness.special import is_own_table, run_own_table, special_functions
 from benchmarks.harness.store import FILE, KnownLines, read_known, write_lines
 from shared.errors import FederationError, SettingsError
 from simulation.console import ERR
+from simulation.engines import choose_engine
+from simulation.engines.ray_engine import RayCluster
 
 CACHE = Path("build") / "benchmarks"
 LIMIT_SECONDS, QUICK_LIMIT_SECONDS = 6 * 3600.0, 180.0
@@ -46,6 +49,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     jobs = "cells at a time: 1, or 2 with --quick; more than one spoils the times, so that a table of costs takes one"
     parser.add_argument("--jobs", type=int, help=jobs)
+    parser.add_argument("--engine", choices=("processes", "ray"), default="processes", help="ray: cells over a cluster")
+    parser.add_argument("--ray-address", default="", help="of a Ray cluster, or auto; by default one is started here")
+    parser.add_argument("--ray-cpus", type=int, default=0, help="of a Ray cluster on this machine; 0: all")
     return parser
 
 
@@ -81,16 +87,24 @@ def _run_command(given: argparse.Namespace) -> int:
     jobs = (2 if given.quick else 1) if given.jobs is None else given.jobs
     if jobs < 1:
         raise SettingsError(f"--jobs: expected at least 1, got {jobs}")
+    choose_engine("ray" if given.engine == "ray" else "services", RayCluster(given.ray_address, given.ray_cpus))
+    if given.engine != "ray" or given.list:
+        return _run_tables(given, jobs, None)
+    with cluster_launch(RayCluster(given.ray_address, given.ray_cpus), run_child) as (launch, room):
+        return _run_tables(given, room if given.jobs is None else jobs, launch)
+
+
+def _run_tables(given: argparse.Namespace, jobs: int, launch: Launch | None) -> int:
     names = table_names() if given.all else (given.what,)
     if not given.quick:
-        cache = Cache(given.cache, data_folder(given.data))
-        bench = Bench(cache, ROOT, device=given.device, jobs=jobs, limit_seconds=given.limit or LIMIT_SECONDS)
+        cache, limit = Cache(given.cache, data_folder(given.data)), given.limit or LIMIT_SECONDS
+        bench = Bench(cache, ROOT, device=given.device, jobs=jobs, limit_seconds=limit, launch=launch)
         return max(_run_table(name, given, bench, read_known(ROOT)) for name in names)
     given.cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=given.cache) as place:
         cache = Cache(Path(place) / "cache", data_folder(given.data))
         limit = given.limit or QUICK_LIMIT_SECONDS
-        bench = Bench(cache, Path(place), device=given.device, jobs=jobs, limit_seconds=limit)
+        bench = Bench(cache, Path(place), device=given.device, jobs=jobs, limit_seconds=limit, launch=launch)
         known = KnownLines()
         return max(_run_table(name, given, bench, known) for name in names)
 
@@ -141,6 +155,8 @@ def _run_planned_table(name: str, given: argparse.Namespace, bench: Bench, known
     if given.list:
         return _list_cells(wanted, bench, known)
     if any(cell.timed for cell in wanted):
+        if bench.launch is not None:
+            raise SettingsError(f"{name}: expected --engine processes, because its seconds are of one machine, got ray")
         bench = replace(bench, jobs=1)
     failures = run_cells(bench, wanted, known, shown=sys.stderr.isatty())
     _print_failures(name, wanted, known, failures)

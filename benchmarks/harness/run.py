@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.cells import Cell, settings_hash
+from benchmarks.harness.cluster import Launch
 from benchmarks.harness.data import Cache, shard_digests
 from benchmarks.harness.plan import REVISION, ROOT
 from benchmarks.harness.store import FILE, OWN, SHARED, KnownLines, Line, append_line
@@ -25,7 +26,8 @@ from simulation.source import Shards
 
 @dataclass(frozen=True)
 class Bench:
-    """Where a benchmark works. results: the folder with a folder a table, for their results.jsonl."""
+    """Where a benchmark works. results: the folder with a folder a table, for their results.jsonl. launch: how a cell's
+    process is run; None: on this machine."""
 
     cache: Cache
     results: Path
@@ -33,6 +35,7 @@ class Bench:
     device: DeviceWish = "auto"
     jobs: int = 1
     limit_seconds: float = 6 * 3600.0
+    launch: Launch | None = None
 
 
 @dataclass(frozen=True)
@@ -124,11 +127,12 @@ def run_cell(bench: Bench, cell: Cell, shards: Shards) -> Line:
             "parameters": cell.row.method,
             "out": str((folder / "figures.json").resolve()),
         }
-        figures = _run_child(work, folder, bench.limit_seconds)
+        figures = (bench.launch or run_child)(work, folder, bench.limit_seconds)
     return {**line_head(bench, cell, shards), **figures}
 
 
-def _run_child(work: dict[str, Any], folder: Path, limit_seconds: float) -> dict[str, Any]:
+def run_child(work: dict[str, Any], folder: Path, limit_seconds: float) -> dict[str, Any]:
+    """The figures of a cell, measured in a process of its own. FederationError with its last words where it fails."""
     command = [sys.executable, "-m", "benchmarks.harness.child"]
     with (folder / "log").open("w", encoding="utf-8") as log:
         try:

@@ -125,7 +125,7 @@ def test_a_process_that_ends_badly_gives_its_last_words(tmp_path: Path) -> None:
     work: dict[str, Any] = {"out": str(tmp_path / "out"), "root": "", "shards": [], "whole": "", "state": ""}
     work |= {"method": {"width": -1}}
     with pytest.raises(FederationError, match=r"ended with 1: .*width"):
-        run._run_child(work, tmp_path, limit_seconds=120.0)
+        run.run_child(work, tmp_path, limit_seconds=120.0)
 
 
 def test_peak_memory_is_that_of_this_process() -> None:
@@ -146,7 +146,7 @@ def test_a_cell_is_measured_in_a_process_of_its_own(
     small = {"width": 4, "layers": 1, "cutoff": 8, "negatives": 4, "anchor.users": 40, "anchor.items": 30}
     plan = plan.model_copy(update={"method": small | {"anchor.edges": 200}, "seeds": (0,), "blocks": two(plan)})
     wanted = [cell for cell in plan_cells(plan) if cell.row.label in ("floors", "LPSFed", "centralised")]
-    known, apart = KnownLines(), run._run_child
+    known, apart = KnownLines(), run.run_child
 
     def run_child(work: dict[str, Any], folder: Path, limit_seconds: float) -> dict[str, Any]:
         if work["strategy"] == "lpsfed":
@@ -156,7 +156,7 @@ def test_a_cell_is_measured_in_a_process_of_its_own(
         found: dict[str, Any] = json.loads((folder / "figures.json").read_text(encoding="utf-8"))
         return found
 
-    monkeypatch.setattr(run, "_run_child", run_child)
+    monkeypatch.setattr(run, "run_child", run_child)
     assert run_cells(Bench(Cache(tmp_path / "cache", None), root, root, device="cpu"), wanted, known, shown=False) == []
     floors, fed, whole = (known.find_line(cell) for cell in wanted)
     assert floors is not None and set(floors["floors"]) == {"popularity", "low-pass", "ridge", "EASE", UNTRAINED}

@@ -1,0 +1,5 @@
+"""The client of the app."""
+
+from simulation.flower.client_app import app
+
+__all__ = ["app"]

@@ -1,0 +1,10 @@
+"""The method as a Flower app: our strategies behind a ServerApp, our silos behind a ClientApp."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from shared.errors import SettingsError
+
+if find_spec("flwr") is None:
+    raise SettingsError("simulation.flower: expected Flower, it is not installed: pip install 'lpsfed[flower]'")

@@ -1,0 +1,113 @@
+"""A silo as a Flower ClientApp. Each message may come to another process: all of a silo is in its own folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from client_service.device import pin_threads
+from client_service.settings import ClientSettings, client_settings
+from shared.errors import SettingsError
+from shared.protocol.schemas import RunIn
+from simulation.engines.silo import Sent, SiloRun, Terms
+from simulation.experiment import Experiment
+from simulation.flower.records import NO_BODY, read_body, read_words, write_records
+from simulation.source import find_shards
+
+KINDS = {"begin": "query.begin", "fit": "train.fit", "apply": "evaluate.apply", "finish": "evaluate.finish"}
+"""The type of the message by which the server asks for a verb of `SiloRun`."""
+NAME = "query.name"
+SENT = "sent"  # of the record that Flower keeps beside this node between a round's two messages
+
+
+def make_client_app(given: Mapping[str, Any] | None = None) -> ClientApp:
+    """The app. given: settings of the run in place of those that Flower carries."""
+    app, config = ClientApp(), dict(given or {})
+    app.query("name")(partial(_tell_name, config))
+    app.query("begin")(partial(_answer, config, _begin))
+    app.train("fit")(partial(_answer, config, _fit))
+    app.evaluate("apply")(partial(_answer, config, _apply))
+    app.evaluate("finish")(partial(_answer, config, _finish))
+    return app
+
+
+Act = Callable[[SiloRun, dict[str, Any], bytes, RecordDict], tuple[dict[str, Any], bytes]]
+"""(silo, words, body, what the node keeps) -> the words and the body of the reply."""
+
+
+def _answer(config: Mapping[str, Any], act: Act, message: Message, context: Context) -> Message:
+    words, body = read_words(message.content), read_body(message.content)
+    settings = find_settings(context, config, words)
+    pin_threads(settings.threads)
+    silo = SiloRun(settings)
+    terms = Terms(words["run"], RunIn.model_validate(words["request"]))
+    applied = silo.begin(terms, body if act is _begin else NO_BODY, words["closed"])
+    said, given = act(silo, words, body, context.state)
+    return Message(write_records({"applied": applied, **said}, given), reply_to=message)
+
+
+def _begin(silo: SiloRun, words: dict[str, Any], body: bytes, state: RecordDict) -> tuple[dict[str, Any], bytes]:
+    del silo, words, body, state  # every message begins so
+    return {}, NO_BODY
+
+
+def _fit(silo: SiloRun, words: dict[str, Any], body: bytes, state: RecordDict) -> tuple[dict[str, Any], bytes]:
+    del body
+    update = silo.fit(words["number"])
+    state[SENT] = write_records(silo.keep_fitted(words["number"]).model_dump()).config_records["words"]
+    return {}, update
+
+
+def _apply(silo: SiloRun, words: dict[str, Any], body: bytes, state: RecordDict) -> tuple[dict[str, Any], bytes]:
+    sent = Sent.model_validate(read_words(RecordDict({"words": state.config_records[SENT]})))
+    silo.resume_fitted(sent)
+    return {"applied": silo.apply(words["number"], body)}, NO_BODY
+
+
+def _finish(silo: SiloRun, words: dict[str, Any], body: bytes, state: RecordDict) -> tuple[dict[str, Any], bytes]:
+    del words, body, state
+    silo.finish()
+    return {}, NO_BODY
+
+
+def _tell_name(config: Mapping[str, Any], message: Message, context: Context) -> Message:
+    return Message(write_records({"name": name_of_node(context, config)}), reply_to=message)
+
+
+def name_of_node(context: Context, config: Mapping[str, Any]) -> str:
+    """The silo's own name: of its settings file, or in a simulation of its shard."""
+    if "settings" in context.node_config:
+        return client_settings(Path(str(context.node_config["settings"]))).name
+    return _shard_of_node(context, config).name
+
+
+def find_settings(context: Context, config: Mapping[str, Any], words: Mapping[str, Any]) -> ClientSettings:
+    """The settings of the silo's own file (`--node-config settings=...`), which no message changes; in a simulation
+    those of an experiment's silo. SettingsError where there is neither."""
+    if "settings" in context.node_config:
+        return client_settings(Path(str(context.node_config["settings"])))
+    shard, request = _shard_of_node(context, config), RunIn.model_validate(words["request"])
+    states = Path(str(_setting(context, config, "states")))
+    experiment = Experiment((shard,), states, request.method, words["strategy"], rounds=request.rounds)
+    return experiment.make_silo_settings(shard)
+
+
+def _shard_of_node(context: Context, config: Mapping[str, Any]) -> Path:
+    """Of a simulated node, by its number among the shards of a folder."""
+    number = context.node_config.get("partition-id")
+    found = find_shards(Path(str(_setting(context, config, "shards"))))
+    if number is None or found is None:
+        raise SettingsError("expected --node-config settings=FILE, or in a simulation a folder of shards, got neither")
+    return found.paths[int(number)]
+
+
+def _setting(context: Context, config: Mapping[str, Any], name: str) -> Any:
+    return config.get(name, context.run_config.get(name, ""))
+
+
+app = make_client_app()
