@@ -26,7 +26,7 @@ FAST_TESTS := tests/aggregator_service tests/audit tests/client_service tests/eq
 	tests/test_architecture.py
 
 # Two workers share the cores already, and many processes are started: none spins threads, and each file is compiled once.
-test test-fast rounding faults e2e-compose: export OMP_NUM_THREADS := 1
+test test-fast rounding faults engines engine-ray engine-flower e2e-compose: export OMP_NUM_THREADS := 1
 test test-fast rounding faults e2e-compose: export PYTHONDONTWRITEBYTECODE :=
 
 # What `make test` leaves out for its length lies in these as well.
@@ -34,7 +34,8 @@ FAULT_TESTS := tests/faults tests/attacks/test_clock_turned_back.py tests/attack
 	tests/aggregator_service/test_federation_machine.py tests/client_service/secure/test_killed_in_a_round.py \
 	tests/web/test_described.py
 
-.PHONY: help install demo stop check format test test-fast rounding faults soak benchmark guard e2e-compose lock sbom audit base-digest clean
+.PHONY: help install demo stop check format test test-fast rounding faults engines engine-ray engine-flower soak benchmark guard \
+	e2e-compose lock sbom audit base-digest clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 14
@@ -79,6 +80,18 @@ rounding: install ## run the tests that train as two other processors would roun
 faults: install ## kill, cut off and misuse the services in every way that is known, about ten minutes
 	$(BIN)/pytest -n 2 -m 'slow or not slow' $(FAULT_TESTS)
 
+engines: engine-ray engine-flower ## run the tests of Ray and of Flower, each in an environment of its own
+
+engine-ray: .venv-ray/.installed ## federations and benchmark cells over a local Ray cluster of two nodes
+	.venv-ray/bin/python -m pytest tests/simulation/engines/test_ray.py tests/benchmarks/test_cluster.py
+
+# The command line's library is older there, and tells of what the next version of another one will not have.
+engine-flower: .venv-flower/.installed ## the Flower app in Flower's simulation
+	.venv-flower/bin/python -m pytest -W default::DeprecationWarning tests/simulation/engines/test_flower.py
+
+.venv-%/.installed: requirements/%.txt requirements/torch.txt requirements/make_engine_environment.sh pyproject.toml
+	TORCH_BUILD=$(TORCH_BUILD) TORCH_INDEX=$(TORCH_INDEX) sh requirements/make_engine_environment.sh $* $(PYTHON)
+
 soak: install ## fifty clients for two hundred rounds, and updates of 64 MB; prints the figures
 	$(BIN)/pytest -m slow -s tests/soak
 
@@ -96,6 +109,8 @@ lock: $(SUPPLY)/.installed ## write requirements/*.txt anew from pyproject.toml;
 	$(LOCK) --extra aggregator --constraint requirements/development.txt pyproject.toml --output-file requirements/aggregator.txt
 	$(LOCK) --extra client --constraint requirements/development.txt pyproject.toml --output-file requirements/client.txt
 	$(LOCK) --extra simulation --constraint requirements/development.txt pyproject.toml --output-file requirements/tools.txt
+	$(LOCK) --extra ray --constraint requirements/development.txt pyproject.toml requirements/engines.in --output-file requirements/ray.txt
+	$(LOCK) --extra flower --fork-strategy fewest pyproject.toml requirements/engines.in --output-file requirements/flower.txt
 	$(LOCK) requirements/supply-chain.in --output-file requirements/supply-chain.txt
 	grep -oE 'torch==[0-9.]+' pyproject.toml > requirements/torch.txt
 
@@ -118,4 +133,4 @@ base-digest: ## pin the images in .env to the digests that their registry gives 
 	$(PYTHON) requirements/pin_images.py
 
 clean: ## remove what was built, not what was measured
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .venv-ray .venv-flower build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

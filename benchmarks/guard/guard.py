@@ -14,10 +14,10 @@ from typing import ParamSpec, TypeVar
 
 from benchmarks.common import ROOT, render_table
 from benchmarks.guard.learning import prepare_epoch, prepare_first_model
-from benchmarks.guard.measuring import Figure, Part, measure_part
+from benchmarks.guard.measuring import Figure, GuardedPart, measure_part
 from benchmarks.guard.rounds import prepare_round
 from benchmarks.guard.serving import prepare_serving
-from benchmarks.guard.silo import Silo, make_silo
+from benchmarks.guard.silo import GeneratedSilo, make_silo
 from client_service.device import pin_threads
 from shared.errors import SettingsError
 
@@ -27,10 +27,10 @@ COMMITTED = ROOT / "guard" / "committed.json"
 BOUND = 1.7  # times what is committed: what has become twice as slow is beyond it, what is measured badly is not
 TRIES = 3  # a figure that is beyond its bound is measured again, and the least counts
 PARTS = (
-    Part("first model", prepare_first_model),
-    Part("epoch", prepare_epoch),
-    Part("serving", prepare_serving),
-    Part("round", prepare_round),
+    GuardedPart("first model", prepare_first_model),
+    GuardedPart("epoch", prepare_epoch),
+    GuardedPart("serving", prepare_serving),
+    GuardedPart("round", prepare_round),
 )
 
 
@@ -88,7 +88,7 @@ def least_figures(measure: Callable[[], list[Figure]], committed: Mapping[str, f
     return list(best.values())
 
 
-def _measure_apart(part: Part, silo: Silo, folder: Path) -> list[Figure]:
+def _measure_apart(part: GuardedPart, silo: GeneratedSilo, folder: Path) -> list[Figure]:
     with tempfile.TemporaryDirectory(dir=folder) as own:
         return _apart(_measure_here, part, silo, Path(own))
 
@@ -99,7 +99,7 @@ def _apart(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return pool.submit(work, *args, **kwargs).result()
 
 
-def _measure_here(part: Part, silo: Silo, folder: Path) -> list[Figure]:
+def _measure_here(part: GuardedPart, silo: GeneratedSilo, folder: Path) -> list[Figure]:
     pin_threads(1)
     return asyncio.run(measure_part(part, silo, folder))
 

@@ -7,8 +7,8 @@ from itertools import count
 from pathlib import Path
 
 from benchmarks.guard.calibration import matrix_product
-from benchmarks.guard.measuring import Prepared, Preparing, Timed
-from benchmarks.guard.silo import CPU, METHOD, Silo, keep_first_model, matrix_mib
+from benchmarks.guard.measuring import Prepared, Preparing, TimedWork
+from benchmarks.guard.silo import CPU, METHOD, GeneratedSilo, keep_first_model, matrix_mib
 from client_service.learning.beginning import COMMON_START
 from client_service.learning.local import LocalTraining, Moment
 from client_service.shard import read_shard
@@ -24,19 +24,19 @@ ROUNDS = 15
 
 
 @asynccontextmanager
-async def prepare_first_model(silo: Silo, folder: Path) -> Preparing:
+async def prepare_first_model(silo: GeneratedSilo, folder: Path) -> Preparing:
     """Nothing is kept between two repetitions."""
     numbers = count()
 
     async def work() -> None:
         keep_first_model(silo.shard, folder / str(next(numbers)))
 
-    timed = Timed("first model", work, matrix_product(), PRODUCT, repetitions=3)
+    timed = TimedWork("first model", work, matrix_product(), PRODUCT, repetitions=3)
     yield Prepared((timed,), matrix_mib(read_shard(silo.shard)), MATRIX)
 
 
 @asynccontextmanager
-async def prepare_epoch(silo: Silo, folder: Path) -> Preparing:
+async def prepare_epoch(silo: GeneratedSilo, folder: Path) -> Preparing:
     """After the warm-up, so that the margin is on."""
     del folder
     training = _begin_training(silo)
@@ -48,11 +48,11 @@ async def prepare_epoch(silo: Silo, folder: Path) -> Preparing:
         training.train(objective)
 
     name = f"{PAIRS} pairs of an epoch"
-    timed = Timed(name, work, matrix_product(), PRODUCT, repetitions=4, count=pairs / PAIRS)
+    timed = TimedWork(name, work, matrix_product(), PRODUCT, repetitions=4, count=pairs / PAIRS)
     yield Prepared((timed,), matrix_mib(training.shard), MATRIX)
 
 
-def _begin_training(silo: Silo) -> LocalTraining:
+def _begin_training(silo: GeneratedSilo) -> LocalTraining:
     """At a filter that is given: what validation would choose is the first model's time."""
     shard, method = read_shard(silo.shard), METHOD.model_copy(update={"fusion": False})
     training = LocalTraining(shard, low_spectrum(shard.train, method.cutoff), method, CPU, COMMON_START)

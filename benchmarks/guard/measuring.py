@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.guard.calibration import Work
-from benchmarks.guard.silo import Silo
+from benchmarks.guard.silo import GeneratedSilo
 
 CALIBRATIONS = 3  # of each repetition: they are short
 
@@ -30,7 +30,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedWork:
     """Work that does a thing `count` times, and the calibration, which does its own `like_count` times.
 
     unit: that calibration in words.
@@ -49,24 +49,24 @@ class Timed:
 class Prepared:
     """All that one process measures. mib: the memory by which its own is told, which `memory_unit` says in words."""
 
-    timed: tuple[Timed, ...]
+    timed: tuple[TimedWork, ...]
     mib: float
     memory_unit: str
 
 
 @dataclass(frozen=True)
-class Part:
+class GuardedPart:
     """A part of the project that is measured in a process of its own; `prepare` gets the silo, and a
     folder of its own."""
 
     name: str
-    prepare: Callable[[Silo, Path], AbstractAsyncContextManager[Prepared]]
+    prepare: Callable[[GeneratedSilo, Path], AbstractAsyncContextManager[Prepared]]
 
 
 Preparing = AsyncIterator[Prepared]
 
 
-async def measure_time(timed: Timed) -> Figure:
+async def measure_time(timed: TimedWork) -> Figure:
     """The least processor time of the work over the least of its calibration."""
     taken = unit = math.inf
     for _ in range(timed.repetitions):
@@ -83,7 +83,7 @@ async def processor_seconds(work: Work) -> float:
     return time.process_time() - before
 
 
-async def measure_part(part: Part, silo: Silo, folder: Path) -> list[Figure]:
+async def measure_part(part: GuardedPart, silo: GeneratedSilo, folder: Path) -> list[Figure]:
     """All figures of a part: its times, and the most memory that it has taken beyond the loaded libraries."""
     before = memory_mib()
     async with part.prepare(silo, folder) as prepared:

@@ -20,8 +20,8 @@ from aggregator_service.storage.disk import Blobs
 from aggregator_service.storage.rows import JoinedClient, Receipt, StoredUpdate
 from aggregator_service.storage.runs import add_state, add_update
 from benchmarks.guard.calibration import hashing
-from benchmarks.guard.measuring import Prepared, Preparing, Timed
-from benchmarks.guard.silo import MIB, Silo
+from benchmarks.guard.measuring import Prepared, Preparing, TimedWork
+from benchmarks.guard.silo import MIB, GeneratedSilo
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
@@ -36,7 +36,7 @@ HASHED, UPDATE = "16 MB hashed", "an update"
 
 
 @asynccontextmanager
-async def prepare_round(silo: Silo, folder: Path) -> Preparing:
+async def prepare_round(silo: GeneratedSilo, folder: Path) -> Preparing:
     """Each repetition is the first round of another run, whose files go afterwards. All clients send the same."""
     del silo
     declaration = build_strategy("lpsfed", LARGE).declaration(LARGE)
@@ -47,7 +47,7 @@ async def prepare_round(silo: Silo, folder: Path) -> Preparing:
         async def work() -> None:
             hold_round(archive, f"run-{next(numbers)}", update, LARGE)
 
-        timed = Timed("round of 4 clients", work, hashing(), HASHED, repetitions=10)
+        timed = TimedWork("round of 4 clients", work, hashing(), HASHED, repetitions=10)
         yield Prepared((timed,), size / MIB, UPDATE)
 
 

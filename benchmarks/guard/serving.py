@@ -18,8 +18,8 @@ from starlette.types import Message, Scope
 
 from benchmarks.guard.calibration import Work
 from benchmarks.guard.learning import MATRIX
-from benchmarks.guard.measuring import Prepared, Preparing, Timed
-from benchmarks.guard.silo import METHOD, NAME, Silo, matrix_mib
+from benchmarks.guard.measuring import Prepared, Preparing, TimedWork
+from benchmarks.guard.silo import METHOD, NAME, GeneratedSilo, matrix_mib
 from client_service.app import create_app
 from client_service.service import ClientService
 from client_service.settings import ClientSettings
@@ -34,7 +34,7 @@ ROUTE = "an answer of an empty route"
 
 
 @dataclass(frozen=True)
-class Question:
+class AskedRequest:
     """One request."""
 
     method: str
@@ -62,7 +62,7 @@ class Question:
         }
 
 
-async def ask(app: FastAPI, question: Question) -> bytes:
+async def ask(app: FastAPI, question: AskedRequest) -> bytes:
     """The answer's body. FederationError for any status but 200."""
     status, parts = 0, []
 
@@ -90,7 +90,7 @@ class Unreachable(httpx.AsyncBaseTransport):
 
 
 @asynccontextmanager
-async def served_client(silo: Silo) -> AsyncIterator[FastAPI]:
+async def served_client(silo: GeneratedSilo) -> AsyncIterator[FastAPI]:
     """The client's application with the model and the lists of all known users ready."""
     settings = ClientSettings(
         name=NAME,
@@ -121,23 +121,23 @@ def empty_app(body: bytes) -> FastAPI:
 
 
 @asynccontextmanager
-async def prepare_serving(silo: Silo, folder: Path) -> Preparing:
+async def prepare_serving(silo: GeneratedSilo, folder: Path) -> Preparing:
     """Known users, baskets of their own items, and batches of them."""
     del folder
     shard = read_shard(silo.shard)
     users = np.random.default_rng(0).choice(shard.user_ids, ASKED).tolist()
-    known = [Question("GET", f"/v1/users/{user}/recommendations", f"k={K}") for user in users]
+    known = [AskedRequest("GET", f"/v1/users/{user}/recommendations", f"k={K}") for user in users]
     async with served_client(silo) as app:
         empty = empty_app(await ask(app, known[0]))
         kinds = {"known user": known, "basket": baskets(shard, users[:BASKETS]), "batch of 100 users": batches(users)}
         timed = tuple(
-            Timed(name, asking(app, one), asking(empty, known), ROUTE, REPETITIONS, len(one), len(known))
+            TimedWork(name, asking(app, one), asking(empty, known), ROUTE, REPETITIONS, len(one), len(known))
             for name, one in kinds.items()
         )
         yield Prepared(timed, matrix_mib(shard), MATRIX)
 
 
-def asking(app: FastAPI, questions: Sequence[Question]) -> Work:
+def asking(app: FastAPI, questions: Sequence[AskedRequest]) -> Work:
     """All of them, one after the other."""
 
     async def work() -> None:
@@ -147,17 +147,17 @@ def asking(app: FastAPI, questions: Sequence[Question]) -> Work:
     return work
 
 
-def baskets(shard: Shard, users: Sequence[str]) -> list[Question]:
+def baskets(shard: Shard, users: Sequence[str]) -> list[AskedRequest]:
     """Each user's training items, as of somebody unknown."""
-    rows = [shard.user_row(user) for user in users]
-    items = ([shard.item_ids[item] for item in shard.train[[row]].indices] for row in rows)
+    known = [row for row in map(shard.user_row, users) if row is not None]
+    items = ([shard.item_ids[item] for item in shard.train[[row]].indices] for row in known)
     return [_posted({"basket": one, "k": K}) for one in items]
 
 
-def batches(users: Sequence[str]) -> list[Question]:
+def batches(users: Sequence[str]) -> list[AskedRequest]:
     """A hundred users at a time."""
     return [_posted({"users": users[first : first + BATCH], "k": K}) for first in range(0, len(users), BATCH)]
 
 
-def _posted(content: dict[str, object]) -> Question:
-    return Question("POST", "/v1/recommendations", body=json.dumps(content).encode())
+def _posted(content: dict[str, object]) -> AskedRequest:
+    return AskedRequest("POST", "/v1/recommendations", body=json.dumps(content).encode())

@@ -27,21 +27,21 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True)
-class Silo:
+class GeneratedSilo:
     """shard: the folder with its Parquet files. state: the state directory of a client that has a key and a model."""
 
     shard: Path
     state: Path
 
 
-def make_silo(folder: Path, users: int = 2000, items: int = 1200) -> Silo:
+def make_silo(folder: Path, users: int = 2000, items: int = 1200) -> GeneratedSilo:
     """One silo with the whole of a generated data set."""
     dataset = generate_dataset(0, users=users, items=items)
     parts = partition_dataset(dataset, clients=1, method="random", seed=0)
     (shard,) = write_partition(dataset, parts, folder / "shards")
     keep_first_model(shard, folder / "state")
     kept_pair(NAME, folder / "state")
-    return Silo(shard, folder / "state")
+    return GeneratedSilo(shard, folder / "state")
 
 
 def keep_first_model(shard_folder: Path, state: Path) -> Shard:

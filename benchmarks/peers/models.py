@@ -25,7 +25,7 @@ from scipy import sparse
 from benchmarks.common import render_table
 from benchmarks.guard.learning import PAIRS, prepare_epoch
 from benchmarks.guard.measuring import processor_seconds
-from benchmarks.guard.silo import CPU, Silo, keep_first_model
+from benchmarks.guard.silo import CPU, GeneratedSilo, keep_first_model
 from benchmarks.peers.environments import INSIDE, make_environment
 from client_service.best_model import kept_model
 from client_service.device import pin_threads
@@ -54,7 +54,7 @@ def write_matrices(shard: Shard, folder: Path) -> None:
 def closed_forms(shard: Shard, shard_folder: Path, folder: Path, most: int) -> list[list[str]]:
     """A row for each: processor seconds of fitting, of ranking all users, and the lists' quality."""
     theirs = run_inside("serving", "closed_forms.py", str(folder), str(most))
-    lists = {name: np.load(folder / f"{name}.npy") for name in theirs}
+    lists = {name: np.lib.format.open_memmap(folder / f"{name}.npy", mode="r") for name in theirs}
     rows = [_quality_row(f"{name} (peer)", one["fit"], one["rank"], shard, lists[name]) for name, one in theirs.items()]
     before = time.process_time()
     keep_first_model(shard_folder, folder / "state")
@@ -98,7 +98,7 @@ def beside_recbole(shard: Shard, shard_folder: Path, folder: Path, batches: int)
 
 async def _own_pairs(shard_folder: Path) -> float:
     """Pairs a processor second of an epoch."""
-    async with prepare_epoch(Silo(shard_folder, shard_folder), shard_folder) as prepared:
+    async with prepare_epoch(GeneratedSilo(shard_folder, shard_folder), shard_folder) as prepared:
         (timed,) = prepared.timed
         return PAIRS * timed.count / await processor_seconds(timed.work)
 

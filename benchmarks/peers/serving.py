@@ -25,7 +25,6 @@ from scipy import sparse
 from benchmarks.common import render_table
 from benchmarks.peers.environments import INSIDE, make_environment
 from benchmarks.speed.serving import (
-    HOST,
     Load,
     LoadTarget,
     drawn_users,
@@ -37,7 +36,7 @@ from benchmarks.speed.serving import (
 from client_service.shard import Shard, read_shard
 from shared.method.settings import method_settings
 from simulation.experiment import Experiment
-from simulation.processes import free_ports, stop_services
+from simulation.processes import HOST, free_ports, stop_services
 
 FIT_SECONDS = 900.0
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -100,7 +99,7 @@ def main() -> None:
     os.environ |= ONE_THREAD
     theirs = load_implicit(read_shard(arguments.shard), arguments.seconds)
     with tempfile.TemporaryDirectory() as folder:
-        method = method_settings(**{"strategy.train": False})
+        method = method_settings("default", **{"strategy.train": False})
         experiment = Experiment((arguments.shard,), Path(folder), method, rounds=1)
         ours = asyncio.run(serve_closed_form(experiment, arguments.seconds))
     print(compare(ours, theirs))

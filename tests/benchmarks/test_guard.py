@@ -13,8 +13,8 @@ from fastapi import FastAPI
 
 from benchmarks.guard import guard, rounds, serving
 from benchmarks.guard.calibration import Work
-from benchmarks.guard.measuring import Figure, Part, measure_part
-from benchmarks.guard.silo import Silo, make_silo
+from benchmarks.guard.measuring import Figure, GuardedPart, measure_part
+from benchmarks.guard.silo import GeneratedSilo, make_silo
 from client_service.device import pin_threads
 from client_service.learning.local import LocalTraining
 from shared.errors import FederationError, SettingsError
@@ -24,7 +24,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 @pytest.fixture(scope="module")
-def silo(tmp_path_factory: pytest.TempPathFactory) -> Silo:
+def silo(tmp_path_factory: pytest.TempPathFactory) -> GeneratedSilo:
     pin_threads(1)
     return make_silo(tmp_path_factory.mktemp("silo"), users=300, items=200)
 
@@ -63,7 +63,7 @@ def test_every_figure_is_committed_and_a_file_that_cannot_be_read_is_told(tmp_pa
 
 
 def test_the_exit_code_is_1_beyond_a_bound_and_what_is_written_is_within(
-    silo: Silo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    silo: GeneratedSilo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ratios = {"one": 1.0}
 
@@ -103,7 +103,7 @@ def train_twice(patch: pytest.MonkeyPatch) -> None:
 def answer_twice(patch: pytest.MonkeyPatch) -> None:
     once = serving.asking
 
-    def twice(app: FastAPI, questions: Sequence[serving.Question]) -> Work:
+    def twice(app: FastAPI, questions: Sequence[serving.AskedRequest]) -> Work:
         return once(app, [*questions, *questions] if app.title == "LPSFed client" else questions)
 
     patch.setattr(serving, "asking", twice)
@@ -119,7 +119,7 @@ def answer_twice(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_takes_twice_as_long_is_beyond_its_bound(
-    silo: Silo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, plant: Plant, slower: set[str]
+    silo: GeneratedSilo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, plant: Plant, slower: set[str]
 ) -> None:
     monkeypatch.setattr(guard, "TRIES", 2)
     monkeypatch.setattr(serving, "REPETITIONS", 8)
@@ -132,16 +132,16 @@ def test_what_takes_twice_as_long_is_beyond_its_bound(
     assert late - {f"memory: {name}"} == slower  # memory is told apart in a process of its own alone
 
 
-def least(part: Part, silo: Silo, folder: Path) -> list[Figure]:
+def least(part: GuardedPart, silo: GeneratedSilo, folder: Path) -> list[Figure]:
     """Measured in this process, as often as the guard does at most."""
     numbers = iter(range(guard.TRIES))
     return guard.least_figures(lambda: asyncio.run(measure_part(part, silo, folder / str(next(numbers)))), {})
 
 
-def test_an_answer_that_is_none_ends_the_guard(silo: Silo) -> None:
+def test_an_answer_that_is_none_ends_the_guard(silo: GeneratedSilo) -> None:
     async def ask() -> None:
         async with serving.served_client(silo) as app:
-            await serving.ask(app, serving.Question("GET", "/v1/items/nothing/similar"))
+            await serving.ask(app, serving.AskedRequest("GET", "/v1/items/nothing/similar"))
 
     with pytest.raises(FederationError, match="expected status 200 of /v1/items/nothing/similar, got 404"):
         asyncio.run(ask())

@@ -27,14 +27,14 @@ print(f"fitted in {time.perf_counter() - began:.1f} s, {time.process_time() - be
 app = FastAPI()
 
 
-def listed(rows: Any, scores: Any) -> list[dict[str, Any]]:
+def render_items(rows: Any, scores: Any) -> list[dict[str, Any]]:
     return [{"item": name, "score": score} for name, score in zip(names[rows].tolist(), scores.tolist(), strict=True)]
 
 
 @app.get("/v1/users/{user}/recommendations")
 def recommend(user: str, k: int = 20) -> dict[str, Any]:
     row = users[user]
-    return {"user": user, "items": listed(*model.recommend(row, train[row], N=k))}
+    return {"user": user, "items": render_items(*model.recommend(row, train[row], N=k))}
 
 
 @app.post("/v1/recommendations")
@@ -43,10 +43,10 @@ def recommend_many(message: dict[str, Any] = Body()) -> dict[str, Any]:  # noqa:
         rows = sorted({items[name] for name in message["basket"]})
         basket = sparse.csr_matrix((np.ones(len(rows), np.float32), ([0] * len(rows), rows)), (1, len(names)))
         found = model.recommend(0, basket, N=message["k"], recalculate_user=True)
-        return {"results": [{"items": listed(*found)}]}
+        return {"results": [{"items": render_items(*found)}]}
     rows = np.array([users[user] for user in message["users"]])
     found = zip(*model.recommend(rows, train[rows], N=message["k"]), strict=True)
-    results = [{"user": user, "items": listed(*one)} for user, one in zip(message["users"], found, strict=True)]
+    results = [{"user": user, "items": render_items(*one)} for user, one in zip(message["users"], found, strict=True)]
     return {"results": results}
 
 
