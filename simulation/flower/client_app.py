@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 
 from client_service.device import pin_threads
 from client_service.settings import ClientSettings, client_settings
-from shared.errors import SettingsError
+from shared.errors import PrivacyError, SettingsError
 from shared.protocol.schemas import RunIn
 from simulation.engines.silo import Sent, SiloRun, Terms
 from simulation.experiment import Experiment
@@ -43,6 +43,8 @@ Act = Callable[[SiloRun, dict[str, Any], bytes, RecordDict], tuple[dict[str, Any
 def _answer(config: Mapping[str, Any], act: Act, message: Message, context: Context) -> Message:
     words, body = read_words(message.content), read_body(message.content)
     settings = find_settings(context, config, words)
+    if settings.strategy != words["strategy"]:
+        raise PrivacyError(f"expected a run with {settings.strategy!r}, as this silo has it, got {words['strategy']!r}")
     pin_threads(settings.threads)
     silo = SiloRun(settings)
     terms = Terms(words["run"], RunIn.model_validate(words["request"]))

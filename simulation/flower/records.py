@@ -47,5 +47,5 @@ def read_body(records: RecordDict) -> bytes:
     arrays = {name: array.numpy() for name, array in records.array_records[TENSORS].items()}
     if wrong := sorted(name for name, value in arrays.items() if value.dtype.name not in ("float32", "uint32")):
         raise ProtocolError(f"expected float32 or uint32, got another type for {wrong[0]!r}")
-    scalars = {name: float(value) for name, value in records.metric_records.get(SCALARS, {}).items()}  # type: ignore[arg-type]
+    scalars = {name: float(value) for name, value in records.metric_records.get(SCALARS, {}).items()}
     return encode(Parameters(arrays, scalars))

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from shared.errors import FederationError, SettingsError, UnavailableError
 from shared.message import Message as Settings
-from shared.method.settings import PRESET_ROUNDS, method_settings, validate_settings
+from shared.method.settings import PRESET_ROUNDS, Preset, method_settings, validate_settings
 from shared.protocol.schemas import RunIn
 from shared.strategies import build_strategy
 from simulation.engines.host import SiloReply, Verb
@@ -29,7 +29,7 @@ class AppSettings(Settings):
     """What a run is given, as Flower's run config has it: `flwr run . --run-config "rounds=5 strategy='lpsfed'"`."""
 
     strategy: str = "lpsfed"
-    preset: str = "default"
+    preset: Preset = "default"
     set: str = Field("", description="settings of the method, key=value, with a space between two")
     rounds: int = Field(0, ge=0, description="0: the preset's")
     seed: int = Field(0, ge=0)
