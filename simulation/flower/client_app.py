@@ -85,7 +85,7 @@ def name_of_node(context: Context, config: Mapping[str, Any]) -> str:
     """The silo's own name: of its settings file, or in a simulation of its shard."""
     if "settings" in context.node_config:
         return client_settings(Path(str(context.node_config["settings"]))).name
-    return _shard_of_node(context, config).name
+    return _shard_of_node(context, config)[1].name
 
 
 def find_settings(context: Context, config: Mapping[str, Any], words: Mapping[str, Any]) -> ClientSettings:
@@ -93,19 +93,19 @@ def find_settings(context: Context, config: Mapping[str, Any], words: Mapping[st
     those of an experiment's silo. SettingsError where there is neither."""
     if "settings" in context.node_config:
         return client_settings(Path(str(context.node_config["settings"])))
-    shard, request = _shard_of_node(context, config), RunIn.model_validate(words["request"])
+    (shards, own), request = _shard_of_node(context, config), RunIn.model_validate(words["request"])
     states = Path(str(_setting(context, config, "states")))
-    experiment = Experiment((shard,), states, request.method, words["strategy"], rounds=request.rounds)
-    return experiment.make_silo_settings(shard)
+    experiment = Experiment(shards, states, request.method, words["strategy"], rounds=request.rounds)
+    return experiment.make_silo_settings(own)
 
 
-def _shard_of_node(context: Context, config: Mapping[str, Any]) -> Path:
-    """Of a simulated node, by its number among the shards of a folder."""
+def _shard_of_node(context: Context, config: Mapping[str, Any]) -> tuple[tuple[Path, ...], Path]:
+    """The shards of a folder, and that of a simulated node, by its number."""
     number = context.node_config.get("partition-id")
     found = find_shards(Path(str(_setting(context, config, "shards"))))
     if number is None or found is None:
         raise SettingsError("expected --node-config settings=FILE, or in a simulation a folder of shards, got neither")
-    return found.paths[int(number)]
+    return found.paths, found.paths[int(number)]
 
 
 def _setting(context: Context, config: Mapping[str, Any], name: str) -> Any:

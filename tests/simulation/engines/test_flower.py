@@ -35,7 +35,7 @@ def simulate_app(described: Experiment, folder: Path) -> None:
     from simulation.flower.client_app import make_client_app
     from simulation.flower.server_app import make_server_app
 
-    method = flatten_settings(described.method.model_dump(exclude_defaults=True))
+    method = flatten_settings(described.agreed_method.model_dump(exclude_defaults=True))
     shards = described.shards[0].parent
     run = {
         "strategy": described.strategy,
@@ -50,7 +50,7 @@ def simulate_app(described: Experiment, folder: Path) -> None:
     run_simulation(make_server_app(run), make_client_app(own), len(described.shards), backend_config=resources)
 
 
-@pytest.mark.parametrize("strategy", ["lpsfed", "fedavg"])
+@pytest.mark.parametrize("strategy", ["lpsfed", "fedavg", "fedmf"])
 def test_parameters_are_those_of_our_own_aggregation(experiment: Described, tmp_path: Path, strategy: str) -> None:
     own = conduct_plainly(experiment("own", strategy=strategy), ignore_progress)
     simulate_app(experiment("flower", strategy=strategy), tmp_path / "flower")
