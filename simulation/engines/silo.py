@@ -19,7 +19,7 @@ from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
 from client_service.tasks import task_named
 from client_service.training_run import TrainingRun
-from shared.errors import DataError
+from shared.errors import DataError, PrivacyError
 from shared.message import Message
 from shared.method.anchor import declared_size, draw_anchor
 from shared.method.graph import Float64
@@ -50,7 +50,10 @@ class SiloRun:
     """A silo and the run at hand. The methods are called in the order begin, (fit, apply) for each round, finish."""
 
     def __init__(self, settings: ClientSettings) -> None:
-        """DataError for a shard of no use, SettingsError for a device that is not there."""
+        """DataError for a shard of no use, SettingsError for a device that is not there, PrivacyError for a silo that
+        demands masks or noise, which nothing adds here."""
+        if settings.secure or settings.privacy.on:
+            raise PrivacyError("expected a silo without secure and privacy, because updates leave here as they are")
         self._settings, self._task = settings, task_named(settings.task)
         self._device, self._device_reason = choose_device(settings.device)
         self._shard = self._task.read(settings)

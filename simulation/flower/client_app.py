@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 
 from client_service.device import pin_threads
 from client_service.settings import ClientSettings, client_settings
-from shared.errors import SettingsError
+from shared.errors import PrivacyError, SettingsError
 from shared.protocol.schemas import RunIn
 from simulation.engines.silo import Sent, SiloRun, Terms
 from simulation.experiment import Experiment
@@ -43,6 +43,8 @@ Act = Callable[[SiloRun, dict[str, Any], bytes, RecordDict], tuple[dict[str, Any
 def _answer(config: Mapping[str, Any], act: Act, message: Message, context: Context) -> Message:
     words, body = read_words(message.content), read_body(message.content)
     settings = find_settings(context, config, words)
+    if settings.strategy != words["strategy"]:
+        raise PrivacyError(f"expected a run with {settings.strategy!r}, as this silo has it, got {words['strategy']!r}")
     pin_threads(settings.threads)
     silo = SiloRun(settings)
     terms = Terms(words["run"], RunIn.model_validate(words["request"]))
@@ -83,7 +85,7 @@ def name_of_node(context: Context, config: Mapping[str, Any]) -> str:
     """The silo's own name: of its settings file, or in a simulation of its shard."""
     if "settings" in context.node_config:
         return client_settings(Path(str(context.node_config["settings"]))).name
-    return _shard_of_node(context, config).name
+    return _shard_of_node(context, config)[1].name
 
 
 def find_settings(context: Context, config: Mapping[str, Any], words: Mapping[str, Any]) -> ClientSettings:
@@ -91,19 +93,19 @@ def find_settings(context: Context, config: Mapping[str, Any], words: Mapping[st
     those of an experiment's silo. SettingsError where there is neither."""
     if "settings" in context.node_config:
         return client_settings(Path(str(context.node_config["settings"])))
-    shard, request = _shard_of_node(context, config), RunIn.model_validate(words["request"])
+    (shards, own), request = _shard_of_node(context, config), RunIn.model_validate(words["request"])
     states = Path(str(_setting(context, config, "states")))
-    experiment = Experiment((shard,), states, request.method, words["strategy"], rounds=request.rounds)
-    return experiment.make_silo_settings(shard)
+    experiment = Experiment(shards, states, request.method, words["strategy"], rounds=request.rounds)
+    return experiment.make_silo_settings(own)
 
 
-def _shard_of_node(context: Context, config: Mapping[str, Any]) -> Path:
-    """Of a simulated node, by its number among the shards of a folder."""
+def _shard_of_node(context: Context, config: Mapping[str, Any]) -> tuple[tuple[Path, ...], Path]:
+    """The shards of a folder, and that of a simulated node, by its number."""
     number = context.node_config.get("partition-id")
     found = find_shards(Path(str(_setting(context, config, "shards"))))
     if number is None or found is None:
         raise SettingsError("expected --node-config settings=FILE, or in a simulation a folder of shards, got neither")
-    return found.paths[int(number)]
+    return found.paths, found.paths[int(number)]
 
 
 def _setting(context: Context, config: Mapping[str, Any], name: str) -> Any:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from client_service.figures import kept_quality
+from shared.errors import PrivacyError, ProtocolError, SettingsError
 from simulation.engines.plain import conduct_plainly
+from simulation.engines.server import RunServer
 from simulation.experiment import Experiment
 from simulation.federation import ignore_progress
 
@@ -33,7 +35,7 @@ def simulate_app(described: Experiment, folder: Path) -> None:
     from simulation.flower.client_app import make_client_app
     from simulation.flower.server_app import make_server_app
 
-    method = flatten_settings(described.method.model_dump(exclude_defaults=True))
+    method = flatten_settings(described.agreed_method.model_dump(exclude_defaults=True))
     shards = described.shards[0].parent
     run = {
         "strategy": described.strategy,
@@ -48,7 +50,7 @@ def simulate_app(described: Experiment, folder: Path) -> None:
     run_simulation(make_server_app(run), make_client_app(own), len(described.shards), backend_config=resources)
 
 
-@pytest.mark.parametrize("strategy", ["lpsfed", "fedavg"])
+@pytest.mark.parametrize("strategy", ["lpsfed", "fedavg", "fedmf"])
 def test_parameters_are_those_of_our_own_aggregation(experiment: Described, tmp_path: Path, strategy: str) -> None:
     own = conduct_plainly(experiment("own", strategy=strategy), ignore_progress)
     simulate_app(experiment("flower", strategy=strategy), tmp_path / "flower")
@@ -62,3 +64,70 @@ def test_parameters_are_those_of_our_own_aggregation(experiment: Described, tmp_
         for folder in (tmp_path / "own", tmp_path / "flower" / "server")
     )
     assert here["state"] == there["state"] and len(here["state"]) == 64
+
+
+def ask_node(settings: Path, described: Experiment, strategy: str) -> Any:
+    """The reply of a node with a settings file to the first message of a run."""
+    from flwr.app import Context, Message, RecordDict
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from simulation.flower.client_app import app
+    from simulation.flower.records import write_records
+
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # as the runtime sets it for a process
+    context = Context(1, 1, {"settings": str(settings)}, RecordDict(), {})
+    request = described.run_request().model_dump(mode="json")
+    words = {"run": "run-1", "request": request, "strategy": strategy, "closed": 0}
+    start = RunServer(described.run_request(), strategy).start
+    return app(Message(write_records(words, start), dst_node_id=1, message_type="query.begin"), context)
+
+
+@pytest.fixture
+def written(experiment: Described, tmp_path: Path) -> Callable[..., Path]:
+    """A settings file of the first silo, as its operator writes it."""
+
+    def write(*lines: str) -> Path:
+        described = experiment("one")
+        method = flatten_settings(described.method.model_dump(exclude_defaults=True))
+        top = (f'name = "east"\nshard = "{described.shards[0]}"\nstate_directory = "{tmp_path / "east"}"', *lines)
+        path = tmp_path / "east.toml"
+        path.write_text("\n".join((*top, "[method]", *(f"{name} = {value!r}" for name, value in method.items()))))
+        return path
+
+    return write
+
+
+def test_a_node_with_a_settings_file_takes_part_as_that_silo(
+    experiment: Described, written: Any, tmp_path: Path
+) -> None:
+    from simulation.flower.records import read_words
+
+    assert read_words(ask_node(written(), experiment("one"), "lpsfed").content) == {"applied": 0}
+    assert (tmp_path / "east" / "model" / "training.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("line", "strategy", "words"),
+    [
+        ("", "fedavg", "expected a run with 'lpsfed', as this silo has it, got 'fedavg'"),
+        ("secure = true\ntrust_on_first_use = true", "lpsfed", "expected a silo without secure and privacy"),
+        ('policy = {strategies = ["fedavg"]}', "lpsfed", "policy: expected a strategy of"),
+    ],
+)
+def test_a_silo_that_asks_for_more_than_the_app_gives_takes_no_part(
+    experiment: Described, written: Any, line: str, strategy: str, words: str
+) -> None:
+    with pytest.raises(PrivacyError, match=words):
+        ask_node(written(line), experiment("one"), strategy)
+
+
+def test_a_message_of_another_app_and_a_setting_that_is_unknown_are_named() -> None:
+    from flwr.app import RecordDict
+
+    from simulation.flower.records import read_words
+    from simulation.flower.server_app import read_app_settings
+
+    with pytest.raises(ProtocolError, match="expected a message of this app"):
+        read_words(RecordDict())
+    with pytest.raises(SettingsError, match="roundz"):
+        read_app_settings({"roundz": 3})
