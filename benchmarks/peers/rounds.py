@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 
 import numpy as np
@@ -67,9 +67,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="1: Flower's simulation is left out")
     arguments = parser.parse_args()
     pin_threads(1)
-    lines = [compare(size, many, arguments.rounds) for size in arguments.megabytes for many in arguments.clients]
     head = ("MB", "clients", "ours, processor ms", "Flower, processor ms", "ratio", "Flower simulated, ms")
-    print(render_table(head, lines))
+    print(render_table(head, []), flush=True)
+    for size, many in product(arguments.megabytes, arguments.clients):
+        print("| " + " | ".join(compare(size, many, arguments.rounds)) + " |", flush=True)
     print(f"most memory of our process: {memory_mib():.0f} MiB")
 
 
