@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 from matplotlib import pyplot
 
 from benchmarks.common import render_table
@@ -73,7 +74,7 @@ def make_sized_silo(folder: Path, users: int, items: int, share: float) -> Gener
     if share < 1:
         kept = np.random.default_rng(0).random(len(dataset.events)) < share
         events = dataset.events
-        first = events.with_row_index().group_by("user").agg(events.with_row_index()["index"].first())
+        first = events.with_row_index().group_by("user").agg(pl.col("index").first())
         kept[first["index"].to_numpy()] = True
         dataset = dataclasses.replace(dataset, events=events.filter(kept))
     parts = partition_dataset(dataset, clients=1, method="random", seed=0)
