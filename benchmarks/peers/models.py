@@ -38,9 +38,10 @@ RIDGE, WIDTH = 300.0, 64
 
 
 def run_inside(environment: str, script: str, *arguments: str) -> dict[str, Any]:
-    """What a peer's script printed last."""
+    """What a peer's script printed last. It runs in a folder that is removed with what the peer's library leaves."""
     command = [str(make_environment(environment)), str(INSIDE / script), *arguments]
-    told = subprocess.run(command, env=os.environ, stdout=subprocess.PIPE, text=True, check=True).stdout
+    with tempfile.TemporaryDirectory() as place:
+        told = subprocess.run(command, cwd=place, stdout=subprocess.PIPE, text=True, check=True).stdout
     found: dict[str, Any] = json.loads(told.strip().splitlines()[-1])
     return found
 

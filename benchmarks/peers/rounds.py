@@ -5,7 +5,7 @@ python -m benchmarks.peers.rounds [--megabytes 0.7 64] [--clients 4 16] [--round
 Ours is the aggregator's whole part but for HTTP and signatures, through the disk: each body is written as a client
 writes it, spooled, hashed, checked, aggregated, and an answer is made for each client. Flower's is the
 mean of the clients' records in memory. Both in processor time of one process, the least of some rounds; the seconds of
-a round of Flower's simulation, which has clients as processes, stand beside them.
+a round of Flower's simulation and of NVFlare's simulator, which move what clients send, stand beside them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 
 import numpy as np
@@ -53,10 +53,11 @@ def compare(megabytes: float, clients: int, rounds: int) -> list[str]:
     items = round(1e6 * megabytes / (4 * WIDTH))
     own = own_seconds(items, clients, rounds)
     theirs = run_inside("flower", "flower_round.py", str(items), str(clients), str(rounds))
-    peer, simulated = theirs["aggregate"], theirs["simulate"]
+    nvflare = run_inside("nvflare", "nvflare_round.py", str(items), str(clients), str(max(rounds, 2)))
+    peer, simulated = theirs["aggregate"], (theirs["simulate"], nvflare["simulate"])
     return [
         *(f"{megabytes:g}", str(clients), f"{1e3 * own:,.0f}", f"{1e3 * peer:,.0f}", f"{peer / own:.2f}"),
-        "" if simulated is None else f"{1e3 * simulated:,.0f}",
+        *(f"{1e3 * seconds:,.0f}" for seconds in simulated),
     ]
 
 
@@ -64,12 +65,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=float, nargs="+", default=[0.7, 64.0])
     parser.add_argument("--clients", type=int, nargs="+", default=[4, 16])
-    parser.add_argument("--rounds", type=int, default=3, help="1: Flower's simulation is left out")
+    parser.add_argument("--rounds", type=int, default=3, help="at least 2")
     arguments = parser.parse_args()
     pin_threads(1)
-    lines = [compare(size, many, arguments.rounds) for size in arguments.megabytes for many in arguments.clients]
-    head = ("MB", "clients", "ours, processor ms", "Flower, processor ms", "ratio", "Flower simulated, ms")
-    print(render_table(head, lines))
+    head = (
+        "MB",
+        "clients",
+        "ours, processor ms",
+        "Flower, processor ms",
+        "ratio",
+        "Flower simulated, ms",
+        "NVFlare simulated, ms",
+    )
+    print(render_table(head, []), flush=True)
+    for size, many in product(arguments.megabytes, arguments.clients):
+        print("| " + " | ".join(compare(size, many, arguments.rounds)) + " |", flush=True)
     print(f"most memory of our process: {memory_mib():.0f} MiB")
 
 

@@ -31,10 +31,10 @@ from benchmarks.speed.serving import (
     load_all,
     memory_of,
     serve_closed_form,
+    untrained_settings,
     wait_for,
 )
 from client_service.shard import Shard, read_shard
-from shared.method.settings import method_settings
 from simulation.experiment import Experiment
 from simulation.processes import HOST, free_ports, stop_services
 
@@ -99,7 +99,7 @@ def main() -> None:
     os.environ |= ONE_THREAD
     theirs = load_implicit(read_shard(arguments.shard), arguments.seconds)
     with tempfile.TemporaryDirectory() as folder:
-        method = method_settings("default", **{"strategy.train": False})
+        method = untrained_settings()
         experiment = Experiment((arguments.shard,), Path(folder), method, rounds=1)
         ours = asyncio.run(serve_closed_form(experiment, arguments.seconds))
     print(compare(ours, theirs))

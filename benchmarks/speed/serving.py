@@ -30,7 +30,7 @@ import numpy as np
 
 from benchmarks.common import render_table
 from client_service.shard import Shard, read_shard
-from shared.method.settings import method_settings
+from shared.method.settings import MethodSettings, method_settings
 from simulation.experiment import Experiment
 from simulation.processes import HOST, choose_addresses, connect_services, free_ports, start_services
 
@@ -225,6 +225,11 @@ def load_all(shard: Shard, users: LoadTarget, seconds: int) -> list[Load]:
     ]
 
 
+def untrained_settings() -> MethodSettings:
+    """Of a run in which nothing is trained."""
+    return method_settings(**{"strategy.train": False})
+
+
 def drawn_users(shard: Shard) -> list[str]:
     """Those who are asked for: always the same."""
     count = min(ASKED, len(shard.user_ids))
@@ -249,8 +254,7 @@ def main() -> None:
     if shutil.which("wrk") is None:
         parser.error("expected wrk on the PATH, there is none: it is in Debian's package wrk")
     with tempfile.TemporaryDirectory() as folder:
-        method = method_settings(**{"strategy.train": False})
-        experiment = Experiment((arguments.shard,), Path(folder), method, rounds=1)
+        experiment = Experiment((arguments.shard,), Path(folder), untrained_settings(), rounds=1)
         loads = asyncio.run(serve_closed_form(experiment, arguments.seconds))
     if arguments.json:
         print(json.dumps([asdict(one) for one in loads]))

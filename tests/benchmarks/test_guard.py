@@ -83,9 +83,9 @@ def test_the_exit_code_is_1_beyond_a_bound_and_what_is_written_is_within(
 def hold_twice(patch: pytest.MonkeyPatch) -> None:
     once = rounds.hold_round
 
-    def twice(archive: Any, name: str, update: Any) -> None:
-        once(archive, name, update)
-        once(archive, f"{name}0000", update)
+    def twice(archive: Any, name: str, *args: Any) -> None:
+        once(archive, name, *args)
+        once(archive, f"{name}0000", *args)
 
     patch.setattr(rounds, "hold_round", twice)
 

@@ -52,6 +52,5 @@ def main(grid: Grid, _: Context) -> None:
 
 
 aggregated = min(aggregate_once() for _ in range(ROUNDS))
-if ROUNDS > 1:
-    run_simulation(server, client, CLIENTS, backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
-print(json.dumps({"aggregate": aggregated, "simulate": taken[0] if taken else None}))
+run_simulation(server, client, CLIENTS, backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
+print(json.dumps({"aggregate": aggregated, "simulate": taken[0]}))

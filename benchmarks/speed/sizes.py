@@ -1,0 +1,166 @@
+"""What a silo costs against its size, on generated data, beside what this machine can do; slopes, and a picture.
+
+python -m benchmarks.speed.sizes [--plot docs/figures/cost_against_size.svg]
+
+Times are processor times with one thread. A slope is that of a line through the logarithms: 1 is in proportion. The
+generator gives a user so many items in proportion to the catalogue, so that pairs grow with users and with items; with
+`pairs` the catalogue and the users stay and a share of the training pairs is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from matplotlib import pyplot
+
+from benchmarks.common import render_table
+from benchmarks.guard.learning import prepare_epoch
+from benchmarks.guard.measuring import measure_time, processor_seconds
+from benchmarks.guard.serving import prepare_serving
+from benchmarks.guard.silo import CPU, NAME, GeneratedSilo, keep_first_model
+from benchmarks.harness.plots import STEADY
+from client_service.best_model import kept_model
+from client_service.device import pin_threads
+from client_service.serving.lists import ListKeeper
+from client_service.shard import read_shard
+from client_service.tasks.items import ITEMS
+from shared.protocol.signing.enrolment import kept_pair
+from simulation.generator import generate_dataset
+from simulation.partition import partition_dataset, write_partition
+
+MIDDLE = (2000, 1200)
+FACTORS = (0.5, 1.0, 2.0)
+COSTS = ("first model, s", "epoch, s", "lists of all users, s", "basket, ms")
+
+
+@dataclass(frozen=True)
+class SizedCosts:
+    """A silo's size, and its costs in the order of COSTS."""
+
+    users: int
+    items: int
+    pairs: int
+    costs: tuple[float, ...]
+
+
+def measure_limits() -> str:
+    """GEMM and memory of one core, float32."""
+    side, draw = 2048, np.random.default_rng(0)
+    left, right = draw.standard_normal((2, side, side), dtype=np.float32)
+    source = np.ones(1 << 25, dtype=np.float32)
+    target = np.empty_like(source)
+    product = min(_seconds(lambda: left @ right) for _ in range(5))
+    copy = min(_seconds(lambda: np.copyto(target, source)) for _ in range(10))
+    return f"{2e-9 * side**3 / product:.0f} GFLOP/s of GEMM, {2e-9 * source.nbytes / copy:.1f} GB/s read and written"
+
+
+def _seconds(work) -> float:
+    before = time.process_time()
+    work()
+    return time.process_time() - before
+
+
+def make_sized_silo(folder: Path, users: int, items: int, share: float) -> GeneratedSilo:
+    """`share` of the training pairs; each user and each item keeps its first."""
+    dataset = generate_dataset(0, users=users, items=items)
+    if share < 1:
+        kept = np.random.default_rng(0).random(len(dataset.events)) < share
+        events = dataset.events
+        first = events.with_row_index().group_by("user").agg(pl.col("index").first())
+        kept[first["index"].to_numpy()] = True
+        dataset = dataclasses.replace(dataset, events=events.filter(kept))
+    parts = partition_dataset(dataset, clients=1, method="random", seed=0)
+    (shard,) = write_partition(dataset, parts, folder / "shards")
+    return GeneratedSilo(shard, folder / "state")
+
+
+async def measure_silo(silo: GeneratedSilo) -> SizedCosts:
+    """Once each: a size is measured among others."""
+    first = _seconds(lambda: keep_first_model(silo.shard, silo.state))
+    kept_pair(NAME, silo.state)
+    shard = read_shard(silo.shard)
+    async with prepare_epoch(silo, silo.state) as prepared:
+        (timed,) = prepared.timed
+        epoch = await processor_seconds(timed.work)
+    lists = _seconds(lambda: _list_all(silo))
+    async with prepare_serving(silo, silo.state) as prepared:
+        basket = next(one for one in prepared.timed if one.name == "basket")
+        milliseconds = float((await measure_time(basket)).told.partition(" ")[0])
+    return SizedCosts(*shard.train.shape, shard.train.nnz, (first, epoch, lists, milliseconds))
+
+
+def _list_all(silo: GeneratedSilo) -> None:
+    shard = read_shard(silo.shard)
+    served = kept_model(ITEMS, shard, silo.state / "model", CPU)
+    with tempfile.TemporaryDirectory() as folder:
+        keeper = ListKeeper(Path(folder), shard, threads=1)
+        keeper.begin(served.ranker)
+        while keeper.lists is None or keeper.lists.ready < len(shard.user_ids):
+            time.sleep(0.02)
+        keeper.close()
+
+
+def measure_sizes() -> dict[str, list[SizedCosts]]:
+    """What is varied -> its sizes, ascending."""
+    users, items = MIDDLE
+    wanted = {
+        "users": [(round(users * factor), items, 1.0) for factor in FACTORS],
+        "items": [(users, round(items * factor), 1.0) for factor in FACTORS],
+        "pairs": [(users, items, share) for share in (0.25, 0.5, 1.0)],
+    }
+    known: dict[tuple[int, int, float], SizedCosts] = {}
+    for size in dict.fromkeys(size for sizes in wanted.values() for size in sizes):
+        with tempfile.TemporaryDirectory() as folder:
+            known[size] = asyncio.run(measure_silo(make_sized_silo(Path(folder), *size)))
+    return {what: [known[size] for size in sizes] for what, sizes in wanted.items()}
+
+
+def slopes(what: str, sizes: list[SizedCosts]) -> list[float]:
+    """Of each cost against what is varied."""
+    x = np.log([getattr(one, what) for one in sizes])
+    return [float(np.polyfit(x, np.log([one.costs[n] for one in sizes]), 1)[0]) for n in range(len(COSTS))]
+
+
+def draw(measured: dict[str, list[SizedCosts]], path: Path) -> None:
+    """A panel for each thing that is varied."""
+    with pyplot.rc_context(STEADY):
+        figure, axes = pyplot.subplots(1, len(measured), figsize=(9, 3), layout="constrained", sharey=True)
+        for axis, (what, sizes) in zip(axes, measured.items(), strict=True):
+            for number, name in enumerate(COSTS):
+                axis.loglog(
+                    [getattr(one, what) for one in sizes], [one.costs[number] for one in sizes], "o-", label=name
+                )
+            axis.set_xlabel(what)
+        axes[0].legend()
+        figure.savefig(path, metadata={"Date": None})
+        pyplot.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plot", type=Path)
+    arguments = parser.parse_args()
+    pin_threads(1)
+    print(f"one core: {measure_limits()}\n", flush=True)
+    measured = measure_sizes()
+    every = dict.fromkeys(one for sizes in measured.values() for one in sizes)
+    rows = [
+        [f"{one.users:,}", f"{one.items:,}", f"{one.pairs:,}", *(f"{cost:.3g}" for cost in one.costs)] for one in every
+    ]
+    print(render_table(("users", "items", "pairs", *COSTS), rows) + "\n")
+    told = [[what, *(f"{slope:.2f}" for slope in slopes(what, sizes))] for what, sizes in measured.items()]
+    print(render_table(("slope against", *COSTS), told))
+    if arguments.plot:
+        draw(measured, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()
