@@ -7,11 +7,10 @@ schema. Where the query is one of the plain forms below, both are known beforeha
 from __future__ import annotations
 
 import re
-from functools import lru_cache
-from json.encoder import encode_basestring as quote
 from typing import Final
 
 from fastapi import Request, Response
+from pydantic_core import to_json
 
 from client_service.callers import ForApplications, Handler
 from client_service.serving.recommender import Listed
@@ -19,7 +18,6 @@ from client_service.serving.recommender import Listed
 PLAIN: Final = re.compile(rb"(?:k=(?P<k>[1-9][0-9]{0,2}|1000))?")
 USUAL: Final = 20
 LONGEST_ID: Final = 512
-MOST_ITEMS: Final = 1 << 16  # whose words are kept as they are written
 HEADERS: Final = {"Cache-Control": "no-store"}
 
 
@@ -50,17 +48,10 @@ def _find(request: Request, k: int) -> Response | None:
     )
 
 
-def write_list(user: str, listed: Listed) -> str:
+def write_list(user: str, listed: Listed) -> bytes:
     """What RecommendationsOut writes of the same."""
-    items = ",".join([f"{_item(item)}{score!r}{_title(title)}" for item, score, title in listed.items])
-    return f'{{"user":{quote(user)},"model":{quote(listed.version)},"unknown_items":0,"items":[{items}]}}'
-
-
-@lru_cache(maxsize=MOST_ITEMS)
-def _item(item: str) -> str:
-    return f'{{"item":{quote(item)},"score":'
-
-
-@lru_cache(maxsize=MOST_ITEMS)
-def _title(title: str | None) -> str:
-    return "}" if title is None else f',"title":{quote(title)}}}'
+    items = [
+        {"item": item, "score": score} if title is None else {"item": item, "score": score, "title": title}
+        for item, score, title in listed.items
+    ]
+    return to_json({"user": user, "model": listed.version, "unknown_items": 0, "items": items})

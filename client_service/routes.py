@@ -68,13 +68,11 @@ async def recommend(user: IdPath, service: Service, k: Count = 20, exclude_seen:
 
 
 @recommendations.post("/recommendations", response_model_exclude_none=True)
-def recommend_batch(message: RecommendationsIn, service: Service) -> BatchOut:
-    """A batch is long enough to be worth a worker thread."""
-    recommender = service.recommender
-    limits = recommender.limits(message.k, message.exclude_seen, message.allow, message.exclude)
+async def recommend_batch(message: RecommendationsIn, service: Service) -> BatchOut:
+    """Computed in worker threads: users each batch by itself, baskets with all others that wait."""
     if message.basket is not None:
-        return BatchOut(results=(recommender.for_basket(message.basket, limits),))
-    return BatchOut(results=recommender.for_users(message.users or (), limits))
+        return BatchOut(results=(await service.baskets.ask(message),))
+    return BatchOut(results=await run_in_threadpool(service.recommend_users, message))
 
 
 @recommendations.get("/items/{item:path}/similar", response_model_exclude_none=True)

@@ -5,6 +5,7 @@ Answering from arrays that nothing changes is what lets recommendations go on wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -51,6 +52,12 @@ class Side:
 
     def __getitem__(self, rows: Rows) -> Side:
         return Side(self.embedding[rows], self.narrow[rows], self.hidden[rows], take_codes(self.codes, rows))
+
+
+def join_sides(sides: Sequence[Side], codes: Codes) -> Side:
+    """The rows of several sides under each other; codes: of all of them."""
+    embedding, narrow, hidden = zip(*((one.embedding, one.narrow, one.hidden) for one in sides), strict=True)
+    return Side(np.concatenate(embedding), np.concatenate(narrow), np.concatenate(hidden), codes)
 
 
 @dataclass(frozen=True)

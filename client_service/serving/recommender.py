@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
 
@@ -14,7 +14,7 @@ from scipy import sparse
 
 from client_service.learning.local import LocalTraining
 from client_service.models.model import Model
-from client_service.models.ranker import Ranker, Rows
+from client_service.models.ranker import Ranker, Rows, join_sides
 from client_service.schemas import Fallback, ItemOut, RecommendationsOut
 from client_service.serving.lists import BLOCK, ListKeeper, Lists
 from client_service.shard import Shard
@@ -57,6 +57,14 @@ class Limits:
     k: int
     exclude_seen: bool = True
     forbidden: Mask | None = None
+
+
+@dataclass(frozen=True)
+class Basket:
+    """Items of somebody who is in no graph, and what is asked for."""
+
+    items: tuple[str, ...]
+    limits: Limits
 
 
 @dataclass(frozen=True)
@@ -135,19 +143,20 @@ class Recommender:
 
     def for_basket(self, basket: Iterable[str], limits: Limits) -> RecommendationsOut:
         """A list for somebody who is in no graph, from the items given (fold-in)."""
-        rows, unknown = self.rows(basket)
-        served = self.served
-        if served is None or len(rows) == 0:
-            reason: Fallback = "no model yet" if served is None else "no known item in the basket"
-            return self._popular(reason, None, limits).model_copy(update={"unknown_items": unknown})
-        excluded = self._forbidden_items(limits)
-        if limits.exclude_seen:
-            excluded[rows] = True
-        codes = served.ranker.fusion.encoded(_basket(rows, len(self._popularity)))
-        stranger = replace(served.model.fold_in(rows), codes=codes)
-        items, scores = served.ranker.top_scored(stranger, excluded[None], limits.k)
-        found = self._items(items[0], scores[0])
-        return RecommendationsOut(model=served.version, unknown_items=unknown, items=found)
+        return self.for_baskets([Basket(tuple(basket), limits)])[0]
+
+    def for_baskets(self, asked: Sequence[Basket]) -> tuple[RecommendationsOut, ...]:
+        """Lists for such people in this order, computed together."""
+        served, known = self._served, [self.rows(basket.items) for basket in asked]
+        found = [self._without_model(served, *one, basket.limits) for one, basket in zip(known, asked, strict=True)]
+        missing = [place for place, one in enumerate(found) if one is None]
+        if missing:
+            assert served is not None, "without a model, popular items are at hand"
+            ranked = self._rank_baskets(served, [(known[place][0], asked[place].limits) for place in missing])
+            for place, (items, scores) in zip(missing, ranked, strict=True):
+                lists = self._items(items, scores)
+                found[place] = RecommendationsOut(model=served.version, unknown_items=known[place][1], items=lists)
+        return tuple(one for one in found if one is not None)
 
     def similar(self, item: str, k: int) -> tuple[str | None, tuple[ItemOut, ...]]:
         """Items by the cosine of their pooled embeddings. NotFoundError for an item outside the catalogue."""
@@ -201,6 +210,27 @@ class Recommender:
             excluded = np.stack([self._excluded_items(int(row), limits) for row in block])
             yield from zip(*served.ranker.top_scored(served.ranker.users[block], excluded, limits.k), strict=True)
 
+    def _rank_baskets(self, served: Served, asked: Sequence[tuple[Rows, Limits]]) -> Iterator[tuple[Rows, Float32]]:
+        """The best items for each of these rows of items, as many as asked for, a block of them at a time."""
+        step = max(1, BLOCK // len(self._popularity))
+        for first in range(0, len(asked), step):
+            block = asked[first : first + step]
+            rows, most = [one for one, _ in block], max(limits.k for _, limits in block)
+            codes = served.ranker.fusion.encoded(_baskets(rows, len(self._popularity)))
+            strangers = join_sides([served.model.fold_in(one) for one in rows], codes)
+            excluded = np.stack([self._excluded_of_basket(*one) for one in block])
+            items, scores = served.ranker.top_scored(strangers, excluded, most)
+            yield from ((items[place, : one.k], scores[place, : one.k]) for place, (_, one) in enumerate(block))
+
+    def _without_model(
+        self, served: Served | None, rows: Rows, unknown: int, limits: Limits
+    ) -> RecommendationsOut | None:
+        """Popular items for a basket that no model can tell anything of; None for any other one."""
+        if served is not None and len(rows):
+            return None
+        reason: Fallback = "no model yet" if served is None else "no known item in the basket"
+        return self._popular(reason, None, limits).model_copy(update={"unknown_items": unknown})
+
     def _answer(self, served: Served, user: str, items: NDArray[np.integer], scores: Float32) -> RecommendationsOut:
         return RecommendationsOut(user=user, model=served.version, items=self._items(items, scores))
 
@@ -213,6 +243,12 @@ class Recommender:
 
     def _forbidden_items(self, limits: Limits) -> Mask:
         return np.zeros(len(self._popularity), dtype=bool) if limits.forbidden is None else limits.forbidden.copy()
+
+    def _excluded_of_basket(self, rows: Rows, limits: Limits) -> Mask:
+        excluded = self._forbidden_items(limits)
+        if limits.exclude_seen:
+            excluded[rows] = True
+        return excluded
 
     def _excluded_items(self, row: int, limits: Limits) -> Mask:
         """Forbidden items, and those of the user's training and validation interactions."""
@@ -231,9 +267,12 @@ class Recommender:
         )
 
 
-def _basket(rows: Rows, items: int) -> sparse.csr_array:
-    """A 0/1 row (1, N)."""
-    return sparse.csr_array((np.ones(len(rows), dtype=np.float32), (np.zeros_like(rows), rows)), shape=(1, items))
+def _baskets(known: Sequence[Rows], items: int) -> sparse.csr_array:
+    """0/1 rows (B, N)."""
+    starts = np.cumsum([0, *map(len, known)])
+    return sparse.csr_array(
+        (np.ones(starts[-1], dtype=np.float32), np.concatenate(known), starts), shape=(len(known), items)
+    )
 
 
 def _best(scores: Float32, k: int) -> tuple[Rows, Float32]:

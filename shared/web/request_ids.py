@@ -5,6 +5,7 @@ An id that comes is taken over only where the service says so, and only a UUID: 
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from contextlib import AbstractContextManager
@@ -23,7 +24,7 @@ def choose_request_id(scope: Scope, *, callers_own: bool) -> str:
     given = Headers(scope=scope).getlist(HEADER) if callers_own else []
     if len(given) == 1 and WELL_FORMED.fullmatch(given[0]):
         return uuid.UUID(given[0]).hex
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()
 
 
 def during(identity: str) -> AbstractContextManager[object]:

@@ -12,7 +12,7 @@ import torch
 from client_service.learning.local import LocalTraining, Moment
 from client_service.learning.spectra import cached_spectrum
 from client_service.schemas import RecommendationsOut
-from client_service.serving.recommender import Limits, Recommender, Served, freeze
+from client_service.serving.recommender import Basket, Limits, Recommender, Served, freeze
 from client_service.shard import Shard, read_shard, write_shard
 from shared.errors import NotFoundError
 from shared.method.settings import MethodSettings
@@ -119,6 +119,20 @@ def test_without_a_model_everybody_gets_unseen_popular_items_and_a_flag(shard: S
     for answer in (recommender.for_user("nobody", Limits(3)), recommender.for_basket(["item-00"], Limits(3))):
         assert (answer.fallback, answer.model, len(answer.items)) == ("no model yet", None, 3)
     assert recommender.similar("item-00", 3) == (None, ())
+
+
+def test_baskets_computed_together_are_answered_as_each_alone(recommender: Recommender) -> None:
+    asked = [
+        Basket(("item-00",), Limits(5)),
+        Basket(("mystery",), Limits(3)),
+        Basket(("item-06", "item-07", "enigma"), recommender.limits(2, True, None, ["item-01"])),
+        Basket(("item-03", "item-00"), Limits(1000, exclude_seen=False)),
+    ]
+    alone = [recommender.for_basket(one.items, one.limits) for one in asked]
+    for one, other in zip(recommender.for_baskets(asked), alone, strict=True):
+        assert [item.item for item in one.items] == [item.item for item in other.items]
+        assert [item.score for item in one.items] == pytest.approx([item.score for item in other.items], rel=1e-4)
+        assert (one.fallback, one.unknown_items, one.model) == (other.fallback, other.unknown_items, other.model)
 
 
 def test_unknown_items_of_a_basket_are_counted_and_change_nothing(recommender: Recommender) -> None:

@@ -1,0 +1,61 @@
+"""Requests that come while one is computed -> one group, computed next: they share the passes over the items."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+MOST = 64  # in one group, so that nobody's answer waits for hundreds of others
+
+
+class Together(Generic[Asked, Answer]):
+    """Answers requests in a worker thread, a group of them at a time, in the order in which they came.
+
+    compute: a group's answers in its order. What it raises reaches everybody in the group.
+    """
+
+    def __init__(self, compute: Callable[[Sequence[Asked]], Sequence[Answer]]) -> None:
+        self._compute = compute
+        self._waiting: deque[tuple[Asked, asyncio.Future[Answer]]] = deque()
+        self._working: asyncio.Task[None] | None = None
+
+    async def ask(self, asked: Asked) -> Answer:
+        """The answer to one request."""
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting.append((asked, future))
+        if self._working is None:
+            self._working = asyncio.create_task(self._work())
+        return await future
+
+    async def _work(self) -> None:
+        try:
+            while group := self._next_group():
+                await self._answer(group)
+        finally:
+            self._working = None
+
+    def _next_group(self) -> list[tuple[Asked, asyncio.Future[Answer]]]:
+        """Of those who still wait."""
+        group: list[tuple[Asked, asyncio.Future[Answer]]] = []
+        while self._waiting and len(group) < MOST:
+            asked, future = self._waiting.popleft()
+            if not future.done():
+                group.append((asked, future))
+        return group
+
+    async def _answer(self, group: Sequence[tuple[Asked, asyncio.Future[Answer]]]) -> None:
+        try:
+            answers = await asyncio.to_thread(self._compute, [asked for asked, _ in group])
+        except Exception as error:  # each caller's route tells it, as if it had computed alone
+            for _, future in group:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for (_, future), answer in zip(group, answers, strict=True):
+            if not future.done():
+                future.set_result(answer)

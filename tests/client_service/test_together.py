@@ -1,0 +1,83 @@
+"""Requests that come while one is computed share the next computation, and each gets its own answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from client_service.serving import together
+from client_service.serving.together import Together
+from shared.errors import DataError
+
+SECONDS = 20.0
+
+
+class Doubling:
+    """Doubles numbers; nothing is computed before `go` is set, and a group with a 0 in it fails."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.groups: list[list[int]] = []
+
+    def __call__(self, group: Sequence[int]) -> list[int]:
+        self.groups.append([*group])
+        assert self.go.wait(SECONDS)
+        if 0 in group:
+            raise DataError("expected a number, got 0")
+        return [2 * one for one in group]
+
+
+async def begun(work: Doubling, groups: int) -> None:
+    """Until so many groups have begun."""
+    async with asyncio.timeout(SECONDS):
+        while len(work.groups) < groups:
+            await asyncio.sleep(0.001)
+
+
+def test_who_comes_while_one_is_computed_is_in_the_next_group_and_gets_his_own_answer() -> None:
+    async def ask() -> None:
+        work = Doubling()
+        doubled = Together(work)
+        first = asyncio.create_task(doubled.ask(1))
+        await begun(work, 1)
+        others = [asyncio.create_task(doubled.ask(number)) for number in (2, 3, 4)]
+        await asyncio.sleep(0)
+        work.go.set()
+        assert [await one for one in (first, *others)] == [2, 4, 6, 8]
+        assert work.groups == [[1], [2, 3, 4]]
+        assert await doubled.ask(5) == 10
+
+    asyncio.run(ask())
+
+
+def test_no_group_is_larger_than_the_limit_and_who_has_gone_is_in_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together, "MOST", 2)
+
+    async def ask() -> None:
+        work = Doubling()
+        doubled = Together(work)
+        first = asyncio.create_task(doubled.ask(1))
+        await begun(work, 1)
+        others = [asyncio.create_task(doubled.ask(number)) for number in (2, 3, 4, 5)]
+        await asyncio.sleep(0)
+        others.pop(1).cancel()
+        work.go.set()
+        assert [await one for one in (first, *others)] == [2, 4, 8, 10]
+        assert work.groups == [[1], [2, 4], [5]]
+
+    asyncio.run(ask())
+
+
+def test_an_error_reaches_its_group_alone() -> None:
+    async def ask() -> None:
+        work = Doubling()
+        doubled = Together(work)
+        work.go.set()
+        with pytest.raises(DataError, match="got 0"):
+            await doubled.ask(0)
+        assert await doubled.ask(1) == 2
+
+    asyncio.run(ask())
