@@ -72,6 +72,7 @@ class Agent:
         self.standing = Standing(shared_digest=self._earlier_quality().shared_digest)
         self.training_run: TrainingRun | None = None
         self._part: RunPart | None = None
+        self._done: str | None = None  # the run that is over for this client
 
     async def follow(self) -> None:
         """Until cancelled. A refusal or a lost connection is shown in `standing` and tried again later."""
@@ -111,8 +112,9 @@ class Agent:
         self._note(phase="waiting")
 
     async def _take_part(self, state: RunOut, run: str) -> None:
-        over = state.phase in ("finished", "failed")
-        part = self._part
+        over, part = state.phase in ("finished", "failed"), self._part
+        if over and run == self._done:
+            return
         if part is None or part.place.run != run:
             if over and not self._left_off(state, run):
                 self._sending.forget()
@@ -224,6 +226,8 @@ class Agent:
         self._sending.forget()
         await self._off_loop(part.finish, failure)
         self._note(phase="finished" if failure is None else "failed")
+        # What was trained is on the disk, and what serves is the recommender's: hundreds of megabytes can go.
+        self._part, self.training_run, self._done = None, None, part.place.run
 
     async def _off_loop(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """In the worker thread: requests go on being answered meanwhile."""

@@ -187,14 +187,10 @@ class ClientService(Answering):
             device=str(self.device),
             device_reason=self.device_reason,
             problem=standing.problem,
-            warnings=(*standing.warnings, *self._quality_warnings(), *notices(privacy)),
+            warnings=(*standing.warnings, *quality_warnings(self.quality()), *notices(privacy)),
             privacy=privacy,
             basis=self._common_basis(),
         )
-
-    def _quality_warnings(self) -> tuple[str, ...]:
-        training_run = None if self._agent is None else self._agent.training_run
-        return () if training_run is None else quality_warnings(training_run.quality)
 
     def _common_basis(self) -> BasisOut | None:
         folder = self.settings.state_directory / "basis"

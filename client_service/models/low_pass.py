@@ -207,6 +207,8 @@ class LowPass(Encoder):
 
     @torch.no_grad()
     def keep_baskets_alone(self) -> None:
+        if self._first_item == 0:
+            return
         self.settle()
         self.edge_step, self._first_item = self.edge_step[self._first_item :].clone(), 0
         nothing = self.edge_step.new_empty(0)

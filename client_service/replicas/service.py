@@ -70,7 +70,4 @@ class Replica(Answering):
         await asyncio.to_thread(return_free_memory)
 
     def _read_model(self, shard: Shard) -> Served | None:
-        served = kept_model(self.task, shard, self.models, self.device)
-        if served is not None:
-            served.model.encoder.keep_baskets_alone()
-        return served
+        return kept_model(self.task, shard, self.models, self.device)

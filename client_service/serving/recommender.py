@@ -94,6 +94,8 @@ class Recommender:
 
     @served.setter
     def served(self, served: Served | None) -> None:
+        if served is not None:
+            served.model.encoder.keep_baskets_alone()
         self._served = served
         if self._keeper is not None and served is not None:
             self._keeper.begin(served.ranker)

@@ -196,10 +196,11 @@ async def test_a_damaged_model_or_another_shard_s_is_not_served_and_keeps_nobody
 def test_a_crash_while_a_model_is_kept_leaves_the_one_before(
     settings: ClientSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shard, recommender = keep_first_model(settings)
+    shard, _ = keep_first_model(settings)
     folder = settings.state_directory / "model"
     head, calls, replace = checkpoint.read_head(folder), [], checkpoint.settle
-    assert head is not None and recommender.served is not None
+    kept = kept_model(ITEMS, shard, folder, CPU)
+    assert head is not None and kept is not None
 
     def once(partial: Path, path: Path) -> None:
         calls.append(path.name)
@@ -209,8 +210,8 @@ def test_a_crash_while_a_model_is_kept_leaves_the_one_before(
 
     monkeypatch.setattr(checkpoint, "settle", once)
     with torch.no_grad(), pytest.raises(OSError, match="stops here"):
-        recommender.served.model.encoder.embedding.add_(1.0)
-        checkpoint.save_model(folder, recommender.served.model, head.model_copy(update={"round": 1}))
+        kept.model.encoder.embedding.add_(1.0)
+        checkpoint.save_model(folder, kept.model, head.model_copy(update={"round": 1}))
     assert calls == ["model-run-1.1.safetensors", "model.json"]
     found = kept_model(ITEMS, shard, folder, CPU)
     assert found is not None and found.version == "run-1.0"
@@ -225,9 +226,10 @@ def test_a_run_that_begins_takes_nothing_from_an_earlier_one_of_its_name_and_one
 ) -> None:
     shard, recommender = keep_first_model(settings)
     folder, head = settings.state_directory / "model", checkpoint.read_head(settings.state_directory / "model")
-    assert head is not None and recommender.served is not None
+    kept = kept_model(ITEMS, shard, folder, CPU)
+    assert head is not None and kept is not None
     with torch.no_grad():
-        model = recommender.served.model
+        model = kept.model
         before = model.encoder.embedding.clone()
         model.encoder.embedding.add_(1.0)
     checkpoint.save_model(folder, model, head)
