@@ -14,6 +14,7 @@ from client_service.boundary.aggregator import Aggregator
 from client_service.figures import kept_quality
 from client_service.learning.local import Moment
 from client_service.logs import LOGGER
+from client_service.memory import return_free_memory
 from client_service.run_opening import RunOpening
 from client_service.run_part import RunPart
 from client_service.schemas import QualityOut, RoundCosts
@@ -228,6 +229,7 @@ class Agent:
         self._note(phase="finished" if failure is None else "failed")
         # What was trained is on the disk, and what serves is the recommender's: hundreds of megabytes can go.
         self._part, self.training_run, self._done = None, None, part.place.run
+        await self._off_loop(return_free_memory)
 
     async def _off_loop(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """In the worker thread: requests go on being answered meanwhile."""

@@ -12,7 +12,6 @@ from client_service.figures import earlier_runs, keep_quality, kept_quality
 from client_service.learning.interrupt import Interrupt
 from client_service.learning.quality import Measures
 from client_service.logs import LOGGER
-from client_service.memory import return_free_memory
 from client_service.saturation import saturation_notices
 from client_service.schemas import QualityOut, RoundCosts, RoundQuality
 from client_service.serving.checkpoint import ModelHead, load_parameters, read_head, save_model
@@ -87,7 +86,6 @@ class BestModel:
             **self._task.describe(self._training),
             shared_digest=shared_digest,
         )
-        return_free_memory()
 
     def take_up(self) -> bool:
         """Fill the model with the best one of this run that was kept, and serve it. False where there is none."""

@@ -21,6 +21,7 @@ from scipy import sparse
 
 from client_service.learning.interrupt import Interrupt, Interrupted
 from client_service.logs import LOGGER
+from client_service.memory import return_free_memory
 from client_service.models.ranker import Ranker, Rows
 from client_service.shard import Shard
 from client_service.shard.files import settle
@@ -97,6 +98,7 @@ class ListKeeper:
     def _provide(self, ranker: Ranker, interrupt: Interrupt) -> None:
         self.lists, progress = open_lists(self._folder, ranker, self._shard)
         fill(self.lists, self._shard, interrupt, self._threads, progress)
+        return_free_memory()
 
 
 class ListReader(ListKeeper):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +36,18 @@ def two_nodes() -> Iterator[Any]:
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+def end_node(cluster: Any, node: Any) -> None:
+    """With all that runs on it: its workers would go on for a while after their raylet."""
+    [raylet] = node.all_processes["raylet"]
+    tasks = Path(f"/proc/{raylet.process.pid}/task").glob("*/children")
+    workers = [int(pid) for task in tasks for pid in task.read_text(encoding="ascii").split()]
+    assert workers
+    cluster.remove_node(node, allow_graceful=False)
+    for pid in workers:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture
@@ -67,7 +83,7 @@ def test_a_node_that_dies_is_told_and_the_run_goes_on_with_those_that_are_left(
     def kill_node(progress: object) -> None:
         seen.append(progress)
         if len(seen) == 5:
-            two_nodes.remove_node(two_nodes.list_all_nodes()[1], allow_graceful=False)
+            end_node(two_nodes, two_nodes.list_all_nodes()[1])
 
     with pytest.raises(UnavailableError, match="a host of silos has ended; the same command goes on"):
         conduct_over_ray(experiment("ray"), kill_node)
