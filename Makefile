@@ -27,7 +27,7 @@ FAST_TESTS := tests/aggregator_service tests/audit tests/client_service tests/eq
 
 # Two workers share the cores already, and many processes are started: none spins threads, and each file is compiled once.
 test test-fast rounding faults engines engine-ray engine-flower e2e-compose: export OMP_NUM_THREADS := 1
-test test-fast rounding faults e2e-compose: export PYTHONDONTWRITEBYTECODE :=
+test test-fast rounding faults engines engine-ray engine-flower e2e-compose: export PYTHONDONTWRITEBYTECODE :=
 
 # What `make test` leaves out for its length lies in these as well.
 FAULT_TESTS := tests/faults tests/attacks/test_clock_turned_back.py tests/attacks/test_round_under_abuse.py \

@@ -19,7 +19,8 @@ from simulation.engines.host import SiloHost, SiloOrder, SiloReply, Verb, code_o
 from simulation.experiment import Experiment
 from simulation.federation import Observe, Outcome
 
-START_SECONDS = 60.0  # a host that is not there by then has no place in the cluster
+START_SECONDS = 300.0  # for the first host: a busy machine loads its libraries for minutes
+LATE_SECONDS = 60.0  # after the first: who is not there by then has no place in the cluster
 ANSWER_SECONDS = 5.0  # of a cluster's address
 LOOK_SECONDS = 1.0  # an interrupt at the terminal is heard between two looks
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would tell its makers of every cluster
@@ -128,7 +129,8 @@ class RayCrew:
         """Go on with those that are there in time. SettingsError where a node has another version: its silos would
         train otherwise. UnavailableError where no host has started."""
         asked = {host.code.remote(): host for host in self.hosts}
-        ready, late = self._ray.wait([*asked], num_returns=len(asked), timeout=START_SECONDS)
+        ready, _ = self._ray.wait([*asked], num_returns=1, timeout=START_SECONDS)
+        ready, late = self._ray.wait([*asked], num_returns=len(asked), timeout=LATE_SECONDS if ready else 0)
         for reference in late:
             self._ray.kill(asked[reference])
         if not ready:

@@ -77,7 +77,7 @@ def test_a_federation_over_two_nodes_ends_as_that_of_the_services(
 def test_a_node_that_dies_is_told_and_the_run_goes_on_with_those_that_are_left(
     experiment: Described, found: Found, two_nodes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simulation.engines.ray_engine.START_SECONDS", 20.0)  # the cluster may not know of it yet
+    monkeypatch.setattr("simulation.engines.ray_engine.LATE_SECONDS", 20.0)  # the cluster may not know of it yet
     seen = []
 
     def kill_node(progress: object) -> None:
