@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import re
 import socket
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import httpx
 import pytest
@@ -223,6 +225,35 @@ async def test_a_run_that_fails_ends_with_its_failure_and_the_next_one_works(
         quality, status = await read(one, "quality"), await read(one, "status")
         assert quality["failure"] is None and [entry["round"] for entry in quality["rounds"]] == [0, 1]
         assert (status["run"], status["model"]) == ("run-2", f"run-2.{quality['best_round']}")
+
+
+async def test_a_client_whose_run_is_over_lets_go_of_what_trained_and_still_tells_of_it(
+    federation: Federate, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, opened = WeakSet[TrainingRun](), TrainingRun.__init__
+
+    def note(part: TrainingRun, *args: Any, **given: Any) -> None:
+        opened(part, *args, **given)
+        begun.add(part)
+
+    async def all_gone() -> bool:
+        gc.collect()
+        return not begun
+
+    monkeypatch.setattr(TrainingRun, "__init__", note)
+    async with federation(2) as running:
+        one, two = await running.enter()
+        await running.start()
+        await until(in_phase(one, "training"))
+        assert len(begun) >= 1
+        await until(finished(one, two))
+        await until(all_gone)
+        assert [entry["round"] for entry in (await read(one, "quality"))["rounds"]] == [0, 1, 2]
+        assert len((await read(one, "spectrum"))["own"]) > 0
+        answer = (await one.get("/v1/users/user-01/recommendations")).json()
+        assert answer["model"] == (await read(one, "status"))["model"]
+        basket = await one.post("/v1/recommendations", json={"basket": ["item-01"]})
+        assert basket.json()["results"][0]["model"] == answer["model"]
 
 
 @dataclass
