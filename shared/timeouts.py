@@ -47,6 +47,8 @@ NONCE_SECONDS = 0.2  # the same for the nonces, which every call of a client wai
 READY_BEAT_SECONDS = 2.0  # between two words of a service that it is ready
 READY_SECONDS = 30.0  # for which such a word counts: a busy machine keeps nobody silent for so long
 CONNECT_SECONDS = 20.0  # a relay's, to the service behind it
+CONNECT_AGAIN_SECONDS = 5.0  # within them: for a service whose name is not known or that refuses, as one that restarts
+CONNECT_PAUSE_SECONDS = 0.1  # between two such attempts
 IDLE_SECONDS = 300.0  # a relay's, without a byte in one direction
 
 

@@ -12,7 +12,7 @@ import signal
 import ssl
 import sys
 
-from shared.timeouts import CONNECT_SECONDS, IDLE_SECONDS
+from shared.timeouts import CONNECT_AGAIN_SECONDS, CONNECT_PAUSE_SECONDS, CONNECT_SECONDS, IDLE_SECONDS
 
 CHUNK = 64 << 10  # bytes read at a time; a side that reads slowly slows the other down
 MOST_CONNECTIONS = 256
@@ -40,8 +40,7 @@ class Relay:
             writer.close()
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async with asyncio.timeout(CONNECT_SECONDS):
-            inner_reader, inner_writer = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
+        inner_reader, inner_writer = await self._connect()
         try:
             async with asyncio.TaskGroup() as both:
                 both.create_task(_pump(reader, inner_writer))
@@ -50,6 +49,27 @@ class Relay:
             pass
         finally:
             inner_writer.close()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """OSError or TimeoutError, told on stderr, where the service behind it is not reached."""
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                return await self._connect_again()
+        except (OSError, TimeoutError) as error:
+            sys.stderr.write(f"relay: {self._host}:{self._port}: not reached ({type(error).__name__})\n")
+            raise
+
+    async def _connect_again(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A name that is not known yet and a service that is about to listen are tried again for some seconds."""
+        loop = asyncio.get_running_loop()
+        last = loop.time() + CONNECT_AGAIN_SECONDS
+        while True:
+            try:
+                return await asyncio.open_connection(self._host, self._port, ssl=self._tls)
+            except OSError as error:
+                if isinstance(error, ssl.SSLError) or loop.time() >= last:
+                    raise
+            await asyncio.sleep(CONNECT_PAUSE_SECONDS)
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,8 +117,29 @@ class Stack:
         code = "import polars as p; print(p.read_parquet('/shard/interactions.parquet')['user'][0])"
         return self.python(silo, code).strip()
 
+    def describe_containers(self) -> str:
+        """For whoever looks for why a test failed: how each container stands, and what the long-lived ones said last."""
+        return "\n".join(_describe(name, one) for name, one in sorted(self.containers().items()))
+
     def token(self) -> str:
         return self.python("aggregator", "print(open('/secrets/token').read())").strip()
+
+
+def _describe(name: str, container: Container) -> str:
+    state, restarts = container.attrs["State"], container.attrs["RestartCount"]
+    told = f"{name}: {state['Status']}, exit code {state['ExitCode']}, killed for memory: {state['OOMKilled']}"
+    last = container.logs(tail=8).decode(errors="replace") if state["Running"] or state["ExitCode"] else ""
+    return f"{told}, restarts: {restarts}, since {state['StartedAt']}\n{COLOURS.sub('', last)}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test's report says how the containers stand: they are gone when somebody reads it."""
+    report = yield
+    for stack in getattr(item, "funcargs", {}).values():
+        if report.failed and isinstance(stack, Stack):
+            report.sections.append(("containers", stack.describe_containers()))
+    return report
 
 
 def _recommended(url: str) -> bool:

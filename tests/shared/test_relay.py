@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -63,11 +64,43 @@ async def test_a_request_for_another_place_reaches_the_one_behind() -> None:
         assert await asked(port, request) == b"echo " + request
 
 
-async def test_while_nobody_is_behind_callers_are_hung_up_on() -> None:
+async def test_while_nobody_is_behind_callers_are_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(subject, "CONNECT_AGAIN_SECONDS", 0.2)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         async with listening(Relay("127.0.0.1", closed.getsockname()[1]).handle) as port:
             assert await asked(port, b"anybody?") == b""
+        assert "not reached (ConnectionRefusedError)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("first", [ConnectionRefusedError(), socket.gaierror("no such name yet")], ids=repr)
+async def test_a_service_that_restarts_is_tried_again(monkeypatch: pytest.MonkeyPatch, first: OSError) -> None:
+    reach, failures = asyncio.open_connection, [first, first]
+
+    async def reach_at_last(host: str, port: int, **options: object) -> object:
+        if failures and "ssl" in options:  # the relay's own attempt, not the caller's
+            raise failures.pop()
+        return await reach(host, port, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(asyncio, "open_connection", reach_at_last)
+    async with listening(echo) as behind, listening(Relay("127.0.0.1", behind).handle) as port:
+        assert await asked(port, b"now?") == b"echo now?"
+    assert not failures
+
+
+async def test_a_certificate_that_is_not_trusted_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = []
+
+    async def refuse(*_: object, **__: object) -> None:
+        attempts.append(1)
+        raise ssl.SSLCertVerificationError("not this one")
+
+    monkeypatch.setattr(asyncio, "open_connection", refuse)
+    with pytest.raises(ssl.SSLError):
+        await Relay("127.0.0.1", 1)._connect()
+    assert attempts == [1]
 
 
 async def test_beyond_so_many_connections_callers_are_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
