@@ -118,7 +118,7 @@ class Stack:
         return self.python(silo, code).strip()
 
     def describe_containers(self) -> str:
-        """For whoever looks for why a test failed: how each container stands, and what the long-lived ones said last."""
+        """How each container stands, and what the long-lived ones said last: why a test failed."""
         return "\n".join(_describe(name, one) for name, one in sorted(self.containers().items()))
 
     def token(self) -> str:
