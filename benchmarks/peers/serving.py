@@ -1,6 +1,6 @@
 """The client of one silo beside implicit's ALS (128 factors) behind FastAPI: the same shard and load, by turns.
 
-python -m benchmarks.peers.serving SHARD [--seconds 5]
+python -m benchmarks.peers.serving SHARD [--seconds 4]
 
 Needs wrk. Both servers are one process whose linear algebra has one thread, and wrk is another. What stands beside
 wall-clock figures is the server's processor time, which a busy machine leaves nearly alone.
@@ -25,12 +25,15 @@ from scipy import sparse
 from benchmarks.common import render_table
 from benchmarks.peers.environments import INSIDE, make_environment
 from benchmarks.speed.serving import (
+    CLIENT,
     Load,
     LoadTarget,
-    drawn_users,
-    load_all,
+    all_requests,
+    as_table,
+    load_by_turns,
     memory_of,
     serve_closed_form,
+    serve_empty_route,
     untrained_settings,
     wait_for,
 )
@@ -39,12 +42,13 @@ from simulation.experiment import Experiment
 from simulation.processes import HOST, free_ports, stop_services
 
 FIT_SECONDS = 900.0
+IMPLICIT = "implicit"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 @contextmanager
-def implicit_service(shard: Shard) -> Iterator[tuple[str, int]]:
-    """Its URL and its process, once it is fitted to the shard's training pairs."""
+def serve_implicit(shard: Shard) -> Iterator[LoadTarget]:
+    """Its service, once it is fitted to the shard's training pairs."""
     python, (port,) = make_environment("serving"), free_ports(1)
     with tempfile.TemporaryDirectory() as folder:
         sparse.save_npz(Path(folder) / "train.npz", sparse.csr_matrix(shard.train, dtype=np.float32))
@@ -55,54 +59,51 @@ def implicit_service(shard: Shard) -> Iterator[tuple[str, int]]:
         try:
             url = f"http://{HOST}:{port}"
             wait_for(f"{url}/openapi.json", FIT_SECONDS)
-            yield url, process.pid
+            yield LoadTarget(IMPLICIT, url, "none", process.pid)
+            print(f"memory of implicit's service: {memory_of(process.pid)} MB", file=sys.stderr)
         finally:
             stop_services([process])
 
 
-def load_implicit(shard: Shard, seconds: int) -> list[Load]:
-    """The same requests as the client gets."""
-    with implicit_service(shard) as (url, pid):
-        found = load_all(shard, LoadTarget(url, "none", drawn_users(shard), pid), seconds)
-        print(f"memory of implicit's service: {memory_of(pid)} MB", file=sys.stderr)
-    return found
-
-
-def compare(ours: Sequence[Load], theirs: Sequence[Load]) -> str:
-    """A line for each load that both had; the empty route, which only one had, beside nothing."""
-    peer = {(one.what, one.connections): one for one in theirs}
+def compare(loads: Sequence[Load]) -> str:
+    """A line for each kind of request: the client beside implicit."""
+    peers = {(one.what, one.connections): one for one in loads if one.server == IMPLICIT}
     head = (
         *("what", "connections", "ours /s", "implicit /s", "ratio", "ours p50, p99 ms", "implicit p50, p99 ms"),
         *("ours CPU ms", "implicit CPU ms", "ratio", "errors"),
     )
-    return render_table(head, [_line(one, peer.get((one.what, one.connections))) for one in ours])
+    own = (one for one in loads if one.server == CLIENT)
+    return render_table(head, [_line(one, peers[one.what, one.connections]) for one in own])
 
 
-def _line(own: Load, peer: Load | None) -> list[str]:
-    told = [own.what, str(own.connections), f"{own.rate:,.1f}"]
-    if peer is None:
-        return [*told, "", "", _times(own), "", f"{own.cpu:.3f}", "", "", str(own.errors)]
+def _line(own: Load, peer: Load) -> list[str]:
     rates, costs = f"{own.rate / peer.rate:.2f}", f"{peer.cpu / own.cpu:.2f}"
-    processor = [f"{own.cpu:.3f}", f"{peer.cpu:.3f}", costs]
-    return [*told, f"{peer.rate:,.1f}", rates, _times(own), _times(peer), *processor, f"{own.errors}, {peer.errors}"]
+    told = [own.what, str(own.connections), f"{own.rate:,.1f}", f"{peer.rate:,.1f}", rates, _times(own), _times(peer)]
+    return [*told, f"{own.cpu:.3f}", f"{peer.cpu:.3f}", costs, f"{own.errors}, {peer.errors}"]
 
 
 def _times(load: Load) -> str:
     return f"{load.p50:.2f}, {load.p99:.2f}"
 
 
+async def load_services(shard_folder: Path, seconds: int) -> list[Load]:
+    """The client, implicit and an empty route by turns."""
+    shard = read_shard(shard_folder)
+    with serve_implicit(shard) as peer, tempfile.TemporaryDirectory() as folder:
+        experiment = Experiment((shard_folder,), Path(folder), untrained_settings(), rounds=1)
+        async with serve_closed_form(experiment) as (client, answer):
+            with serve_empty_route(answer) as empty:
+                return load_by_turns((client, peer, empty), all_requests(shard), seconds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shard", type=Path)
-    parser.add_argument("--seconds", type=int, default=5, help="of each load")
+    parser.add_argument("--seconds", type=int, default=4, help="of each turn of each load")
     arguments = parser.parse_args()
     os.environ |= ONE_THREAD
-    theirs = load_implicit(read_shard(arguments.shard), arguments.seconds)
-    with tempfile.TemporaryDirectory() as folder:
-        method = untrained_settings()
-        experiment = Experiment((arguments.shard,), Path(folder), method, rounds=1)
-        ours = asyncio.run(serve_closed_form(experiment, arguments.seconds))
-    print(compare(ours, theirs))
+    loads = asyncio.run(load_services(arguments.shard, arguments.seconds))
+    print(f"{compare(loads)}\n\n{as_table(loads)}")
 
 
 if __name__ == "__main__":

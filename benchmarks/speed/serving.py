@@ -1,9 +1,10 @@
 """Requests a second and latencies of one silo's client by wrk, beside an empty FastAPI route with an answer as large.
 
-python benchmarks/speed/serving.py SHARD [--seconds 5] [--json]
+python -m benchmarks.speed.serving SHARD [--seconds 4] [--json]
 
 Needs wrk. Known users (k 20), baskets of their own items and batches of 100 users, with 1 and 16 connections, by a
-client whose run is over. What the machine can do is measured in the same run: the empty route, on plain uvicorn.
+client whose run is over. Client and empty route, on plain uvicorn, are loaded by turns, because the speed of a shared
+machine changes within a minute; of each one's turns the median stands in the table.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -35,6 +36,8 @@ from simulation.experiment import Experiment
 from simulation.processes import HOST, choose_addresses, connect_services, free_ports, start_services
 
 K, BATCH = 20, 100
+TURNS = 3
+CLIENT, EMPTY_ROUTE = "client", "empty route"
 ASKED = 2000  # users, drawn once
 CONNECTIONS = (1, 16)
 WARM_SECONDS = 1
@@ -70,6 +73,9 @@ app, body = FastAPI(), Path(sys.argv[2]).read_bytes()
 @app.get("/v1/users/{user}/recommendations")
 async def answer(user: str, k: int = 20):
     return Response(body, media_type="application/json")
+@app.post("/v1/recommendations")
+async def answer_posted():
+    return Response(body, media_type="application/json")
 uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), access_log=False, log_level="warning")
 """
 
@@ -78,6 +84,7 @@ uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), access_log=False, log_
 class Load:
     """What wrk found. Latencies, and the server's processor time for a request, in milliseconds."""
 
+    server: str
     what: str
     connections: int
     rate: float
@@ -90,27 +97,35 @@ class Load:
 
 @dataclass(frozen=True)
 class LoadTarget:
-    """Where to ask, with which key, and what: lines of method, path and body; and whose processor time counts."""
+    """Where to ask, with which key, and whose processor time counts."""
 
+    server: str
     url: str
     key: str
-    lines: Sequence[str]
     pid: int
 
 
-def load_target(what: str, target: LoadTarget, connections: int, seconds: int) -> Load:
+@dataclass(frozen=True)
+class Requests:
+    """What is asked for: lines of method, path and body, which are drawn from."""
+
+    what: str
+    lines: Sequence[str]
+
+
+def load_target(target: LoadTarget, requests: Requests, connections: int, seconds: int) -> Load:
     """One run of wrk with one thread, after a short one that nobody counts."""
     with tempfile.TemporaryDirectory() as folder:
-        script, requests = Path(folder) / "ask.lua", Path(folder) / "requests"
+        script, asked = Path(folder) / "ask.lua", Path(folder) / "requests"
         script.write_text(SCRIPT, encoding="utf-8")
-        requests.write_text("\n".join(target.lines) + "\n", encoding="utf-8")
+        asked.write_text("\n".join(requests.lines) + "\n", encoding="utf-8")
         for length in (WARM_SECONDS, seconds):
             how = ["-t1", f"-c{connections}", f"-d{length}s", "--timeout", "30s", "-s", str(script)]
             command = ["wrk", *how, target.url]
-            environment = os.environ | {"KEY": target.key, "REQUESTS": str(requests)}
+            environment = os.environ | {"KEY": target.key, "REQUESTS": str(asked)}
             before = processor_seconds(target.pid)
             told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-    return _read_load(what, connections, told, processor_seconds(target.pid) - before)
+    return _read_load(target.server, requests.what, connections, told, processor_seconds(target.pid) - before)
 
 
 def processor_seconds(pid: int) -> float:
@@ -119,13 +134,13 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _read_load(what: str, connections: int, told: str, processor: float) -> Load:
+def _read_load(server: str, what: str, connections: int, told: str, processor: float) -> Load:
     found = re.search(r"^FOUND (.+)$", told, re.MULTILINE)
     assert found is not None, told
     count, microseconds, refused, broken, *times = map(float, found[1].split())
     p50, p90, p99 = (round(one / 1000, 3) for one in times)
     rate, cpu = round(1e6 * count / microseconds, 1), round(1e3 * processor / max(count, 1), 3)
-    return Load(what, connections, rate, p50, p90, p99, cpu, int(refused + broken))
+    return Load(server, what, connections, rate, p50, p90, p99, cpu, int(refused + broken))
 
 
 def user_requests(users: Sequence[str]) -> list[str]:
@@ -147,8 +162,8 @@ def batch_requests(users: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def empty_route(body: bytes) -> Iterator[tuple[str, int]]:
-    """The URL of a route that answers with these bytes, whatever is asked, and its process."""
+def serve_empty_route(body: bytes) -> Iterator[LoadTarget]:
+    """A route that answers with these bytes, whatever is asked."""
     (port,) = free_ports(1)
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / "body"
@@ -157,7 +172,7 @@ def empty_route(body: bytes) -> Iterator[tuple[str, int]]:
         try:
             url = f"http://{HOST}:{port}"
             wait_for(f"{url}/v1/users/any/recommendations")
-            yield url, process.pid
+            yield LoadTarget(EMPTY_ROUTE, url, "none", process.pid)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(READY_SECONDS)
@@ -175,31 +190,29 @@ def wait_for(url: str, seconds: float = READY_SECONDS) -> None:
     raise TimeoutError(f"{url}: expected an answer within {seconds:g} s, got none")
 
 
-async def serve_closed_form(experiment: Experiment, seconds: int) -> list[Load]:
-    """Start the services, let a run without training end, and load the client and the empty route by turns."""
-    places = choose_addresses(experiment)
-    shard = read_shard(experiment.shards[0])
-    drawn = drawn_users(shard)
+@asynccontextmanager
+async def serve_closed_form(experiment: Experiment) -> AsyncIterator[tuple[LoadTarget, bytes]]:
+    """Start the services and let a run without training end: the client, and one of its answers."""
+    places, name = choose_addresses(experiment), experiment.names[0]
     with start_services(experiment, places) as children:
         async with connect_services(experiment, places) as federation:
-            client, name = next(iter(federation.clients.values())), experiment.names[0]
-            began = time.perf_counter()
-            message, headers = experiment.run_request().model_dump_json(), {"Content-Type": "application/json"}
-            (await federation.operator.post("/v1/runs", content=message, headers=headers)).raise_for_status()
-            while (await client.get("/v1/status")).json()["phase"] != "finished":
-                await asyncio.sleep(0.2)
-            print(f"first model and run over after {time.perf_counter() - began:.1f} s", file=sys.stderr)
-            url, key = places.clients[name], experiment.application_key
-            asking = {"Authorization": f"Bearer {key}"}
-            answer = await client.get(user_requests(drawn)[0][4:], headers=asking)
-            answer.raise_for_status()
-            pid = children.processes[name].pid
+            client = next(iter(federation.clients.values()))
+            await _run_once(experiment, federation.operator, client)
             await wait_until_lists(client)
-        found = load_all(shard, LoadTarget(url, key, drawn, pid), seconds)
-        print(f"memory of the client: {memory_of(pid)} MB", file=sys.stderr)
-    with empty_route(answer.content) as (plain, its_pid):
-        target = LoadTarget(plain, "none", user_requests(drawn), its_pid)
-        return found + [load_target("empty route", target, many, seconds) for many in CONNECTIONS]
+            target = LoadTarget(CLIENT, places.clients[name], experiment.application_key, children.processes[name].pid)
+            (line,) = user_requests(drawn_users(read_shard(experiment.shards[0]))[:1])
+            answer = await client.get(line.split()[1], headers={"Authorization": f"Bearer {target.key}"})
+            yield target, answer.raise_for_status().content
+            print(f"memory of the client: {memory_of(target.pid)} MB", file=sys.stderr)
+
+
+async def _run_once(experiment: Experiment, operator: httpx.AsyncClient, client: httpx.AsyncClient) -> None:
+    began = time.perf_counter()
+    message, headers = experiment.run_request().model_dump_json(), {"Content-Type": "application/json"}
+    (await operator.post("/v1/runs", content=message, headers=headers)).raise_for_status()
+    while (await client.get("/v1/status")).json()["phase"] != "finished":
+        await asyncio.sleep(0.2)
+    print(f"first model and run over after {time.perf_counter() - began:.1f} s", file=sys.stderr)
 
 
 async def wait_until_lists(client: httpx.AsyncClient) -> None:
@@ -210,19 +223,29 @@ async def wait_until_lists(client: httpx.AsyncClient) -> None:
     print(f"lists of all users after another {time.perf_counter() - began:.1f} s", file=sys.stderr)
 
 
-def load_all(shard: Shard, users: LoadTarget, seconds: int) -> list[Load]:
-    """Every kind of request with every number of connections. `users`: where to ask, with those who are asked for in
-    the place of requests."""
-    kinds = {
-        "known users": user_requests(users.lines),
-        "baskets": basket_requests(shard, users.lines),
-        f"batches of {BATCH} users": batch_requests(users.lines),
-    }
+def all_requests(shard: Shard) -> tuple[Requests, ...]:
+    """Every kind of request, for users who are drawn once."""
+    users = drawn_users(shard)
+    return (
+        Requests("known users", user_requests(users)),
+        Requests("baskets", basket_requests(shard, users)),
+        Requests(f"batches of {BATCH} users", batch_requests(users)),
+    )
+
+
+def load_by_turns(targets: Sequence[LoadTarget], kinds: Sequence[Requests], seconds: int) -> list[Load]:
+    """Each target's median load, for every kind of request with every number of connections."""
     return [
-        load_target(what, replace(users, lines=lines), many, seconds)
-        for what, lines in kinds.items()
-        for many in CONNECTIONS
+        load
+        for requests in kinds
+        for connections in CONNECTIONS
+        for load in _median_loads(targets, requests, connections, seconds)
     ]
+
+
+def _median_loads(targets: Sequence[LoadTarget], requests: Requests, connections: int, seconds: int) -> list[Load]:
+    turns = [[load_target(one, requests, connections, seconds) for one in targets] for _ in range(TURNS)]
+    return [sorted(loads, key=lambda load: load.rate)[TURNS // 2] for loads in zip(*turns, strict=True)]
 
 
 def untrained_settings() -> MethodSettings:
@@ -245,34 +268,39 @@ def memory_of(pid: int) -> int:
     return int(kilobytes[1]) // 1024
 
 
+async def compare_with_empty_route(shard: Path, seconds: int) -> list[Load]:
+    """The client's and the empty route's loads."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with serve_closed_form(Experiment((shard,), Path(folder), untrained_settings(), rounds=1)) as served:
+            client, answer = served
+            with serve_empty_route(answer) as empty:
+                return load_by_turns((client, empty), all_requests(read_shard(shard)), seconds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shard", type=Path)
-    parser.add_argument("--seconds", type=int, default=5, help="of each load")
+    parser.add_argument("--seconds", type=int, default=4, help=f"of each of {TURNS} turns of each load")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     if shutil.which("wrk") is None:
         parser.error("expected wrk on the PATH, there is none: it is in Debian's package wrk")
-    with tempfile.TemporaryDirectory() as folder:
-        experiment = Experiment((arguments.shard,), Path(folder), untrained_settings(), rounds=1)
-        loads = asyncio.run(serve_closed_form(experiment, arguments.seconds))
-    if arguments.json:
-        print(json.dumps([asdict(one) for one in loads]))
-        return
-    print(_as_table(loads))
+    loads = asyncio.run(compare_with_empty_route(arguments.shard, arguments.seconds))
+    print(json.dumps([asdict(one) for one in loads]) if arguments.json else as_table(loads))
 
 
-def _as_table(loads: Sequence[Load]) -> str:
-    empty = {one.connections: one.rate for one in loads if one.what == "empty route"}
+def as_table(loads: Sequence[Load]) -> str:
+    """A line for each load of each server, with its rate as a share of the empty route's."""
+    empty = {(one.what, one.connections): one.rate for one in loads if one.server == EMPTY_ROUTE}
     rows = [
-        [one.what, str(one.connections), f"{one.rate:,.0f}", f"{one.rate / empty[one.connections]:.2f}"]
+        [one.server, one.what, str(one.connections), f"{one.rate:,.0f}", f"{one.rate / empty[key]:.2f}"]
         + [f"{value:.2f}" for value in (one.p50, one.p90, one.p99)]
         + [f"{one.cpu:.3f}", str(one.errors)]
         for one in loads
+        if (key := (one.what, one.connections)) in empty
     ]
     times = ("p50 ms", "p90 ms", "p99 ms", "processor ms")
-    head = ("what", "connections", "requests/s", "to the empty route", *times, "errors")
-    return render_table(head, rows)
+    return render_table(("server", "what", "connections", "requests/s", "to the empty route", *times, "errors"), rows)
 
 
 if __name__ == "__main__":

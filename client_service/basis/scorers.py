@@ -198,4 +198,7 @@ def _narrow_filter(values: Float64, vectors: Float64, degrees: Float64, exponent
     entry, out, own, kept = (v.astype(np.float32) for v in (power(degrees, -exponent), leave, diagonal, response))
     low = np.ascontiguousarray(vectors, dtype=np.float32)
     nothing = sparse.csr_array(np.zeros((0, len(vectors)), dtype=np.float32))
-    return FullSpectrum(None, entry, out, own, low, kept, np.float32(0.0), nothing, sparse.csr_array(nothing.T))
+    turned_low = np.ascontiguousarray(low.T)
+    return FullSpectrum(
+        None, entry, out, own, low, turned_low, kept, np.float32(0.0), nothing, sparse.csr_array(nothing.T)
+    )

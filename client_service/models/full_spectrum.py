@@ -36,7 +36,8 @@ class FullSpectrum:
     entry: Float32  # (N,) D^-a
     exit: Float32  # (N,) D^a / (1 - diag W)
     own: Float32  # (N,) diag W, which a basket's own items do not get
-    low: Float32  # V, (N, Phi)
+    low: Float32  # V, (N, Phi), by rows: the product with a sparse basket would copy what is laid out otherwise
+    turned_low: Float32  # V^T, (Phi, N), by rows: one basket times it reads memory three times as fast as times V
     response: Float32  # (Phi,) h - c s^2
     slope: np.float32  # c
     graph: sparse.csr_array  # R, (M, N)
@@ -65,7 +66,7 @@ class FullSpectrum:
             assert self.weights is not None
             whole: Float32 = entered @ self.weights
             return whole * self.exit
-        found: Float32 = ((entered @ self.low) * self.response) @ self.low.T
+        found: Float32 = ((entered @ self.low) * self.response) @ self.turned_low
         found += walked * self.slope
         found[np.repeat(np.arange(entered.shape[0]), np.diff(entered.indptr)), entered.indices] -= (
             entered.data * self.own[entered.indices]
@@ -100,8 +101,8 @@ def full_spectra(interactions: sparse.csr_array, spectrum: Spectrum, ridges: Seq
     pairs: Float32 | None = (turned @ walk).toarray() if interactions.shape[1] <= DENSE_ITEMS else None
     _, by_item = degrees(interactions)
     entry = power(by_item, -EXPONENT).astype(np.float32)
-    # By rows: the product with a sparse basket copies what is laid out otherwise, all of it, each time.
     low: Float32 = np.ascontiguousarray(spectrum.items, dtype=np.float32)
+    turned_low: Float32 = np.ascontiguousarray(low.T)
 
     def build(ridge: float) -> FullSpectrum:
         response, slope = _line(spectrum, ridge * own.mean())
@@ -110,7 +111,7 @@ def full_spectra(interactions: sparse.csr_array, spectrum: Spectrum, ridges: Seq
         kept, straight, own_part = response.astype(np.float32), np.float32(slope), diagonal.astype(np.float32)
         low_part: Float32 = low * kept
         weights = None if pairs is None else _dense(low_part @ low.T, straight * pairs)
-        return FullSpectrum(weights, entry, leave, own_part, low, kept, straight, walk, turned)
+        return FullSpectrum(weights, entry, leave, own_part, low, turned_low, kept, straight, walk, turned)
 
     return [build(ridge) for ridge in ridges]
 

@@ -148,7 +148,9 @@ class PooledMLPs(Head):
     def item_side(self, items: Pooled) -> Side:
         _, on_v, _ = self.predictive.hidden.weight.chunk(3, dim=1)
         narrow = items.embedding[:, : self.width]
-        return _side(items.embedding * items.scale[:, None], narrow, narrow @ on_v.T + self.predictive.hidden.bias)
+        return _side(
+            items.embedding * items.scale[:, None], narrow, narrow @ on_v.T + self.predictive.hidden.bias
+        ).by_columns()
 
     def predictor(self) -> Predictor:
         _, _, on_both = self.predictive.hidden.weight.chunk(3, dim=1)
@@ -191,7 +193,7 @@ class DotProduct(Head):
         return _bare_side(users.embedding)
 
     def item_side(self, items: Pooled) -> Side:
-        return _bare_side(items.embedding)
+        return _bare_side(items.embedding).by_columns()
 
     def predictor(self) -> Predictor:
         """An MLP that adds nothing."""

@@ -11,7 +11,8 @@ import pytest
 
 from benchmarks.peers import environments
 from benchmarks.peers.serving import compare
-from benchmarks.speed.serving import Load
+from benchmarks.speed import serving
+from benchmarks.speed.serving import Load, LoadTarget, Requests, as_table
 
 
 @pytest.mark.parametrize("name", environments.peer_names())
@@ -48,14 +49,27 @@ def test_an_environment_is_made_anew_only_when_its_versions_change(
     assert made == ["peer", "peer"]
 
 
-def test_ratios_above_one_are_in_our_favour_and_what_a_peer_has_not_stays_empty() -> None:
-    ours = [
-        Load("known users", 1, 1000.0, 0.5, 1.0, 2.0, 0.5, 0),
-        Load("empty route", 1, 2000.0, 0.1, 0.2, 0.3, 0.2, 0),
-    ]
-    theirs = [Load("known users", 1, 200.0, 5.0, 6.0, 7.0, 4.0, 3)]
-    known, empty = compare(ours, theirs).splitlines()[2:]
+def test_ratios_above_one_are_in_our_favour() -> None:
+    ours = Load("client", "known users", 1, 1000.0, 0.5, 1.0, 2.0, 0.5, 0)
+    theirs = Load("implicit", "known users", 1, 200.0, 5.0, 6.0, 7.0, 4.0, 3)
+    empty = Load("empty route", "known users", 1, 2000.0, 0.1, 0.2, 0.3, 0.2, 0)
+    (known,) = compare([ours, theirs, empty]).splitlines()[2:]
     assert (
         known == "| known users | 1 | 1,000.0 | 200.0 | 5.00 | 0.50, 2.00 | 5.00, 7.00 | 0.500 | 4.000 | 8.00 | 0, 3 |"
     )
-    assert empty == "| empty route | 1 | 2,000.0 |  |  | 0.10, 0.30 |  | 0.200 |  |  | 0 |"
+    shares = [line.split(" | ")[4] for line in as_table([ours, theirs, empty]).splitlines()[2:]]
+    assert shares == ["0.50", "0.10", "1.00"]
+
+
+def test_of_the_turns_of_each_server_the_median_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = {"client": iter([3.0, 1.0, 2.0] * 2), "empty route": iter([6.0, 9.0, 4.0] * 2)}
+
+    def load(target: LoadTarget, requests: Requests, connections: int, _: int) -> Load:
+        return Load(target.server, requests.what, connections, next(rates[target.server]), 0, 0, 0, 0, 0)
+
+    monkeypatch.setattr(serving, "load_target", load)
+    targets = [LoadTarget(name, "http://unused", "none", 1) for name in rates]
+    found = serving.load_by_turns(targets, [Requests("known users", [])], 1)
+    assert [(one.server, one.connections, one.rate) for one in found] == [
+        (name, connections, rate) for connections in (1, 16) for name, rate in (("client", 2.0), ("empty route", 6.0))
+    ]
