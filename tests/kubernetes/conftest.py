@@ -20,6 +20,7 @@ Pods = Callable[[list[Document]], list[Document]]
 Environment = Callable[[Document, list[Document]], dict[str, str]]
 
 K8S = Path(__file__).parents[2] / "k8s"
+MAKERS = ("Pod", "StatefulSet", "Deployment", "Job")
 OVERLAYS = sorted(
     str(file.parent.relative_to(K8S / "overlays")) for file in (K8S / "overlays").rglob("kustomization.yaml")
 )
@@ -57,7 +58,7 @@ def documents(overlay: str, render: Render) -> list[Document]:
 @pytest.fixture(scope="session")
 def pods() -> Pods:
     """The pods that documents lead to: `kind` is that of their maker, name and namespace too."""
-    return lambda documents: [as_pod(one) for one in documents if one["kind"] in ("Pod", "StatefulSet", "Job")]
+    return lambda documents: [as_pod(one) for one in documents if one["kind"] in MAKERS]
 
 
 def as_pod(document: Document) -> Document:

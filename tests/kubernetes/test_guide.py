@@ -21,8 +21,17 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ("docs/kubernetes.md", "k8s/overlays/production/README.md")
-OVERLAYS = ("demo", "production", "production/silo/load-shard", "tls")
-SHORT = {"job", "pod", "secret", "service", "statefulset", "poddisruptionbudget"}
+OVERLAYS = ("demo", "production", "production/silo/load-shard", "tls", "serving")
+SHORT = {
+    "deployment",
+    "horizontalpodautoscaler",
+    "job",
+    "pod",
+    "secret",
+    "service",
+    "statefulset",
+    "poddisruptionbudget",
+}
 SETS = re.compile(r"(aggregator|client)-0")
 
 

@@ -114,6 +114,13 @@ def test_whatever_is_referred_to_is_there(overlay: str, documents: list[Document
     beside = render("production/silo") if overlay.endswith("load-shard") else []
     there = {identity(document) for document in (*documents, *beside)}
     there |= {
+        ("PersistentVolumeClaim", one["metadata"]["namespace"], f"{claim['metadata']['name']}-{name}-0")
+        for one in documents
+        if one["kind"] == "StatefulSet"
+        for name in [one["metadata"]["name"]]
+        for claim in one["spec"]["volumeClaimTemplates"]
+    }
+    there |= {
         ("Secret", *identity(one)[1:2], one["spec"]["secretName"]) for one in documents if one["kind"] == "Certificate"
     }
     for document in documents:

@@ -28,7 +28,7 @@ def problems(pod: Document) -> list[str]:
     found = [f"pod: {problem}" for problem in (*of_pod(pod), *of_volumes(pod["spec"]))]
     for container in containers(pod):
         found += [f"{container['name']}: {problem}" for problem in of_container(container)]
-    if pod["kind"] == "StatefulSet":
+    if pod["kind"] in ("StatefulSet", "Deployment"):
         for container in pod["spec"]["containers"]:
             found += [f"{container['name']}: {problem}" for problem in of_probes(container)]
     return found

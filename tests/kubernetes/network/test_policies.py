@@ -120,7 +120,7 @@ def test_without_dns_only_the_aggregator_is_left(render: Render, reached: Reache
 
 
 def test_a_silo_elsewhere_reaches_one_address_and_nothing_else(render: Render, reached: Reached) -> None:
-    for overlay in ("production", "gpu"):
+    for overlay in ("production", "gpu", "serving"):
         silo = reached(render(overlay))
         reachable = {
             (target, port, protocol)
@@ -131,6 +131,30 @@ def test_a_silo_elsewhere_reaches_one_address_and_nothing_else(render: Render, r
         }
         assert reachable == {("elsewhere", 443, "TCP")}
         assert silo.allows("app-north", "client-north", 8801) and not silo.allows("other-north", "client-north", 8801)
+
+
+def test_a_replica_hears_its_silo_s_applications_and_reaches_nobody(render: Render, reached: Reached) -> None:
+    """Not the aggregator, not the client, not even names: who breaks into one has no way out with the data."""
+    plain, counted = reached(render("serving")), reached(render("serving-requests"))
+    ports = [(port, protocol) for port in (22, 53, 80, 443, 8800, 8801, 8811) for protocol in ("TCP", "UDP")]
+    for silo in (plain, counted):
+        others = [name for name in silo.places if name != "serving"]
+        assert not [(one, *port) for one in others for port in ports if silo.lets_out("serving", one, *port)]
+        assert silo.allows("app-north", "serving", 8811) and not silo.allows("app-north", "serving", 8801)
+        assert silo.allows("app-north", "client-north", 8801) and not silo.allows("app-north", "client-north", 8811)
+        strangers = ("other-north", "client-north", "stranger", "pretender", "internet", "beside-prometheus")
+        assert not any(silo.lets_in(one, "serving", 8811) for one in strangers)
+    assert counted.allows("prometheus", "serving", 8811) and not plain.lets_in("prometheus", "serving", 8811)
+    assert not counted.lets_in("prometheus", "client-north", 8801)
+
+
+@pytest.mark.parametrize("name", ["default-deny", "from-applications-to-serving", "applications-to-serving"])
+def test_every_policy_of_replicas_is_needed(name: str, render: Render, reached: Reached) -> None:
+    documents = render("serving")
+    documents.remove(policy(documents, "lpsfed-silo-north", name))
+    found = reached(documents)
+    open_now = found.allows("app-north", "serving", 8811)
+    assert (open_now, found.lets_out("serving", "internet", 443)) != (True, False)
 
 
 def test_the_aggregator_in_production_hears_the_ingress_controller(render: Render, reached: Reached) -> None:
