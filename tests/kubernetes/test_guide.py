@@ -27,10 +27,10 @@ SHORT = {
     "horizontalpodautoscaler",
     "job",
     "pod",
+    "poddisruptionbudget",
     "secret",
     "service",
     "statefulset",
-    "poddisruptionbudget",
 }
 SETS = re.compile(r"(aggregator|client)-0")
 
