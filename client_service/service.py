@@ -80,7 +80,8 @@ class ClientService(Answering):
         ):
             key = own_key(self.settings.name, self.settings.state_directory, self.settings.signing_key_file)
             shard = await asyncio.get_running_loop().run_in_executor(worker, self.task.read, self.settings)
-            self._recommender = Recommender(shard, ListKeeper(self.models, shard))
+            beyond = self.settings.approximate_beyond
+            self._recommender = Recommender(shard, ListKeeper(self.models, shard, approximate_beyond=beyond))
             LOGGER.info("device", device=str(self.device), reason=self.device_reason, threads=pinned)
             records = await asyncio.get_running_loop().run_in_executor(worker, self._open, key, shard)
             boundary, limits = self._boundary(), self.settings.limits()

@@ -33,7 +33,8 @@ class Replica(Answering):
     async def running(self) -> AsyncIterator[None]:
         """DataError or SettingsError where the shard is of no use."""
         shard = await asyncio.to_thread(self.task.read, self.settings)
-        self._recommender = Recommender(shard, ListReader(self.models, shard))
+        beyond = self.settings.approximate_beyond
+        self._recommender = Recommender(shard, ListReader(self.models, shard, approximate_beyond=beyond))
         await self._take_up_newer(shard)
         self._following = asyncio.create_task(self._follow(shard))
         try:

@@ -23,6 +23,7 @@ from client_service.learning.interrupt import Interrupt, Interrupted
 from client_service.logs import LOGGER
 from client_service.memory import return_free_memory
 from client_service.models.ranker import Ranker, Rows
+from client_service.serving.nearest import Nearest, make_nearest, read_nearest, searchable
 from client_service.shard import Shard
 from client_service.shard.files import settle
 from shared.method.parameters import Float32
@@ -62,13 +63,20 @@ class Lists:
 
 
 class ListKeeper:
-    """Computes the lists of the latest model in the background, as the least urgent work of this machine."""
+    """Computes the lists of the latest model in the background, as the least urgent work of this machine.
 
-    def __init__(self, folder: Path, shard: Shard, threads: int | None = None) -> None:
-        self._folder, self._shard = folder, shard
+    Before them, for more than `approximate_beyond` items and a model whose scores are inner products, the graph by
+    which what is in no list is found; without that number there is none.
+    """
+
+    def __init__(
+        self, folder: Path, shard: Shard, threads: int | None = None, *, approximate_beyond: int | None = None
+    ) -> None:
+        self._folder, self._shard, self._beyond = folder, shard, approximate_beyond
         self._threads = threads or max(1, (os.cpu_count() or 1) - 1)
         self._interrupt, self._job = Interrupt(), threading.Thread()
         self.lists: Lists | None = None
+        self.nearest: Nearest | None = None
 
     def begin(self, ranker: Ranker) -> None:
         """Compute the lists of this model and of no other."""
@@ -95,20 +103,35 @@ class ListKeeper:
         except OSError as error:  # a full disk: each request is computed then
             LOGGER.warning("lists_not_kept", reason=error.strerror)
 
+    def _wants_nearest(self, ranker: Ranker) -> bool:
+        return self._beyond is not None and len(ranker.items.embedding) > self._beyond and searchable(ranker)
+
+    def _make_nearest(self, ranker: Ranker, interrupt: Interrupt) -> Nearest | None:
+        yield_to_others()  # the threads that build it are of this one's urgency
+        try:
+            return make_nearest(self._folder, ranker, interrupt, self._threads)
+        except OSError as error:  # a full disk: every item is scored then
+            LOGGER.warning("nearest_not_kept", reason=error.strerror)
+            return None
+
     def _provide(self, ranker: Ranker, interrupt: Interrupt) -> None:
+        if self._wants_nearest(ranker):
+            self.nearest = self._make_nearest(ranker, interrupt)
         self.lists, progress = open_lists(self._folder, ranker, self._shard)
         fill(self.lists, self._shard, interrupt, self._threads, progress)
         return_free_memory()
 
 
 class ListReader(ListKeeper):
-    """Reads the lists that another process computes of the same model, as far as they have come."""
+    """Reads the lists that another process computes of the same model, as far as they have come, and its graph."""
 
     def _provide(self, ranker: Ranker, interrupt: Interrupt) -> None:
         stem, shape = _stem_of(self._folder, ranker, self._shard), _shape_of(self._shard)
         progress = stem.with_suffix(".json")
         while not (ready := _known_rows(progress, shape[0])):
             interrupt.wait(LOOK_SECONDS)
+        if self._wants_nearest(ranker):
+            self.nearest = read_nearest(self._folder, ranker)  # it is made before the first list
         lists = self.lists = Lists(ranker, *_map_files(stem, shape, "r"), ready)
         while lists.ready < shape[0]:
             interrupt.wait(LOOK_SECONDS)

@@ -14,7 +14,7 @@ from scipy import sparse
 
 from client_service.learning.local import LocalTraining
 from client_service.models.model import Model
-from client_service.models.ranker import Ranker, Rows, join_sides
+from client_service.models.ranker import Ranker, Rows, Side, join_sides
 from client_service.schemas import Fallback, ItemOut, RecommendationsOut
 from client_service.serving.lists import BLOCK, ListKeeper, Lists
 from client_service.shard import Shard
@@ -204,13 +204,22 @@ class Recommender:
     def _lists(self) -> Lists | None:
         return None if self._keeper is None else self._keeper.lists
 
+    def _rank(self, served: Served, users: Side, excluded: Mask, k: int) -> tuple[Rows, Float32]:
+        """As `Ranker.top_scored`, by the graph over the items where there is one and it finds enough."""
+        nearest = None if self._keeper is None else self._keeper.nearest
+        if nearest is not None and nearest.ranker is served.ranker:
+            found = nearest.top_scored(users, excluded, k)
+            if found is not None:
+                return found
+        return served.ranker.top_scored(users, excluded, k)
+
     def _rank_rows(self, served: Served, rows: Rows, limits: Limits) -> Iterator[tuple[Rows, Float32]]:
         """The best items of each of these users, a block of them at a time."""
         step = max(1, BLOCK // len(self._popularity))
         for first in range(0, len(rows), step):
             block = rows[first : first + step]
             excluded = np.stack([self._excluded_items(int(row), limits) for row in block])
-            yield from zip(*served.ranker.top_scored(served.ranker.users[block], excluded, limits.k), strict=True)
+            yield from zip(*self._rank(served, served.ranker.users[block], excluded, limits.k), strict=True)
 
     def _rank_baskets(self, served: Served, asked: Sequence[tuple[Rows, Limits]]) -> Iterator[tuple[Rows, Float32]]:
         """The best items for each of these rows of items, as many as asked for, a block of them at a time."""
@@ -221,7 +230,7 @@ class Recommender:
             codes = served.ranker.fusion.encoded(_baskets(rows, len(self._popularity)))
             strangers = join_sides([served.model.fold_in(one) for one in rows], codes)
             excluded = np.stack([self._excluded_of_basket(*one) for one in block])
-            items, scores = served.ranker.top_scored(strangers, excluded, most)
+            items, scores = self._rank(served, strangers, excluded, most)
             yield from ((items[place, : one.k], scores[place, : one.k]) for place, (_, one) in enumerate(block))
 
     def _without_model(
