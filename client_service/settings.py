@@ -128,11 +128,7 @@ class ClientSettings(Listening):
     port: int = Field(8801, ge=0, le=65535)
     workers: int = Field(0, ge=0, le=64, description="processes beside this one that answer at serving_port")
     serving_port: int | None = Field(None, ge=1, le=65535, description="of these, for applications alone")
-    approximate_beyond: int | None = Field(
-        None,
-        ge=1,
-        description="items beyond which what is in no list is found by a graph over them, nearly; none: never",
-    )
+    approximate_beyond: int | None = Field(None, ge=1, description="more items are searched, nearly; none: never")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @field_validator("aggregator_url")

@@ -19,6 +19,7 @@ from client_service.models.fusion import Fusion
 from client_service.models.ranker import Predictor, Ranker, Rows, Side
 from client_service.serving.nearest import BREADTH, Nearest, make_nearest
 
+Answer = Callable[[Side, np.ndarray], Rows]  # a request's user and what is excluded -> the list
 WIDTH = 64
 SPREAD = 0.7  # of items around the centre of their cluster, whose own spread is 1
 EXCLUDED = 50  # items that each user has seen
@@ -39,9 +40,7 @@ def made_up_ranker(items: int, users: int, clusters: int, seed: int = 0) -> Rank
     return Ranker(*sides, predictor, residual=True, fusion=Fusion())
 
 
-def one_by_one(
-    answer: Callable[[Side, np.ndarray], Rows], ranker: Ranker, seen: np.ndarray
-) -> tuple[float, np.ndarray]:
+def one_by_one(answer: Answer, ranker: Ranker, seen: np.ndarray) -> tuple[float, np.ndarray]:
     """Milliseconds a request, and the lists."""
     found, began = [], time.perf_counter()
     for row in range(len(ranker.users.embedding)):
@@ -91,8 +90,7 @@ def print_breadth(
     """Milliseconds and recall where a search keeps so many items in view."""
     nearest._index.expansion_search = breadth
     for k, wanted in exact.items():
-        ranked: Callable[[Side, np.ndarray], Rows] = lambda side, out, k=k: nearest.top_scored(side, out, k)[0]  # noqa: E731
-        taken, lists = one_by_one(ranked, ranker, seen)
+        taken, lists = one_by_one(lambda side, out, k=k: nearest.top_scored(side, out, k)[0], ranker, seen)
         own = " (the service's)" if breadth == BREADTH else ""
         print(f"  breadth {breadth}{own}, k {k}: {taken:.2f} ms, recall {recall(lists, wanted):.3f}", flush=True)
 

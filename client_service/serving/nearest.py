@@ -40,12 +40,14 @@ class Nearest:
         index.expansion_search = BREADTH
 
     def top_scored(self, users: Side, excluded: NDArray[np.bool_], k: int) -> tuple[Rows, Float32] | None:
-        """As `Ranker.top_scored`; None where the exclusions (B, N) leave fewer than k of what was found."""
+        """As `Ranker.top_scored`; None where too few are found, or the exclusions (B, N) leave fewer than k."""
         most = int(excluded.sum(axis=1).max())
         wanted = OVER * k + most
         if most > MOST_EXCLUDED or wanted >= excluded.shape[1]:
             return None
         found = self.find(users.embedding, wanted)
+        if found is None:
+            return None
         scores = (
             np.einsum("bq,bnq->bn", users.embedding, self.ranker.items.embedding[found]) + self.ranker.predictor.bias
         )
@@ -54,11 +56,15 @@ class Nearest:
         best = np.take_along_axis(scores, order, 1).astype(np.float32)
         return None if np.isneginf(best).any() else (np.take_along_axis(found, order, 1), best)
 
-    def find(self, users: Float32, count: int) -> Rows:
-        """Rows of `count` items whose inner products with users (B, q) are about the highest, (B, count), ascending."""
+    def find(self, users: Float32, count: int) -> Rows | None:
+        """Rows of `count` items whose inner products with users (B, q) are about the highest, (B, count), ascending;
+        None where a search comes to an end before it has so many."""
         asked = np.concatenate([users, np.zeros((len(users), 1), dtype=np.float32)], axis=1)
-        keys = self._index.search(asked, count, threads=1).keys
-        return np.sort(keys.reshape(len(users), count).astype(np.int64), axis=1)
+        found = self._index.search(asked, count, threads=1)
+        counts = (len(found),) if len(users) == 1 else found.counts
+        if min(counts) < count:  # what a batch's rows hold beyond is no item
+            return None
+        return np.sort(found.keys.reshape(len(users), count).astype(np.int64), axis=1)
 
 
 def searchable(ranker: Ranker) -> bool:

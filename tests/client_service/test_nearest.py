@@ -85,6 +85,20 @@ def test_where_filters_leave_too_few_there_is_no_answer(graph: Nearest) -> None:
     assert graph.top_scored(users, np.zeros((USERS, ITEMS), dtype=bool), ITEMS) is None
 
 
+@extra
+@pytest.mark.parametrize("users", [1, 3])
+def test_a_search_that_finds_too_few_is_no_answer(tmp_path: Path, users: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where parts of a graph are not connected; here because the items are fewer than is asked for."""
+    graph = make_nearest(tmp_path, planted(), NEVER, 1)
+    assert graph is not None
+    asked = graph.ranker.users.embedding[:users]
+    assert graph.find(asked, ITEMS + 1) is None
+    found = graph.find(asked, 7)
+    assert found is not None and found.shape == (users, 7)
+    monkeypatch.setattr(graph, "find", lambda *_: None)
+    assert graph.top_scored(graph.ranker.users, np.zeros((USERS, ITEMS), dtype=bool), 20) is None
+
+
 def test_only_inner_products_are_searched() -> None:
     ranker = planted()
     with_mlp = Predictor(NOTHING, np.ones(4, dtype=np.float32), np.float32(0.0))
@@ -166,7 +180,7 @@ def test_the_service_answers_by_the_graph_beyond_the_threshold_alone(
     asked: list[int] = []
     search = Nearest.find
 
-    def find(self: Nearest, users: np.ndarray, count: int) -> np.ndarray:
+    def find(self: Nearest, users: np.ndarray, count: int) -> np.ndarray | None:
         asked.append(count)
         return search(self, users, count)
 
