@@ -10,7 +10,7 @@ import errno
 import hashlib
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,7 @@ from client_service.models.ranker import Ranker, Rows, Side
 from client_service.shard.files import settle
 from shared.method.parameters import Float32
 
-if TYPE_CHECKING:
-    from usearch.index import Index
-
+Index = Any  # usearch's, which may not be installed, and whose own types miss that its breadth can be set
 CONNECTIVITY = 16  # edges of an item in the graph; twice as many at its lowest level
 BREADTH_BUILT, BREADTH = 64, 1000  # items that a step of building, and a search, keep in view
 OVER = 2  # times the items that are asked for, so that what filters take away leaves enough
@@ -48,9 +46,8 @@ class Nearest:
         found = self.find(users.embedding, wanted)
         if found is None:
             return None
-        scores = (
-            np.einsum("bq,bnq->bn", users.embedding, self.ranker.items.embedding[found]) + self.ranker.predictor.bias
-        )
+        scores = np.einsum("bq,bnq->bn", users.embedding, self.ranker.items.embedding[found])
+        scores += self.ranker.predictor.bias
         scores[np.take_along_axis(excluded, found, 1)] = -np.inf
         order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         best = np.take_along_axis(scores, order, 1).astype(np.float32)
@@ -79,8 +76,8 @@ def installed() -> bool:
 
 
 def make_nearest(folder: Path, ranker: Ranker, interrupt: Interrupt, threads: int) -> Nearest | None:
-    """The graph as an earlier process left it, finished, and mapped; the files of other models go. None, and a line in
-    the log, without the extra."""
+    """The graph as an earlier process left it, finished where it was not whole, and mapped; the files of other models
+    go. None, and a line in the log, without the extra."""
     path = _path_of(folder, ranker)
     for other in folder.glob("nearest-*"):
         if not other.name.startswith(path.stem):
@@ -88,8 +85,9 @@ def make_nearest(folder: Path, ranker: Ranker, interrupt: Interrupt, threads: in
     if not installed():
         LOGGER.warning("approximate_search_not_installed", items=len(ranker.items.embedding))
         return None
-    if not path.is_file():
-        _build(path, ranker, interrupt, threads)
+    if (kept := read_nearest(folder, ranker)) is not None:
+        return kept
+    _build(path, ranker, interrupt, threads)
     return read_nearest(folder, ranker)
 
 
@@ -150,10 +148,10 @@ def _keep(index: Index, begun: Path) -> None:
 
 
 def _new_index(ranker: Ranker) -> Index:
-    from usearch.index import Index
+    from usearch import index
 
-    given: dict[str, Any] = {"connectivity": CONNECTIVITY, "expansion_add": BREADTH_BUILT, "expansion_search": BREADTH}
-    return Index(ndim=ranker.items.embedding.shape[1] + 1, metric="cos", dtype="f32", **given)
+    width = ranker.items.embedding.shape[1] + 1
+    return index.Index(ndim=width, metric="cos", dtype="f32", connectivity=CONNECTIVITY, expansion_add=BREADTH_BUILT)
 
 
 def _path_of(folder: Path, ranker: Ranker) -> Path:

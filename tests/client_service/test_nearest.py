@@ -136,7 +136,7 @@ def test_building_that_was_cut_off_goes_on_where_it_was(tmp_path: Path, monkeypa
 
 
 @extra
-def test_a_graph_is_one_model_s_and_a_damaged_one_is_none(tmp_path: Path) -> None:
+def test_a_graph_is_one_model_s_and_a_damaged_one_is_built_again(tmp_path: Path) -> None:
     ranker = planted()
     assert make_nearest(tmp_path, ranker, NEVER, 1) is not None
     items = replace(ranker.items, embedding=ranker.items.embedding * np.float32(1.5))
@@ -145,6 +145,7 @@ def test_a_graph_is_one_model_s_and_a_damaged_one_is_none(tmp_path: Path) -> Non
     (file,) = tmp_path.iterdir()  # the old one is gone
     file.write_bytes(b"damaged")
     assert read_nearest(tmp_path, other) is None
+    assert make_nearest(tmp_path, other, NEVER, 1) is not None and read_nearest(tmp_path, other) is not None
 
 
 def test_without_the_library_every_item_is_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
