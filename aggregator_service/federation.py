@@ -48,7 +48,7 @@ class OpenFederation:
 
 def open_federation(settings: AggregatorSettings, metrics: AggregatorMetrics, *, clock: Clock) -> OpenFederation:
     """All that the directory holds, once what a crash has left in it is cleared away."""
-    database = Database(settings.state_directory, settings.declaration())
+    database = Database(settings.state_directory, settings.declaration(), settings.database_url())
     try:
         return _resume_federation(database, settings, metrics, clock)
     except BaseException:

@@ -14,7 +14,7 @@ from aggregator_service.storage.archive import Archive
 from aggregator_service.storage.disk import Blob
 from aggregator_service.storage.rows import Receipt, StoredUpdate
 from aggregator_service.storage.runs import Write, add_message, add_update, stored_update
-from shared.errors import ForbiddenError, NotFoundError, ProtocolError, RoundClosedError
+from shared.errors import ForbiddenError, NotFoundError, ProtocolError, RoundClosedError, UnsettledError
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Scalars
 from shared.method.ranges import require_within
@@ -136,6 +136,8 @@ async def spool_body(
     found = await _inspect_blob(archive, blob, inspect)
     try:
         receipt, new = await take(blob, found)
+    except UnsettledError:
+        raise  # a row may speak of it; where none does, the next start removes it
     except Exception:  # not where a shutdown cancels this: its commit may still be on the way
         archive.blobs.remove([blob.name])
         raise

@@ -23,9 +23,10 @@ from pathlib import Path
 from anyio import to_thread
 from sqlalchemy.exc import SQLAlchemyError
 
-from shared.errors import StorageFullError, TooLargeError, UnavailableError
+from shared.errors import StorageFullError, TooLargeError, UnavailableError, UnsettledError
 
-FULL = frozenset({"ENOSPC", "EDQUOT", "EFBIG", "SQLITE_FULL"})
+FULL = frozenset({"ENOSPC", "EDQUOT", "EFBIG", "SQLITE_FULL", "DiskFull"})
+LOST = "ECONNRESET"  # of a server, while it was to commit
 
 
 class Disk:
@@ -36,7 +37,8 @@ class Disk:
 
     @contextmanager
     def translate_refusal(self, what: str) -> Iterator[None]:
-        """What is refused inside becomes an UnavailableError, StorageFullError where there is no room.
+        """What is refused inside becomes an UnavailableError: StorageFullError where there is no room, UnsettledError
+        where nobody knows whether it was stored.
 
         `what`: what was expected, in words.
         """
@@ -44,17 +46,23 @@ class Disk:
             yield
         except (OSError, SQLAlchemyError, sqlite3.Error) as error:
             name = _name(error)
-            refused = (StorageFullError if name in FULL else UnavailableError)(f"expected {what}, got {name}")
+            refused = _kind(name)(f"expected {what}, got {name}")
             self.refusal = str(refused)
             raise refused from error
 
 
+def _kind(name: str) -> type[UnavailableError]:
+    if name == LOST:
+        return UnsettledError
+    return StorageFullError if name in FULL else UnavailableError
+
+
 def _name(error: Exception) -> str:
-    """ENOSPC, SQLITE_FULL: the system's own word. Its longer ones may hold a path."""
+    """ENOSPC, SQLITE_FULL, DiskFull: the system's own word. Its longer ones may hold a path."""
     if isinstance(error, OSError):
         return errno.errorcode.get(error.errno or 0, type(error).__name__)
     cause = getattr(error, "orig", None) or error
-    return getattr(cause, "sqlite_errorname", type(error).__name__)
+    return getattr(cause, "sqlite_errorname", type(cause).__name__)
 
 
 def sync_directory(directory: Path) -> None:
