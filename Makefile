@@ -111,8 +111,8 @@ lock: $(SUPPLY)/.installed ## write requirements/*.txt anew from pyproject.toml;
 	$(LOCK) --extra simulation --constraint requirements/development.txt pyproject.toml --output-file requirements/tools.txt
 	$(LOCK) --extra ray --constraint requirements/development.txt pyproject.toml requirements/engines.in --output-file requirements/ray.txt
 	$(LOCK) --extra flower --fork-strategy fewest pyproject.toml requirements/engines.in --output-file requirements/flower.txt
-	$(LOCK) --extra postgres --extra s3 --constraint requirements/development.txt pyproject.toml --output-file requirements/aggregator-storage.txt
-	$(LOCK) --extra simulation --extra postgres --extra s3 --constraint requirements/development.txt --constraint requirements/aggregator-storage.txt pyproject.toml requirements/engines.in requirements/storage.in --output-file requirements/storage.txt
+	$(LOCK) --extra postgres --extra s3 --constraint requirements/aggregator.txt --constraint requirements/client.txt pyproject.toml --output-file requirements/aggregator-storage.txt
+	$(LOCK) --extra simulation --extra postgres --extra s3 --constraint requirements/client.txt --constraint requirements/aggregator-storage.txt pyproject.toml requirements/engines.in requirements/storage.in --output-file requirements/storage.txt
 	$(LOCK) requirements/supply-chain.in --output-file requirements/supply-chain.txt
 	grep -oE 'torch==[0-9.]+' pyproject.toml > requirements/torch.txt
 

@@ -12,6 +12,7 @@ from sqlalchemy import URL
 
 from aggregator_service.rounds.secure_run import PARTS
 from aggregator_service.storage.engines.postgresql import read_url
+from aggregator_service.storage.objects import read_place
 from shared.errors import ProtocolError, SettingsError
 from shared.method.catalogue_size import with_catalogue_size
 from shared.method.declaration import Declaration, describe_difference
@@ -46,6 +47,7 @@ class AggregatorSettings(Listening):
         None, description="URL of a PostgreSQL database in place of the file in the state directory"
     )
     database_file: Path | None = Field(None, description="a file whose content is that URL")
+    blobs: str | None = Field(None, description="s3://bucket/prefix that keeps bodies in place of the state directory")
     operator_token: SecretStr | None = Field(None, description="secret of the operator's calls")
     operator_token_file: Path | None = Field(None, description="a file whose content is that secret")
     keys_directory: Path | None = Field(None, description="public keys <client>.pub; else `keys` with the state")
@@ -90,6 +92,13 @@ class AggregatorSettings(Listening):
         if not self.demo:
             require_own("operator_token", token)
         return self
+
+    @field_validator("blobs")
+    @classmethod
+    def _require_known_place(cls, given: str | None) -> str | None:
+        if given is not None:
+            read_place(given)
+        return given
 
     @model_validator(mode="after")
     def _check_database(self) -> Self:

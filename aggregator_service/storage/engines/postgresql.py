@@ -41,8 +41,8 @@ BOUNDS = {
     "statement_timeout": f"{DATABASE_ANSWER_SECONDS:g}s",
     "idle_in_transaction_session_timeout": f"{DATABASE_ANSWER_SECONDS:g}s",
     # By which the server notices that this machine has gone, and gives the lock to the next.
-    "tcp_keepalives_idle": f"{DATABASE_SILENCE_SECONDS:g}s",
-    "tcp_keepalives_interval": f"{DATABASE_PROBE_SECONDS:g}s",
+    "tcp_keepalives_idle": f"{DATABASE_SILENCE_SECONDS:g}",
+    "tcp_keepalives_interval": f"{DATABASE_PROBE_SECONDS:g}",
     "tcp_keepalives_count": "3",
 }
 REACHING = {
