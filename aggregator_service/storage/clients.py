@@ -21,7 +21,7 @@ def add_client(database: Database, client: JoinedClient, *, declaration: Declara
     row = asdict(client) | {"counts": counts, "declaration": declaration.model_dump(mode="json")}
     with database.writing() as connection:
         joined = insert_resolving(connection, CLIENTS).values(row)
-        connection.execute(joined.on_conflict_do_update(["name"], set_={"counts": counts}))
+        connection.execute(joined.on_conflict_do_update(index_elements=["name"], set_={"counts": counts}))
 
 
 def joined_clients(database: Database) -> dict[str, JoinedClient]:
@@ -62,7 +62,9 @@ def count_refusal(database: Database, run: str, *, client: str) -> int:
     """One more update of this client was refused in this run -> how many that makes."""
     with database.writing() as connection:
         first = insert_resolving(connection, REFUSALS).values(run=run, client=client, refused=1)
-        counted = first.on_conflict_do_update(["run", "client"], set_={"refused": REFUSALS.c.refused + 1})
+        counted = first.on_conflict_do_update(
+            index_elements=["run", "client"], set_={"refused": REFUSALS.c.refused + 1}
+        )
         return int(connection.execute(counted.returning(REFUSALS.c.refused)).scalar_one())
 
 

@@ -27,7 +27,7 @@ def commit_run(database: Database, name: str, document: str, *, sequence: int, w
     row = {"number": int(name.removeprefix("run-")), "name": name, "document": document}
     with database.writing() as connection:
         stored = insert_resolving(connection, RUNS).values(row)
-        connection.execute(stored.on_conflict_do_update(["number"], set_={"document": document}))
+        connection.execute(stored.on_conflict_do_update(index_elements=["number"], set_={"document": document}))
         connection.execute(update(FEDERATION).values(sequence=sequence))
         for write in writes:
             write(connection)
