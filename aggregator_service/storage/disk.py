@@ -26,7 +26,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from shared.errors import FederationError, StorageFullError, TooLargeError, UnavailableError, UnsettledError
 
 FULL = frozenset({"ENOSPC", "EDQUOT", "EFBIG", "SQLITE_FULL", "DiskFull"})
-LOST = "ECONNRESET"  # of a server, while it was to commit
+
+
+class LostCommitError(ConnectionError):
+    """A server was lost while it was to commit."""
 
 
 class Disk:
@@ -48,13 +51,13 @@ class Disk:
             raise
         except (OSError, SQLAlchemyError, sqlite3.Error, *others) as error:
             name = _name(error)
-            refused = _kind(name)(f"expected {what}, got {name}")
+            refused = _kind(error, name)(f"expected {what}, got {name}")
             self.refusal = str(refused)
             raise refused from error
 
 
-def _kind(name: str) -> type[UnavailableError]:
-    if name == LOST:
+def _kind(error: Exception, name: str) -> type[UnavailableError]:
+    if isinstance(error, LostCommitError):
         return UnsettledError
     return StorageFullError if name in FULL else UnavailableError
 

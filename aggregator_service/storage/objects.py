@@ -22,7 +22,7 @@ from aggregator_service.storage.disk import PART, WHOLE, Blob, Blobs, Disk
 from shared.errors import SettingsError
 from shared.timeouts import OBJECT_CONNECT_SECONDS, OBJECT_SECONDS, OBJECT_SILENCE_SECONDS
 
-PLACE = re.compile(r"s3://[a-z0-9][a-z0-9.-]*(/[A-Za-z0-9._-]+)*/?")
+PLACE = re.compile(r"s3://[a-z0-9][a-z0-9.-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*/?")
 OWNER = "owner"  # the object that names whose place this is
 ATTEMPTS = 2
 

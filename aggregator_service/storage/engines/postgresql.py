@@ -10,7 +10,6 @@ The password is in the URL alone. What a driver says of a failed connection is t
 
 from __future__ import annotations
 
-import errno
 import re
 import threading
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from typing import Any
 from sqlalchemy import URL, Connection, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from aggregator_service.storage.disk import LostCommitError
 from aggregator_service.storage.tables import METADATA
 from shared.errors import SettingsError, UnavailableError
 from shared.timeouts import (
@@ -176,14 +176,14 @@ class PostgreSQL:
 
 
 def _commit(connection: Connection) -> Iterator[Connection]:
-    """One transaction. ConnectionResetError where the connection was lost while the server committed."""
+    """One transaction. LostCommitError where the connection was lost while the server committed."""
     with connection.begin() as transaction:
         yield connection
         try:
             transaction.commit()
         except DBAPIError as error:
             if connection.invalidated:
-                raise ConnectionResetError(errno.ECONNRESET, "lost while it committed") from error
+                raise LostCommitError("the connection was lost") from error
             raise
 
 
