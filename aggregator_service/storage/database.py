@@ -17,7 +17,7 @@ from sqlalchemy import URL, Connection, Table, insert, inspect, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from aggregator_service.storage.disk import Disk
-from aggregator_service.storage.engines.engine import Engine
+from aggregator_service.storage.engines.engine import TableEngine
 from aggregator_service.storage.engines.postgresql import PostgreSQL
 from aggregator_service.storage.engines.sqlite import SQLite
 from aggregator_service.storage.tables import FEDERATION
@@ -41,7 +41,7 @@ class Database:
         self.disk = Disk()
         self._owner = lock_directory(directory)
         try:
-            self.engine: Engine = SQLite(directory) if url is None else PostgreSQL(url)
+            self.engine: TableEngine = SQLite(directory) if url is None else PostgreSQL(url)
         except BaseException:
             self._owner.close()
             raise
@@ -125,7 +125,7 @@ def _due_revision(connection: Connection, revisions: ScriptDirectory, setting: s
     raise SettingsError(f"{setting}: {expected}, {words}. First open it with an earlier version that knows it")
 
 
-def _run_revisions(connection: Connection, revisions: ScriptDirectory, engine: Engine) -> None:
+def _run_revisions(connection: Connection, revisions: ScriptDirectory, engine: TableEngine) -> None:
     """Make the database the newest revision within the transaction that is open on it."""
     context = MigrationContext.configure(connection)
     held = context.get_current_revision() or engine.begin_tables(connection)

@@ -45,11 +45,12 @@ class Disk:
 
         `what`: what was expected, in words; `others`: errors by which more than a disk or a database refuses.
         """
+        refusals: tuple[type[Exception], ...] = (OSError, SQLAlchemyError, sqlite3.Error, *others)
         try:
             yield
         except FederationError:
             raise
-        except (OSError, SQLAlchemyError, sqlite3.Error, *others) as error:
+        except refusals as error:
             name = _name(error)
             refused = _kind(error, name)(f"expected {what}, got {name}")
             self.refusal = str(refused)

@@ -8,7 +8,7 @@ from typing import Protocol
 from sqlalchemy import Connection
 
 
-class Engine(Protocol):
+class TableEngine(Protocol):
     """One database, which no other process works on while this is open.
 
     `reading` sees one moment. Of `writing` there is one at a time; what it has committed survives a power cut. Both
