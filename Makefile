@@ -26,15 +26,15 @@ FAST_TESTS := tests/aggregator_service tests/audit tests/client_service tests/eq
 	tests/test_architecture.py
 
 # Two workers share the cores already, and many processes are started: none spins threads, and each file is compiled once.
-test test-fast rounding faults engines engine-ray engine-flower e2e-compose: export OMP_NUM_THREADS := 1
-test test-fast rounding faults engines engine-ray engine-flower e2e-compose: export PYTHONDONTWRITEBYTECODE :=
+test test-fast rounding faults engines engine-ray engine-flower storage e2e-compose: export OMP_NUM_THREADS := 1
+test test-fast rounding faults engines engine-ray engine-flower storage e2e-compose: export PYTHONDONTWRITEBYTECODE :=
 
 # What `make test` leaves out for its length lies in these as well.
 FAULT_TESTS := tests/faults tests/attacks/test_clock_turned_back.py tests/attacks/test_round_under_abuse.py \
 	tests/aggregator_service/test_federation_machine.py tests/client_service/secure/test_killed_in_a_round.py \
 	tests/web/test_described.py
 
-.PHONY: help install demo stop check format test test-fast rounding faults engines engine-ray engine-flower soak benchmark guard \
+.PHONY: help install demo stop check format test test-fast rounding faults engines engine-ray engine-flower storage soak benchmark guard \
 	e2e-compose lock sbom audit base-digest clean
 
 help: ## print this list
@@ -89,6 +89,9 @@ engine-ray: .venv-ray/.installed ## federations and benchmark cells over a local
 engine-flower: .venv-flower/.installed ## the Flower app in Flower's simulation
 	.venv-flower/bin/python -m pytest -W default::DeprecationWarning tests/simulation/engines/test_flower.py
 
+storage: .venv-storage/.installed ## run the tests of PostgreSQL and S3, in an environment of their own; -rs says what is skipped
+	.venv-storage/bin/python -m pytest -rs tests/aggregator_service/servers
+
 .venv-%/.installed: requirements/%.txt requirements/torch.txt requirements/make_engine_environment.sh pyproject.toml
 	TORCH_BUILD=$(TORCH_BUILD) TORCH_INDEX=$(TORCH_INDEX) sh requirements/make_engine_environment.sh $* $(PYTHON)
 
@@ -111,6 +114,8 @@ lock: $(SUPPLY)/.installed ## write requirements/*.txt anew from pyproject.toml;
 	$(LOCK) --extra simulation --constraint requirements/development.txt pyproject.toml --output-file requirements/tools.txt
 	$(LOCK) --extra ray --constraint requirements/development.txt pyproject.toml requirements/engines.in --output-file requirements/ray.txt
 	$(LOCK) --extra flower --fork-strategy fewest pyproject.toml requirements/engines.in --output-file requirements/flower.txt
+	$(LOCK) --extra storage --constraint requirements/aggregator.txt --constraint requirements/client.txt pyproject.toml --output-file requirements/aggregator-storage.txt
+	$(LOCK) --extra simulation --extra storage --constraint requirements/client.txt --constraint requirements/aggregator-storage.txt pyproject.toml requirements/engines.in requirements/storage.in --output-file requirements/storage.txt
 	$(LOCK) requirements/supply-chain.in --output-file requirements/supply-chain.txt
 	grep -oE 'torch==[0-9.]+' pyproject.toml > requirements/torch.txt
 
@@ -133,4 +138,4 @@ base-digest: ## pin the images in .env to the digests that their registry gives 
 	$(PYTHON) requirements/pin_images.py
 
 clean: ## remove what was built, not what was measured
-	rm -rf $(VENV) .venv-ray .venv-flower build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .venv-ray .venv-flower .venv-storage build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -19,10 +19,11 @@ from aggregator_service.storage.clients import joined_clients
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.disk import Blobs
 from aggregator_service.storage.nonces import Nonces
+from aggregator_service.storage.objects import Bucket, BucketBlobs, read_place
 from aggregator_service.storage.runs import blob_names
 from shared.errors import SettingsError
 from shared.protocol.signing.enrolment import kept_pair
-from shared.protocol.signing.keys import PrivateKey, read_private
+from shared.protocol.signing.keys import PrivateKey, raw_hex, read_private
 
 OWN = "aggregator"  # the name of its key's two files
 
@@ -48,7 +49,7 @@ class OpenFederation:
 
 def open_federation(settings: AggregatorSettings, metrics: AggregatorMetrics, *, clock: Clock) -> OpenFederation:
     """All that the directory holds, once what a crash has left in it is cleared away."""
-    database = Database(settings.state_directory, settings.declaration())
+    database = Database(settings.state_directory, settings.declaration(), settings.database_url())
     try:
         return _resume_federation(database, settings, metrics, clock)
     except BaseException:
@@ -59,9 +60,9 @@ def open_federation(settings: AggregatorSettings, metrics: AggregatorMetrics, *,
 def _resume_federation(
     database: Database, settings: AggregatorSettings, metrics: AggregatorMetrics, clock: Clock
 ) -> OpenFederation:
-    blobs = Blobs(settings.state_directory / "blobs", database.disk)
+    declaration, members, key = settings.declaration(), Members(joined_clients(database)), _own_key(settings)
+    blobs = _open_blobs(database, settings, key, members)
     blobs.keep_only(blob_names(database))
-    declaration, members = settings.declaration(), Members(joined_clients(database))
     start = None if settings.start is None else read_start(settings.start, declaration.tensors)
     archive = Archive(database, blobs, declaration, settings.longest_update, settings.retention_rounds, start)
     metrics.clients.set(len(members))
@@ -77,7 +78,18 @@ def _resume_federation(
         quarantines=Quarantines(conductor, members, limit=settings.quarantine_refusals, clock=clock),
         arrivals=ArrivalRecord(database, clock=clock, count_unrecorded=metrics.unrecorded.inc),
         signatures=_open_signatures(database, settings, keys),
-        key=_own_key(settings),
+        key=key,
+    )
+
+
+def _open_blobs(database: Database, settings: AggregatorSettings, key: PrivateKey, members: Members) -> Blobs:
+    """In the state directory; or in a bucket, with copies there. A database without clients has sent none there."""
+    directory = settings.state_directory / "blobs"
+    if settings.blobs is None:
+        return Blobs(directory, database.disk)
+    owner = raw_hex(key.public_key())
+    return BucketBlobs(
+        directory, database.disk, Bucket(read_place(settings.blobs)), owner=owner, may_hold=len(members) > 0
     )
 
 

@@ -8,8 +8,11 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
+from sqlalchemy import URL
 
 from aggregator_service.rounds.secure_run import PARTS
+from aggregator_service.storage.engines.postgresql import read_url
+from aggregator_service.storage.objects import read_place
 from shared.errors import ProtocolError, SettingsError
 from shared.method.catalogue_size import with_catalogue_size
 from shared.method.declaration import Declaration, describe_difference
@@ -40,6 +43,11 @@ class AggregatorSettings(Listening):
     )
 
     state_directory: Path = Field(description="database and blobs; a restart resumes from it")
+    database: SecretStr | None = Field(
+        None, description="URL of a PostgreSQL database in place of the file in the state directory"
+    )
+    database_file: Path | None = Field(None, description="a file whose content is that URL")
+    blobs: str | None = Field(None, description="s3://bucket/prefix that keeps bodies in place of the state directory")
     operator_token: SecretStr | None = Field(None, description="secret of the operator's calls")
     operator_token_file: Path | None = Field(None, description="a file whose content is that secret")
     keys_directory: Path | None = Field(None, description="public keys <client>.pub; else `keys` with the state")
@@ -85,6 +93,19 @@ class AggregatorSettings(Listening):
             require_own("operator_token", token)
         return self
 
+    @field_validator("blobs")
+    @classmethod
+    def _require_known_place(cls, given: str | None) -> str | None:
+        if given is not None:
+            read_place(given)
+        return given
+
+    @model_validator(mode="after")
+    def _check_database(self) -> Self:
+        """What is no URL is found at the start, and not repeated: a password may be in it."""
+        self.database_url()
+        return self
+
     @model_validator(mode="after")
     def _check_summable(self) -> Self:
         """What cannot be secure is found at the start."""
@@ -106,6 +127,14 @@ class AggregatorSettings(Listening):
     def token(self) -> str:
         """The operator's secret, wherever it lies."""
         return chosen_secret("operator_token", self.operator_token, self.operator_token_file, LEAST_TOKEN) or ""
+
+    def database_url(self) -> URL | None:
+        """Of the server that the rows lie on; None where they lie in the state directory."""
+        given = chosen_secret("database", self.database, self.database_file, 1)
+        try:
+            return None if given is None else read_url(given)
+        except ValueError as error:
+            raise ValueError(f"database: {error}") from None
 
     @property
     def registry(self) -> Path:

@@ -117,6 +117,10 @@ class UnavailableError(FederationError):
     code = "unavailable"
 
 
+class UnsettledError(UnavailableError):
+    """This side's database was lost while it stored what came: it may be stored or not, and may be sent again."""
+
+
 class StorageFullError(UnavailableError):
     """This side's disk has no room for what came. The same message may be sent again once it has."""
 

@@ -41,6 +41,12 @@ LONG_PAUSE_SECONDS = 10.0  # at least, after a refusal: somebody has to change s
 LOOK_SECONDS = 1.0  # the wall's clock, which deadlines are on, may leap, and the disk may refuse: no change tells
 DISK_RETRY_SECONDS = 1.0  # after the disk refused, before the next attempt
 DATABASE_SECONDS = 5.0  # for another transaction to end
+DATABASE_ANSWER_SECONDS = 30.0  # a database server's, for one statement
+DATABASE_SILENCE_SECONDS = 10.0  # after which either side of a connection to it asks whether the other is still there
+DATABASE_PROBE_SECONDS = 3.0  # between two such questions, of which three are asked
+OBJECT_CONNECT_SECONDS = 5.0  # to a store of blobs
+OBJECT_SILENCE_SECONDS = 20.0  # of such a store, in the middle of a call
+OBJECT_SECONDS = 120.0  # for one blob to come or go, or for all names
 NONCE_SECONDS = 0.2  # the same for the nonces, which every call of a client waits for
 
 # What stands around the services

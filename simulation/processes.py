@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx
 from pydantic import BaseModel, SecretStr
 
+from aggregator_service.settings import AggregatorSettings
 from shared.errors import UnavailableError
 from shared.timeouts import TIMEOUT_SECONDS
 from simulation.experiment import Experiment
@@ -77,8 +78,7 @@ def start_services(experiment: Experiment, places: Addresses) -> Iterator[Childr
     children = Children({})
     try:
         settings = experiment.make_aggregator_settings(port=_url_port(places.aggregator))
-        environment = _environment_variables("LPSFED_AGGREGATOR", settings)
-        children.processes["aggregator"] = _start_service("aggregator_service", environment, logs / "aggregator.log")
+        children.processes["aggregator"] = start_aggregator(settings, logs / "aggregator.log")
         for shard in experiment.shards:
             url = places.clients[shard.name]
             client = experiment.make_client_settings(shard, aggregator_url=places.aggregator, port=_url_port(url))
@@ -115,8 +115,13 @@ async def _connect_service(
     # They train on all cores of this machine: an answer may well take longer than the five seconds that httpx waits.
     calling = httpx.AsyncClient(base_url=url, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False)
     http = await stack.enter_async_context(calling)
-    await _wait_until_ready(http, process)
+    await wait_until_ready(http, process)
     return http
+
+
+def start_aggregator(settings: AggregatorSettings, log: Path) -> subprocess.Popen[bytes]:
+    """With these settings, in a process that the caller ends."""
+    return _start_service("aggregator_service", _environment_variables("LPSFED_AGGREGATOR", settings), log)
 
 
 def _start_service(package: str, environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
@@ -145,7 +150,8 @@ def stop_services(started: list[subprocess.Popen[bytes]], patience: float = STOP
             process.wait()
 
 
-async def _wait_until_ready(http: httpx.AsyncClient, process: subprocess.Popen[bytes] | None) -> None:
+async def wait_until_ready(http: httpx.AsyncClient, process: subprocess.Popen[bytes] | None) -> None:
+    """UnavailableError where the service does not get so far in time; at once where its process has ended."""
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until:
         if process is not None and process.poll() is not None:

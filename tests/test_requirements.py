@@ -20,7 +20,8 @@ FOLDER = ROOT / "requirements"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = {"aggregator": "aggregator", "client": "client", "tools": "simulation", "development": "development"}
 ENGINES = {"ray": "ray", "flower": "flower"}  # each in an environment of its own
-LOCKS = (*EXTRAS, *ENGINES, "supply-chain")
+SERVERS = {"aggregator-storage": "storage", "storage": "storage"}  # an image with more in it, and what tests it
+LOCKS = (*EXTRAS, *ENGINES, *SERVERS, "supply-chain")
 PIN = re.compile(r"^(?P<name>[a-z0-9][a-z0-9.-]*)==(?P<version>[^ ]+)(?: ; (?P<marker>[^\\]+))? \\$", flags=re.M)
 
 
@@ -77,10 +78,10 @@ def test_every_line_of_a_lock_is_a_pin_with_hashes_and_names_no_host(lock: str) 
         assert re.fullmatch(r"(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+", body.partition("\n")[2]), body
 
 
-@pytest.mark.parametrize("lock", EXTRAS | ENGINES)
+@pytest.mark.parametrize("lock", EXTRAS | ENGINES | SERVERS)
 def test_a_lock_holds_every_dependency_in_a_version_that_is_asked_for(lock: str) -> None:
     found = pins(lock)
-    for requirement in asked((EXTRAS | ENGINES)[lock]):
+    for requirement in asked((EXTRAS | ENGINES | SERVERS)[lock]):
         if requirement.name != "torch":
             assert requirement.specifier.contains(found[canonicalize_name(requirement.name)]), str(requirement)
 
@@ -139,6 +140,13 @@ def test_engines_are_in_no_image_and_not_in_the_development_s_environment() -> N
     assert "ray" in pins("ray") and pins("flower")["flwr"] == "1.41.0"
     assert [lock for lock in EXTRAS if pins(lock).keys() & {"ray", "flwr"}] == []
     assert all(pins("ray")[name] == version for name, version in pins("tools").items())
+
+
+def test_what_reaches_servers_is_in_no_image_that_does_not_ask_for_it() -> None:
+    assert [lock for lock in EXTRAS if pins(lock).keys() & {"psycopg", "psycopg-binary", "s3fs", "botocore"}] == []
+    larger = pins("aggregator-storage")
+    assert pins("aggregator").items() <= larger.items() <= pins("storage").items()
+    assert larger.keys() & {"moto", "pytest", "polars", "werkzeug"} == set()
 
 
 def test_the_locks_tools_are_in_no_image_and_not_in_the_development_s_environment() -> None:

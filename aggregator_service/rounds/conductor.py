@@ -19,6 +19,7 @@ from aggregator_service.rounds.run import Run
 from aggregator_service.storage import runs
 from aggregator_service.storage.archive import Archive
 from aggregator_service.storage.clients import impose_quarantines
+from aggregator_service.storage.database import Database
 from aggregator_service.storage.rows import Quarantine, StoredState, StoredUpdate
 from aggregator_service.storage.runs import Write
 from shared.errors import DamagedError, FederationError, NotFoundError, UnavailableError
@@ -71,9 +72,7 @@ class Conductor:
         self._computation = computation
         self.lock = anyio.Lock()
         self.changes = Changes()
-        self.sequence = runs.stored_sequence(archive.database)
-        with archive.database.reading() as connection:
-            self.run = run_document.load_run(connection)
+        self.run, self.sequence = _load_newest(archive.database)
         self._stuck: str | None = "the aggregator is starting"
         self._metrics = metrics
         self._clock = clock
@@ -170,8 +169,7 @@ class Conductor:
 
     async def _take_step(self) -> None:
         if self.archive.database.disk.refusal is not None:
-            await off_loop(self.archive.probe)
-            LOGGER.info("disk_takes_again")
+            await self._resume()
         aggregated = None
         async with self.lock:
             if self.run is not None:
@@ -180,6 +178,15 @@ class Conductor:
                 aggregated = await self._close_round(self.run)
         if aggregated is not None:
             await off_loop(self._prune_files, aggregated)
+
+    async def _resume(self) -> None:
+        """Go on from what is stored: what was refused last may have been stored all the same."""
+        async with self.lock:
+            await off_loop(self.archive.probe)
+            self.run, self.sequence = await off_loop(_load_newest, self.archive.database)
+            self._show_run()
+        self.changes.announce_change()
+        LOGGER.info("disk_takes_again")
 
     async def _close_round(self, run: Run) -> Run | None:
         """Aggregate the closed round, or ask again for what is damaged in it. The same run where it is aggregated."""
@@ -249,6 +256,12 @@ class Conductor:
         if self.run is not None:
             self._metrics.show_run(self.run)
             self._metrics.quarantined.set(len(self.run.quarantined))
+
+
+def _load_newest(database: Database) -> tuple[Run | None, int]:
+    """The newest run, and the number of changes that waiting clients had to know."""
+    with database.reading() as connection:
+        return run_document.load_run(connection), runs.stored_sequence(connection)
 
 
 def _is_visible(before: Run | None, after: Run) -> bool:

@@ -14,7 +14,7 @@ from aggregator_service.storage.archive import Archive
 from aggregator_service.storage.disk import Blob
 from aggregator_service.storage.rows import Receipt, StoredUpdate
 from aggregator_service.storage.runs import Write, add_message, add_update, stored_update
-from shared.errors import ForbiddenError, NotFoundError, ProtocolError, RoundClosedError
+from shared.errors import ForbiddenError, NotFoundError, ProtocolError, RoundClosedError, UnsettledError
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Scalars
 from shared.method.ranges import require_within
@@ -133,22 +133,26 @@ async def spool_body(
     The file stays only where it is.
     """
     blob = await archive.blobs.receive(body, limit=archive.longest_update)
-    found = await _inspect_blob(archive, blob, inspect)
+    found = await _inspect_and_keep(archive, blob, inspect)
     try:
         receipt, new = await take(blob, found)
+    except UnsettledError:
+        raise  # a row may speak of it; where none does, the next start removes it
     except Exception:  # not where a shutdown cancels this: its commit may still be on the way
-        archive.blobs.remove([blob.name])
+        await off_loop(archive.blobs.remove, [blob.name])
         raise
     if not new:
-        archive.blobs.remove([blob.name])
+        await off_loop(archive.blobs.remove, [blob.name])
     return receipt, new
 
 
-async def _inspect_blob(archive: Archive, blob: Blob, inspect: Callable[[str], UpdateHead]) -> UpdateHead:
+async def _inspect_and_keep(archive: Archive, blob: Blob, inspect: Callable[[str], UpdateHead]) -> UpdateHead:
     """The file of a body that is refused is gone, and that of one which a shutdown cut off here."""
     try:
         with archive.database.disk.translate_refusal("the body to be read again"):
-            return await archive.tensors.off_loop(inspect, archive.blobs.path(blob.name))
+            found = await archive.tensors.off_loop(inspect, archive.blobs.path(blob.name))
+        await off_loop(archive.blobs.keep, blob)
     except BaseException:
-        archive.blobs.remove([blob.name])
+        archive.blobs.discard(blob)
         raise
+    return found

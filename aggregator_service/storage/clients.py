@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import asdict
 
-from sqlalchemy import Connection, delete, select, update
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import Connection, delete, insert, select, update
 
-from aggregator_service.storage.database import Database
+from aggregator_service.storage.database import Database, insert_resolving
 from aggregator_service.storage.rows import JoinedClient, Quarantine
 from aggregator_service.storage.tables import CLIENTS, QUARANTINES, REFUSALS
 from shared.method.declaration import Counts, Declaration
@@ -21,7 +20,8 @@ def add_client(database: Database, client: JoinedClient, *, declaration: Declara
     counts = client.counts.model_dump() if client.counts else None
     row = asdict(client) | {"counts": counts, "declaration": declaration.model_dump(mode="json")}
     with database.writing() as connection:
-        connection.execute(insert(CLIENTS).values(row).on_conflict_do_update(["name"], set_={"counts": counts}))
+        joined = insert_resolving(connection, CLIENTS).values(row)
+        connection.execute(joined.on_conflict_do_update(index_elements=["name"], set_={"counts": counts}))
 
 
 def joined_clients(database: Database) -> dict[str, JoinedClient]:
@@ -60,9 +60,11 @@ def lift_quarantine(connection: Connection, *, client: str, now: float) -> None:
 
 def count_refusal(database: Database, run: str, *, client: str) -> int:
     """One more update of this client was refused in this run -> how many that makes."""
-    first = insert(REFUSALS).values(run=run, client=client, refused=1)
-    counted = first.on_conflict_do_update(["run", "client"], set_={"refused": REFUSALS.c.refused + 1})
     with database.writing() as connection:
+        first = insert_resolving(connection, REFUSALS).values(run=run, client=client, refused=1)
+        counted = first.on_conflict_do_update(
+            index_elements=["run", "client"], set_={"refused": REFUSALS.c.refused + 1}
+        )
         return int(connection.execute(counted.returning(REFUSALS.c.refused)).scalar_one())
 
 

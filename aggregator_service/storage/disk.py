@@ -23,9 +23,13 @@ from pathlib import Path
 from anyio import to_thread
 from sqlalchemy.exc import SQLAlchemyError
 
-from shared.errors import StorageFullError, TooLargeError, UnavailableError
+from shared.errors import FederationError, StorageFullError, TooLargeError, UnavailableError, UnsettledError
 
-FULL = frozenset({"ENOSPC", "EDQUOT", "EFBIG", "SQLITE_FULL"})
+FULL = frozenset({"ENOSPC", "EDQUOT", "EFBIG", "SQLITE_FULL", "DiskFull"})
+
+
+class LostCommitError(ConnectionError):
+    """A server was lost while it was to commit."""
 
 
 class Disk:
@@ -35,26 +39,36 @@ class Disk:
         self.refusal: str | None = None
 
     @contextmanager
-    def translate_refusal(self, what: str) -> Iterator[None]:
-        """What is refused inside becomes an UnavailableError, StorageFullError where there is no room.
+    def translate_refusal(self, what: str, others: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+        """What is refused inside becomes an UnavailableError: StorageFullError where there is no room, UnsettledError
+        where nobody knows whether it was stored.
 
-        `what`: what was expected, in words.
+        `what`: what was expected, in words; `others`: errors by which more than a disk or a database refuses.
         """
+        refusals: tuple[type[Exception], ...] = (OSError, SQLAlchemyError, sqlite3.Error, *others)
         try:
             yield
-        except (OSError, SQLAlchemyError, sqlite3.Error) as error:
+        except FederationError:
+            raise
+        except refusals as error:
             name = _name(error)
-            refused = (StorageFullError if name in FULL else UnavailableError)(f"expected {what}, got {name}")
+            refused = _kind(error, name)(f"expected {what}, got {name}")
             self.refusal = str(refused)
             raise refused from error
 
 
+def _kind(error: Exception, name: str) -> type[UnavailableError]:
+    if isinstance(error, LostCommitError):
+        return UnsettledError
+    return StorageFullError if name in FULL else UnavailableError
+
+
 def _name(error: Exception) -> str:
-    """ENOSPC, SQLITE_FULL: the system's own word. Its longer ones may hold a path."""
+    """ENOSPC, SQLITE_FULL, DiskFull: the system's own word. Its longer ones may hold a path."""
     if isinstance(error, OSError):
         return errno.errorcode.get(error.errno or 0, type(error).__name__)
     cause = getattr(error, "orig", None) or error
-    return getattr(cause, "sqlite_errorname", type(error).__name__)
+    return getattr(cause, "sqlite_errorname", type(cause).__name__)
 
 
 def sync_directory(directory: Path) -> None:
@@ -138,14 +152,21 @@ class Blobs:
         return os.path.join(self.directory, name)
 
     def save(self, body: Iterable[bytes]) -> Blob:
-        """Store a body that comes in pieces."""
+        """Store and keep a body that comes in pieces."""
         with Spool(self.directory, self._disk) as spool:
             for piece in body:
                 spool.write(piece)
-            return spool.finish()
+            blob = spool.finish()
+        try:
+            self.keep(blob)
+        except BaseException:
+            self.discard(blob)
+            raise
+        return blob
 
     async def receive(self, body: AsyncIterator[bytes], *, limit: int) -> Blob:
-        """Spool a stream in worker threads; TooLargeError as soon as it is over `limit` bytes."""
+        """Spool a stream in worker threads; TooLargeError as soon as it is over `limit` bytes. Then it is to be kept or
+        discarded."""
         with Spool(self.directory, self._disk) as spool:
             gathered = bytearray()
             async for piece in body:
@@ -156,6 +177,13 @@ class Blobs:
                     await to_thread.run_sync(spool.write, bytes(gathered))
                     gathered.clear()
             return await to_thread.run_sync(_finish_spool, spool, bytes(gathered))
+
+    def keep(self, blob: Blob) -> None:
+        """Make a body that was received last. Here it does already."""
+
+    def discard(self, blob: Blob) -> None:
+        """Remove a body that was received and not kept."""
+        _remove(self.path(blob.name))
 
     def damage(self, name: str, digest: str) -> str | None:
         """What is wrong with a stored file, in words; None where its content still has this digest.

@@ -14,8 +14,8 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from aggregator_service.storage.database import CACHE
 from aggregator_service.storage.disk import Disk
+from aggregator_service.storage.engines.sqlite import CACHE
 from shared.errors import ClockError, UnavailableError
 from shared.timeouts import NONCE_SECONDS
 

@@ -10,10 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, delete, func, select, update
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import ColumnElement, Connection, Row, Table, delete, func, insert, select, update
 
-from aggregator_service.storage.database import Database
+from aggregator_service.storage.database import Database, insert_resolving
 from aggregator_service.storage.rows import Anchor, Receipt, StoredState, StoredUpdate, UncoveredSum
 from aggregator_service.storage.tables import ANCHORS, FEDERATION, RUNS, SECURE_MESSAGES, STATES, SUMS, UPDATES
 from shared.errors import NotFoundError
@@ -27,7 +26,8 @@ def commit_run(database: Database, name: str, document: str, *, sequence: int, w
     """Store a run as it stands now, together with what has brought it there or follows from it: one transaction."""
     row = {"number": int(name.removeprefix("run-")), "name": name, "document": document}
     with database.writing() as connection:
-        connection.execute(insert(RUNS).values(row).on_conflict_do_update(["number"], set_={"document": document}))
+        stored = insert_resolving(connection, RUNS).values(row)
+        connection.execute(stored.on_conflict_do_update(index_elements=["number"], set_={"document": document}))
         connection.execute(update(FEDERATION).values(sequence=sequence))
         for write in writes:
             write(connection)
@@ -40,10 +40,9 @@ def commit_writes(database: Database, writes: Iterable[Write]) -> None:
             write(connection)
 
 
-def stored_sequence(database: Database) -> int:
+def stored_sequence(connection: Connection) -> int:
     """The number of changes that waiting clients had to know."""
-    with database.reading() as connection:
-        return int(connection.execute(select(FEDERATION.c.sequence)).scalar_one())
+    return int(connection.execute(select(FEDERATION.c.sequence)).scalar_one())
 
 
 def run_document(connection: Connection, name: str | None = None) -> str | None:
@@ -86,7 +85,7 @@ def forget_messages(connection: Connection, *, except_of: tuple[str, int] | None
 def add_sum(connection: Connection, *, uncovered: UncoveredSum) -> None:
     """Before any client has agreed to it: what comes of these members may be known from now on."""
     row = asdict(uncovered) | {"members": list(uncovered.members)}
-    connection.execute(insert(SUMS).values(row).on_conflict_do_nothing())
+    connection.execute(insert_resolving(connection, SUMS).values(row).on_conflict_do_nothing())
 
 
 def members_summed(database: Database, run: str, *, start: str) -> tuple[str, ...] | None:
@@ -111,7 +110,7 @@ def add_anchor(database: Database, run: str, *, number: int, anchor: Anchor) -> 
     size = None if anchor.size is None else anchor.size.model_dump()
     row = {"run": run, "round": number, "kernel": list(anchor.kernel), "source": anchor.source, "size": size}
     with database.writing() as connection:
-        connection.execute(insert(ANCHORS).values(row).on_conflict_do_nothing())
+        connection.execute(insert_resolving(connection, ANCHORS).values(row).on_conflict_do_nothing())
 
 
 def add_update(connection: Connection, *, stored: StoredUpdate) -> None:

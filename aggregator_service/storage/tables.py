@@ -1,26 +1,30 @@
 """The database's tables. Times are seconds since the epoch; a blob is a file name, NULL once deleted.
 
-A change here goes with a new revision in `migrations/`, which makes it in the databases that are there already.
+A change here goes with a new revision in `migrations/`, which makes it in the databases that are there already. Whole
+numbers have 64 bits and texts the order of their bytes in every database, as SQLite has them by itself: updates are
+summed in the order of names.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, Column, Float, ForeignKey, Index, Integer, MetaData, String, Table
+from sqlalchemy import JSON, BigInteger, Column, Float, ForeignKey, Index, Integer, MetaData, String, Table
 
 METADATA = MetaData()
+WHOLE = BigInteger().with_variant(Integer, "sqlite")
+TEXT = String().with_variant(String(collation="C"), "postgresql")
 
 FEDERATION = Table(
     "federation",
     METADATA,
-    Column("id", Integer, primary_key=True),
+    Column("id", WHOLE, primary_key=True),
     Column("declaration", JSON, nullable=False),
-    Column("sequence", Integer, nullable=False),
+    Column("sequence", WHOLE, nullable=False),
 )
 
 CLIENTS = Table(
     "clients",
     METADATA,
-    Column("name", String, primary_key=True),
+    Column("name", TEXT, primary_key=True),
     Column("declaration", JSON, nullable=False),
     Column("counts", JSON(none_as_null=True)),
     Column("joined_at", Float, nullable=False),
@@ -30,32 +34,32 @@ CLIENTS = Table(
 RUNS = Table(
     "runs",
     METADATA,
-    Column("number", Integer, primary_key=True),
-    Column("name", String, nullable=False, unique=True),
-    Column("document", String, nullable=False),
+    Column("number", WHOLE, primary_key=True),
+    Column("name", TEXT, nullable=False, unique=True),
+    Column("document", TEXT, nullable=False),
 )
 
 UPDATES = Table(
     "updates",
     METADATA,
-    Column("run", String, ForeignKey("runs.name"), primary_key=True),
-    Column("round", Integer, primary_key=True),
-    Column("client", String, ForeignKey("clients.name"), primary_key=True),
-    Column("digest", String, nullable=False),
-    Column("size", Integer, nullable=False),
+    Column("run", TEXT, ForeignKey("runs.name"), primary_key=True),
+    Column("round", WHOLE, primary_key=True),
+    Column("client", TEXT, ForeignKey("clients.name"), primary_key=True),
+    Column("digest", TEXT, nullable=False),
+    Column("size", WHOLE, nullable=False),
     Column("received_at", Float, nullable=False),
     Column("scalars", JSON, nullable=False),
-    Column("blob", String),
+    Column("blob", TEXT),
 )
 
 STATES = Table(
     "states",
     METADATA,
-    Column("run", String, ForeignKey("runs.name"), primary_key=True),
-    Column("round", Integer, primary_key=True),
-    Column("digest", String, nullable=False),
+    Column("run", TEXT, ForeignKey("runs.name"), primary_key=True),
+    Column("round", WHOLE, primary_key=True),
+    Column("digest", TEXT, nullable=False),
     Column("latest", JSON, nullable=False),
-    Column("blob", String),
+    Column("blob", TEXT),
     Column("opened_at", Float, nullable=False),
     Column("closed_at", Float, nullable=False),
 )
@@ -64,10 +68,10 @@ STATES = Table(
 SECURE_MESSAGES = Table(
     "secure_messages",
     METADATA,
-    Column("run", String, ForeignKey("runs.name"), primary_key=True),
-    Column("round", Integer, primary_key=True),
-    Column("phase", String, primary_key=True),
-    Column("client", String, ForeignKey("clients.name"), primary_key=True),
+    Column("run", TEXT, ForeignKey("runs.name"), primary_key=True),
+    Column("round", WHOLE, primary_key=True),
+    Column("phase", TEXT, primary_key=True),
+    Column("client", TEXT, ForeignKey("clients.name"), primary_key=True),
     Column("message", JSON, nullable=False),
 )
 
@@ -76,12 +80,12 @@ SECURE_MESSAGES = Table(
 QUARANTINES = Table(
     "quarantines",
     METADATA,
-    Column("sequence", Integer, primary_key=True),
-    Column("client", String, ForeignKey("clients.name"), nullable=False),
-    Column("cause", String, nullable=False),
-    Column("reason", String, nullable=False),
-    Column("run", String),
-    Column("round", Integer),
+    Column("sequence", WHOLE, primary_key=True),
+    Column("client", TEXT, ForeignKey("clients.name"), nullable=False),
+    Column("cause", TEXT, nullable=False),
+    Column("reason", TEXT, nullable=False),
+    Column("run", TEXT),
+    Column("round", WHOLE),
     Column("since", Float, nullable=False),
     Column("lifted_at", Float),
     Index("quarantines_by_client", "client", "lifted_at"),
@@ -91,18 +95,18 @@ QUARANTINES = Table(
 REFUSALS = Table(
     "refusals",
     METADATA,
-    Column("run", String, ForeignKey("runs.name"), primary_key=True),
-    Column("client", String, ForeignKey("clients.name"), primary_key=True),
-    Column("refused", Integer, nullable=False),
+    Column("run", TEXT, ForeignKey("runs.name"), primary_key=True),
+    Column("client", TEXT, ForeignKey("clients.name"), primary_key=True),
+    Column("refused", WHOLE, nullable=False),
 )
 
 ANCHORS = Table(
     "anchors",
     METADATA,
-    Column("run", String, ForeignKey("runs.name"), primary_key=True),
-    Column("round", Integer, primary_key=True),
+    Column("run", TEXT, ForeignKey("runs.name"), primary_key=True),
+    Column("round", WHOLE, primary_key=True),
     Column("kernel", JSON, nullable=False),
-    Column("source", String, nullable=False),
+    Column("source", TEXT, nullable=False),
     Column("size", JSON(none_as_null=True)),
 )
 
@@ -110,10 +114,10 @@ ANCHORS = Table(
 SUMS = Table(
     "sums",
     METADATA,
-    Column("start", String, primary_key=True),
-    Column("method", String, nullable=False),
-    Column("seed", Integer, nullable=False),
-    Column("run", String, ForeignKey("runs.name"), nullable=False),
+    Column("start", TEXT, primary_key=True),
+    Column("method", TEXT, nullable=False),
+    Column("seed", WHOLE, nullable=False),
+    Column("run", TEXT, ForeignKey("runs.name"), nullable=False),
     Column("members", JSON, nullable=False),
 )
 
@@ -121,17 +125,17 @@ SUMS = Table(
 ARRIVALS = Table(
     "arrivals",
     METADATA,
-    Column("sequence", Integer, primary_key=True),
+    Column("sequence", WHOLE, primary_key=True),
     Column("time", Float, nullable=False),
-    Column("client", String, nullable=False),
-    Column("call", String, nullable=False),
-    Column("run", String),
-    Column("round", Integer),
-    Column("size", Integer, nullable=False),
-    Column("digest", String, nullable=False),
-    Column("status", Integer, nullable=False),
-    Column("code", String),
-    Column("nonce", String),
+    Column("client", TEXT, nullable=False),
+    Column("call", TEXT, nullable=False),
+    Column("run", TEXT),
+    Column("round", WHOLE),
+    Column("size", WHOLE, nullable=False),
+    Column("digest", TEXT, nullable=False),
+    Column("status", WHOLE, nullable=False),
+    Column("code", TEXT),
+    Column("nonce", TEXT),
     Column("head", JSON(none_as_null=True)),
     Index("arrivals_by_client", "client", "status"),
 )

@@ -26,17 +26,14 @@ from benchmarks.common import render_table
 from benchmarks.peers.environments import INSIDE, make_environment
 from benchmarks.speed.serving import (
     CLIENT,
-    Load,
-    LoadTarget,
     all_requests,
     as_table,
-    load_by_turns,
-    memory_of,
     serve_closed_form,
     serve_empty_route,
     untrained_settings,
     wait_for,
 )
+from benchmarks.speed.wrk import Load, LoadTarget, load_by_turns, memory_of
 from client_service.shard import Shard, read_shard
 from simulation.experiment import Experiment
 from simulation.processes import HOST, free_ports, stop_services

@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import re
 import shutil
 import signal
 import subprocess
@@ -22,7 +20,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import quote
 
@@ -30,39 +28,16 @@ import httpx
 import numpy as np
 
 from benchmarks.common import render_table
+from benchmarks.speed.wrk import TURNS, Load, LoadTarget, Requests, load_by_turns, memory_of
 from client_service.shard import Shard, read_shard
 from shared.method.settings import MethodSettings, method_settings
 from simulation.experiment import Experiment
 from simulation.processes import HOST, choose_addresses, connect_services, free_ports, start_services
 
 K, BATCH = 20, 100
-TURNS = 3
 CLIENT, EMPTY_ROUTE = "client", "empty route"
 ASKED = 2000  # users, drawn once
-CONNECTIONS = (1, 16)
-WARM_SECONDS = 1
 READY_SECONDS = 30.0
-
-SCRIPT = """
-local requests, at = {}, 0
-for line in io.lines(os.getenv("REQUESTS")) do
-  local method, path, body = line:match("^(%S+) (%S+) ?(.*)$")
-  requests[#requests + 1] = {method, path, body}
-end
-local headers = {["Authorization"] = "Bearer " .. os.getenv("KEY"), ["Content-Type"] = "application/json"}
-math.randomseed(1)
-request = function()
-  local one = requests[math.random(#requests)]
-  return wrk.format(one[1], one[2], headers, one[1] == "POST" and one[3] or nil)
-end
-done = function(summary, latency)
-  local e = summary.errors
-  local broken = e.connect + e.read + e.write + e.timeout
-  io.write(string.format("FOUND %d %d %d %d", summary.requests, summary.duration, e.status, broken))
-  for _, p in ipairs({50, 90, 99}) do io.write(" " .. latency:percentile(p)) end
-  io.write("\\n")
-end
-"""
 
 EMPTY = """
 import sys
@@ -78,69 +53,6 @@ async def answer_posted():
     return Response(body, media_type="application/json")
 uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), access_log=False, log_level="warning")
 """
-
-
-@dataclass(frozen=True)
-class Load:
-    """What wrk found. Latencies, and the server's processor time for a request, in milliseconds."""
-
-    server: str
-    what: str
-    connections: int
-    rate: float
-    p50: float
-    p90: float
-    p99: float
-    cpu: float
-    errors: int
-
-
-@dataclass(frozen=True)
-class LoadTarget:
-    """Where to ask, with which key, and whose processor time counts."""
-
-    server: str
-    url: str
-    key: str
-    pid: int
-
-
-@dataclass(frozen=True)
-class Requests:
-    """What is asked for: lines of method, path and body, which are drawn from."""
-
-    what: str
-    lines: Sequence[str]
-
-
-def load_target(target: LoadTarget, requests: Requests, connections: int, seconds: int) -> Load:
-    """One run of wrk with one thread, after a short one that nobody counts."""
-    with tempfile.TemporaryDirectory() as folder:
-        script, asked = Path(folder) / "ask.lua", Path(folder) / "requests"
-        script.write_text(SCRIPT, encoding="utf-8")
-        asked.write_text("\n".join(requests.lines) + "\n", encoding="utf-8")
-        for length in (WARM_SECONDS, seconds):
-            how = ["-t1", f"-c{connections}", f"-d{length}s", "--timeout", "30s", "-s", str(script)]
-            command = ["wrk", *how, target.url]
-            environment = os.environ | {"KEY": target.key, "REQUESTS": str(asked)}
-            before = processor_seconds(target.pid)
-            told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-    return _read_load(target.server, requests.what, connections, told, processor_seconds(target.pid) - before)
-
-
-def processor_seconds(pid: int) -> float:
-    """Of a process and of all its threads, since it began."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _read_load(server: str, what: str, connections: int, told: str, processor: float) -> Load:
-    found = re.search(r"^FOUND (.+)$", told, re.MULTILINE)
-    assert found is not None, told
-    count, microseconds, refused, broken, *times = map(float, found[1].split())
-    p50, p90, p99 = (round(one / 1000, 3) for one in times)
-    rate, cpu = round(1e6 * count / microseconds, 1), round(1e3 * processor / max(count, 1), 3)
-    return Load(server, what, connections, rate, p50, p90, p99, cpu, int(refused + broken))
 
 
 def user_requests(users: Sequence[str]) -> list[str]:
@@ -233,21 +145,6 @@ def all_requests(shard: Shard) -> tuple[Requests, ...]:
     )
 
 
-def load_by_turns(targets: Sequence[LoadTarget], kinds: Sequence[Requests], seconds: int) -> list[Load]:
-    """Each target's median load, for every kind of request with every number of connections."""
-    return [
-        load
-        for requests in kinds
-        for connections in CONNECTIONS
-        for load in _median_loads(targets, requests, connections, seconds)
-    ]
-
-
-def _median_loads(targets: Sequence[LoadTarget], requests: Requests, connections: int, seconds: int) -> list[Load]:
-    turns = [[load_target(one, requests, connections, seconds) for one in targets] for _ in range(TURNS)]
-    return [sorted(loads, key=lambda load: load.rate)[TURNS // 2] for loads in zip(*turns, strict=True)]
-
-
 def untrained_settings() -> MethodSettings:
     """Of a run in which nothing is trained."""
     return method_settings(**{"strategy.train": False})
@@ -258,14 +155,6 @@ def drawn_users(shard: Shard) -> list[str]:
     count = min(ASKED, len(shard.user_ids))
     found: list[str] = np.random.default_rng(0).choice(shard.user_ids, count, replace=False).tolist()
     return found
-
-
-def memory_of(pid: int) -> int:
-    """Megabytes that a process holds, shared pages counted once a process that shares them."""
-    told = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
-    kilobytes = re.search(r"^Pss:\s+(\d+)", told, re.MULTILINE)
-    assert kilobytes is not None
-    return int(kilobytes[1]) // 1024
 
 
 async def compare_with_empty_route(shard: Path, seconds: int) -> list[Load]:

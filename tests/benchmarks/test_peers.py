@@ -11,8 +11,9 @@ import pytest
 
 from benchmarks.peers import environments
 from benchmarks.peers.serving import compare
-from benchmarks.speed import serving
-from benchmarks.speed.serving import Load, LoadTarget, Requests, as_table
+from benchmarks.speed import wrk
+from benchmarks.speed.serving import as_table
+from benchmarks.speed.wrk import Load, LoadTarget, Requests
 
 
 @pytest.mark.parametrize("name", environments.peer_names())
@@ -67,9 +68,9 @@ def test_of_the_turns_of_each_server_the_median_is_told(monkeypatch: pytest.Monk
     def load(target: LoadTarget, requests: Requests, connections: int, _: int) -> Load:
         return Load(target.server, requests.what, connections, next(rates[target.server]), 0, 0, 0, 0, 0)
 
-    monkeypatch.setattr(serving, "load_target", load)
+    monkeypatch.setattr(wrk, "load_target", load)
     targets = [LoadTarget(name, "http://unused", "none", 1) for name in rates]
-    found = serving.load_by_turns(targets, [Requests("known users", [])], 1)
+    found = wrk.load_by_turns(targets, [Requests("known users", [])], 1)
     assert [(one.server, one.connections, one.rate) for one in found] == [
         (name, connections, rate) for connections in (1, 16) for name, rate in (("client", 2.0), ("empty route", 6.0))
     ]

@@ -78,7 +78,7 @@ def cannot_be_opened(patch: pytest.MonkeyPatch, _: Federation) -> None:
 
 
 def engine_of(federation: Federation) -> Any:
-    return federation.app.state.coordinator.federation.archive.database._engine
+    return federation.app.state.coordinator.federation.archive.database.engine.pool
 
 
 def no_room_to_commit(patch: pytest.MonkeyPatch, federation: Federation) -> None:

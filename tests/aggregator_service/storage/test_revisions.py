@@ -167,7 +167,7 @@ def test_without_room_for_the_copy_nothing_is_changed(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(database.os, "fsync", refuse)
+        patch.setattr("os.fsync", refuse)
         with pytest.raises(StorageFullError, match="got ENOSPC"), opened(settings):
             pass
     assert {path.name for path in settings.state_directory.iterdir()} == {"lock", "aggregator.sqlite"}

@@ -1,0 +1,198 @@
+"""A URL -> the PostgreSQL database that it names, for one aggregator at a time.
+
+All that is written goes through one connection, which holds an advisory lock for as long as it lives. So whoever writes
+owns the database, and there is one transaction at a time, as in SQLite. When the connection is lost, `writing` is
+refused until `resume` has the lock on a new one: by then the server has settled what the old one was about to commit,
+and nothing of this process can come after what another aggregator has written meanwhile.
+
+The password is in the URL alone. What a driver says of a failed connection is told without it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from sqlalchemy import URL, Connection, create_engine, make_url, text
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from aggregator_service.storage.disk import LostCommitError
+from aggregator_service.storage.tables import METADATA
+from shared.errors import SettingsError, UnavailableError
+from shared.timeouts import (
+    DATABASE_ANSWER_SECONDS,
+    DATABASE_PROBE_SECONDS,
+    DATABASE_SECONDS,
+    DATABASE_SILENCE_SECONDS,
+)
+
+DRIVER = "postgresql+psycopg"
+EXAMPLE = f"{DRIVER}://user:password@host/name"
+HOST = re.compile(r"[A-Za-z0-9._:,-]*")
+RESERVED = {"password", "options", "passfile"}  # of the URL's query
+OWNER = 0x4C50_5346_6564  # "LPSFed": the advisory lock of whoever writes
+MOST_CONNECTIONS = 15
+BOUNDS = {
+    "synchronous_commit": "on",  # a commit survives the end of the server, whatever its own setting
+    "lock_timeout": f"{DATABASE_SECONDS:g}s",
+    "statement_timeout": f"{DATABASE_ANSWER_SECONDS:g}s",
+    "idle_in_transaction_session_timeout": f"{DATABASE_ANSWER_SECONDS:g}s",
+    # By which the server notices that this machine has gone, and gives the lock to the next.
+    "tcp_keepalives_idle": f"{DATABASE_SILENCE_SECONDS:g}",
+    "tcp_keepalives_interval": f"{DATABASE_PROBE_SECONDS:g}",
+    "tcp_keepalives_count": "3",
+}
+REACHING = {
+    "connect_timeout": round(DATABASE_SECONDS),
+    "options": " ".join(f"-c {name}={value}" for name, value in BOUNDS.items()),
+    "application_name": "lpsfed-aggregator",
+    "client_encoding": "utf8",
+    "keepalives_idle": round(DATABASE_SILENCE_SECONDS),
+    "keepalives_interval": round(DATABASE_PROBE_SECONDS),
+    "keepalives_count": 3,
+    "tcp_user_timeout": round(1000 * DATABASE_ANSWER_SECONDS),
+}
+"""How a connection is made, in libpq's words: whatever becomes of the network, nobody waits for ever."""
+
+
+def read_url(given: str) -> URL:
+    """ValueError, which says nothing of what came, for what is no URL of a PostgreSQL database."""
+    try:
+        url = make_url(given)
+    except (SQLAlchemyError, ValueError):
+        raise ValueError(f"expected a URL such as {EXAMPLE}, got something else") from None
+    if url.drivername not in (DRIVER, "postgresql") or not url.database:
+        raise ValueError(f"expected a URL such as {EXAMPLE}, got another kind or no name of a database")
+    if not HOST.fullmatch(url.host or ""):
+        raise ValueError(
+            "expected the host's name after the '@'; in a password '@', '/' and ':' are written %40, %2F, %3A"
+        )
+    if given_twice := sorted(RESERVED & url.query.keys()):
+        raise ValueError(f"expected a URL without {', '.join(given_twice)} after the '?'")
+    return url.set(drivername=DRIVER)
+
+
+class PostgreSQL:
+    """A database on a server, owned by this process from the start on.
+
+    SettingsError where the server does not let it in, or another aggregator has it; UnavailableError without an answer.
+    """
+
+    setting = "database"
+
+    def __init__(self, url: URL) -> None:
+        self._turn = threading.Lock()
+        self._owner: Connection | None = None
+        try:
+            self.pool = create_engine(
+                url,
+                connect_args=REACHING,
+                hide_parameters=True,
+                max_overflow=0,
+                pool_pre_ping=True,
+                pool_size=MOST_CONNECTIONS,
+                pool_timeout=DATABASE_SECONDS,
+            )
+        except ModuleNotFoundError:
+            raise SettingsError("database: expected the extra 'postgres' to be installed, got no driver") from None
+        try:
+            self.resume()
+        except DBAPIError as error:
+            self.close()
+            raise _describe_start(error, url.password) from None
+
+    def close(self) -> None:
+        self._let_go()
+        self.pool.dispose()
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        with self.pool.connect() as connection:
+            connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        with self._alone():
+            if self._owner is None:
+                raise ConnectionError("the connection that owned the database was lost")
+            try:
+                yield from _commit(self._owner)
+            finally:
+                if self._owner.invalidated:
+                    self._let_go()
+
+    def resume(self) -> None:
+        with self._alone():
+            if self._owner is None:
+                self._owner = self._take()
+
+    def require_usable(self, connection: Connection) -> None:
+        if (found := connection.scalar(text("SHOW server_encoding"))) != "UTF8":
+            raise SettingsError(f"database: expected one with the encoding UTF8, got {found}")
+
+    def keep_copy(self, connection: Connection, newest: str) -> None:
+        """Copies of a server's database are its operator's."""
+
+    def begin_tables(self, connection: Connection) -> str:
+        """All of them at once: the revisions up to 0010 are of SQLite's files alone."""
+        METADATA.create_all(connection)
+        return "head"
+
+    def mark_tables(self, connection: Connection) -> None:
+        """The revision says it."""
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._turn.acquire(timeout=DATABASE_SECONDS):
+            raise TimeoutError("another transaction has not ended")
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def _take(self) -> Connection:
+        """A connection that holds the lock, which a process that was just killed may hold for a moment more."""
+        connection = self.pool.connect()
+        try:
+            with connection.begin():
+                connection.execute(text("SELECT pg_advisory_lock(:owner)"), {"owner": OWNER})
+        except BaseException:
+            connection.invalidate()
+            connection.close()
+            raise
+        return connection
+
+    def _let_go(self) -> None:
+        """Of the connection and the lock with it: it goes back to no pool."""
+        connection, self._owner = self._owner, None
+        if connection is not None:
+            with suppress(SQLAlchemyError):
+                connection.invalidate()
+                connection.close()
+
+
+def _commit(connection: Connection) -> Iterator[Connection]:
+    """One transaction. LostCommitError where the connection was lost while the server committed."""
+    with connection.begin() as transaction:
+        yield connection
+        try:
+            transaction.commit()
+        except DBAPIError as error:
+            if connection.invalidated:
+                raise LostCommitError("the connection was lost") from error
+            raise
+
+
+def _describe_start(error: DBAPIError, password: Any) -> SettingsError | UnavailableError:
+    """What a first connection has failed of, in the first line of the server's or the driver's words."""
+    if type(error.orig).__name__ == "LockNotAvailable":
+        return SettingsError("database: another aggregator is using it")
+    words = str(error.orig).partition("\n")[0]
+    if password:
+        words = words.replace(str(password), "***")
+    kind = SettingsError if "FATAL" in words else UnavailableError
+    return kind(f"database: expected a server that takes this connection, got: {words}")

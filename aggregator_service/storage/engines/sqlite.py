@@ -1,0 +1,108 @@
+"""A state directory -> the SQLite database in it, where a commit survives a power cut.
+
+The lock of the state directory keeps other processes away; SQLite itself lets one write at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, create_engine, event, inspect, text
+
+from aggregator_service.storage.disk import sync_directory
+from shared.errors import DamagedError, SettingsError
+from shared.timeouts import DATABASE_SECONDS
+
+NAME = "aggregator.sqlite"
+CACHE = "cache_size=-256"  # KiB of each connection; by itself it would grow to 2 MiB with the file, in every one
+WAITING = f"busy_timeout={DATABASE_SECONDS * 1000:.0f}"
+PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", WAITING, CACHE)
+VERSION = 2  # PRAGMA user_version of a database with revisions: the service from before them, at 1, refuses it
+COPY, PART = ".before-", ".part"
+
+
+class SQLite:
+    """The database in a state directory, which this process has locked."""
+
+    setting = "state_directory"
+
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / NAME
+        self.pool = create_engine(URL.create("sqlite", database=str(self._file)))
+        event.listen(self.pool, "connect", _prepare_connection)
+
+    def close(self) -> None:
+        self.pool.dispose()
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        with self.pool.connect() as connection:
+            connection.exec_driver_sql("BEGIN")
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        with self.pool.begin() as connection:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")  # a reader that turns writer could find others in between
+            yield connection
+
+    def resume(self) -> None:
+        """A file is not lost for as long as its directory is locked."""
+
+    def require_usable(self, connection: Connection) -> None:
+        """DamagedError where SQLite finds it broken; SettingsError for one that a newer service has written."""
+        if (found := connection.scalar(text("PRAGMA quick_check(1)"))) != "ok":
+            raise DamagedError(f"state_directory: expected a sound database, SQLite found: {found}")
+        version = connection.scalar(text("PRAGMA user_version"))
+        if version not in range(VERSION + 1):
+            raise SettingsError(f"state_directory: expected a database of version {VERSION} or older, got {version}")
+
+    def keep_copy(self, connection: Connection, newest: str) -> None:
+        """Keep what a database with tables holds before it becomes `newest`, in one file beside it that is there whole
+        or not at all. Of several copies the last one stays: whoever goes back to the version before puts it back."""
+        file = self._file
+        for part in file.parent.glob(f"{file.name}{COPY}*{PART}"):  # of a start that was cut off
+            part.unlink()
+        if not inspect(connection).get_table_names():
+            return
+        kept = file.with_name(f"{file.name}{COPY}{newest}")
+        part = kept.with_name(kept.name + PART)
+        _write_copy(connection, part)
+        part.rename(kept)
+        sync_directory(file.parent)
+        for older in set(file.parent.glob(f"{file.name}{COPY}*")) - {kept}:
+            older.unlink()
+
+    def begin_tables(self, connection: Connection) -> str:
+        """The revisions make them all."""
+        del connection
+        return "base"
+
+    def mark_tables(self, connection: Connection) -> None:
+        connection.execute(text(f"PRAGMA user_version={VERSION}"))
+
+
+def _prepare_connection(connection: Any, record: object) -> None:
+    """`reading` and `writing` begin transactions themselves: the driver would begin one at the first change only."""
+    del record
+    connection.isolation_level = None
+    for pragma in PRAGMAS:
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _write_copy(connection: Connection, part: Path) -> None:
+    source = connection.connection.driver_connection
+    assert isinstance(source, sqlite3.Connection)
+    try:
+        with closing(sqlite3.connect(part)) as target:
+            source.backup(target)
+        with part.open("rb") as written:
+            os.fsync(written.fileno())
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

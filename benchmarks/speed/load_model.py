@@ -1,0 +1,251 @@
+"""How many silos does one aggregator carry? Its service beside clients that do all but train.
+
+python -m benchmarks.speed.load_model [--clients 100] [--rounds 2] [--megabytes 1] [--json]
+
+The aggregator is a process of its own with its state on the disk; the clients live in this one (load_clients.py), each
+with a key, signed requests and real updates. Times of the aggregator are processor times, which the clients' own work
+on the same machine leaves nearly alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import re
+import ssl
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import httpx
+from tqdm import tqdm
+
+from aggregator_service.settings import AggregatorSettings
+from benchmarks.common import render_table
+from benchmarks.speed.load_clients import LoadClient, LoadProgress, random_tensors
+from benchmarks.speed.wrk import processor_seconds
+from shared.method.settings import MethodSettings, method_settings
+from shared.protocol.schemas import RunIn
+from shared.protocol.signing.enrolment import enrol, own_key
+from shared.protocol.signing.messages import Signatory
+from simulation.processes import HOST, free_ports, start_aggregator, stop_services, wait_until_ready
+
+TOKEN = "the-load-model's-operator"  # of an aggregator that ends with this command
+LOOK_SECONDS = 0.25
+MEGABYTE = 1_000_000
+CALL_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class LoadPhase:
+    """One part of the work of all clients. Seconds by the clock and of the aggregator's processor; MiB at most."""
+
+    name: str
+    seconds: float
+    processor: float
+    mib: int
+
+
+@dataclass(frozen=True)
+class LoadFigures:
+    """What a run took. `generator`: this process's own seconds of the processor."""
+
+    clients: int
+    rounds: int
+    update_bytes: int
+    phases: tuple[LoadPhase, ...]
+    generator: float
+    disk_mib: int
+    calls: dict[str, int]
+    errors: dict[str, int]
+
+
+@dataclass
+class Watcher:
+    """Looks at the aggregator's process every so often."""
+
+    pid: int
+    looks: list[tuple[float, float, int]]
+
+    async def look(self) -> None:
+        """Until cancelled."""
+        while True:
+            self.look_once()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def look_once(self) -> None:
+        """When, seconds of the processor so far, MiB."""
+        self.looks.append((time.monotonic(), processor_seconds(self.pid), resident_mib(self.pid)))
+
+    def phase(self, name: str, begin: float, end: float) -> LoadPhase:
+        """What was seen between two moments."""
+        seen = [one for one in self.looks if begin - LOOK_SECONDS <= one[0] <= end + LOOK_SECONDS]
+        return LoadPhase(name, end - begin, seen[-1][1] - seen[0][1], max(one[2] for one in seen))
+
+
+def resident_mib(pid: int) -> int:
+    """What a process holds in memory that belongs to it alone, without pages of files."""
+    found = re.search(r"^RssAnon:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(encoding="ascii"), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) // 1024
+
+
+def sized_method(megabytes: float) -> MethodSettings:
+    """LPSFed with MLPs so wide that an update has about this size: it grows with the square of the width."""
+    plain = method_settings()
+    return method_settings(width=max(8, round(plain.width * math.sqrt(megabytes * MEGABYTE / (1.17e5)))))
+
+
+def make_settings(folder: Path, method: MethodSettings, clients: int) -> AggregatorSettings:
+    """As an operator of so many silos sets them: room for a connection of each."""
+    return AggregatorSettings(
+        state_directory=folder / "aggregator",
+        operator_token=TOKEN,  # type: ignore[arg-type]
+        keys_directory=folder / "registry",
+        method=method,
+        port=free_ports(1)[0],
+        most_connections=2 * clients + 64,
+        log_level="warning",
+    )
+
+
+def enrol_clients(folder: Path, count: int) -> list[Signatory]:
+    """A key pair of each, its public half where the aggregator looks for it."""
+    names = [f"client-{number}" for number in range(1, count + 1)]
+    for name in tqdm(names, "keys", disable=None):
+        enrol(name, folder / "keys", folder / "registry")
+    return [Signatory(name, own_key(name, folder / "keys")) for name in names]
+
+
+@asynccontextmanager
+async def serve_aggregator(settings: AggregatorSettings, log: Path) -> AsyncIterator[tuple[httpx.AsyncClient, Watcher]]:
+    """Its process, and a client of its operator; the processor and the memory are looked at meanwhile."""
+    process = start_aggregator(settings, log)
+    watcher = Watcher(process.pid, [])
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    url = f"http://{HOST}:{settings.port}"
+    try:
+        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=CALL_SECONDS, trust_env=False) as operator:
+            await wait_until_ready(operator, process)
+            looking = asyncio.create_task(watcher.look())
+            yield operator, watcher
+            looking.cancel()
+    finally:
+        stop_services([process])
+
+
+@asynccontextmanager
+async def connect_each(url: str, count: int) -> AsyncIterator[list[httpx.AsyncClient]]:
+    """A connection of its own for each client: one pool for all would be searched through for each request."""
+    plain = ssl.create_default_context()
+    async with AsyncExitStack() as stack:
+        ways = (
+            httpx.AsyncClient(base_url=url, timeout=CALL_SECONDS, trust_env=False, verify=plain) for _ in range(count)
+        )
+        yield [await stack.enter_async_context(one) for one in ways]
+
+
+async def measure_load(clients: int, rounds: int, megabytes: float, folder: Path) -> LoadFigures:
+    """Join all clients, hold the rounds, and say what each part took."""
+    method = sized_method(megabytes)
+    settings, signatories = make_settings(folder, method, clients), enrol_clients(folder, clients)
+    declaration, progress = settings.declaration(), LoadProgress()
+    tensors = random_tensors(declaration)
+    own = time.process_time()
+    async with (
+        serve_aggregator(settings, folder / "aggregator.log") as (operator, watcher),
+        connect_each(f"http://{HOST}:{settings.port}", clients) as ways,
+    ):
+        pairs = zip(signatories, ways, strict=True)
+        crowd = [LoadClient(who, way, declaration, tensors, progress) for who, way in pairs]
+        began = time.monotonic()
+        await _show(progress, "join", clients, asyncio.gather(*(one.join() for one in crowd)))
+        message = RunIn(rounds=rounds, clients=clients, method=method).model_dump_json()
+        (await operator.post("/v1/runs", content=message)).raise_for_status()
+        every = asyncio.gather(*(one.follow() for one in crowd))
+        await _show(progress, f"answer {rounds}", clients, every)
+        watcher.look_once()
+        phases = _phases(watcher, progress, rounds, began)
+    size = sum(array.nbytes for array in tensors.values())
+    disk = sum(path.stat().st_size for path in settings.state_directory.rglob("*") if path.is_file()) >> 20
+    generator = time.process_time() - own
+    return LoadFigures(clients, rounds, size, phases, generator, disk, dict(progress.calls), dict(progress.errors))
+
+
+async def _show(progress: LoadProgress, until: str, clients: int, work: asyncio.Future[list[None]]) -> None:
+    """A bar while the clients work."""
+    with tqdm(total=clients, desc=until, disable=None) as bar:
+        while not work.done():
+            bar.update(len(progress.marks.get(until, [])) - bar.n)
+            await asyncio.wait([work], timeout=LOOK_SECONDS)
+    await work
+
+
+def _phases(watcher: Watcher, progress: LoadProgress, rounds: int, began: float) -> tuple[LoadPhase, ...]:
+    """Joining; of each round: updates until the last has come, then the sum until the first has its answer, then the
+    answers."""
+    marks = progress.marks
+    found, last = [watcher.phase("join", began, marks["join"][-1])], marks["join"][-1]
+    for number in range(1, rounds + 1):
+        updates, answers = marks[f"update {number}"], marks[f"answer {number}"]
+        edges = (last, updates[-1], answers[0], answers[-1])
+        names = (f"{what} {number}" for what in ("updates", "sum", "answers"))
+        found += [watcher.phase(name, *pair) for name, pair in zip(names, pairwise(edges), strict=True)]
+        last = answers[-1]
+    return tuple(found)
+
+
+def as_table(found: LoadFigures) -> str:
+    """A line a phase; what a client costs in it."""
+    rows = [
+        [
+            one.name,
+            f"{one.seconds:.1f}",
+            f"{one.processor:.1f}",
+            f"{1000 * one.processor / found.clients:.2f}",
+            f"{one.mib}",
+        ]
+        for one in found.phases
+    ]
+    return render_table(("phase", "s", "processor s", "processor ms a client", "MiB at most"), rows)
+
+
+def describe(found: LoadFigures) -> Sequence[str]:
+    """What stands beside the table."""
+    held = sum(one.seconds for one in found.phases[1:])
+    return (
+        f"{found.clients:,} clients, {found.rounds} rounds, updates of {found.update_bytes / MEGABYTE:.2f} MB: "
+        f"{60 * found.rounds / held:.2f} rounds a minute, {found.disk_mib:,} MiB on the disk at the end",
+        f"the clients' own work took {found.generator:.0f} s of the processor, the aggregator's "
+        f"{sum(one.processor for one in found.phases):.0f} s",
+        f"calls: {found.calls}; errors: {found.errors or 'none'}",
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--megabytes", type=float, default=1.0, help="of one update")
+    parser.add_argument(
+        "--folder", type=Path, help="on a disk with room for twice a round's updates; else a temporary one"
+    )
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        found = asyncio.run(measure_load(given.clients, given.rounds, given.megabytes, Path(folder)))
+    if given.json:
+        print(json.dumps(asdict(found)))
+        return
+    print("\n".join((*describe(found), "", as_table(found))))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

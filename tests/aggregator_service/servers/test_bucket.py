@@ -1,0 +1,141 @@
+"""Bodies in a bucket: whole or absent, held against digests, gone after the retention time; and whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import httpx
+import pytest
+
+from aggregator_service.storage.disk import Disk
+from aggregator_service.storage.objects import Bucket, BucketBlobs, read_place
+from shared.errors import SettingsError, UnavailableError
+
+if TYPE_CHECKING:
+    from conftest import FakeClient, Running, Store, Until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("default")]
+Make = Callable[..., BucketBlobs]
+
+
+@pytest.fixture
+def make(tmp_path: Path, store: Store) -> Make:
+    """Blobs whose copies lie in a folder of that name."""
+
+    def blobs(name: str = "blobs", *, owner: str = "key", may_hold: bool = True) -> BucketBlobs:
+        return BucketBlobs(tmp_path / name, Disk(), Bucket(read_place(store.url)), owner=owner, may_hold=may_hold)
+
+    return blobs
+
+
+def test_a_body_is_there_for_another_machine(make: Make, store: Store) -> None:
+    blob = make().save([b"a body ", b"in pieces"])
+    assert store.names() == {blob.name}
+    other = make("other")
+    assert other.damage(blob.name, blob.digest) is None
+    assert Path(other.path(blob.name)).read_bytes() == b"a body in pieces"
+    assert [path.suffix for path in other.directory.iterdir()] == [".safetensors"]
+
+
+def test_a_copy_that_is_damaged_is_fetched_again(make: Make) -> None:
+    blobs = make()
+    blob = blobs.save([b"as it came"])
+    Path(blobs.path(blob.name)).write_bytes(b"otherwise!")
+    assert blobs.damage(blob.name, blob.digest) is None
+    assert Path(blobs.path(blob.name)).read_bytes() == b"as it came"
+
+
+def test_an_object_that_is_another_or_missing_is_told_of(make: Make, store: Store) -> None:
+    blob = make().save([b"as it came"])
+    object_ = store.objects()[blob.name]
+    object_.put(Body=b"something else")
+    assert "got " in str(make("second").damage(blob.name, blob.digest))
+    object_.delete()
+    third = make("third")
+    assert third.damage(blob.name, blob.digest) == f"expected sha256 {blob.digest}, got no file"
+    assert list(third.directory.iterdir()) == []
+
+
+def test_a_bucket_that_is_missing_is_no_missing_body(make: Make, store: Store) -> None:
+    """Else every update of the round would be taken for lost."""
+    blobs = make()
+    blob = blobs.save([b"as it came"])
+    blobs.discard(blob)
+    for each in store.objects().values():
+        each.delete()
+    with pytest.raises(UnavailableError, match="an object to be read, got ConnectionError"):
+        blobs.damage(blob.name, blob.digest)
+
+
+def test_what_no_row_speaks_of_is_cleared_away(make: Make, store: Store) -> None:
+    blobs = make()
+    kept, left = blobs.save([b"kept"]), blobs.save([b"left by a crash"])
+    make("other").keep_only({kept.name})
+    assert store.names() == {kept.name} != {left.name}
+
+
+def test_a_place_belongs_to_one_aggregator(make: Make, store: Store) -> None:
+    blob = make().save([b"ours"])
+    with pytest.raises(SettingsError, match="got one of another signing key"):
+        make("other", owner="another key")
+    with pytest.raises(SettingsError, match="expected an empty place for a new database"):
+        make("other", may_hold=False)
+    assert store.names() == {blob.name}
+
+
+def test_a_bucket_that_is_not_there_is_refused_at_the_start(tmp_path: Path, store: Store) -> None:
+    del store
+    with pytest.raises(UnavailableError, match="expected a bucket that can be used, got "):
+        BucketBlobs(tmp_path, Disk(), Bucket("no-such-bucket/one"), owner="key", may_hold=True)
+
+
+async def test_a_refused_body_never_gets_there(running: Running, store: Store) -> None:
+    async with running(blobs=store.url) as federation:
+        north, _ = await federation.opened()
+        assert (await north.put(1, b"no tensors at all")).status_code == 422
+        assert store.names() == set()
+        assert list((federation.settings.state_directory / "blobs").iterdir()) == []
+
+
+async def test_retention_deletes_objects_and_copies(running: Running, store: Store) -> None:
+    async with running(blobs=store.url, retention_rounds=1) as federation:
+        (north,) = await federation.begun("north", rounds=4)
+        for number in range(1, 5):
+            assert (await sent(north, number)).status_code == 201
+            assert (await north.personalised(number, wait=20)).status_code == 200
+        directory = federation.settings.state_directory / "blobs"
+        with anyio.fail_after(20):  # the last update and the last state
+            while not len(store.names()) == len(list(directory.iterdir())) == 2:
+                await anyio.sleep(0.01)
+        assert store.names() == {path.name for path in directory.iterdir()}
+
+
+@pytest.mark.usefixtures("eager")
+async def test_a_store_that_is_down_for_a_while_is_waited_for(running: Running, store: Store, until: Until) -> None:
+    async with running(blobs=store.url) as federation:
+        north, south = await federation.opened()
+        assert (await sent(north, 1)).status_code == 201
+        store.stop()
+        try:
+            refused = await sent(south, 1)
+            assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
+            assert "s3cret" not in refused.text and "http" not in refused.json()["detail"]
+            state = (await south.get("/v1/runs/current")).json()
+            assert (state["standing"], state["received"]) == ("expected", 1)
+        finally:
+            store.start()
+        await until(lambda: ready(federation))
+        assert (await sent(south, 1)).status_code == 201
+        assert await north.level(1, wait=20) == 1.0
+        assert len(store.names()) == 3
+
+
+async def sent(client: FakeClient, number: int) -> httpx.Response:
+    return await client.put(number, client.update(float(number), rho=0.1, margin=0.5))
+
+
+async def ready(federation: Any) -> bool:
+    return bool((await federation.http.get("/health/ready")).status_code == 200)
