@@ -1,7 +1,8 @@
 """Recall of the graph search over items against every item scored, and what both cost, on made-up clustered embeddings.
 
 python benchmarks/speed/approximate_search.py [--items 250000 1000000] [--clusters 500] [--breadths 200 400 1000 2000]
-Without a breadth no graph is built; with one it wants the extra `approximate`. Both ways go through what the service calls for one request, exclusions included.
+Without a breadth no graph is built; with one it wants the extra `approximate`. Both ways go through what the service
+calls for one request, exclusions included.
 """
 
 from __future__ import annotations

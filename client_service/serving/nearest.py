@@ -56,7 +56,7 @@ class Nearest:
     def find(self, users: Float32, count: int) -> Rows | None:
         """Rows of `count` items whose inner products with users (B, q) are about the highest, (B, count), ascending;
         None where a search comes to an end before it has so many."""
-        asked = np.concatenate([users, np.zeros((len(users), 1), dtype=np.float32)], axis=1)
+        asked = np.ascontiguousarray(np.pad(users, ((0, 0), (0, 1))))
         found = self._index.search(asked, count, threads=1)
         counts = (len(found),) if len(users) == 1 else found.counts
         if min(counts) < count:  # what a batch's rows hold beyond is no item
@@ -110,7 +110,7 @@ def lengthened(items: Float32) -> Float32:
     own such coordinate is 0, is that of the inner products."""
     squares = np.einsum("nq,nq->n", items, items)
     rest = np.sqrt(np.maximum(squares.max() - squares, 0.0, dtype=np.float32))
-    return np.concatenate([items, rest[:, None]], axis=1)
+    return np.ascontiguousarray(np.concatenate([items, rest[:, None]], axis=1))  # a ranker's lie by columns
 
 
 def _build(path: Path, ranker: Ranker, interrupt: Interrupt, threads: int) -> None:
