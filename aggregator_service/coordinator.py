@@ -72,14 +72,14 @@ class Coordinator:
     def hindrance(self) -> str | None:
         """Why clients should not call now: the disk refuses, or a shutdown has begun. None when they may."""
         conductor = self._federation.conductor if self._federation else None
-        if conductor is None or conductor.changes.closing:
+        if conductor is None or conductor.moves.closing:
             return "the aggregator is starting or stopping"
         return conductor.hindrance
 
     def wind_down(self) -> None:
         """Let every long poll answer at once, so that a shutdown need not wait for it."""
         if self._federation is not None:
-            self._federation.conductor.changes.close()
+            self._federation.conductor.close()
 
     @property
     def signing_key(self) -> PrivateKey | None:

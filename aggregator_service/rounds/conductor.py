@@ -65,13 +65,16 @@ class Changes:
 
 
 class Conductor:
-    """Holds the current run and carries it through its rounds."""
+    """Holds the current run and carries it through its rounds.
+
+    `changes`: whatever was committed, which its own steps follow; `moves`: what a waiting caller may have waited for.
+    """
 
     def __init__(self, archive: Archive, metrics: AggregatorMetrics, computation: Computation, *, clock: Clock) -> None:
         self.archive = archive
         self._computation = computation
         self.lock = anyio.Lock()
-        self.changes = Changes()
+        self.changes, self.moves = Changes(), Changes()
         self.run, self.sequence = _load_newest(archive.database)
         self._stuck: str | None = "the aggregator is starting"
         self._metrics = metrics
@@ -100,14 +103,24 @@ class Conductor:
         """Make a transition durable together with what came with it, then known. The caller holds the lock."""
         if run is self.run:
             return
-        sequence = self.sequence + _is_visible(self.run, run)
+        moved, sequence = _is_move(self.run, run), self.sequence + _is_visible(self.run, run)
         await off_loop(run_document.save_run, self.archive.database, run, sequence=sequence, writes=writes)
         self.run, self.sequence = run, sequence
         self._show_run()
         if run.phase == "failed":
             self._metrics.rounds.labels("failed").inc()
             LOGGER.warning("run_failed", run=run.name, reason=run.reason)
+        self._announce(moved=moved)
+
+    def _announce(self, *, moved: bool) -> None:
         self.changes.announce_change()
+        if moved:
+            self.moves.announce_change()
+
+    def close(self) -> None:
+        """Wake whoever waits, now and from now on."""
+        self.changes.close()
+        self.moves.close()
 
     async def fail_run(self, name: str, reason: str) -> None:
         """End that run, if it is the current one and has not ended."""
@@ -136,10 +149,10 @@ class Conductor:
 
     async def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Does the condition hold within so many seconds, LONGEST_WAIT_SECONDS at most? It is looked at after every
-        change; a shutdown ends it."""
+        move; a shutdown ends it."""
         with anyio.move_on_after(min(seconds, LONGEST_WAIT_SECONDS)):
-            while not (condition() or self.changes.closing):
-                await self.changes.wait_beyond(self.changes.count)
+            while not (condition() or self.moves.closing):
+                await self.moves.wait_beyond(self.moves.count)
         return condition()
 
     async def conduct_rounds(self) -> None:
@@ -185,7 +198,7 @@ class Conductor:
             await off_loop(self.archive.probe)
             self.run, self.sequence = await off_loop(_load_newest, self.archive.database)
             self._show_run()
-        self.changes.announce_change()
+        self._announce(moved=True)
         LOGGER.info("disk_takes_again")
 
     async def _close_round(self, run: Run) -> Run | None:
@@ -265,13 +278,17 @@ def _load_newest(database: Database) -> tuple[Run | None, int]:
 
 
 def _is_visible(before: Run | None, after: Run) -> bool:
-    """Does a waiting client have to know? Not of others' uploads, nor of a round that is about to be aggregated:
-    with many clients, each of them waking all the others would cost more than the round."""
-    if before is None:
-        return True
-    moved = _visible_place(before) != _visible_place(after)
-    return (moved and after.phase != "aggregated") or before.quarantined != after.quarantined
+    """Does a client have to know? Of what moved, not of a round that is about to be aggregated."""
+    return _is_move(before, after) and (
+        before is None or after.phase != "aggregated" or before.quarantined != after.quarantined
+    )
 
 
-def _visible_place(run: Run) -> tuple[object, ...]:
+def _is_move(before: Run | None, after: Run) -> bool:
+    """May a caller have waited for it? Not for others' uploads: with many clients, each of them waking all the others
+    would cost more than the round."""
+    return before is None or _place(before) != _place(after) or before.quarantined != after.quarantined
+
+
+def _place(run: Run) -> tuple[object, ...]:
     return run.name, run.round, run.phase, run.exchange.phase if run.exchange else None

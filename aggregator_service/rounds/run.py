@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from aggregator_service.rounds.secure_run import Pledge, select_awaited
@@ -41,16 +41,16 @@ class Run:
     exchange: SecureRound | None = None
 
     @property
-    def clients(self) -> frozenset[str]:
+    def clients(self) -> Set[str]:
         """Who is enrolled."""
-        return frozenset(self.enrolled)
+        return self.enrolled.keys()
 
     @property
     def active(self) -> bool:
         return self.phase not in ("finished", "failed")
 
     @property
-    def awaited(self) -> frozenset[str]:
+    def awaited(self) -> Set[str]:
         """The enrolled clients that are not quarantined, and that may be in this round: those that count."""
         allowed = self.clients - self.quarantined.keys()
         if self.pledge is None:
@@ -68,8 +68,9 @@ class Run:
 
     @property
     def to_send_again(self) -> frozenset[str]:
-        """Who has to send once more what was accepted before."""
-        return ((self.lost | self.readmitted) & self.awaited) - self.receipts.keys()
+        """Who has to send once more what was accepted before. As a rule nobody, which takes no look at all clients."""
+        asked = (self.lost | self.readmitted) - self.receipts.keys()
+        return asked & self.awaited if asked else asked
 
     @property
     def moved_at(self) -> float:

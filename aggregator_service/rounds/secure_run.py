@@ -9,7 +9,7 @@ out before anybody shares a mask with it, and nothing has to be restored.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 
 from pydantic import Field
 
@@ -86,7 +86,7 @@ def _first_threshold(request: RunIn, clients: int) -> int:
     return max(least, min(request.quorum or clients, clients))
 
 
-def select_awaited(pledge: Pledge, enrolled: frozenset[str], *, changing_members: bool) -> frozenset[str]:
+def select_awaited(pledge: Pledge, enrolled: Set[str], *, changing_members: bool) -> Set[str]:
     """Whom a round waits for. After the first sum these are its members, and who bears a change of itself alone: who
     joins later takes part from the next run on, unless the operator lets members change."""
     if not pledge.sums or changing_members:

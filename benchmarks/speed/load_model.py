@@ -18,6 +18,7 @@ import ssl
 import sys
 import tempfile
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -85,8 +86,9 @@ class Watcher:
         self.looks.append((time.monotonic(), processor_seconds(self.pid), resident_mib(self.pid)))
 
     def phase(self, name: str, begin: float, end: float) -> LoadPhase:
-        """What was seen between two moments."""
-        seen = [one for one in self.looks if begin - LOOK_SECONDS <= one[0] <= end + LOOK_SECONDS]
+        """What was seen between the last look before a moment and the first after another."""
+        times = [one[0] for one in self.looks]
+        seen = self.looks[max(0, bisect_right(times, begin) - 1) : bisect_left(times, end) + 1]
         return LoadPhase(name, end - begin, seen[-1][1] - seen[0][1], max(one[2] for one in seen))
 
 

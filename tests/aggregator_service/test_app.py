@@ -11,6 +11,8 @@ import anyio
 import numpy as np
 import pytest
 
+from aggregator_service.coordinator import Coordinator
+from aggregator_service.rounds.uploads import Address
 from shared.method.parameters import Float32
 from shared.method.start import initial_parameters
 from shared.protocol.wire import MEDIA_TYPE
@@ -231,3 +233,35 @@ async def test_the_operator_lists_runs(running: Running) -> None:
         await federation.begun("north")
         (listed,) = (await federation.operate("GET", "/v1/runs")).json()
         assert (listed["run"], listed["phase"], listed["request"]["rounds"]) == ("run-1", "open", 2)
+
+
+async def test_the_uploads_of_others_wake_nobody_who_waits_for_the_round(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    settled = Coordinator._is_settled
+
+    def looked(self: Coordinator, address: Address) -> bool:
+        looks.append(address.client)
+        return settled(self, address)
+
+    monkeypatch.setattr(Coordinator, "_is_settled", looked)
+    async with running() as federation:
+        clients = await federation.begun("north", "south", "east", "west")
+        north, *others = clients
+        await north.put(1, north.update(1.0))
+        answers: list[int] = []
+
+        async def wait() -> None:
+            answers.append((await north.personalised(1, wait=10)).status_code)
+
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(wait)
+                while not looks:
+                    await anyio.sleep(0.01)
+                for client in others[:-1]:
+                    await client.put(1, client.update(1.0))
+                assert looks == ["north"]
+                await others[-1].put(1, others[-1].update(1.0))
+        assert answers == [200]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.speed.load_model import LOOK_SECONDS, Watcher, as_table, describe, measure_load
+from benchmarks.speed.load_model import LoadPhase, Watcher, as_table, describe, measure_load
 
 
 @pytest.mark.services
@@ -30,5 +30,12 @@ def test_a_few_clients_go_through_two_rounds(tmp_path: Path) -> None:
 
 def test_a_phase_is_what_was_seen_between_its_ends() -> None:
     looks = [(0.0, 1.0, 10), (10.0, 4.0, 30), (20.0, 9.0, 20), (30.0, 9.5, 90)]
-    phase = Watcher(0, looks).phase("sum", 10.0, 20.0 + LOOK_SECONDS / 2)
+    phase = Watcher(0, looks).phase("sum", 10.0, 20.0)
     assert (phase.processor, phase.mib) == (5.0, 30)
+
+
+def test_a_phase_between_two_looks_has_both() -> None:
+    watcher = Watcher(0, [(1.0, 10.0, 50), (5.0, 14.0, 90), (9.0, 15.0, 70)])
+    assert watcher.phase("short", 2.0, 3.0) == LoadPhase("short", 1.0, 4.0, 90)
+    assert watcher.phase("whole", 1.0, 9.0) == LoadPhase("whole", 8.0, 5.0, 90)
+    assert watcher.phase("late", 6.0, 10.0) == LoadPhase("late", 4.0, 1.0, 90)
