@@ -33,6 +33,8 @@ from shared.protocol.signing.enrolment import registered_keys
 from shared.protocol.signing.keys import PrivateKey, raw_hex
 from shared.strategies import build_strategy
 
+CANCELLED = "the operator has cancelled it"
+
 
 class Coordinator:
     """The aggregator without HTTP. Use it within `running()`; before, it touches nothing."""
@@ -148,6 +150,16 @@ class Coordinator:
             return pledge.model_copy(update={"basis": basis})
         earlier = await here.conductor.members_summed(name, start)
         return pledge.model_copy(update={"earlier": earlier})
+
+    async def cancel_run(self, name: str) -> RunHistoryOut:
+        """End a run that nobody needs to wait for any more; one that is cancelled already stays so. NotFoundError where
+        there is none of that name, ConflictError where it has ended in another way."""
+        conductor = self.federation.conductor
+        if await conductor.fail_run(name, CANCELLED):
+            LOGGER.info("run_cancelled", run=name)
+        elif (ended := await conductor.find_run(name)).reason != CANCELLED:
+            raise ConflictError(f"{name} has ended before ({ended.phase}); nothing was changed")
+        return await self.run_history(name)
 
     async def run_histories(self) -> list[RunHistoryOut]:
         return await off_loop(run_histories, self.federation.archive.database)

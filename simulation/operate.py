@@ -126,6 +126,11 @@ def fetch_run(operator: Operator, run: str | None) -> RunHistoryOut | None:
     return None if name is None else _parse_history(ask_aggregator(operator, "GET", f"/v1/runs/{name}"))
 
 
+def cancel_run(operator: Operator, run: str) -> RunHistoryOut:
+    """End a run. FederationError where there is none of that name, or where it has ended."""
+    return _parse_history(ask_aggregator(operator, "DELETE", f"/v1/runs/{quote(run, safe='')}"))
+
+
 def describe_run(run: RunHistoryOut) -> str:
     """The state of a run in one line: what it waits for, from whom, and until when; or how it ended."""
     asked = run.request
@@ -133,7 +138,8 @@ def describe_run(run: RunHistoryOut) -> str:
         return f"{run.run} has failed: {run.reason}"
     if run.phase == "waiting":
         there = f"{len(run.enrolled)} of {asked.clients} clients have joined"
-        return f"{run.run} waits for clients: {there}; missing: {_join_names(run.missing)}; until {run.deadline_at}"
+        told = f"missing: {_join_names(run.missing)}{_too_few_words(run)}"
+        return f"{run.run} waits for clients: {there}; {told}; until {run.deadline_at}"
     now = run.rounds[-1]
     what = ", common basis" if asked.part == "basis" else ""
     where = f"{run.run}{what}, round {now.number} of {asked.rounds}"
@@ -142,6 +148,15 @@ def describe_run(run: RunHistoryOut) -> str:
     came = sum(participant.received for participant in now.participants)
     needed = f"{came} of {len(now.participants)} updates, {asked.quorum or asked.clients} needed"
     return f"{where} is open: {needed}; missing: {_join_names(run.missing)}; until {run.deadline_at}"
+
+
+def _too_few_words(run: RunHistoryOut) -> str:
+    """Of a run that waits for more clients than this federation has."""
+    registered = len({*run.enrolled, *run.missing})
+    if registered >= run.request.clients:
+        return ""
+    least = f"register {run.request.clients - registered} more"
+    return f"; only {registered} are registered: {least}, or cancel it and start one with --clients {registered}"
 
 
 def _join_names(names: Sequence[str]) -> str:

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+from pydantic import ValidationError
 
 from shared.errors import ConflictError, FederationError, ProtocolError, SettingsError, UnavailableError
+from shared.protocol.schemas import ProblemOut
 from shared.web.address import require_url
 from shared.web.calling import Calling, failure, reason
 
@@ -87,11 +89,19 @@ def _ask_once(http: httpx.Client, method: str, path: str, body: str | None) -> o
             raise SettingsError(f"{http.base_url}: expected an aggregator, but {refused}") from None
         raise UnavailableError(f"{http.base_url}: expected an aggregator, got {reason(error)}") from None
     if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR or answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
-        raise UnavailableError(f"{method} {path}: {answer.status_code} {answer.text[:300]}")
+        raise UnavailableError(f"{method} {path}: {answer.status_code} {_refusal(answer)}")
     if not answer.is_success:
         kind = ConflictError if answer.status_code == httpx.codes.CONFLICT else FederationError
-        raise kind(f"{method} {path}: {answer.status_code} {answer.text[:300]}")
+        raise kind(f"{method} {path}: {answer.status_code} {_refusal(answer)}")
     try:
         return answer.json()
     except ValueError:
         raise ProtocolError(f"{http.base_url}: expected an aggregator, got another answer to {path}") from None
+
+
+def _refusal(answer: httpx.Response) -> str:
+    """What a problem document says in words; of another answer its beginning, as it is."""
+    try:
+        return ProblemOut.model_validate_json(answer.content).detail
+    except ValidationError:
+        return answer.text[:300]

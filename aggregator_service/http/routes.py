@@ -141,6 +141,11 @@ async def read_run(run: RunPath, service: Service) -> RunHistoryOut:
     return await service.run_history(run)
 
 
+@operated.delete("/runs/{run}")
+async def cancel_run(run: RunPath, service: Service) -> RunHistoryOut:
+    return await service.cancel_run(run)
+
+
 @operated.get("/clients")
 async def list_clients(service: Service) -> list[MemberOut]:
     return await service.federation.quarantines.members()

@@ -122,11 +122,13 @@ class Conductor:
         self.changes.close()
         self.moves.close()
 
-    async def fail_run(self, name: str, reason: str) -> None:
-        """End that run, if it is the current one and has not ended."""
+    async def fail_run(self, name: str, reason: str) -> bool:
+        """End that run; False where it is not the current one, or has ended."""
         async with self.lock:
-            if self.run is not None and self.run.name == name and self.run.active:
-                await self.commit_transition(transitions.fail_run(self.run, reason, now=self._clock()))
+            if self.run is None or self.run.name != name or not self.run.active:
+                return False
+            await self.commit_transition(transitions.fail_run(self.run, reason, now=self._clock()))
+            return True
 
     async def quarantine_clients(self, entries: Collection[Quarantine]) -> None:
         """Shut clients out, durably, with all that follows for the run at hand. The caller holds the lock."""

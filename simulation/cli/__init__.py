@@ -35,6 +35,7 @@ for command in (
     services.client,
     services.run,
     services.status,
+    services.cancel,
     services.secret,
     services.certificates,
     services.doctor,

@@ -12,7 +12,7 @@ from aggregator_service.__main__ import serve as serve_aggregator
 from aggregator_service.settings import aggregator_settings
 from client_service.__main__ import serve as serve_client
 from client_service.settings import client_settings
-from shared.errors import FederationError
+from shared.errors import FederationError, NotFoundError
 from shared.method.settings import PRESET_ROUNDS, method_settings, validate_settings
 from shared.new_files import create_secret
 from shared.protocol.schemas import RunIn
@@ -24,10 +24,12 @@ from simulation.console import ERR, OUT, round_lines, tell_on_stderr
 from simulation.doctor import check_aggregator, examine_machine
 from simulation.operate import (
     agree_on_basis,
+    cancel_run,
     describe_run,
     fetch_run,
     follow_run,
     hold_basis_run,
+    latest_run,
     start_run,
     start_run_if_none,
 )
@@ -207,3 +209,25 @@ def status(
         OUT.print("no run yet" if history is None else describe_run(history), highlight=False, soft_wrap=True)
     if history is not None and history.phase == "failed":
         raise FederationError(describe_run(history))
+
+
+def cancel(
+    operator_token_file: options.OperatorToken,
+    aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
+    run: Annotated[str | None, typer.Option(help="such as run-3; by default the newest")] = None,
+    ca: options.Authority = None,
+    certificate: options.Certificate = None,
+    certificate_key: options.CertificateKey = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """End a run before its time. Each silo stops at its next call, and goes on answering by the best model it has."""
+    calling = Calling(ca, certificate, certificate_key)
+    with open_operator(aggregator_url, operator_token_file, calling) as operator:
+        name = run or (newest.run if (newest := latest_run(operator)) else None)
+        if name is None:
+            raise NotFoundError("expected a run to cancel, got an aggregator that has had none")
+        history = cancel_run(operator, name)
+    if as_json:
+        options.print_json(history.model_dump(mode="json"))
+    else:
+        OUT.print(describe_run(history), highlight=False, soft_wrap=True)

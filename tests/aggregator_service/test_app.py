@@ -265,3 +265,52 @@ async def test_the_uploads_of_others_wake_nobody_who_waits_for_the_round(
                 assert looks == ["north"]
                 await others[-1].put(1, others[-1].update(1.0))
         assert answers == [200]
+
+
+@pytest.mark.parametrize("clients", [1, 4])
+async def test_a_cancelled_run_ends_at_once_and_frees_the_federation(running: Running, clients: int) -> None:
+    """In its first round, and while it waits for clients that never come."""
+    async with running() as federation:
+        (north,) = await federation.joined("north")
+        await federation.start_run(rounds=2, clients=clients)
+        await north.put(1, north.update(1.0))
+        for _ in range(2):  # an answer that was lost is asked for again
+            answer = await federation.operate("DELETE", "/v1/runs/run-1")
+            assert answer.status_code == 200, answer.text
+            assert (answer.json()["phase"], answer.json()["reason"]) == ("failed", "the operator has cancelled it")
+        assert (await north.get("/v1/runs/current")).json()["phase"] == "failed"
+        assert (await north.put(1, north.update(2.0))).status_code == 409
+        assert (await federation.start_run(rounds=1, clients=1)).status_code == 201
+        assert (await federation.history())["phase"] == "failed"  # run-1; run-2 goes on
+        assert (await federation.operate("DELETE", "/v1/runs/run-2")).status_code == 200
+
+
+async def test_whoever_waits_is_woken_by_a_cancellation(running: Running) -> None:
+    async with running() as federation:
+        north, _ = await federation.begun("north", "south")
+        await north.put(1, north.update(1.0))
+        answers: list[int] = []
+
+        async def wait() -> None:
+            answers.append((await north.personalised(1, wait=20)).status_code)
+
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(wait)
+                await anyio.sleep(0.05)
+                await federation.operate("DELETE", "/v1/runs/run-1")
+        assert answers == [409]
+
+
+async def test_what_has_ended_otherwise_is_not_cancelled_and_no_client_cancels(running: Running) -> None:
+    async with running() as federation:
+        (north,) = await federation.begun("north", rounds=1)
+        assert (await north.http.request("DELETE", "/v1/runs/run-1", auth=north.auth)).status_code == 403
+        await north.put(1, north.update(1.0))
+        assert (await north.personalised(1, wait=5)).status_code == 200
+        answer = await federation.operate("DELETE", "/v1/runs/run-1")
+        assert (answer.status_code, answer.json()["detail"]) == (
+            409,
+            "run-1 has ended before (finished); nothing was changed",
+        )
+        assert (await federation.operate("DELETE", "/v1/runs/run-9")).status_code == 404

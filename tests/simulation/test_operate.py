@@ -200,6 +200,29 @@ def test_the_status_of_a_run_that_waits_says_who_is_registered_and_not_there(ope
     assert (done.exit_code, done.stdout.strip()) == (0, expected)
 
 
+def test_a_run_that_waits_for_more_clients_than_there_are_says_what_to_do(operate: Operate) -> None:
+    found = history("waiting", enrolled=("north",), missing=("south",), request=RunIn(rounds=3, clients=4))
+    done = operate(Aggregator(found, history("finished", closed=3)), "run", "--clients", "4")
+    assert "only 2 are registered: register 2 more, or cancel it and start one with --clients 2" in done.stderr
+
+
+def test_a_run_is_cancelled_the_newest_where_none_is_named(operate: Operate) -> None:
+    there = Aggregator(history("failed", reason="the operator has cancelled it"), runs=(history(),))
+    for named in ((), ("--run", "run-1")):
+        done = operate(there, "cancel", *named)
+        assert (done.exit_code, done.stdout.strip()) == (0, "run-1 has failed: the operator has cancelled it")
+        assert (there.requests[-1].method, there.requests[-1].url.path) == ("DELETE", "/v1/runs/run-1")
+    assert json.loads(operate(there, "cancel", "--json").stdout)["phase"] == "failed"
+    none = operate(Aggregator(history()), "cancel")
+    assert none.exit_code == 1 and str(none.exception).startswith("expected a run to cancel")
+
+
+def test_a_refusal_is_told_in_the_words_of_its_problem_document(operate: Operate) -> None:
+    problem = {"title": "Conflict", "status": 409, "detail": "run-1 has ended", "code": "conflict"}
+    done = operate(lambda _: httpx.Response(409, json=problem), "cancel", "--run", "run-1")
+    assert str(done.exception) == "DELETE /v1/runs/run-1: 409 run-1 has ended"
+
+
 def test_the_status_of_a_failed_run_is_an_error_with_its_reason(operate: Operate) -> None:
     there = Aggregator(history("failed", reason="round 1: 1 of 2 updates"), runs=(history(),))
     done = operate(there, "status")
