@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Sequence
 
 from client_service.device import choose_device
+from client_service.feedback.feedback import Feedback
 from client_service.metrics import RequestMetrics
 from client_service.schemas import RecommendationsIn, RecommendationsOut
-from client_service.serving.recommender import Basket, Limits, Recommender
+from client_service.serving.questions import Basket, Limits
+from client_service.serving.recommender import Recommender
 from client_service.serving.together import Together
 from client_service.settings import ClientSettings
 from client_service.tasks import task_named
@@ -25,6 +27,7 @@ class Answering:
         self.device, self.device_reason = choose_device(settings.device)
         self.models = settings.state_directory / "model"
         self._recommender: Recommender | None = None
+        self._feedback: Feedback | None = None
         self._following: asyncio.Task[None] | None = None
         self.baskets = Together(self._recommend_baskets)
 
@@ -33,6 +36,12 @@ class Answering:
         if self._recommender is None:
             raise UnavailableError("the client is reading its shard")
         return self._recommender
+
+    @property
+    def feedback(self) -> Feedback:
+        if self._feedback is None:
+            raise UnavailableError("the client is reading its shard")
+        return self._feedback
 
     def recommend_users(self, message: RecommendationsIn) -> tuple[RecommendationsOut, ...]:
         """A list for each of the message's users."""

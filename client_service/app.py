@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from client_service import routes
 from client_service.callers import CallerKeys
+from client_service.feedback import routes as feedback
 from client_service.logs import LOGGER
 from client_service.pages import routes as pages
 from client_service.replicas.service import Replica
@@ -38,7 +39,7 @@ def create_app(
     service = app.state.service = ClientService(
         settings, outside or _network(settings, identities), turns or nullcontext()
     )
-    for router in (routes.looked_up, routes.recommendations, routes.silo, routes.inside):
+    for router in (routes.looked_up, routes.recommendations, feedback.router, routes.silo, routes.inside):
         app.include_router(router)
     pages.install(app, service)
     reference.install(app)

@@ -15,7 +15,8 @@ from client_service.logs import LOGGER
 from client_service.saturation import saturation_notices
 from client_service.schemas import QualityOut, RoundCosts, RoundQuality
 from client_service.serving.checkpoint import ModelHead, load_parameters, read_head, save_model
-from client_service.serving.recommender import Recommender, Served
+from client_service.serving.recommender import Recommender
+from client_service.serving.served import Served
 from client_service.tasks.task import Place, Task, TaskShard, Training
 from shared.errors import DataError
 

@@ -13,7 +13,7 @@ from fastapi import Request, Response
 from pydantic_core import to_json
 
 from client_service.callers import ForApplications, Handler
-from client_service.serving.recommender import Listed
+from client_service.serving.questions import Listed
 
 PLAIN: Final = re.compile(rb"(?:k=(?P<k>[1-9][0-9]{0,2}|1000))?")
 USUAL: Final = 20

@@ -22,7 +22,7 @@ from client_service.schemas import (
     StatusOut,
 )
 from client_service.service import ClientService
-from client_service.serving.recommender import Limits
+from client_service.serving.questions import Limits
 from shared.errors import DataError, UnavailableError
 from shared.method.declaration import Declaration
 from shared.protocol.schemas import ProblemOut

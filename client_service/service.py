@@ -19,6 +19,9 @@ from client_service.boundary.code import code_digests
 from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.headed_ledger import HeadedLedger
 from client_service.boundary.self_check import GateOut, check_gate
+from client_service.feedback.feedback import Feedback
+from client_service.feedback.overlay import Overlay
+from client_service.feedback.store import FeedbackStore
 from client_service.figures import kept_quality, kept_spectra, quality_warnings
 from client_service.learning.interrupt import Interrupt
 from client_service.logs import LOGGER
@@ -31,7 +34,8 @@ from client_service.secure.masking import Masking, open_masking
 from client_service.secure.members import KnownMembers
 from client_service.secure.memory import RoundMemory
 from client_service.serving.lists import ListKeeper
-from client_service.serving.recommender import Recommender, Served
+from client_service.serving.recommender import Recommender
+from client_service.serving.served import Served
 from client_service.settings import ClientSettings
 from client_service.shard import Shard
 from client_service.silo import Silo
@@ -80,8 +84,10 @@ class ClientService(Answering):
         ):
             key = own_key(self.settings.name, self.settings.state_directory, self.settings.signing_key_file)
             shard = await asyncio.get_running_loop().run_in_executor(worker, self.task.read, self.settings)
+            feedback = await asyncio.to_thread(self._open_feedback, shard)
             beyond = self.settings.approximate_beyond
-            self._recommender = Recommender(shard, ListKeeper(self.models, shard, approximate_beyond=beyond))
+            keeper = ListKeeper(self.models, shard, approximate_beyond=beyond)
+            self._recommender = Recommender(shard, keeper, feedback.overlay)
             LOGGER.info("device", device=str(self.device), reason=self.device_reason, threads=pinned)
             records = await asyncio.get_running_loop().run_in_executor(worker, self._open, key, shard)
             boundary, limits = self._boundary(), self.settings.limits()
@@ -102,6 +108,7 @@ class ClientService(Answering):
                     self._following.cancel()
                     with suppress(asyncio.CancelledError):
                         await self._following
+                    feedback.close()
 
     async def _follow(self, shard: Shard, worker: ThreadPoolExecutor) -> None:
         """Serve the kept model first, then follow the aggregator."""
@@ -153,6 +160,13 @@ class ClientService(Answering):
         said = {"noised": settings.privacy.on, "changing_members": settings.policy.changing_members}
         least, folder = settings.policy.basis_changes, settings.state_directory
         return members, open_masking(settings.name, folder, key, members, memory, basis_changes=least, **said)
+
+    def _open_feedback(self, shard: Shard) -> Feedback:
+        """What has come since the shard was written."""
+        settings = self.settings
+        store = FeedbackStore(settings.state_directory, most=settings.most_interactions)
+        self._feedback = Feedback(store, Overlay(shard, store, least_rating=settings.least_rating))
+        return self._feedback
 
     def _open(self, key: PrivateKey, shard: Shard) -> OpenRecords:
         self._records = found = open_records(self.settings, key, shard)

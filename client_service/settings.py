@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -14,6 +12,7 @@ from pydantic_settings import SettingsConfigDict
 
 from client_service.device import DeviceWish
 from client_service.privacy.settings import PrivacySettings, require_accountable
+from client_service.settings_file import read_file_beneath_environment
 from shared.errors import PrivacyError, SettingsError
 from shared.message import Message
 from shared.method.catalogue_size import with_catalogue_size
@@ -128,6 +127,8 @@ class ClientSettings(Listening):
     port: int = Field(8801, ge=0, le=65535)
     workers: int = Field(0, ge=0, le=64, description="processes beside this one that answer at serving_port")
     serving_port: int | None = Field(None, ge=1, le=65535, description="of these, for applications alone")
+    least_rating: float = Field(4.0, allow_inf_nan=False, description="of a posted interaction, to count as a liking")
+    most_interactions: int = Field(1_000_000, ge=1, description="that may come before the shard absorbs them")
     approximate_beyond: int | None = Field(None, ge=1, description="more items are searched, nearly; none: never")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -278,23 +279,4 @@ def _require_basis_allowed(method: MethodSettings, policy: Policy, *, secure: bo
 
 def client_settings(file: Path | None = None, **overrides: Any) -> ClientSettings:
     """`overrides` over the environment over a TOML file, or a SettingsError naming each bad field."""
-    return read_settings(ClientSettings, {**_beneath_environment(_read_file(file)), **overrides})
-
-
-def _beneath_environment(values: dict[str, Any], prefix: str = "LPSFED_CLIENT_") -> dict[str, Any]:
-    """The file's values without those that the environment also gives, because the constructor would win over it."""
-    given, found = {name.upper() for name in os.environ}, {}
-    for name, value in values.items():
-        variable = f"{prefix}{name.upper()}"
-        if variable not in given:
-            found[name] = _beneath_environment(value, f"{variable}__") if isinstance(value, dict) else value
-    return found
-
-
-def _read_file(file: Path | None) -> dict[str, Any]:
-    if file is None:
-        return {}
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"settings file {file}: expected readable TOML ({error})") from None
+    return read_settings(ClientSettings, {**read_file_beneath_environment(file), **overrides})

@@ -19,7 +19,7 @@ from client_service.learning.evaluate import TopItems, on_test, on_validation, v
 from client_service.learning.local import LocalTraining, Moment
 from client_service.learning.quality import PRIMARY
 from client_service.learning.spectra import cached_spectrum
-from client_service.serving.recommender import freeze
+from client_service.serving.served import freeze
 from client_service.shard import Shard, read_shard
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings

@@ -24,7 +24,7 @@ from client_service.learning.filters import best_filter, popularity_top
 from client_service.learning.local import LocalTraining, Moment
 from client_service.learning.quality import K
 from client_service.models.start import Filter
-from client_service.serving.recommender import freeze
+from client_service.serving.served import freeze
 from client_service.shard import Shard, read_shard, shard_of_matrices
 from shared.method.graph import interaction_matrix
 from shared.method.settings import MethodSettings, method_settings

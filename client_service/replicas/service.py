@@ -8,15 +8,19 @@ from contextlib import asynccontextmanager, suppress
 
 from client_service.answering import Answering
 from client_service.best_model import kept_model
+from client_service.feedback.overlay import Overlay
+from client_service.feedback.store import NAME as FEEDBACK
+from client_service.feedback.store import FeedbackStore
 from client_service.logs import LOGGER
 from client_service.memory import return_free_memory
 from client_service.metrics import RequestMetrics
 from client_service.serving.checkpoint import ModelHead, read_head
 from client_service.serving.lists import ListReader
-from client_service.serving.recommender import Recommender, Served
+from client_service.serving.recommender import Recommender
+from client_service.serving.served import Served
 from client_service.settings import ClientSettings
 from client_service.shard import Shard
-from shared.errors import DataError
+from shared.errors import DataError, UnavailableError
 
 LOOK_SECONDS = 1.0  # between two looks at which model is kept
 
@@ -34,7 +38,9 @@ class Replica(Answering):
         """DataError or SettingsError where the shard is of no use."""
         shard = await asyncio.to_thread(self.task.read, self.settings)
         beyond = self.settings.approximate_beyond
-        self._recommender = Recommender(shard, ListReader(self.models, shard, approximate_beyond=beyond))
+        self._overlay = await asyncio.to_thread(self._open_overlay, shard)
+        reader = ListReader(self.models, shard, approximate_beyond=beyond)
+        self._recommender = Recommender(shard, reader, self._overlay)
         await self._take_up_newer(shard)
         self._following = asyncio.create_task(self._follow(shard))
         try:
@@ -49,6 +55,21 @@ class Replica(Answering):
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             await self._take_up_newer(shard)
+            await asyncio.to_thread(self._take_up_feedback)
+
+    def _open_overlay(self, shard: Shard) -> Overlay:
+        """What has come since the shard was written; nothing where the client has not begun to write that down."""
+        settings, folder = self.settings, self.settings.state_directory
+        if not (folder / FEEDBACK).is_file():
+            return Overlay(shard)
+        store = FeedbackStore(folder, most=settings.most_interactions, writing=False)
+        return Overlay(shard, store, least_rating=settings.least_rating)
+
+    def _take_up_feedback(self) -> None:
+        try:
+            self._overlay.follow()
+        except UnavailableError as error:  # it is looked at again the next time
+            LOGGER.warning("feedback_not_read", reason=str(error))
 
     async def _take_up_newer(self, shard: Shard) -> None:
         """Serve the kept model, if it is another one than that which is served.

@@ -2,87 +2,35 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import replace
 from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.learning.local import LocalTraining
-from client_service.models.model import Model
-from client_service.models.ranker import Ranker, Rows, Side, join_sides
+from client_service.feedback.overlay import Overlay, Since
+from client_service.models.ranker import Rows, Side, join_sides
 from client_service.schemas import Fallback, ItemOut, RecommendationsOut
 from client_service.serving.lists import BLOCK, ListKeeper, Lists
+from client_service.serving.questions import Basket, Limits, Listed, Mask
+from client_service.serving.served import Served
 from client_service.shard import Shard
 from shared.errors import NotFoundError
 from shared.method.graph import degrees
 from shared.method.parameters import Float32
-
-Mask = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Served:
-    """A model that nothing changes any more, with the version that its answers carry."""
-
-    version: str
-    model: Model
-    ranker: Ranker
-
-    @cached_property
-    def directions(self) -> Float32:
-        """Item embeddings of length one, (N, q), for items like an item."""
-        rows = self.ranker.items.embedding
-        length = np.linalg.norm(rows, axis=1, keepdims=True)
-        return (rows / np.where(length > 0, length, 1.0)).astype(np.float32)
-
-
-def freeze(version: str, training: LocalTraining) -> Served:
-    """A copy of the parameters; the constant buffers and the fusion, which are large, are shared with the original."""
-    model = training.model
-    constant = {id(buffer): buffer for buffer in model.buffers()}
-    frozen = copy.deepcopy(model, memo=constant).requires_grad_(False)
-    frozen.encoder.settle()
-    return Served(version, frozen, frozen.freeze().fused(training.fusion, training.codes))
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a request asks for: how many, whether to leave out seen items, and a mask (N,) of forbidden items."""
-
-    k: int
-    exclude_seen: bool = True
-    forbidden: Mask | None = None
-
-
-@dataclass(frozen=True)
-class Basket:
-    """Items of somebody who is in no graph, and what is asked for."""
-
-    items: tuple[str, ...]
-    limits: Limits
-
-
-@dataclass(frozen=True)
-class Listed:
-    """A known user's list as it was looked up: the model's version, and each item with its score and title."""
-
-    version: str
-    items: Iterable[tuple[str, float, str | None]]
 
 
 class Recommender:
     """Answers from one `Served` at a time. Putting in another is one assignment: a request sees the old or the new.
 
     `keeper`: computes the lists of the known users before they are asked for; without one each is computed then.
+    `overlay`: what has happened since the shard was written.
     """
 
-    def __init__(self, shard: Shard, keeper: ListKeeper | None = None) -> None:
-        self._shard, self._keeper = shard, keeper
+    def __init__(self, shard: Shard, keeper: ListKeeper | None = None, overlay: Overlay | None = None) -> None:
+        self._shard, self._keeper, self._overlay = shard, keeper, overlay or Overlay(shard)
         self._served: Served | None = None
         _, by_item = degrees(shard.train)
         self._popularity = by_item.astype(np.float32)
@@ -121,11 +69,12 @@ class Recommender:
 
     def listed_for(self, user: str, k: int) -> Listed | None:
         """The k best items of a known user that he does not have; None where that is no look-up."""
-        served, row = self._served, self._shard.user_row(user)
-        found = None if served is None or row is None else self._read_list(served, row, Limits(k))
-        if served is None or found is None:
+        served, row = self._served, self._overlay.user_row(user)
+        if served is None or row is None or self._overlay.of(user) is not None:
             return None
-        ids, titles = self._shard.item_ids, self._shard.titles
+        if (found := self._read_list(served, row, Limits(k))) is None:
+            return None
+        ids, titles = self._shard.item_ids, self._overlay.titles
         rows, scores = (one.tolist() for one in found)
         names = repeat(None) if titles is None else (titles[row] for row in rows)
         return Listed(served.version, zip((ids[row] for row in rows), scores, names, strict=False))
@@ -137,8 +86,7 @@ class Recommender:
         missing = [place for place, one in enumerate(found) if one is None]
         if missing:
             assert served is not None, "without a model, popular items are at hand"
-            rows = [self._shard.user_row(users[place]) for place in missing]
-            ranked = self._rank_rows(served, np.array(rows, dtype=np.int64), limits)
+            ranked = self._rank_users(served, [users[place] for place in missing], limits)
             for place, (items, scores) in zip(missing, ranked, strict=True):
                 found[place] = self._answer(served, users[place], items, scores)
         return tuple(one for one in found if one is not None)
@@ -169,6 +117,8 @@ class Recommender:
             return None, ()
         scores = served.directions @ served.directions[row]
         scores[row] = -np.inf
+        if self._overlay.hidden is not None:
+            scores[self._overlay.hidden] = -np.inf
         return served.version, self._items(*_best(scores, k))
 
     def rows(self, items: Iterable[str]) -> tuple[Rows, int]:
@@ -187,11 +137,12 @@ class Recommender:
         return Limits(k, exclude_seen, forbidden if forbidden.any() else None)
 
     def _look_up(self, served: Served | None, user: str, limits: Limits) -> RecommendationsOut | None:
-        row = self._shard.user_row(user)
-        if served is None:
-            return self._popular("no model yet", row, limits, user=user)
-        if row is None:
-            return self._popular("unknown user", None, limits, user=user)
+        row, since = self._overlay.user_row(user), self._overlay.of(user)
+        if served is None or (row is None and (since is None or not len(since.liked))):
+            reason: Fallback = "no model yet" if served is None else "unknown user"
+            return self._popular(reason, row, self._limits_since(row, since, limits), user=user)
+        if row is None or since is not None:
+            return None
         found = self._read_list(served, row, limits)
         return None if found is None else self._answer(served, user, *found)
 
@@ -199,7 +150,10 @@ class Recommender:
         lists = self._lists() if limits.exclude_seen else None
         if lists is None or lists.ranker is not served.ranker:
             return None
-        return lists.best(row, limits.forbidden, limits.k)
+        forbidden, hidden = limits.forbidden, self._overlay.hidden
+        if hidden is not None:
+            forbidden = hidden if forbidden is None else forbidden | hidden
+        return lists.best(row, forbidden, limits.k)
 
     def _lists(self) -> Lists | None:
         return None if self._keeper is None else self._keeper.lists
@@ -212,6 +166,34 @@ class Recommender:
             if found is not None:
                 return found
         return served.ranker.top_scored(users, excluded, k)
+
+    def _rank_users(self, served: Served, users: Sequence[str], limits: Limits) -> Iterator[tuple[Rows, Float32]]:
+        """The best items of each of these users: of one with later interactions by a basket of all that he has."""
+        later = {user: since for user in users if (since := self._overlay.of(user)) is not None}
+        rows = [self._shard.user_row(user) for user in users if user not in later]
+        baskets = [self._basket_since(user, later[user], limits) for user in users if user in later]
+        by_row = self._rank_rows(served, np.array(rows, dtype=np.int64), limits)
+        by_basket = self._rank_baskets(served, baskets)
+        return (next(by_basket if user in later else by_row) for user in users)
+
+    def _basket_since(self, user: str, since: Since, limits: Limits) -> tuple[Rows, Limits]:
+        row = self._overlay.user_row(user)
+        return np.union1d(self._of_row(self._shard.train, row), since.liked), self._limits_since(row, since, limits)
+
+    def _limits_since(self, row: int | None, since: Since | None, limits: Limits) -> Limits:
+        """With what has been seen since, and the validation items, which no basket holds, among the forbidden items."""
+        if since is None or not limits.exclude_seen:
+            return limits
+        forbidden = self._forbidden_items(limits)
+        forbidden[since.seen] = True
+        forbidden[self._of_row(self._shard.valid, row)] = True
+        return replace(limits, forbidden=forbidden)
+
+    def _of_row(self, matrix: sparse.csr_array, row: int | None) -> Rows:
+        """The items of a user in a matrix, ascending; none of somebody who is in no row."""
+        if row is None:
+            return np.zeros(0, dtype=np.int64)
+        return matrix.indices[matrix.indptr[row] : matrix.indptr[row + 1]].astype(np.int64)
 
     def _rank_rows(self, served: Served, rows: Rows, limits: Limits) -> Iterator[tuple[Rows, Float32]]:
         """The best items of each of these users, a block of them at a time."""
@@ -253,7 +235,11 @@ class Recommender:
         return RecommendationsOut(user=user, fallback=reason, items=self._items(*_best(scores, limits.k)))
 
     def _forbidden_items(self, limits: Limits) -> Mask:
-        return np.zeros(len(self._popularity), dtype=bool) if limits.forbidden is None else limits.forbidden.copy()
+        """Those of the request, and those that are hidden."""
+        forbidden, hidden = limits.forbidden, self._overlay.hidden
+        if forbidden is None:
+            return np.zeros(len(self._popularity), dtype=bool) if hidden is None else hidden.copy()
+        return forbidden.copy() if hidden is None else forbidden | hidden
 
     def _excluded_of_basket(self, rows: Rows, limits: Limits) -> Mask:
         excluded = self._forbidden_items(limits)
@@ -266,11 +252,11 @@ class Recommender:
         excluded = self._forbidden_items(limits)
         if limits.exclude_seen:
             for matrix in (self._shard.train, self._shard.valid):
-                excluded[matrix.indices[matrix.indptr[row] : matrix.indptr[row + 1]]] = True
+                excluded[self._of_row(matrix, row)] = True
         return excluded
 
     def _items(self, rows: NDArray[np.integer], scores: Float32) -> tuple[ItemOut, ...]:
-        ids, titles = self._shard.item_ids, self._shard.titles
+        ids, titles = self._shard.item_ids, self._overlay.titles
         return tuple(
             ItemOut(item=ids[row], score=score, title=None if titles is None else titles[row])
             for row, score in zip(rows.tolist(), scores.tolist(), strict=True)

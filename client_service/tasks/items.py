@@ -21,7 +21,7 @@ from client_service.learning.quality import LABELS, PRIMARY, Measures
 from client_service.learning.spectra import cached_spectrum
 from client_service.schemas import ComparisonOut
 from client_service.serving.checkpoint import ModelHead
-from client_service.serving.recommender import Served, freeze
+from client_service.serving.served import Served, freeze
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
 from client_service.shard.storage import with_places

@@ -21,7 +21,7 @@ from client_service.models.model import Model
 from client_service.models.start import Filter
 from client_service.schemas import ComparisonOut
 from client_service.serving.checkpoint import ModelHead
-from client_service.serving.recommender import Served
+from client_service.serving.served import Served
 from client_service.settings import ClientSettings
 from shared.method.declaration import Counts
 from shared.method.exchanged import Parameters

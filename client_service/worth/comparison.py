@@ -20,7 +20,7 @@ from client_service.learning.quality import LABELS, METRICS, PRIMARY, K
 from client_service.learning.spectra import cached_spectrum
 from client_service.models.ranker import Rows
 from client_service.schemas import ComparisonOut, FigureOut, GroupOut
-from client_service.serving.recommender import Served
+from client_service.serving.served import Served
 from client_service.shard import Shard
 from client_service.worth.own import OwnChoice, own_choice, own_lists
 from shared.method.graph import Float64, degrees

@@ -21,7 +21,7 @@ from client_service.learning.evaluate import on_validation
 from client_service.learning.spectra import cached_spectrum
 from client_service.schemas import RecommendationsOut
 from client_service.serving import checkpoint
-from client_service.serving.recommender import Limits
+from client_service.serving.questions import Limits
 from client_service.settings import ClientSettings
 from client_service.shard import change_shard, write_shard
 from client_service.shard.changes import append_events, erase_users
@@ -335,7 +335,7 @@ async def test_other_bad_questions_get_a_problem_document_without_what_came(silo
         (404, "GET", f"/v1/{CANARY}", b""),
         (404, "GET", "/nothing", b""),
         (405, "PUT", "/v1/recommendations", b""),
-        (405, "DELETE", user, b""),
+        (405, "PATCH", user, b""),
     ):
         answer = await silo.request(method, path, content=content, headers={"Content-Type": "application/json"})
         detail = problem(answer, status)

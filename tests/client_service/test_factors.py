@@ -15,7 +15,7 @@ from client_service.learning.losses import bce, bpr, bpr_of_rows
 from client_service.models.encoders.attention import GraphAttention
 from client_service.models.encoders.metapath import MetaPaths, SemanticAttention, perturb
 from client_service.models.factors import Factors, folded_vector
-from client_service.serving.recommender import freeze
+from client_service.serving.served import freeze
 from client_service.shard import Shard
 from shared.errors import SettingsError
 from shared.method.exchange import ITEM_TABLE

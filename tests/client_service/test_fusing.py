@@ -33,7 +33,9 @@ from client_service.models.fusion import Fusion, Recipe, fuse, standard_scores, 
 from client_service.models.least_squares import Weighting
 from client_service.models.own_scorers import OwnScorers
 from client_service.models.start import Filter
-from client_service.serving.recommender import Limits, Recommender, freeze
+from client_service.serving.questions import Limits
+from client_service.serving.recommender import Recommender
+from client_service.serving.served import freeze
 from client_service.shard import Shard
 from client_service.shard.shard import shard_of_matrices
 from shared.method.parameters import Float32

@@ -16,7 +16,9 @@ from client_service.learning.spectra import cached_spectrum
 from client_service.models.ranker import Ranker
 from client_service.serving import lists as module
 from client_service.serving.lists import ListKeeper, fill, lists_digest, open_lists
-from client_service.serving.recommender import Limits, Recommender, freeze
+from client_service.serving.questions import Limits
+from client_service.serving.recommender import Recommender
+from client_service.serving.served import freeze
 from client_service.shard import Shard, read_shard
 from shared.method.settings import MethodSettings
 from tests.support.given import Silos

@@ -19,7 +19,9 @@ from client_service.models.ranker import Predictor, Ranker, Side
 from client_service.serving import lists, nearest
 from client_service.serving.lists import ListKeeper, ListReader
 from client_service.serving.nearest import Nearest, lengthened, make_nearest, read_nearest, searchable
-from client_service.serving.recommender import Limits, Recommender, Served, freeze
+from client_service.serving.questions import Limits
+from client_service.serving.recommender import Recommender
+from client_service.serving.served import Served, freeze
 from client_service.shard import Shard, read_shard
 from shared.method.settings import MethodSettings
 from tests.support.given import Silos

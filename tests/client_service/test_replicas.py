@@ -23,7 +23,8 @@ from client_service.app import create_replica
 from client_service.replicas import beside, service
 from client_service.serving import lists
 from client_service.serving.lists import ListKeeper
-from client_service.serving.recommender import Limits, Recommender
+from client_service.serving.questions import Limits
+from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings, client_settings
 from client_service.shard import Shard
 from shared.errors import SettingsError

@@ -12,7 +12,9 @@ import torch
 from client_service.learning.local import LocalTraining, Moment
 from client_service.learning.spectra import cached_spectrum
 from client_service.schemas import RecommendationsOut
-from client_service.serving.recommender import Basket, Limits, Recommender, Served, freeze
+from client_service.serving.questions import Basket, Limits
+from client_service.serving.recommender import Recommender
+from client_service.serving.served import Served, freeze
 from client_service.shard import Shard, read_shard, write_shard
 from shared.errors import NotFoundError
 from shared.method.settings import MethodSettings

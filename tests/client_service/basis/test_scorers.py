@@ -21,7 +21,9 @@ from client_service.models.ease import UserWeights, ease, ease_scores, ease_weig
 from client_service.models.fusion import standard_scores
 from client_service.schemas import RoundCosts
 from client_service.serving.checkpoint import read_head
-from client_service.serving.recommender import Limits, Recommender, freeze
+from client_service.serving.questions import Limits
+from client_service.serving.recommender import Recommender
+from client_service.serving.served import freeze
 from client_service.shard import Shard
 from client_service.tasks.items import ITEMS, begin_training, rebuild_training
 from client_service.tasks.task import Place

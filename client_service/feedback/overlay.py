@@ -1,0 +1,108 @@
+"""The log of what has happened since the shard was written -> what of it an answer needs, in memory.
+
+A user with later interactions is answered by a basket: the items of the shard and the later ones, folded in with the
+served model. Rows are those of the shard's catalogue; of other items nothing can be told before the shard has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_service.feedback.messages import ItemIn
+from client_service.feedback.store import FeedbackStore, Interaction, Told, mark_of
+from client_service.models.ranker import Rows
+from client_service.shard import Shard
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Since:
+    """What one user has met since: rows of the items liked, and of all that were seen, each ascending."""
+
+    liked: Rows
+    seen: Rows
+
+
+class Overlay:
+    """What is later than the shard; empty without a store. `least_rating`: below it an item is seen, not liked."""
+
+    def __init__(self, shard: Shard, store: FeedbackStore | None = None, *, least_rating: float = 4.0) -> None:
+        self._shard, self._store, self._least = shard, store, least_rating
+        self._met: dict[str, dict[int, bool]] = {}
+        self._told = Told({}, frozenset(), b"", 0)
+        self._last = 0
+        self.hidden: Mask | None = None
+        self.titles: Sequence[str | None] | None = shard.titles
+        if store is not None:
+            self.begin_anew()
+
+    def of(self, user: str) -> Since | None:
+        """None for a user of whom nothing has come that could change an answer."""
+        met = self._met.get(user)
+        if not met:
+            return None
+        pairs = sorted(met.items())  # one step in the interpreter: a writer does not come between
+        liked = np.array([row for row, good in pairs if good], dtype=np.int64)
+        return Since(liked, np.array([row for row, _ in pairs], dtype=np.int64))
+
+    def user_row(self, user: str) -> int | None:
+        """The user's row in the shard; None for somebody who is not there, or erased since."""
+        row = self._shard.user_row(user)
+        erased = row is not None and self._told.erased and mark_of(user, self._told.key) in self._told.erased
+        return None if erased else row
+
+    def follow(self) -> None:
+        """Take up what another process has written since."""
+        if self._store is None:
+            return
+        if self._store.read_told().rewritten != self._told.rewritten:
+            self.begin_anew()
+        else:
+            self.add(self._store.interactions(self._last))
+
+    def begin_anew(self) -> None:
+        """Read everything; answers see the old until the new is there."""
+        assert self._store is not None
+        told, rows = self._store.read_told(), self._store.interactions()
+        met: dict[str, dict[int, bool]] = {}
+        self._add_to(met, rows)
+        self._told, self._met = told, met
+        self._last = rows[-1].sequence if rows else 0
+        self._show_items(told)
+
+    def put_item(self, item: str, facts: ItemIn) -> None:
+        """Take up what the store has of an item."""
+        self._told = replace(self._told, items={**self._told.items, item: facts})
+        self._show_items(self._told)
+
+    def add(self, interactions: Sequence[Interaction]) -> int:
+        """Take interactions up that the store has; returns how many are of items outside the catalogue."""
+        self._last = interactions[-1].sequence if interactions else self._last
+        return len(interactions) - self._add_to(self._met, interactions)
+
+    def _add_to(self, met: dict[str, dict[int, bool]], interactions: Iterable[Interaction]) -> int:
+        known = 0
+        for one in interactions:
+            if (row := self._shard.item_row(one.item)) is not None:
+                met.setdefault(one.user, {})[row] = one.rating is None or one.rating >= self._least
+                known += 1
+        return known
+
+    def _show_items(self, told: Told) -> None:
+        rows = {row: facts for item, facts in told.items.items() if (row := self._shard.item_row(item)) is not None}
+        hidden = np.zeros(len(self._shard.item_ids), dtype=bool)
+        hidden[[row for row, facts in rows.items() if facts.hidden]] = True
+        self.hidden = hidden if hidden.any() else None
+        titled = {row: facts.title for row, facts in rows.items() if facts.title is not None}
+        if titled:
+            titles = list(self._shard.titles or [None] * len(self._shard.item_ids))
+            for row, title in titled.items():
+                titles[row] = title
+            self.titles = titles
+        else:
+            self.titles = self._shard.titles

@@ -1,0 +1,38 @@
+"""HTTP -> what applications tell of users and items."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from fastapi.concurrency import run_in_threadpool
+
+from client_service.callers import ForApplications
+from client_service.feedback.messages import ErasedOut, InteractionsIn, InteractionsOut, ItemIn, StoredId
+from client_service.routes import COMMON, Service
+
+router = APIRouter(tags=["feedback"], route_class=ForApplications, **COMMON)
+StoredPath = Annotated[StoredId, Path()]
+
+
+@router.post("/interactions")
+async def take_interactions(message: InteractionsIn, service: Service) -> InteractionsOut:
+    """On the disk before it is answered, in the next answer of this process; replicas follow within a second."""
+    return await run_in_threadpool(service.feedback.take_interactions, message)
+
+
+@router.put("/items/{item:path}")
+async def put_item(item: StoredPath, facts: ItemIn, service: Service) -> ItemIn:
+    return await run_in_threadpool(service.feedback.put_item, item, facts)
+
+
+@router.delete("/items/{item:path}")
+async def remove_item(item: StoredPath, service: Service) -> ItemIn:
+    """The item appears in no answer any more, and nothing is known of it but that."""
+    return await run_in_threadpool(service.feedback.put_item, item, ItemIn(hidden=True))
+
+
+@router.delete("/users/{user:path}")
+async def erase_user(user: StoredPath, service: Service) -> ErasedOut:
+    """What the log holds of a user is gone from every file; what remains elsewhere is told."""
+    return await run_in_threadpool(service.feedback.erase_user, user)
