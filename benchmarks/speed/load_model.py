@@ -34,7 +34,8 @@ from benchmarks.speed.load_clients import LoadClient, LoadProgress, random_tenso
 from benchmarks.speed.wrk import processor_seconds
 from shared.method.settings import MethodSettings, method_settings
 from shared.protocol.schemas import RunIn
-from shared.protocol.signing.enrolment import enrol, own_key
+from shared.protocol.signing.enrolment import public_file
+from shared.protocol.signing.keys import new_key, public_pem
 from shared.protocol.signing.messages import Signatory
 from simulation.processes import HOST, free_ports, start_aggregator, stop_services, wait_until_ready
 
@@ -118,12 +119,14 @@ def make_settings(folder: Path, method: MethodSettings, clients: int) -> Aggrega
     )
 
 
-def enrol_clients(folder: Path, count: int) -> list[Signatory]:
-    """A key pair of each, its public half where the aggregator looks for it."""
-    names = [f"client-{number}" for number in range(1, count + 1)]
-    for name in tqdm(names, "keys", disable=None):
-        enrol(name, folder / "keys", folder / "registry")
-    return [Signatory(name, own_key(name, folder / "keys")) for name in names]
+def register_clients(folder: Path, count: int) -> list[Signatory]:
+    """A key pair of each, its public half where the aggregator looks for it; written without a look at all others."""
+    registry = folder / "registry"
+    registry.mkdir(parents=True, exist_ok=True)
+    found = [Signatory(f"client-{number}", new_key()) for number in range(1, count + 1)]
+    for one in found:
+        public_file(one.name, registry).write_bytes(public_pem(one.key.public_key()))
+    return found
 
 
 @asynccontextmanager
@@ -157,7 +160,7 @@ async def connect_each(url: str, count: int) -> AsyncIterator[list[httpx.AsyncCl
 async def measure_load(clients: int, rounds: int, megabytes: float, folder: Path) -> LoadFigures:
     """Join all clients, hold the rounds, and say what each part took."""
     method = sized_method(megabytes)
-    settings, signatories = make_settings(folder, method, clients), enrol_clients(folder, clients)
+    settings, signatories = make_settings(folder, method, clients), register_clients(folder, clients)
     declaration, progress = settings.declaration(), LoadProgress()
     tensors = random_tensors(declaration)
     own = time.process_time()
