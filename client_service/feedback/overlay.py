@@ -39,7 +39,7 @@ class Overlay:
         self.hidden: Mask | None = None
         self.titles: Sequence[str | None] | None = shard.titles
         if store is not None:
-            self.begin_anew()
+            self.attach_store(store)
 
     def of(self, user: str) -> Since | None:
         """None for a user of whom nothing has come that could change an answer."""
@@ -55,6 +55,16 @@ class Overlay:
         row = self._shard.user_row(user)
         erased = row is not None and self._told.erased and mark_of(user, self._told.key) in self._told.erased
         return None if erased else row
+
+    @property
+    def has_store(self) -> bool:
+        """Is there a log that it follows?"""
+        return self._store is not None
+
+    def attach_store(self, store: FeedbackStore) -> None:
+        """Follow this log from now on."""
+        self._store = store
+        self.begin_anew()
 
     def follow(self) -> None:
         """Take up what another process has written since."""

@@ -22,6 +22,7 @@ from shared.errors import ConflictError, DataError, UnavailableError
 NAME = "feedback.sqlite"
 VERSION = 1
 BUSY_SECONDS = 10.0
+MOST = 1_000_000  # interactions: some 400 MB of memory
 TABLES = f"""
 CREATE TABLE interactions (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT, event TEXT NOT NULL UNIQUE,
@@ -62,7 +63,7 @@ class Told:
 class FeedbackStore:
     """The database, open. `most`: interactions that it may hold; `writing` False: for a process that may only read."""
 
-    def __init__(self, folder: Path, *, most: int, writing: bool = True) -> None:
+    def __init__(self, folder: Path, *, most: int = MOST, writing: bool = True) -> None:
         self.path, self._most, self._lock = folder / NAME, most, threading.Lock()
         mode = "rwc" if writing else "ro"
         try:
@@ -147,11 +148,12 @@ class FeedbackStore:
         self._compact()
         return gone
 
-    def forget_absorbed(self, upto: int, items: Iterable[str], marks: Iterable[bytes]) -> None:
-        """Take away what the shard holds now, or holds no more; later interactions stay, and whatever hides items."""
+    def forget_absorbed(self, upto: int, least_rating: float, marks: Iterable[bytes]) -> None:
+        """Take away what the shard holds now, or holds no more; later and lower interactions stay."""
         with self._transaction():
-            self._rows.execute("DELETE FROM interactions WHERE sequence <= ?", [upto])
-            self._rows.executemany("DELETE FROM items WHERE item = ?", ([item] for item in items))
+            self._rows.execute(
+                "DELETE FROM interactions WHERE sequence <= ? AND (rating IS NULL OR rating >= ?)", [upto, least_rating]
+            )
             self._rows.executemany("DELETE FROM erased WHERE mark = ?", ([mark] for mark in marks))
             self._rows.execute("UPDATE place SET rewritten = rewritten + 1")
         self._compact()

@@ -38,7 +38,8 @@ class Replica(Answering):
         """DataError or SettingsError where the shard is of no use."""
         shard = await asyncio.to_thread(self.task.read, self.settings)
         beyond = self.settings.approximate_beyond
-        self._overlay = await asyncio.to_thread(self._open_overlay, shard)
+        self._overlay = Overlay(shard, least_rating=self.settings.least_rating)
+        await asyncio.to_thread(self._take_up_feedback)
         reader = ListReader(self.models, shard, approximate_beyond=beyond)
         self._recommender = Recommender(shard, reader, self._overlay)
         await self._take_up_newer(shard)
@@ -57,18 +58,15 @@ class Replica(Answering):
             await self._take_up_newer(shard)
             await asyncio.to_thread(self._take_up_feedback)
 
-    def _open_overlay(self, shard: Shard) -> Overlay:
-        """What has come since the shard was written; nothing where the client has not begun to write that down."""
-        settings, folder = self.settings, self.settings.state_directory
-        if not (folder / FEEDBACK).is_file():
-            return Overlay(shard)
-        store = FeedbackStore(folder, most=settings.most_interactions, writing=False)
-        return Overlay(shard, store, least_rating=settings.least_rating)
-
     def _take_up_feedback(self) -> None:
+        """What applications have told the client since; nothing where it has not begun to write that down."""
+        folder = self.settings.state_directory
         try:
-            self._overlay.follow()
-        except UnavailableError as error:  # it is looked at again the next time
+            if self._overlay.has_store:
+                self._overlay.follow()
+            elif (folder / FEEDBACK).is_file():
+                self._overlay.attach_store(FeedbackStore(folder, most=self.settings.most_interactions, writing=False))
+        except (DataError, UnavailableError) as error:  # it is looked at again the next time
             LOGGER.warning("feedback_not_read", reason=str(error))
 
     async def _take_up_newer(self, shard: Shard) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from client_service.feedback.absorb import absorb_feedback
+from client_service.feedback.store import NAME as FEEDBACK
+from client_service.feedback.store import FeedbackStore
 from client_service.shard import Shard, change_shard, shard_head
 from client_service.shard.changes import append_events, erase_events, erase_users
 from client_service.shard.files import read_bytes
@@ -54,6 +58,24 @@ def erase(
         return erase_users(shard, ids) if table is None or events is None else erase_events(shard, table, events)
 
     _print_change(*change_shard(folder, erase_chosen), as_json=as_json)
+
+
+@app.command()
+def absorb(
+    folder: Folder,
+    state_directory: Annotated[Path, typer.Option(help="the client's, where applications' interactions are logged")],
+    least_rating: Annotated[float, typer.Option(help="of an interaction, to count as a liking")] = 4.0,
+    as_json: AsJson = False,
+) -> None:
+    """Rewrite a shard with what applications have told its client since, without the users whom they have erased.
+
+    The client may run meanwhile: it goes on with the shard that it has read, and works with the new one from its next
+    start on.
+    """
+    if not (state_directory / FEEDBACK).is_file():
+        raise SettingsError(f"{state_directory}: expected a client's state directory with {FEEDBACK}, got none")
+    with closing(FeedbackStore(state_directory)) as store:
+        _print_change(*absorb_feedback(folder, store, least_rating), as_json=as_json)
 
 
 def _print_change(before: Shard, after: Shard, *, as_json: bool) -> None:

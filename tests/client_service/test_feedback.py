@@ -18,6 +18,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
+from client_service.feedback.absorb import absorb_feedback
 from client_service.feedback.feedback import Feedback
 from client_service.feedback.messages import InteractionIn, InteractionsIn, ItemIn
 from client_service.feedback.overlay import Overlay
@@ -319,6 +320,51 @@ def test_whoever_had_lists_looked_up_still_has_them_without_feedback(settings: C
     plain.served = recommender.served
     user = shard.user_ids[0]
     assert plain.for_user(user, Limits(5)) == recommender.for_user(user, Limits(5))
+
+
+def test_a_shard_absorbs_the_log_without_the_erased_and_twice_changes_nothing(settings: ClientSettings) -> None:
+    old = read_shard(settings.shard)
+    gone, back = old.user_ids[0], old.user_ids[1]
+    settings.state_directory.mkdir(parents=True)
+    store = FeedbackStore(settings.state_directory)
+    store.append(told(("new", old.item_ids[0]), (gone, old.item_ids[0]), ("new", "fresh")))
+    store.append(told(("low", old.item_ids[1]), rating=2.0, begin=10))
+    store.put_item("fresh", ItemIn(title="A fresh one"))
+    for user in (gone, back):
+        store.erase_user(user)
+    store.append(told((back, old.item_ids[5]), begin=20))
+    before, after = absorb_feedback(settings.shard, store, 4.0)
+    assert before.digest == old.digest != after.digest == read_shard(settings.shard).digest
+    assert {*after.user_ids} == {*old.user_ids, "new"} - {gone}
+    row, titles = after.user_row(back), dict(zip(after.item_ids, after.titles or (), strict=True))
+    assert [after.item_ids[item] for item in after.train[[row]].indices] == [old.item_ids[5]]
+    assert titles["fresh"] == "A fresh one" and after.valid[[row]].nnz == 0
+    assert [(one.user, one.rating) for one in store.interactions()] == [("low", 2.0)]
+    assert store.read_told().erased == frozenset() and "fresh" in store.read_told().items
+    _, again = absorb_feedback(settings.shard, store, 4.0)
+    assert again.digest == after.digest
+    store.close()
+
+
+def test_a_kill_between_shard_and_log_is_made_good_by_absorbing_again(
+    settings: ClientSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = read_shard(settings.shard)
+    settings.state_directory.mkdir(parents=True)
+    store = FeedbackStore(settings.state_directory)
+    store.erase_user(old.user_ids[0])
+    store.append(told(("new", old.item_ids[0]), (old.user_ids[0], old.item_ids[3])))
+    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+        broken.setattr(FeedbackStore, "forget_absorbed", killed)
+        absorb_feedback(settings.shard, store, 4.0)
+    halfway = read_shard(settings.shard)
+    _, after = absorb_feedback(settings.shard, store, 4.0)
+    assert old.digest != halfway.digest == after.digest and store.interactions() == []
+    store.close()
+
+
+def killed(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 WRITER = """

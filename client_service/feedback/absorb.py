@@ -1,0 +1,40 @@
+"""A shard and the log of what has come since -> the next shard, and a log without what that shard holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from client_service.feedback.store import FeedbackStore, Interaction, Told, mark_of
+from client_service.shard import Shard, change_shard
+from client_service.shard.changes import append_events, erase_users
+
+
+def absorb_feedback(folder: Path, store: FeedbackStore, least_rating: float) -> tuple[Shard, Shard]:
+    """Rewrite the shard in `folder`, whole or not at all; returns the old and the new.
+
+    Erased users go first, so that one who has come back keeps what is later. Interactions with a lower rating stay in
+    the log: they are seen, and no liking. A kill between the two writes is made good by doing it again. DataError as
+    from `change_shard`.
+    """
+    interactions, told = store.interactions(), store.read_told()
+    liked = [one for one in interactions if one.rating is None or one.rating >= least_rating]
+    before, after = change_shard(folder, lambda shard: _absorbed(shard, liked, told, store.path))
+    upto = interactions[-1].sequence if interactions else 0
+    store.forget_absorbed(upto, least_rating, told.erased)
+    return before, after
+
+
+def _absorbed(shard: Shard, liked: Sequence[Interaction], told: Told, where: Path) -> Shard:
+    gone = [user for user in shard.user_ids if mark_of(user, told.key) in told.erased] if told.erased else []
+    after = erase_users(shard, gone) if gone else shard
+    if not liked:
+        return after
+    rows = [(one.user, one.item, one.time, one.rating) for one in liked]
+    schema = {"user": pl.String, "item": pl.String, "time": pl.Int64, "rating": pl.Float64}
+    table = pl.DataFrame(rows, schema=schema, orient="row")
+    titles = {"item": list(told.items), "title": [facts.title for facts in told.items.values()]}
+    items = pl.DataFrame(titles, schema={"item": pl.String, "title": pl.String})
+    return append_events(after, table, where, items if len(items) else None)
