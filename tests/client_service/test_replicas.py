@@ -20,6 +20,8 @@ import numpy as np
 import pytest
 
 from client_service.app import create_replica
+from client_service.feedback.messages import InteractionIn
+from client_service.feedback.store import FeedbackStore
 from client_service.replicas import beside, service
 from client_service.serving import lists
 from client_service.serving.lists import ListKeeper
@@ -288,3 +290,19 @@ async def test_a_state_that_cannot_be_written_is_no_hindrance(replicated: Client
         user = shard.user_ids[0]
         assert await listed(http, user) == [one.item for one in before.for_user(user, Limits(5)).items]
     assert contents(there) == disk
+
+
+@pytest.mark.anyio
+async def test_a_replica_that_was_there_first_follows_what_the_client_is_told(replicated: ClientSettings) -> None:
+    shard, _ = keep_first_model(replicated)
+    async with asking(replicated) as http:
+        assert (await http.get("/v1/users/new/recommendations")).json()["fallback"] == "unknown user"
+        store = FeedbackStore(replicated.state_directory)
+        event = InteractionIn(event="e", user="new", item=shard.item_ids[0], time=None, rating=None)
+        store.append([event])
+        async with asyncio.timeout(SECONDS):
+            while "fallback" in (answer := (await http.get("/v1/users/new/recommendations?k=40")).json()):
+                await asyncio.sleep(0.02)
+        assert shard.item_ids[0] not in [one["item"] for one in answer["items"]]
+        assert (await http.post("/v1/interactions", json={})).status_code == 404  # only the client itself is told
+        store.close()
