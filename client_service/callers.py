@@ -1,6 +1,6 @@
 """A request -> let through where its key is the one that the route asks for: the application's, or the operator's.
 
-A route's key is asked for before anything of the request's body is read.
+A route's key is asked for before anything of the request's body is read; then what no route has declared is refused.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from shared.errors import AuthenticationError, ForbiddenError
 from shared.web.credentials import OPERATOR, bearer, operator_secret, same
 from shared.web.crowd import vouch
 from shared.web.pace import by_address
+from shared.web.undeclared import require_declared
 
 Role = Literal["application", "operator"]
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -80,6 +81,7 @@ class Guarded(APIRoute):
 
         async def guarded(request: Request) -> Response:
             self.admit(request)
+            await require_declared(request)
             return await answer(request)
 
         return guarded

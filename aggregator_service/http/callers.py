@@ -9,13 +9,13 @@ from fastapi import Depends, HTTPException, Request, Response
 from fastapi.routing import APIRoute
 
 from aggregator_service.coordinator import Coordinator
-from aggregator_service.http.heads import require_declared
 from shared.errors import AuthenticationError, ForbiddenError
 from shared.protocol.lengths import longest_join, longest_message, with_room
 from shared.protocol.secure.messages import FromClient
 from shared.protocol.signing.messages import HEADERS
 from shared.web.credentials import OPERATOR, bearer, operator_secret, same
 from shared.web.crowd import vouch
+from shared.web.undeclared import require_declared
 from shared.web.whole import read_whole
 
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="LPSFed aggregator"'}  # makes a browser ask for name and password

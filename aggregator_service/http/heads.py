@@ -1,7 +1,5 @@
 """The head of a request -> accepted in its one form, refused in any other; and what the record keeps of it.
 
-A query parameter or a body that the route does not declare is refused too, and never repeated in the answer.
-
 A proxy that the operator trusts changes heads: spaces and capital letters are its own then, and it may add headers of
 a list, whose names and sizes are recorded. Nobody else may add any.
 """
@@ -13,13 +11,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from fastapi import Request
-from fastapi.dependencies.models import Dependant
-from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from shared.errors import HeadError, MediaTypeError, ProtocolError
+from shared.errors import HeadError, MediaTypeError
 from shared.protocol import heads
 from shared.protocol.schemas import HeaderOut, HeadOut
 from shared.web.raw_heads import raw_head
@@ -133,30 +128,3 @@ def _listed_names(names: list[str]) -> str:
 
 def _other_header(name: str, value: str) -> HeaderOut:
     return HeaderOut(name=name if PLAIN.fullmatch(name) else UNPLAIN, bytes=len(name) + len(value))
-
-
-async def require_declared(request: Request) -> None:
-    """ProtocolError for a query parameter that the route does not know, for one that comes twice, for a GET's body."""
-    route: APIRoute = request.scope["route"]
-    known = declared_parameters(route.dependant)
-    if others := _count_parameters(request) - len(known & set(request.query_params)):
-        raise ProtocolError(f"expected at most the query parameters {sorted(known)}, once each, got {others} more")
-    if request.method == "GET" and announces_body(request.headers):
-        raise ProtocolError("expected no body of a GET, got one")
-
-
-def declared_parameters(dependant: Dependant) -> set[str]:
-    """The names of the query parameters of a route and of all that it depends on."""
-    own = {field.alias for field in dependant.query_params}
-    return own.union(*(declared_parameters(one) for one in dependant.dependencies))
-
-
-def _count_parameters(request: Request) -> int:
-    """How many parameters, empty ones included: a reader of queries passes over them, but they could be counted."""
-    query: bytes = request.scope["query_string"]
-    return len(query.split(b"&")) if query else 0
-
-
-def announces_body(headers: Headers) -> bool:
-    """Is there to be one, of more than no bytes?"""
-    return "transfer-encoding" in headers or headers.get("content-length", "").strip("0") != ""

@@ -11,7 +11,6 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 
 from aggregator_service.aggregation.bodies import Body
 from aggregator_service.http.callers import Caller, OperatedRoute, Service, SignedRoute, Signer, caller
-from aggregator_service.http.heads import require_declared
 from aggregator_service.rounds.uploads import Address
 from aggregator_service.storage.rows import instant
 from shared.errors import ForbiddenError, MediaTypeError, TooLargeError, UnavailableError
@@ -32,6 +31,7 @@ from shared.protocol.schemas import (
 from shared.protocol.signing.messages import DIGEST, body_digest
 from shared.protocol.wire import MEDIA_TYPE
 from shared.timeouts import RETRY_AFTER_SECONDS
+from shared.web.undeclared import require_declared
 
 PRIVATE = {"Cache-Control": "no-store"}
 OWN = "/v1/runs/{run}/rounds/{number}/clients/{client}"

@@ -19,7 +19,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_service.coordinator import Coordinator
-from aggregator_service.http.heads import Heads, announces_body
+from aggregator_service.http.heads import Heads
 from shared.errors import AuthenticationError, DigestError, ProtocolError, UnavailableError
 from shared.protocol.signing.answers import sign_answer
 from shared.protocol.signing.keys import PrivateKey
@@ -35,6 +35,7 @@ from shared.protocol.signing.messages import (
 )
 from shared.web import problems
 from shared.web.crowd import vouch
+from shared.web.undeclared import announces_body
 
 MOST_AT_ONCE = 32  # requests of one client under way; each may wait for half a minute, and it needs one or two
 TOO_MANY = f"expected at most {MOST_AT_ONCE} requests of one client at once, got more"

@@ -30,6 +30,10 @@ WHO = {  # every route of the service, and whose key it asks for
     ("GET", "/v1/users/{user:path}/recommendations"): "application",
     ("POST", "/v1/recommendations"): "application",
     ("GET", "/v1/items/{item:path}/similar"): "application",
+    ("POST", "/v1/interactions"): "application",
+    ("PUT", "/v1/items/{item:path}"): "application",
+    ("DELETE", "/v1/items/{item:path}"): "application",
+    ("DELETE", "/v1/users/{user:path}"): "application",
     ("GET", "/v1/status"): "operator",
     ("GET", "/v1/quality"): "operator",
     ("GET", "/v1/spectrum"): "operator",
@@ -45,6 +49,10 @@ WHO = {  # every route of the service, and whose key it asks for
     ("GET", "/static/{name}"): "anybody",
 }
 PLACES = {"{user:path}": "user-01", "{item:path}": "item-01", "{name}": "page.css"}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/recommendations": {"users": ["user-01"]},
+    "/v1/interactions": {"interactions": [{"event": "e", "user": "user-01", "item": "item-01"}]},
+}
 GUARDED = [route for route, who in WHO.items() if who != "anybody"]
 
 
@@ -81,8 +89,7 @@ async def ask(http: httpx.AsyncClient, route: tuple[str, str], authorization: st
     for place, value in PLACES.items():
         path = path.replace(place, value)
     headers = {} if authorization is None else {"Authorization": authorization}
-    body = {"users": ["user-01"]} if method == "POST" else None
-    return await http.request(method, path, headers=headers, json=body)
+    return await http.request(method, path, headers=headers, json=BODIES.get(path, {}) if method != "GET" else None)
 
 
 def test_every_route_is_in_the_table_of_this_test() -> None:

@@ -11,9 +11,9 @@ import pytest
 from fastapi import Depends, FastAPI
 
 from aggregator_service.app import create_app
-from aggregator_service.http.heads import require_declared
 from shared.protocol.wire import MEDIA_TYPE
 from shared.web import problems
+from shared.web.undeclared import require_declared
 from tests.support.small import BEARER, small_aggregator
 
 if TYPE_CHECKING:
