@@ -39,7 +39,7 @@ class Feedback:
         """The log's part of an erasure; the user is unknown from the next answer on."""
         with self._lock:
             known = self.overlay.user_row(user) is not None
-            gone = self._store.erase_user(user)
+            gone = self._store.erase_user(user, marked=known)
             self.overlay.begin_anew()
         return ErasedOut(interactions=gone, remains=REMAINS if known else None)
 

@@ -21,6 +21,8 @@ def _printed(text: str) -> str:
 StoredId = Annotated[str, Field(min_length=1, max_length=512), AfterValidator(_printed)]
 Word = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printed)]
 
+Text = Annotated[str, Field(max_length=2000), AfterValidator(_printed)]
+
 
 class InteractionIn(Message):
     """One user met one item."""
@@ -51,9 +53,9 @@ class InteractionsOut(Message):
 class ItemIn(Message):
     """What an application says of an item; it replaces what was said before."""
 
-    title: Annotated[str, Field(max_length=2000), AfterValidator(_printed)] | None = None
+    title: Text | None = None
     categories: tuple[Word, ...] = Field((), max_length=100)
-    attributes: dict[Word, str | float | bool] = Field({}, max_length=100)
+    attributes: dict[Word, Text | float | bool] = Field({}, max_length=100)
     hidden: bool = Field(False, description="it appears in no answer")
 
 

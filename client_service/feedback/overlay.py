@@ -70,7 +70,7 @@ class Overlay:
         """Take up what another process has written since."""
         if self._store is None:
             return
-        if self._store.read_told().rewritten != self._told.rewritten:
+        if self._store.count_rewritten() != self._told.rewritten:
             self.begin_anew()
         else:
             self.add(self._store.interactions(self._last))

@@ -98,19 +98,25 @@ class FeedbackStore:
     def append(self, interactions: Sequence[InteractionIn]) -> list[Interaction]:
         """Those whose event id is new, durable; ConflictError where the log would hold too many."""
         with self._transaction():
-            (held,) = self._rows.execute("SELECT count(*) FROM interactions").fetchone()
-            if held + len(interactions) > self._most:
-                raise ConflictError(
-                    f"expected at most {self._most} interactions since the shard was written, there are {held}: "
-                    "let the shard absorb them"
-                )
-            (last,) = self._rows.execute("SELECT coalesce(max(sequence), 0) FROM interactions").fetchone()
+            last = self._require_room(len(interactions))
             now = time.time()
             self._rows.executemany(
                 "INSERT OR IGNORE INTO interactions (event, user, item, time, rating) VALUES (?, ?, ?, ?, ?)",
                 ((one.event, one.user, one.item, _seconds(one, now), one.rating) for one in interactions),
             )
             return list(self._select(last))
+
+    def _require_room(self, more: int) -> int:
+        """ConflictError where the log would hold too many; the last sequence number. Rows are counted only where the
+        numbers say that there may be too many, because that looks at all of them."""
+        ends = "SELECT coalesce(min(sequence), 1), coalesce(max(sequence), 0) FROM interactions"
+        first, last = self._rows.execute(ends).fetchone()
+        if last - first + 1 + more > self._most:
+            (held,) = self._rows.execute("SELECT count(*) FROM interactions").fetchone()
+            if held + more > self._most:
+                words = f"expected at most {self._most} interactions since the shard was written, there are {held}"
+                raise ConflictError(f"{words}: let the shard absorb them")
+        return int(last)
 
     def interactions(self, after: int = 0) -> list[Interaction]:
         """Those with a higher sequence number, in its order."""
@@ -132,18 +138,29 @@ class FeedbackStore:
         facts = {item: ItemIn.model_validate_json(text) for item, text in items.items()}
         return Told(facts, marks, key, rewritten)
 
+    def count_rewritten(self) -> int:
+        """How often something was taken away or replaced."""
+        with self._errors(), self._lock:
+            (found,) = self._rows.execute("SELECT rewritten FROM place").fetchone()
+            return int(found)
+
     def put_item(self, item: str, facts: ItemIn) -> None:
-        """Replace what is known of an item."""
+        """Replace what is known of an item; ConflictError for one more than the log may hold."""
         with self._transaction():
+            (others,) = self._rows.execute("SELECT count(*) FROM items WHERE item <> ?", [item]).fetchone()
+            if others >= self._most:
+                raise ConflictError(f"expected at most {self._most} items, got one more")
             self._rows.execute("INSERT OR REPLACE INTO items VALUES (?, ?)", [item, facts.model_dump_json()])
             self._rows.execute("UPDATE place SET rewritten = rewritten + 1")
 
-    def erase_user(self, user: str) -> int:
-        """Take a user's interactions away, from the file too, and mark the user; how many they were."""
-        mark = mark_of(user, self.read_told().key)
+    def erase_user(self, user: str, *, marked: bool) -> int:
+        """Take a user's interactions away, from the file too; how many they were. `marked`: the shard has this user,
+        and must not be asked any more."""
         with self._transaction():
             gone = self._rows.execute("DELETE FROM interactions WHERE user = ?", [user]).rowcount
-            self._rows.execute("INSERT OR IGNORE INTO erased VALUES (?)", [mark])
+            (key,) = self._rows.execute("SELECT key FROM place").fetchone()
+            if marked:
+                self._rows.execute("INSERT OR IGNORE INTO erased VALUES (?)", [mark_of(user, key)])
             self._rows.execute("UPDATE place SET rewritten = rewritten + 1")
         self._compact()
         return gone

@@ -246,6 +246,14 @@ def test_a_log_that_is_full_takes_nothing_and_says_what_to_do(tmp_path: Path) ->
     with pytest.raises(ConflictError, match=r"at most 3 .* there are 2: let the shard absorb them"):
         store.append(told(("u", "c"), ("u", "d"), begin=5))
     assert len(store.append(told(("u", "c"), begin=5))) == 1 and len(store.interactions()) == 3
+    store.erase_user("u", marked=False)  # numbers go on, and room is there again
+    assert len(store.append(told(("v", "c"), ("v", "d"), ("v", "e"), begin=9))) == 3
+    for item in "abc":
+        store.put_item(item, ItemIn())
+    with pytest.raises(ConflictError, match="at most 3 items"):
+        store.put_item("d", ItemIn())
+    store.put_item("a", ItemIn(hidden=True))
+    assert store.read_told().erased == frozenset()
     store.close()
 
 
@@ -294,7 +302,7 @@ def test_another_process_that_may_only_read_follows(tmp_path: Path, settings: Cl
     since = follower.of("new")
     assert since is not None and since.seen.tolist() == [0, 2]
     writer.put_item(shard.item_ids[4], ItemIn(hidden=True, title="Five"))
-    writer.erase_user("new")
+    writer.erase_user("new", marked=False)
     follower.follow()
     assert follower.of("new") is None and follower.hidden is not None and follower.hidden.nonzero()[0].tolist() == [4]
     assert follower.titles is not None and follower.titles[4] == "Five"
@@ -331,7 +339,7 @@ def test_a_shard_absorbs_the_log_without_the_erased_and_twice_changes_nothing(se
     store.append(told(("low", old.item_ids[1]), rating=2.0, begin=10))
     store.put_item("fresh", ItemIn(title="A fresh one"))
     for user in (gone, back):
-        store.erase_user(user)
+        store.erase_user(user, marked=True)
     store.append(told((back, old.item_ids[5]), begin=20))
     before, after = absorb_feedback(settings.shard, store, 4.0)
     assert before.digest == old.digest != after.digest == read_shard(settings.shard).digest
@@ -352,7 +360,7 @@ def test_a_kill_between_shard_and_log_is_made_good_by_absorbing_again(
     old = read_shard(settings.shard)
     settings.state_directory.mkdir(parents=True)
     store = FeedbackStore(settings.state_directory)
-    store.erase_user(old.user_ids[0])
+    store.erase_user(old.user_ids[0], marked=True)
     store.append(told(("new", old.item_ids[0]), (old.user_ids[0], old.item_ids[3])))
     with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
         broken.setattr(FeedbackStore, "forget_absorbed", killed)

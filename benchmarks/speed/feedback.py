@@ -1,0 +1,87 @@
+"""How soon is an event in an answer, and how many a second does a silo take? Posts to a real client over HTTP.
+
+python -m benchmarks.speed.feedback SHARD [--events 200] [--batch 100] [--batches 250]
+
+The client's run is over. First one event at a time, of users drawn once: the post, the next list, and whether the list
+has taken it up. Then four writers post batches for which only the rate counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import numpy as np
+
+from benchmarks.common import render_table
+from benchmarks.speed.serving import drawn_users, serve_closed_form, untrained_settings
+from client_service.shard import Shard, read_shard
+from simulation.experiment import Experiment
+
+WRITERS = 4
+Times = dict[str, list[float]]
+
+
+async def measure_events(http: httpx.AsyncClient, shard: Shard, count: int) -> Times:
+    """Milliseconds of each post and of the answer after it; AssertionError where that does not know the event."""
+    times: Times = {"post of one event": [], "the next list of that user": []}
+    for place, user in enumerate(drawn_users(shard)[:count]):
+        path = f"/v1/users/{quote(user, safe='')}/recommendations"
+        best = (await http.get(path)).json()["items"][0]["item"]
+        began = time.perf_counter()
+        event = {"event": f"one-{place}", "user": user, "item": best}
+        (await http.post("/v1/interactions", json={"interactions": [event]})).raise_for_status()
+        posted = time.perf_counter()
+        after = [one["item"] for one in (await http.get(path)).json()["items"]]
+        times["the next list of that user"].append(1000 * (time.perf_counter() - posted))
+        times["post of one event"].append(1000 * (posted - began))
+        assert best not in after, "the next answer does not know the event"
+    return times
+
+
+async def measure_rate(http: httpx.AsyncClient, shard: Shard, batch: int, batches: int) -> float:
+    """Events a second that WRITERS together get answered."""
+
+    async def write(writer: int) -> None:
+        for number in range(batches):
+            names = [f"{writer}-{number}-{place}" for place in range(batch)]
+            items = [shard.item_ids[hash(name) % len(shard.item_ids)] for name in names]
+            events = [{"event": n, "user": f"new-{n}", "item": item} for n, item in zip(names, items, strict=True)]
+            (await http.post("/v1/interactions", json={"interactions": events})).raise_for_status()
+
+    began = time.perf_counter()
+    await asyncio.gather(*(write(writer) for writer in range(WRITERS)))
+    return WRITERS * batch * batches / (time.perf_counter() - began)
+
+
+async def measure(folder: Path, count: int, batch: int, batches: int) -> str:
+    """A table of both."""
+    shard = read_shard(folder)
+    with tempfile.TemporaryDirectory() as place:
+        experiment = Experiment((folder,), Path(place), untrained_settings(), rounds=1)
+        async with serve_closed_form(experiment) as (client, _):
+            headers = {"Authorization": f"Bearer {client.key}"}
+            async with httpx.AsyncClient(base_url=client.url, headers=headers, timeout=60.0, trust_env=False) as http:
+                times = await measure_events(http, shard, count)
+                rate = await measure_rate(http, shard, batch, batches)
+    rows = [(what, *(f"{value:.1f}" for value in np.percentile(found, [50, 99]))) for what, found in times.items()]
+    return f"{render_table(('what', 'p50 ms', 'p99 ms'), rows)}\n\n{rate:,.0f} events a second, {batch} a batch"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shard", type=Path)
+    parser.add_argument("--events", type=int, default=200)
+    parser.add_argument("--batch", type=int, default=100)
+    parser.add_argument("--batches", type=int, default=250)
+    given = parser.parse_args()
+    print(asyncio.run(measure(given.shard, given.events, given.batch, given.batches)))
+
+
+if __name__ == "__main__":
+    main()
