@@ -35,7 +35,7 @@ FAULT_TESTS := tests/faults tests/attacks/test_clock_turned_back.py tests/attack
 	tests/web/test_described.py
 
 .PHONY: help install demo stop check format test test-fast rounding faults engines engine-ray engine-flower storage soak benchmark guard \
-	e2e-compose lock sbom audit base-digest clean
+	e2e-compose dist lock sbom audit base-digest clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 14
@@ -106,6 +106,9 @@ guard: install ## measure the main costs against committed ratios, about a minut
 
 e2e-compose: install ## build and run docker-compose.yml for real; skipped where no Docker engine answers
 	$(BIN)/pytest -m containers -rs -s tests/containers
+
+dist: install ## write build/dist: the package as a wheel and as a source archive
+	$(BIN)/python requirements/make_dist.py build/dist
 
 lock: $(SUPPLY)/.installed ## write requirements/*.txt anew from pyproject.toml; UPGRADE=1 takes newer versions
 	$(LOCK) --extra development pyproject.toml --output-file requirements/development.txt

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from audit.cli import privacy_report, probe
@@ -20,10 +22,26 @@ from simulation.cli import (
     tuning,
     worth,
 )
+from simulation.command import version_line
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Federated recommendations between silos that keep their data."
-)
+app = typer.Typer(no_args_is_help=True)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(version_line())
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="print the version and exit")
+    ] = False,
+) -> None:
+    """Federated recommendations between silos that keep their data."""
+
+
 for command in (
     experiments.demo,
     experiments.partition,

@@ -1,0 +1,37 @@
+"""The command `lpsfed`, as the package installs it: it answers `--version`, and says which extra is not installed."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+NAME = "lpsfed"
+OWN = {"aggregator_service", "audit", "client_service", "shared", "simulation"}
+
+
+def version_line() -> str:
+    """Name and version of the installed package; of a checkout that is not installed, that it is none."""
+    try:
+        return f"{NAME} {version(NAME)}"
+    except PackageNotFoundError:
+        return f"{NAME}, not installed as a package: no version is known"
+
+
+def main() -> None:
+    """Entry point. It imports no other package before `--version` is answered, and none where one is missing."""
+    if sys.argv[1:] == ["--version"]:
+        sys.stdout.write(version_line() + "\n")
+        return
+    try:
+        from simulation.cli import main as run
+    except ModuleNotFoundError as error:
+        sys.exit(_describe_missing(error))
+    run()
+
+
+def _describe_missing(error: ModuleNotFoundError) -> str:
+    """One line for a package that an extra brings. A module of our own that is missing is a fault, and raised."""
+    if (error.name or "").partition(".")[0] in OWN:
+        raise error
+    reason = str(error)[:1].lower() + str(error)[1:]
+    return f'{NAME}: this command needs the extra "simulation": pip install "lpsfed[simulation]" ({reason})'
