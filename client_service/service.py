@@ -29,6 +29,7 @@ from client_service.memory import return_free_memory
 from client_service.metrics import ClientMetrics
 from client_service.open_records import OpenRecords, open_records
 from client_service.privacy.guard import Guard, notices
+from client_service.renewal import renew_model
 from client_service.schemas import BasisOut, QualityOut, SpectrumOut, StatusOut
 from client_service.secure.masking import Masking, open_masking
 from client_service.secure.members import KnownMembers
@@ -99,7 +100,7 @@ class ClientService(Answering):
             ):
                 self._gate = link.gate
                 self._agent = Agent(self._silo(shard, interrupt, records, masking), link, worker)
-                self._following = asyncio.create_task(self._follow(shard, worker))
+                self._following = asyncio.create_task(self._follow(shard, worker, interrupt))
                 try:
                     yield
                 finally:
@@ -110,11 +111,11 @@ class ClientService(Answering):
                         await self._following
                     feedback.close()
 
-    async def _follow(self, shard: Shard, worker: ThreadPoolExecutor) -> None:
+    async def _follow(self, shard: Shard, worker: ThreadPoolExecutor, interrupt: Interrupt) -> None:
         """Serve the kept model first, then follow the aggregator."""
         try:
             loop = asyncio.get_running_loop()
-            self.recommender.served = await loop.run_in_executor(worker, self._stored_model, shard)
+            self.recommender.served = await loop.run_in_executor(worker, self._stored_model, shard, interrupt)
             await loop.run_in_executor(worker, return_free_memory)
             assert self._agent is not None
             await self._agent.follow()
@@ -122,13 +123,15 @@ class ClientService(Answering):
             LOGGER.exception("agent_ended")
             raise
 
-    def _stored_model(self, shard: Shard) -> Served | None:
-        """A damaged model is no reason to stay away: popular items are served, flagged, until there is a new one."""
+    def _stored_model(self, shard: Shard, interrupt: Interrupt) -> Served | None:
+        """The kept model, or for a shard that has changed the one at which training would start. A damaged model is no
+        reason to stay away: popular items are served, flagged, until there is a new one."""
         try:
-            return kept_model(self.task, shard, self.models, self.device)
+            kept = kept_model(self.task, shard, self.models, self.device)
         except DataError as error:
             LOGGER.error("kept_model_refused", reason=str(error))
             return None
+        return kept or renew_model(self.settings, self.task, shard, self.device, interrupt)
 
     def _silo(self, shard: Shard, interrupt: Interrupt, records: OpenRecords, masking: Masking | None) -> Silo:
         settings, policy = self.settings, self.settings.policy

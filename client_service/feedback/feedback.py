@@ -9,8 +9,8 @@ from client_service.feedback.overlay import Overlay
 from client_service.feedback.store import FeedbackStore
 
 REMAINS = (
-    "the shard and what was trained on it: `lpsfed shard absorb` rewrites the shard without this user, and after a "
-    "restart nothing that was trained on the old one is served"
+    "the shard and what was trained on it: `lpsfed shard absorb` rewrites the shard without this user, and a restart "
+    "then replaces the model"
 )
 
 

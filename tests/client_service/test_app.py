@@ -113,7 +113,7 @@ async def held_up(http: httpx.AsyncClient) -> bool:
 
 @pytest.mark.parametrize("change", ["append", "erase"])
 async def test_a_model_of_the_shard_as_it_was_is_not_served_after_a_change(
-    settings: ClientSettings, opened: Opened, change: str
+    settings: ClientSettings, opened: Opened, until: Until, change: str
 ) -> None:
     """Neither is its spectrum used, nor what was chosen by its validation pairs."""
     old, _ = keep_first_model(settings)
@@ -127,8 +127,9 @@ async def test_a_model_of_the_shard_as_it_was_is_not_served_after_a_change(
     assert kept_choice(old, cutoff, models) != kept_choice(new, cutoff, models)
     assert cached_spectrum(new, cutoff, models).users.shape[0] == len(new.user_ids) != len(old.user_ids)
     async with opened(settings) as http:
-        answer = (await http.get("/v1/users/user-01/recommendations?k=3")).json()
-        assert (answer["fallback"], "model" in answer) == ("no model yet", False)
+        await until(lambda: held_up(http))  # it has gone on to the aggregator
+        answer = (await http.get("/v1/users/user-02/recommendations?k=3")).json()
+        assert answer["model"] == "refresh.1"
 
 
 async def test_without_a_model_answers_are_flagged(silo: httpx.AsyncClient) -> None:
@@ -189,7 +190,9 @@ async def test_a_damaged_model_or_another_shard_s_is_not_served_and_keeps_nobody
     damage(settings, silos, kind)
     async with opened(settings) as http:
         await until(lambda: held_up(http))  # it has gone on to the aggregator
-        assert (await http.get("/v1/users/user-01/recommendations")).json()["fallback"] == "no model yet"
+        answer = (await http.get("/v1/users/user-01/recommendations")).json()
+        own = ("refresh.1", None) if kind == "another shard" else (None, "no model yet")
+        assert (answer.get("model"), answer.get("fallback")) == own
         assert (await http.get("/health/live")).status_code == 200
 
 

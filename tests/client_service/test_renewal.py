@@ -1,0 +1,105 @@
+"""Once a shard has changed, a restart serves a model of the new shard before any run begins, and nothing of the old."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import polars as pl
+import pytest
+import torch
+
+from client_service import renewal
+from client_service.best_model import kept_model
+from client_service.learning.interrupt import NEVER
+from client_service.renewal import renew_model
+from client_service.serving.checkpoint import read_head
+from client_service.serving.questions import Limits
+from client_service.serving.recommender import Recommender
+from client_service.settings import ClientSettings
+from client_service.shard import Shard, change_shard, read_shard
+from client_service.shard.changes import append_events, erase_users
+from client_service.tasks.items import ITEMS
+from client_service.tasks.task import Place
+from client_service.training_run import TrainingRun
+from shared.method.exchange import mlp_specification
+from shared.method.exchanged import Parameters
+from shared.method.start import initial_parameters
+from tests.support.given import Opened, Until
+from tests.support.kept import keep_first_model
+
+CPU = torch.device("cpu")
+
+
+def change(settings: ClientSettings) -> Shard:
+    """The shard with one user more and one fewer."""
+    event = pl.DataFrame({"user": ["user-99", "user-99"], "item": ["item-00", "item-03"]})
+    _, after = change_shard(settings.shard, lambda shard: erase_users(append_events(shard, event, Path()), ["user-01"]))
+    return after
+
+
+async def version(http: httpx.AsyncClient) -> str | None:
+    found: str | None = (await http.get("/v1/status")).json().get("model")
+    return found
+
+
+@pytest.mark.anyio
+async def test_a_restart_serves_a_model_of_the_changed_shard_without_an_aggregator(
+    settings: ClientSettings, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_first_model(settings)
+    old = {path.name for path in (settings.state_directory / "model").glob("model-*.safetensors")}
+    change(settings)
+
+    async def serves(http: httpx.AsyncClient) -> bool:
+        return await version(http) == "refresh.1"
+
+    async with opened(settings) as http:
+        await until(lambda: serves(http))
+        new = (await http.get("/v1/users/user-99/recommendations?k=40")).json()
+        assert new["model"] == "refresh.1" and "fallback" not in new
+        gone = (await http.get("/v1/users/user-01/recommendations")).json()
+        assert gone["fallback"] == "unknown user"
+    assert not old & {path.name for path in (settings.state_directory / "model").glob("model-*.safetensors")}
+    monkeypatch.setattr(renewal, "save_model", None)  # it is there: nothing is computed again
+    async with opened(settings) as http:
+        await until(lambda: serves(http))
+        assert (await http.get("/v1/users/user-99/recommendations?k=40")).json()["items"] == new["items"]
+
+
+def test_it_ranks_as_the_next_run_s_first_model_does(settings: ClientSettings) -> None:
+    keep_first_model(settings)
+    shard = change(settings)
+    recommender = Recommender(shard)
+    recommender.served = renew_model(settings, ITEMS, shard, CPU, NEVER)
+    renewed = [recommender.for_user(user, Limits(5)).items for user in shard.user_ids]
+    run = Recommender(shard)
+    place = Place(settings.name, "run-2", 0, settings.method, settings.state_directory / "model")
+    start = initial_parameters(mlp_specification(settings.method), 0, exact=settings.method.start != "random")
+    TrainingRun(place, ITEMS, shard, run, CPU).begin(Parameters(start), 0)
+    for user, items in zip(shard.user_ids, renewed, strict=True):
+        first = run.for_user(user, Limits(5)).items
+        assert [one.item for one in first] == [one.item for one in items]
+        assert [one.score for one in first] == pytest.approx([one.score for one in items], rel=1e-4)
+
+
+def test_each_change_has_a_version_of_its_own_and_the_same_shard_none(settings: ClientSettings) -> None:
+    shard, _ = keep_first_model(settings)
+    folder = settings.state_directory / "model"
+    assert renew_model(settings, ITEMS, shard, CPU, NEVER) is None
+    for number in (1, 2):
+        event = pl.DataFrame({"user": [f"new-{number}"], "item": ["item-00"]})
+        _, after = change_shard(settings.shard, lambda shard, event=event: append_events(shard, event, Path()))  # type: ignore[misc]
+        renewed = renew_model(settings, ITEMS, after, CPU, NEVER)
+        assert renewed is not None and renewed.version == f"refresh.{number}"
+        assert kept_model(ITEMS, after, folder, CPU) is not None
+
+
+def test_where_no_model_is_kept_or_training_starts_at_nothing_there_is_none(settings: ClientSettings) -> None:
+    assert renew_model(settings, ITEMS, read_shard(settings.shard), CPU, NEVER) is None
+    keep_first_model(settings)
+    path = settings.state_directory / "model" / "model.json"
+    head = read_head(path.parent)
+    assert head is not None and head.start is not None
+    path.write_text(head.model_copy(update={"start": None}).model_dump_json())
+    assert renew_model(settings, ITEMS, change(settings), CPU, NEVER) is None
