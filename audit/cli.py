@@ -33,7 +33,10 @@ Authority = Annotated[Path | None, typer.Option("--ca", help="PEM; whose certifi
 Certificate = Annotated[Path | None, typer.Option(help="PEM, shown to a service that asks for one")]
 CertificateKey = Annotated[Path | None, typer.Option(help="PEM, the certificate's")]
 Patience = Annotated[
-    float, typer.Option(envvar="LPSFED_PROBE_MEET_SECONDS", min=0, max=3600, help="longest silence of the others")
+    float,
+    typer.Option(
+        metavar="n", envvar="LPSFED_PROBE_MEET_SECONDS", min=0, max=3600, help="longest silence of the others"
+    ),
 ]
 Expected = Annotated[
     str,
@@ -67,7 +70,9 @@ def probe(
     port: Annotated[int | None, typer.Option(help="of this part's service; by default by its role")] = None,
     published: Annotated[list[int] | None, typer.Option(help="port on the machine's loopback; repeatable")] = None,
     outside: Annotated[str, typer.Option(envvar="LPSFED_PROBE_OUTSIDE", help="HOST:PORT of TCP")] = "1.1.1.1:443",
-    outside_udp: Annotated[int, typer.Option(min=1, max=65535, help="port of the same host that answers DNS")] = 53,
+    outside_udp: Annotated[
+        int, typer.Option(metavar="n", min=1, max=65535, help="port of the same host that answers DNS")
+    ] = 53,
     outside_name: Annotated[str, typer.Option(help="a name that only the outside knows")] = "example.com",
     record: Annotated[Path | None, typer.Option(help="write evidence; the verdict is the report's")] = None,
     as_json: AsJson = False,

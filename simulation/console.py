@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -123,11 +123,19 @@ def _make_progress(shown: bool) -> Progress:
 
 
 def _new_table(title: str, first: str, *others: str, caption: str | None = None) -> Table:
-    """Narrow enough for a terminal of 80 columns."""
+    """Narrow enough for a terminal of 80 columns. Where names are too long they are folded, and numbers stay whole."""
     table = Table(title=title, caption=caption, box=box.SIMPLE, padding=0, collapse_padding=True, pad_edge=False)
-    table.add_column(first, no_wrap=True)
+    table.add_column(first, overflow="fold")
     for column in others:
         table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def word_table(*names: str, whole: Collection[str] = ()) -> Table:
+    """A table of words, which are folded where the terminal is narrow. The columns in `whole` are never folded."""
+    table = Table(box=box.SIMPLE, padding=0, collapse_padding=True, pad_edge=False)
+    for name in names:
+        table.add_column(name, overflow="fold", no_wrap=name in whole)
     return table
 
 
@@ -199,7 +207,7 @@ def _quality_notes(report: Mapping[str, Any], keys: list[str]) -> list[str]:
 
 
 def crossing_table(ledgers: Mapping[str, list[dict[str, Any]]]) -> Table:
-    """What left each client, from its own ledger: how often each call was made, and the bytes in its bodies."""
+    """What left each client, from its own ledger: how often each call was made, and the bytes in its bodies below."""
     made = {entry["call"] for ledger in ledgers.values() for entry in ledger if entry["kind"] == "intent"}
     columns = {call: (call,) for call in ("join", "model", "current", "anchor")}
     if masking := tuple(sorted(made & {*MESSAGES, *RELAYED})):
@@ -227,6 +235,7 @@ def field_table(ledger: list[dict[str, Any]]) -> Table:
 def answer_table(answer: Mapping[str, Any]) -> Table:
     """A list of recommendations."""
     table = _new_table(f"For {answer['user']}", "item", "title", "score")
+    table.columns[1].no_wrap = False
     for item in answer["items"]:
         table.add_row(item["item"], item.get("title") or "", f"{item['score']:.3f}")
     return table
@@ -245,7 +254,7 @@ def forecast_table(worth: Worth) -> Table:
 
 def _sent_text(made: list[Attempt]) -> str:
     size, count = sum(attempt.bytes for attempt in made), sum(attempt.times for attempt in made)
-    return f"{count} x, {size:,}" if size else f"{count} x"
+    return f"{count} x\n{size:,}" if size else f"{count} x"
 
 
 def _join_figures(figures: Mapping[str, float | None] | None, keys: list[str]) -> str:

@@ -22,6 +22,7 @@ from simulation.cli import (
     tuning,
     worth,
 )
+from simulation.cli.help import set_help_texts
 from simulation.command import version_line
 
 app = typer.Typer(no_args_is_help=True)
@@ -70,6 +71,7 @@ app.add_typer(ledger.app, name="ledger")
 app.add_typer(members.app, name="members")
 app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(shards.app, name="shard")
+set_help_texts(app)
 
 
 def main() -> None:

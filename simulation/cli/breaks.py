@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from audit.console import plain_text
 from audit.report import PrivacyReport
@@ -53,7 +53,8 @@ def _require_kinds(kinds: Sequence[str], *, mending: bool) -> None:
 
 
 def _print_kinds() -> None:
-    table = Table("kind", "what is done, with four silos", "the report must name", show_lines=True)
+    headers = ("kind", "what is done, with four silos", "the report must name")
+    table = Table(*(Column(header, overflow="fold") for header in headers), show_lines=True)
     for kind, listed in LISTED.items():
         table.add_row(kind, listed.description, escape("\n".join(listed.faults)))
     OUT.print(table)

@@ -125,7 +125,7 @@ def simulate(
     out: Annotated[Path | None, typer.Option(help="new or empty folder; by default the next in runs/")] = None,
     clients: options.ClientsOfCut = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="by default the preset's")] = None,
-    strategy: options.StrategyName = options.OURS,
+    strategy: options.Strategy = options.OURS,
     preset: options.PresetName = options.PresetName.default,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     changes: options.Changes = None,

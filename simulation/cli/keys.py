@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from shared.protocol.signing.enrolment import make_pair, public_file, registered_keys
 from shared.protocol.signing.enrolment import register as register_key
 from shared.protocol.signing.enrolment import remove as remove_key
 from shared.protocol.signing.keys import fingerprint, read_public
 from simulation.cli.options import AsJson, print_json
-from simulation.console import OUT
+from simulation.console import OUT, word_table
 
 Registry = Annotated[Path, typer.Option("--keys", help="folder of the aggregator's: LPSFED_AGGREGATOR_KEYS_DIRECTORY")]
 
@@ -52,7 +51,7 @@ def show(keys: Registry, as_json: AsJson = False) -> None:
     marks = {name: None if key is None else fingerprint(key) for name, key in registered_keys(keys).items()}
     if as_json:
         return print_json([{"name": name, "fingerprint": mark} for name, mark in marks.items()])
-    table = Table("client", "fingerprint")
+    table = word_table("client", "fingerprint", whole=("fingerprint",))
     for name, mark in marks.items():
         table.add_row(name, mark or "[red]not an Ed25519 public key: refused[/]")
     OUT.print(table)

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from shared.errors import ConflictError
 from shared.protocol.signing.enrolment import registered_files
 from shared.protocol.signing.keys import fingerprint
 from shared.protocol.signing.registry import Registry, read_registry, write_registry
 from simulation.cli.options import AsJson, print_json
-from simulation.console import OUT
+from simulation.console import OUT, word_table
 
 MembersFile = Annotated[Path, typer.Argument(help="the file of members")]
 
@@ -46,7 +45,7 @@ def _print_members(file: Path, registry: Registry, *, as_json: bool) -> None:
     own = fingerprint(registry.aggregator)
     if as_json:
         return print_json({"fingerprint": registry.fingerprint(), "aggregator": own, "clients": marks})
-    table = Table("member", "fingerprint of its key")
+    table = word_table("member", "fingerprint of its key", whole=("fingerprint of its key",))
     for name, mark in {"(aggregator)": own, **marks}.items():
         table.add_row(name, mark)
     OUT.print(table)

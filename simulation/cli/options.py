@@ -28,6 +28,7 @@ class Method(StrEnum):
 
 StrategyName = StrEnum("StrategyName", {name: name for name in STRATEGIES})  # type: ignore[misc]
 OURS = StrategyName("lpsfed")
+WHICH_STRATEGY = typer.Option(metavar="<name>", help=", ".join(STRATEGIES))
 
 
 class PresetName(StrEnum):
@@ -66,6 +67,8 @@ __all__ = ["AsJson", "Authority", "Certificate", "CertificateKey"]  # the same f
 Data = Annotated[str, typer.Argument(help=f"data set, folder of shards, '{SYNTHETIC}' or '{CHAIN}'")]
 Secure = Annotated[bool, typer.Option("--secure", help="masked updates: nobody sees more than their sum")]
 NoFloors = Annotated[bool, typer.Option("--no-floors", help="neither the floors nor what all silos' data would give")]
+Strategy = Annotated[StrategyName, WHICH_STRATEGY]
+StrategyOrNone = Annotated[StrategyName | None, WHICH_STRATEGY]
 Clients = Annotated[int, typer.Option(min=1, help="number of clients")]
 ClientsOfCut = Annotated[
     int | None,
@@ -74,7 +77,11 @@ ClientsOfCut = Annotated[
 Number = Annotated[int, typer.Option("--partition", min=0, help="p: 0 is deterministic, others draw anew")]
 How = Annotated[
     Method | None,
-    typer.Option("--method", help="how to divide users and items; by default spectral, and a chain by its shops"),
+    typer.Option(
+        "--method",
+        metavar="<method>",
+        help=f"how to divide users and items: {', '.join(Method)}; by default spectral, and a chain by its shops",
+    ),
 ]
 SplitSeed = Annotated[int, typer.Option(min=0, help="of the 8:1:1 split, where the data bring none")]
 SettingsFile = Annotated[Path | None, typer.Option(help="TOML; environment and flags win over it")]

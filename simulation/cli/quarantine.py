@@ -6,13 +6,12 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from shared.protocol.schemas import MemberOut
 from shared.web.calling import Calling
 from simulation import operate
 from simulation.cli import options
-from simulation.console import OUT
+from simulation.console import OUT, word_table
 from simulation.operator_calls import open_operator
 
 app = typer.Typer(no_args_is_help=True, help="Clients that are shut out: see them, shut one out, let one in again.")
@@ -34,7 +33,9 @@ def show(
         members = operate.list_members(operator)
     if as_json:
         return options.print_json([member.model_dump(mode="json") for member in members])
-    table = Table("client", "refused", "quarantined since", "cause", "reason")
+    table = word_table(
+        "client", "refused", "quarantined since", "cause", "reason", whole=("refused", "quarantined since")
+    )
     for member in members:
         held = member.quarantine
         table.add_row(

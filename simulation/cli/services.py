@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from aggregator_service.__main__ import serve as serve_aggregator
 from aggregator_service.settings import aggregator_settings
@@ -20,7 +19,7 @@ from shared.web.address import require_port
 from shared.web.calling import Calling
 from simulation.certificates import AUTHORITY, DAYS, development_files, write_files
 from simulation.cli import options
-from simulation.console import ERR, OUT, round_lines, tell_on_stderr
+from simulation.console import ERR, OUT, round_lines, tell_on_stderr, word_table
 from simulation.doctor import check_aggregator, examine_machine
 from simulation.operate import (
     agree_on_basis,
@@ -44,7 +43,7 @@ def aggregator(
     state_directory: Annotated[Path | None, typer.Option(help="database and blobs")] = None,
     operator_token_file: Annotated[Path | None, typer.Option(help="file with the operator's secret")] = None,
     keys_directory: Annotated[Path | None, typer.Option(help="folder of the clients' public keys")] = None,
-    strategy: Annotated[options.StrategyName | None, typer.Option()] = None,
+    strategy: options.StrategyOrNone = None,
     host: Annotated[str | None, typer.Option()] = None,
     port: Annotated[int | None, typer.Option()] = None,
     tls_certificate: PortCertificate = None,
@@ -66,7 +65,7 @@ def client(
     aggregator_url: Annotated[str | None, typer.Option()] = None,
     aggregator_authority: Annotated[Path | None, typer.Option(help="PEM; whose certificate it must show")] = None,
     members: Annotated[Path | None, typer.Option(help="keys of the aggregator and of all clients")] = None,
-    strategy: Annotated[options.StrategyName | None, typer.Option()] = None,
+    strategy: options.StrategyOrNone = None,
     device: Annotated[options.Device | None, typer.Option()] = None,
     host: Annotated[str | None, typer.Option()] = None,
     port: Annotated[int | None, typer.Option()] = None,
@@ -99,7 +98,7 @@ def doctor(
     if as_json:
         options.print_json([vars(check) for check in checks])
     else:
-        table = Table("check", "", "found")
+        table = word_table("check", "", "found", whole=("check", ""))
         for check in checks:
             table.add_row(check.name, "[green]good[/]" if check.good else "[red]bad[/]", check.found)
         OUT.print(table)

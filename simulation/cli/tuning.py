@@ -27,7 +27,7 @@ INTERRUPTED = 130  # as a shell reports a command that Ctrl-C ended
 def tune(
     data: options.Data,
     out: Annotated[Path, typer.Option(help="folder of the search; one that is there goes on")],
-    strategy: options.StrategyName = options.OURS,
+    strategy: options.Strategy = options.OURS,
     trials: Annotated[int, typer.Option(min=1, help="in all, those of an earlier call included")] = 20,
     rounds: Annotated[int, typer.Option(min=1, help="of each trial")] = 5,
     clients: options.ClientsOfCut = None,
