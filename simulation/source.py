@@ -30,6 +30,7 @@ class Cut:
     method: str | None = None
     number: int = 0
     split_seed: int = 0
+    min_rating: float | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ def find_or_cut_shards(data: str, cut: Cut, folder: Path) -> Shards:
     count = len(found.paths)
     if cut.clients not in (None, count):
         raise SettingsError(f"--clients: expected {count}, as many as {data} has shards, or none, got {cut.clients}")
+    if cut.min_rating is not None:
+        raise SettingsError("--min-rating: expected none with a folder of shards, which are read as they are")
     if cut.method is not None:
         raise SettingsError(f"--method: expected none with a folder of shards, which are divided, got {cut.method}")
     return found
@@ -76,8 +79,10 @@ def _divided_data(data: str, cut: Cut) -> tuple[Dataset, Partition]:
         if cut.method is None:
             return chain.dataset, partition_shops(chain.dataset, chain.shops)
         dataset = chain.dataset
+    elif data == SYNTHETIC:
+        dataset = generate_dataset(cut.split_seed)
     else:
-        dataset = generate_dataset(cut.split_seed) if data == SYNTHETIC else load_dataset(Path(data), cut.split_seed)
+        dataset = load_dataset(Path(data), cut.split_seed, cut.min_rating)
     method = cut.method or USUAL_METHOD
     return dataset, partition_dataset(dataset, clients=clients, method=method, seed=cut.number)
 

@@ -109,10 +109,13 @@ def partition(
     method: options.How = None,
     number: options.Number = 0,
     split_seed: options.SplitSeed = 0,
+    min_rating: options.MinRating = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Divide a data set into shards, one folder a client."""
-    shards = cut_shards(data, Cut(clients, options.method_name(method), number, split_seed), options.ensure_folder(out))
+    shards = cut_shards(
+        data, Cut(clients, options.method_name(method), number, split_seed, min_rating), options.ensure_folder(out)
+    )
     if as_json:
         return options.print_json(shards.summary)
     OUT.print(partition_table(shards.summary))
@@ -133,6 +136,7 @@ def simulate(
     method: options.How = None,
     number: options.Number = 0,
     split_seed: options.SplitSeed = 0,
+    min_rating: options.MinRating = None,
     device: options.Device = options.Device.auto,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads a client")] = 1,
     common_basis: options.CommonBasis = options.BasisKind.off,
@@ -149,7 +153,7 @@ def simulate(
     conduct = choose_engine(engine.value, RayCluster(ray_address, ray_cpus))
     changed = options.method_changes(changes, common_basis, rank, basis_rounds)
     agreed = method_settings(preset.value, **changed)
-    cut = Cut(clients, options.method_name(method), number, split_seed)
+    cut = Cut(clients, options.method_name(method), number, split_seed, min_rating)
     named = {"strategy": strategy.value, "seed": seed, "rounds": rounds, "threads": threads, "device": device.value}
     folder = _run_folder(out, engine, command_words(data, cut, **named, method=agreed.model_dump(mode="json")))
     shards = find_or_cut_again(data, cut, folder / "shards")

@@ -84,6 +84,7 @@ How = Annotated[
     ),
 ]
 SplitSeed = Annotated[int, typer.Option(min=0, help="of the 8:1:1 split, where the data bring none")]
+MinRating = Annotated[float | None, typer.Option(help="leave lower ratings out; by default each counts as a liking")]
 SettingsFile = Annotated[Path | None, typer.Option(help="TOML; environment and flags win over it")]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="a setting of the method, key=value")]
 CommonBasis = Annotated[

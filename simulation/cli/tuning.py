@@ -37,6 +37,7 @@ def tune(
     method: options.How = None,
     number: options.Number = 0,
     split_seed: options.SplitSeed = 0,
+    min_rating: options.MinRating = None,
     device: options.Device = options.Device.auto,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads a client")] = 1,
     as_json: options.AsJson = False,
@@ -46,7 +47,7 @@ def tune(
     fixed = options.parse_pairs(changes or [])
     base = method_settings(preset.value, **fixed)
     space = search_space(strategy.value, base, fixed)
-    cut = Cut(clients, options.method_name(method), number, split_seed)
+    cut = Cut(clients, options.method_name(method), number, split_seed, min_rating)
     shards = find_or_cut_shards(data, cut, out / "shards")
     with tempfile.TemporaryDirectory(prefix="lpsfed-blind-") as folder:
         blind, cache = write_blind_shards(shards.paths, Path(folder) / "shards"), Path(folder) / "cache"

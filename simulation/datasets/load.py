@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -10,11 +11,13 @@ from shared.errors import DataError
 from simulation.datasets.content import format_extension
 from simulation.datasets.dataset import WHOLE, Dataset, assemble_dataset, ordered_splits
 from simulation.datasets.formats import FORMATS, TITLES
+from simulation.datasets.likings import choose_likings
 from simulation.datasets.locate import locate_files, require_format
 
 
-def load_dataset(path: Path, seed: int) -> Dataset:
+def load_dataset(path: Path, seed: int, min_rating: float | None = None) -> Dataset:
     """The data set at `path`, a file or a folder. A split that comes with it is kept; `seed` draws what is missing.
+    Interactions with a rating below `min_rating` are left out; None: each counts as a liking, and a note says so.
 
     Raises DataError naming the file, the line where there is one, what was expected and what came; never an id.
     """
@@ -24,7 +27,9 @@ def load_dataset(path: Path, seed: int) -> Dataset:
         parts = tables[WHOLE].partition_by("split", as_dict=True, maintain_order=True)
         tables = ordered_splits({str(split): part for (split,), part in parts.items()}, path)
     titles = None if files.titles is None else read_titles(files.titles)
-    return assemble_dataset(files.name, tables, seed=seed, titles=titles, path=path)
+    chosen, notes = choose_likings(tables, min_rating, path)
+    dataset = assemble_dataset(files.name, chosen, seed=seed, titles=titles, path=path)
+    return replace(dataset, notes=(*notes, *dataset.notes))
 
 
 def read_events(path: Path) -> pl.DataFrame:

@@ -1,0 +1,48 @@
+"""Ratings -> which interactions count as a liking, and what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import polars as pl
+
+from shared.errors import DataError
+
+USUAL, STARS = 4.0, 5.0  # of five stars, four and more are a liking as a rule
+
+Tables = Mapping[str, pl.DataFrame]
+
+
+def choose_likings(tables: Tables, min_rating: float | None, path: Path) -> tuple[dict[str, pl.DataFrame], list[str]]:
+    """The tables without lower ratings, and a note; all of them, with a note, without a least rating. An interaction
+    without a rating counts. DataError, which names `path`, for a least rating where there are no ratings."""
+    ratings = _known_ratings(tables)
+    if min_rating is None:
+        return dict(tables), _describe_ratings(ratings)
+    if ratings.is_empty():
+        raise DataError(f"{path}: expected ratings for a least rating of {min_rating:g}, got none")
+    kept = {
+        split: table.filter(pl.col("rating").is_null() | (pl.col("rating") >= min_rating))
+        if "rating" in table.columns
+        else table
+        for split, table in tables.items()
+    }
+    below = int((ratings < min_rating).sum())
+    return kept, [f"{below} of {len(ratings)} rated interactions, below {min_rating:g}, left out"]
+
+
+def _known_ratings(tables: Tables) -> pl.Series:
+    found = [table["rating"].drop_nulls() for table in tables.values() if "rating" in table.columns]
+    return pl.concat(found) if found else pl.Series("rating", [], dtype=pl.Float64)
+
+
+def _describe_ratings(ratings: pl.Series) -> list[str]:
+    """Nothing of ratings that are all the same: they say that there was an interaction."""
+    if ratings.n_unique() < 2:
+        return []
+    values = ratings.to_numpy()
+    words = f"ratings from {values.min():g} to {values.max():g}, and each counts as a liking"
+    if values.max() != STARS:
+        return [f"{words}; --min-rating leaves lower ones out"]
+    return [f"{words}; --min-rating {USUAL:g} would leave {int((values < USUAL).sum())} of {len(values)} out"]
