@@ -18,6 +18,7 @@ from scipy import linalg, sparse
 from shared.errors import DataError
 from shared.method.graph import Float64
 from shared.method.spectrum import low_spectrum
+from shared.words import count_noun
 
 Int64 = NDArray[np.int64]
 
@@ -67,5 +68,6 @@ def _require_clusters(interactions: sparse.csr_array, clusters: int) -> int:
     most = max(1, min(interactions.shape) - 1)  # so many eigenvectors are to be had
     if clusters > most:
         users, items = interactions.shape
-        raise DataError(f"expected at most {most} clients for {users} users and {items} items, got {clusters}")
+        there = f"{count_noun(users, 'user')} and {count_noun(items, 'item')}"
+        raise DataError(f"expected at most {count_noun(most, 'client')} for {there}, got {clusters}")
     return clusters

@@ -20,6 +20,7 @@ from client_service.shard import read_shard, shard_head
 from shared.errors import DataError, FederationError, UnavailableError
 from shared.web.address import require_url
 from shared.web.calling import Calling, reason
+from shared.words import count_noun
 
 LEAST_PYTHON = (3, 11)
 LEAST_FREE_BYTES = 1 << 30
@@ -113,4 +114,5 @@ def _describe_aggregator(url: str, calling: Calling) -> str:
 
 def _describe_shard(path: Path) -> str:
     head = shard_head(read_shard(path))
-    return f"{head.users:,} users, {head.items:,} items, {head.train:,} training interactions"
+    sizes = ((head.users, "user"), (head.items, "item"), (head.train, "training interaction"))
+    return ", ".join(count_noun(number, one) for number, one in sizes)

@@ -13,6 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from shared.errors import DataError
+from shared.words import count_noun
 from simulation.datasets.dataset import WHOLE, Dataset, assemble_dataset
 
 Float64 = NDArray[np.float64]
@@ -54,7 +55,7 @@ def generate_dataset(seed: int, *, users: int = 2000, items: int = 1200) -> Data
     """
     if min(users, items) < SMALLEST or users * items > LARGEST:
         expected = f"expected at least {SMALLEST} users and items and at most {LARGEST} pairs"
-        raise DataError(f"generator: {expected}, got {users} users and {items} items")
+        raise DataError(f"generator: {expected}, got {count_noun(users, 'user')} and {count_noun(items, 'item')}")
     rng = np.random.default_rng(seed)
     user_community = _draw_communities([community.users for community in COMMUNITIES], users, rng)
     item_community = _draw_communities([community.items for community in COMMUNITIES], items, rng)

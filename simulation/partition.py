@@ -19,6 +19,7 @@ from client_service.shard import build_shard, save_shard
 from client_service.shard.events import SPLITS, row_numbers
 from shared.errors import DataError
 from shared.method.graph import interaction_matrix
+from shared.words import count_noun, counted_lines
 from simulation.datasets import Dataset
 from simulation.groups import METHODS
 from simulation.strays import FEWEST, Groups
@@ -84,12 +85,18 @@ def partition_dataset(dataset: Dataset, *, clients: int, method: str, seed: int)
     if method not in METHODS:
         raise DataError(f"partition: expected one of {', '.join(METHODS)}, got {method!r}")
     users, items, graph = _training_graph(dataset)
-    if not 1 <= clients <= len(users) // FEWEST:
-        raise DataError(
-            f"partition: expected 1 to {len(users) // FEWEST} clients for {len(users)} users, got {clients}"
-        )
+    _require_clients(clients, len(users))
     labelled = _LabelledGraph(users, items, graph, METHODS[method](graph, clients, seed))
     return _divide(dataset, labelled, clients, method, seed)
+
+
+def _require_clients(clients: int, users: int) -> None:
+    most, there = users // FEWEST, count_noun(users, "user")
+    if not most:
+        raise DataError(f"partition: expected {FEWEST} or more users with a training item, got {there}")
+    if not 1 <= clients <= most:
+        expected = "1 client" if most == 1 else f"1 to {most} clients"
+        raise DataError(f"partition: expected {expected} for {there}, got {clients}")
 
 
 def partition_shops(dataset: Dataset, shops: pl.DataFrame) -> Partition:
@@ -161,8 +168,11 @@ def _ordered_parts(parts: Sequence[ClientPart], method: str, least: int) -> tupl
     """The parts from large to small, as client-1, client-2, ...; with leading zeros, so that names sort."""
     small = [part for part in parts if part.sizes.users < least or part.sizes.items < FEWEST]
     if small:
-        sizes = ", ".join(f"{part.sizes.users} users and {part.sizes.items} items" for part in small)
-        expected = f"expected at least {least} users and {FEWEST} items at each of {len(parts)} clients"
+        sizes = ", ".join(
+            f"{count_noun(part.sizes.users, 'user')} and {count_noun(part.sizes.items, 'item')}" for part in small
+        )
+        each = "the one client" if len(parts) == 1 else f"each of {len(parts)} clients"
+        expected = f"expected at least {least} users and {FEWEST} items at {each}"
         raise DataError(f"partition: {expected} by {method!r}, got {sizes}; fewer clients may do")
     digits = len(str(len(parts)))
     ordered = sorted(parts, key=lambda part: (-part.sizes.train, -part.sizes.users, -part.sizes.items, part.users[0]))
@@ -179,10 +189,10 @@ def _loss_notes(events: pl.DataFrame, parts: Sequence[ClientPart]) -> tuple[str,
     users = events["user"].n_unique() - sum(part.sizes.users for part in parts)
     items = events["item"].n_unique() - pl.concat([part.items for part in parts]).n_unique()
     counted = [
-        (lost["train"], "training pairs between clients dropped"),
-        (lost["valid"], "validation pairs outside their user's client dropped"),
-        (lost["test"], "test pairs outside their user's client dropped"),
-        (users, "users without a training item inside a client dropped"),
-        (items, "items without a training interaction or a client dropped"),
+        (lost["train"], "training pair", "between clients dropped"),
+        (lost["valid"], "validation pair", "outside their user's client dropped"),
+        (lost["test"], "test pair", "outside their user's client dropped"),
+        (users, "user", "without a training item inside a client dropped"),
+        (items, "item", "without a training interaction or a client dropped"),
     ]
-    return tuple(f"{count} {what}" for count, what in counted if count)
+    return tuple(counted_lines(counted))

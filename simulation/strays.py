@@ -16,6 +16,7 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 from shared.method.graph import Float64, degrees
+from shared.words import count_noun
 
 Int64 = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -75,12 +76,12 @@ def cut_without_strays(graph: sparse.csr_array, clients: int, cut: Cut) -> Group
 
 
 def _stray_notes(groups: Groups, large: list[int], added: float, least: int) -> tuple[str, ...]:
-    apart = np.count_nonzero(groups.users == NOWHERE)
-    merged = np.count_nonzero(~np.isin(groups.users, [*large, NOWHERE]))
+    apart = int(np.count_nonzero(groups.users == NOWHERE))
+    merged = int(np.count_nonzero(~np.isin(groups.users, [*large, NOWHERE])))
     notes = (
-        (apart, f"{apart} users of small components apart from all others put into the largest client"),
+        (apart, f"{count_noun(apart, 'user')} of small components apart from all others put into the largest client"),
         (added, f"{added:g} mean degrees added to every degree: the plain cut has parts of less than {least} users"),
-        (merged, f"{merged} users of parts of less than {least} users put into the nearest client"),
+        (merged, f"{count_noun(merged, 'user')} of parts of less than {least} users put into the nearest client"),
     )
     return tuple(note for count, note in notes if count)
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from client_service.shard.times import TIMES, parse_times
 from shared.errors import DataError
+from shared.words import count_noun, counted_lines
 
 SPLITS = ("train", "valid", "test")  # in order of precedence: a pair in two splits stays in the first
 SPLIT_TYPE = pl.Enum(SPLITS)
@@ -62,22 +63,24 @@ def clean_events(events: pl.DataFrame, where: Path | str) -> tuple[pl.DataFrame,
     across = several.select("user", "item", "split").n_unique() - len(first)
     trained = pairs.filter(pl.col("split") == "train")["user"].unique()
     if trained.is_empty():
-        raise DataError(f"{where}: expected at least one training interaction, got none among {len(events)} rows")
+        raise DataError(
+            f"{where}: expected at least one training interaction, got none in {count_noun(len(events), 'row')}"
+        )
     users = pairs["user"].n_unique() - len(trained)
     clean = pairs.filter(pl.col("user").is_in(trained.implode())) if users else pairs
     counted = [
-        (len(several) - len(first) - across, "duplicate pairs dropped"),
-        (across, "pairs in more than one split kept in the first only"),
-        (users, f"users without a training item dropped, with their {len(pairs) - len(clean)} pairs"),
+        (len(several) - len(first) - across, "duplicate pair", "dropped"),
+        (across, "pair", "in more than one split kept in the first only"),
+        (users, "user", f"without a training item dropped, with {count_noun(len(pairs) - len(clean), 'pair')}"),
     ]
-    return clean, [f"{count} {what}" for count, what in counted if count]
+    return clean, counted_lines(counted)
 
 
 def id_column(table: pl.DataFrame, name: str, path: Path) -> pl.Series:
     """A column of ids as strings; integers become their decimal form. Raises DataError on anything else."""
     if name not in table.columns:
         # Other columns are counted, not named: those of a user-item matrix saved as a table are item ids.
-        raise DataError(f"{path}: expected a column {name!r}, got {table.width} columns of other names")
+        raise DataError(f"{path}: expected a column {name!r}, got {count_noun(table.width, 'column')} of other names")
     column = table[name]
     if not (column.dtype.is_integer() or column.dtype in (pl.String, pl.Categorical, pl.Enum)):
         raise DataError(f"{path}: expected strings or integers in column {name!r}, got {column.dtype}")
@@ -91,14 +94,16 @@ def id_column(table: pl.DataFrame, name: str, path: Path) -> pl.Series:
 def _split_column(table: pl.DataFrame, path: Path) -> pl.Series:
     splits = id_column(table, "split", path).cast(SPLIT_TYPE, strict=False)
     if unknown := splits.null_count():
-        raise DataError(f"{path}: expected train, valid or test in column 'split', {unknown} rows have something else")
+        rows = count_noun(unknown, "row")
+        raise DataError(f"{path}: expected train, valid or test in column 'split', got something else in {rows}")
     return splits
 
 
 def _time_column(column: pl.Series, path: Path) -> pl.Series:
     seconds, wrong = parse_times(column)
     if count := int(wrong.sum()):
-        raise DataError(f"{path}: expected {TIMES} in column 'time', {count} of {len(column)} rows have something else")
+        rows = f"{count:,} of {count_noun(len(column), 'row')}"
+        raise DataError(f"{path}: expected {TIMES} in column 'time', got something else in {rows}")
     return seconds
 
 
@@ -107,5 +112,7 @@ def _rating_column(column: pl.Series, path: Path) -> pl.Series:
         raise DataError(f"{path}: expected numbers in column 'rating', got {column.dtype}")
     ratings = column.cast(pl.Float64)
     if wrong := int((~ratings.is_finite()).sum()):
-        raise DataError(f"{path}: expected finite numbers in column 'rating', {wrong} rows have something else")
+        raise DataError(
+            f"{path}: expected finite numbers in column 'rating', got something else in {count_noun(wrong, 'row')}"
+        )
     return ratings

@@ -16,6 +16,7 @@ from client_service.shard.digests import content_digest, table_digest
 from client_service.shard.events import DETAILS, SPLIT_TYPE, SPLITS, id_column, known_columns, row_numbers
 from shared.errors import DataError
 from shared.method.graph import interaction_matrix
+from shared.words import count_noun, counted_lines
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +117,9 @@ def build_shard(
     users = events["user"].unique().sort()
     rows = {"user": row_numbers(events["user"], users), "item": row_numbers(events["item"], catalogue["item"])}
     if missing := int((rows["item"] < 0).sum()):
-        raise DataError(f"{path}: expected every item of the interactions, {missing} interactions have others")
+        raise DataError(
+            f"{path}: expected every item of the interactions, got others in {count_noun(missing, 'interaction')}"
+        )
     numbers = [pl.Series(column, values, dtype=pl.Int32) for column, values in rows.items()]
     table = known_columns(events).with_columns(numbers).sort("split", "user", "item")
     titles = catalogue["title"].to_list() if catalogue["title"].null_count() < len(catalogue) else None
@@ -142,7 +145,7 @@ def item_table(events: pl.DataFrame, items: pl.DataFrame | None, path: Path) -> 
         return events.select(pl.col("item").unique().sort(), title=pl.lit(None, dtype=pl.String)), []
     column = id_column(items, "item", path)
     if repeated := len(column) - column.n_unique():
-        raise DataError(f"{path}: expected each item once, {repeated} rows repeat another")
+        raise DataError(f"{path}: expected each item once, got {count_noun(repeated, 'row')} that repeat another")
     titles = items["title"] if "title" in items.columns else pl.Series([None] * len(items), dtype=pl.String)
     if titles.dtype not in (pl.String, pl.Null):
         raise DataError(f"{path}: expected strings in column 'title', got {titles.dtype}")
@@ -150,7 +153,7 @@ def item_table(events: pl.DataFrame, items: pl.DataFrame | None, path: Path) -> 
     features = [feature for other in others if (feature := _feature(other)) is not None]
     catalogue = pl.DataFrame([column.alias("item"), titles.cast(pl.String).alias("title"), *features]).sort("item")
     left_out = len(others) - len(features)
-    return catalogue, [f"{left_out} columns of the items left out: neither numbers nor strings"] if left_out else []
+    return catalogue, counted_lines([(left_out, "column", "of the items left out: neither numbers nor strings")])
 
 
 def _feature(column: pl.Series) -> pl.Series | None:

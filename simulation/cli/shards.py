@@ -15,6 +15,7 @@ from client_service.shard import Shard, change_shard, shard_head
 from client_service.shard.changes import append_events, erase_events, erase_users
 from client_service.shard.files import read_bytes
 from shared.errors import SettingsError
+from shared.words import count_noun
 from simulation.cli.options import AsJson, print_json
 from simulation.console import OUT
 from simulation.datasets import read_events, read_titles
@@ -84,7 +85,8 @@ def _print_change(before: Shard, after: Shard, *, as_json: bool) -> None:
     if as_json:
         return print_json({when: head.model_dump(mode="json", exclude_none=True) for when, head in heads.items()})
     for when, head in heads.items():
-        sizes = f"{head.users} users, {head.items} items, {head.train} train, {head.valid} valid, {head.test} test"
+        nodes = f"{count_noun(head.users, 'user')}, {count_noun(head.items, 'item')}"
+        sizes = f"{nodes}, {head.train} train, {head.valid} valid, {head.test} test"
         OUT.print(f"{when}: {sizes}, digest {head.digest[:16]}", highlight=False)
     for note in after.notes[len(before.notes) :]:
         OUT.print(note, highlight=False)

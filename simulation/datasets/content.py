@@ -8,6 +8,8 @@ from pathlib import Path
 
 from shared.errors import DataError
 
+GZIP = b"\x1f\x8b"  # its first two bytes
+
 
 def format_extension(path: Path) -> str:
     """The extension that names the format: "csv" of ratings.csv and of ratings.csv.gz."""
@@ -28,14 +30,25 @@ def read_content(path: Path) -> bytes:
     """The file's bytes, unpacked; never empty."""
     try:
         packed = path.read_bytes()
-        data = gzip.decompress(packed) if path.name.endswith(".gz") and packed else packed
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise DataError(f"{path}: expected a readable gzip file, got a broken one or another format") from None
     except OSError as error:
         raise DataError(f"{path}: expected a readable file, got {error.strerror}") from None
+    data = _unpack(path, packed) if packed else packed
     if not data.strip():
         raise line_error(path, 1, "expected data, got an empty file")
     return data
+
+
+def _unpack(path: Path, packed: bytes) -> bytes:
+    """The content of a file that is packed if its name says so, and only then."""
+    named, is_gzip = path.name.endswith(".gz"), packed.startswith(GZIP)
+    if named and not is_gzip:
+        raise DataError(f"{path}: expected a gzip file, got another format: take .gz out of its name")
+    if is_gzip and not named:
+        raise DataError(f"{path}: expected a plain file, got a gzip file: add .gz to its name")
+    try:
+        return gzip.decompress(packed) if named else packed
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise DataError(f"{path}: expected a whole gzip file, got one that is damaged or not complete") from None
 
 
 def read_text(path: Path, *, latin: bool = False) -> str:

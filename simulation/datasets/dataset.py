@@ -11,6 +11,7 @@ import polars as pl
 
 from client_service.shard.events import SPLIT_TYPE, SPLITS, clean_events, known_columns, sort_pairs
 from shared.errors import DataError
+from shared.words import count_noun, counted_lines
 from simulation.split import split_by_user, split_validation
 
 
@@ -62,7 +63,8 @@ def assemble_dataset(
 
 def _draw_validation(events: pl.DataFrame, seed: int, notes: list[str]) -> pl.DataFrame:
     train = split_validation(events.filter(pl.col("split") == "train"), seed)
-    notes.append(f"{int((train['split'] == 'valid').sum())} training pairs drawn for validation with seed {seed}")
+    drawn = count_noun(int((train["split"] == "valid").sum()), "training pair")
+    notes.append(f"{drawn} drawn for validation with seed {seed}")
     return pl.concat([train, events.filter(pl.col("split") == "test")])
 
 
@@ -70,10 +72,10 @@ def _first_titles(titles: pl.DataFrame, notes: list[str]) -> pl.DataFrame | None
     """Each item once, with its first title; None where no item has one."""
     once = titles.unique("item", keep="first", maintain_order=True)
     counted = [
-        (len(titles) - len(once), "repeated items in the file of titles dropped"),
-        (once["title"].null_count(), "items in the file of titles without a title"),
+        (len(titles) - len(once), "repeated item", "in the file of titles dropped"),
+        (once["title"].null_count(), "item", "in the file of titles without a title"),
     ]
-    notes.extend(f"{count} {what}" for count, what in counted if count)
+    notes.extend(counted_lines(counted))
     return once.sort("item") if once["title"].null_count() < len(once) else None
 
 

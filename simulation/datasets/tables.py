@@ -75,10 +75,17 @@ class Table:
     def _required_column(self, field: str) -> pl.Series:
         column = self._find_column(field)
         if column is None:
-            raise line_error(self.path, 1, f"expected a column {' or '.join(COLUMNS[field])}, got other columns")
+            raise line_error(
+                self.path, 1, f"expected a column {' or '.join(COLUMNS[field])}, got {self._known_names()}"
+            )
         empty = (column.is_null() | (column == "")).fill_null(True)
         self._require_none(empty, f"a value in the field {field!r}, got none")
         return column
+
+    def _known_names(self) -> str:
+        """The known names in the header. Others are not told: of a file without a header they would be ids."""
+        known = [name for name in self.columns if name in ID_NAMES | DETAIL_NAMES | {*COLUMNS["title"]}]
+        return f"none, but {', '.join(known)}" if known else "no known name: does the first line name the columns?"
 
     def _checked_splits(self, column: pl.Series) -> pl.Series:
         self._require_none(~column.is_in(SPLITS).fill_null(False), "train, valid or test in the field 'split'")

@@ -102,7 +102,7 @@ def test_times_ratings_and_features_are_kept_under_a_digest_of_their_own(tmp_pat
         (3.0, "red"),
         (4.0, "red"),
     ]
-    assert shard.notes == ("1 columns of the items left out: neither numbers nor strings",)
+    assert shard.notes == ("1 column of the items left out: neither numbers nor strings",)
     again = write_shard(tmp_path / "b", "other", detailed.reverse(), items.reverse())
     later = write_shard(tmp_path / "c", "shop", detailed.with_columns(pl.col("time") + 1), items)
     dearer = write_shard(tmp_path / "d", "shop", detailed, items.with_columns(pl.col("price") + 1))
@@ -153,9 +153,9 @@ def test_users_without_a_training_item_and_repeated_pairs_are_dropped_and_counte
     head = write_shard(tmp_path, "shop", pl.concat([INTERACTIONS, extra]), None)
     assert (head.users, head.train, head.test) == (2, 3, 1)
     assert head.notes == (
-        "1 duplicate pairs dropped",
-        "1 pairs in more than one split kept in the first only",
-        "1 users without a training item dropped, with their 1 pairs",
+        "1 duplicate pair dropped",
+        "1 pair in more than one split kept in the first only",
+        "1 user without a training item dropped, with 1 pair",
     )
 
 
@@ -221,11 +221,11 @@ def test_ids_must_be_strings_or_integers_and_present(tmp_path: Path) -> None:
 
 def test_an_unknown_split_is_refused(tmp_path: Path) -> None:
     table = INTERACTIONS.with_columns(split=pl.col("split").replace("valid", "hidden"))
-    refused(own(tmp_path, table), "train, valid or test", "1 rows")
+    refused(own(tmp_path, table), "train, valid or test", "in 1 row")
 
 
 def test_without_training_interactions_there_is_no_shard(tmp_path: Path) -> None:
-    refused(own(tmp_path, INTERACTIONS.tail(2)), "at least one training interaction", "none among 2 rows")
+    refused(own(tmp_path, INTERACTIONS.tail(2)), "at least one training interaction", "none in 2 rows")
 
 
 def test_the_catalogue_has_every_item_once_and_titles_are_strings(folder: Path) -> None:

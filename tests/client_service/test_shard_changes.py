@@ -64,7 +64,7 @@ def test_a_pair_that_is_there_stays_in_the_earlier_split_and_changes_nothing_els
     shard = read_shard(folder)
     same = append_events(shard, table("secret-a hidden-1 test 9"), WHERE)
     assert digests(same) == digests(shard)
-    assert same.notes == ("1 pairs in more than one split kept in the first only",)
+    assert same.notes == ("1 pair in more than one split kept in the first only",)
     moved = append_events(shard, table("secret-a hidden-2 train 9"), WHERE)
     assert moved.valid.nnz == 0 and moved.events.filter(user=0, item=1).rows() == [(0, 1, "train", 9)]
 
@@ -88,7 +88,7 @@ def test_with_the_last_training_item_a_user_goes_too(folder: Path) -> None:
     shard = erase_events(read_shard(folder), pairs, WHERE)
     assert (shard.user_ids, shard.notes) == (
         ("secret-b",),
-        ("1 users without a training item dropped, with their 1 pairs",),
+        ("1 user without a training item dropped, with 1 pair",),
     )
 
 

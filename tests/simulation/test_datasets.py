@@ -92,11 +92,11 @@ def test_recbole_files_by_split(write: Write) -> None:
         [("7", str(item))] for item in (10, 11, 12)
     ]
     assert dataset.titles is None
-    assert dataset.notes == ("1 items in the file of titles without a title",)
+    assert dataset.notes == ("1 item in the file of titles without a title",)
     write("shop.item", "item_id:token\tapp_name:token_seq\n10\tA Book\n10\tAgain\n")
     named = load_dataset(folder, seed=0)
     assert titles(named) == {"10": "A Book"}
-    assert named.notes == ("1 repeated items in the file of titles dropped",)
+    assert named.notes == ("1 repeated item in the file of titles dropped",)
 
 
 @pytest.mark.parametrize("header", ["user,item", "user_id,item_id", "userId,movieId", "\ufeffUser,Item"])
@@ -210,9 +210,9 @@ def test_every_clean_up_is_counted(write: Write) -> None:
     assert pairs(dataset, "train") == [("a", "x"), ("a", "y")]
     assert pairs(dataset, "valid") == [("a", "z")] and pairs(dataset, "test") == [("a", "w")]
     assert dataset.notes == (
-        "1 duplicate pairs dropped",
+        "1 duplicate pair dropped",
         "2 pairs in more than one split kept in the first only",
-        "2 users without a training item dropped, with their 3 pairs",
+        "2 users without a training item dropped, with 3 pairs",
     )
 
 

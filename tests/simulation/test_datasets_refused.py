@@ -63,7 +63,12 @@ def test_bad_lightgcn_text_is_refused_with_its_line(write: Write, content: str |
         ("ratings.csv", 'user,item\n1,"2\n2"\n1,2,3\n', ("line 4", "expected 2 fields, got 3")),
         ("ratings.csv", 'user,item\n1,2\n1,"2\n', ("line 3", "quote")),
         ("ratings.csv", "user,item\n", ("line 2", "expected data after the header")),
-        ("ratings.csv", "1,2\n1,3\n", ("line 1", "a column user or user_id")),
+        ("ratings.csv", "1,2\n1,3\n", ("line 1", "a column user or user_id", "does the first line name the columns?")),
+        (
+            "ratings.csv",
+            "who,item,rating\n1,2,3\n",
+            ("line 1", "a column user or user_id", "got none, but item, rating"),
+        ),
         ("ratings.csv", "", ("line 1", "an empty file")),
         ("interactions.csv", "user,item,split\n1,2,train\n1,3,dev\n", ("line 3", "train, valid or test")),
         ("interactions.parquet", "user,item\n1,2\n", ("expected a Parquet file",)),
@@ -95,6 +100,26 @@ def test_bad_parquet_is_refused_with_its_row(tmp_path: Path) -> None:
     refused(tmp_path, "a column item or item_id")
     pl.DataFrame(schema={"user": pl.String, "item": pl.String}).write_parquet(path)
     refused(tmp_path, "without rows")
+
+
+PACKED = gzip.compress(b"user,item\n1,2\n", mtime=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("ratings.csv.gz", b"user,item\n1,2\n", "expected a gzip file, got another format: take .gz out of its name"),
+        ("ratings.csv", PACKED, "expected a plain file, got a gzip file: add .gz to its name"),
+        ("ratings.csv.gz", PACKED[:-6], "expected a whole gzip file, got one that is damaged or not complete"),
+        ("ratings.csv.gz", PACKED[:12] + b"\xff" + PACKED[13:], "expected a whole gzip file"),
+    ],
+    ids=["plain", "packed", "cut", "damaged"],
+)
+def test_a_file_that_is_not_packed_as_its_name_says_is_refused(
+    tmp_path: Path, name: str, content: bytes, words: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    refused(tmp_path / name, name, words)
 
 
 def test_messages_do_not_quote_ids(write: Write) -> None:

@@ -90,5 +90,5 @@ def test_a_smaller_data_set_keeps_the_promise_of_distinct_pairs() -> None:
 
 @pytest.mark.parametrize(("users", "items"), [(10, 1200), (2000, 0), (100_000, 100_000)])
 def test_an_impossible_size_is_refused(users: int, items: int) -> None:
-    with pytest.raises(DataError, match=f"got {users} users and {items} items"):
+    with pytest.raises(DataError, match=f"got {users:,} users and {items:,} items"):
         generate_dataset(0, users=users, items=items)

@@ -60,9 +60,9 @@ def test_two_circles_are_told_apart_and_the_edge_between_them_is_dropped() -> No
     assert (first.train, first.valid, first.test) == (8, 1, 0)
     assert (second.train, second.valid, second.test) == (4, 0, 0)
     assert result.notes == (
-        "1 training pairs between clients dropped",
+        "1 training pair between clients dropped",
         "2 test pairs outside their user's client dropped",
-        "1 items without a training interaction or a client dropped",
+        "1 item without a training interaction or a client dropped",
     )
 
 
@@ -140,7 +140,7 @@ def test_users_left_without_an_item_by_the_cut_are_dropped_and_counted(monkeypat
     result = partition_dataset(dataset, clients=2, method="random", seed=0)
     assert members(result) == {(("a", "b"), ("1", "2")), (("c", "d", "e"), ("3", "4"))}
     assert result.edges_kept == 8 / 14
-    assert "1 users without a training item inside a client dropped" in result.notes
+    assert "1 user without a training item inside a client dropped" in result.notes
 
 
 def test_shards_are_written_and_read_back(tmp_path: Path) -> None:
@@ -186,6 +186,26 @@ def test_one_client_has_everything_with_a_training_item(method: str) -> None:
 def test_impossible_requests_say_what_was_expected(clients: int, method: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         partition_dataset(TWO_CIRCLES, clients=clients, method=method, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("users", "clients", "message"),
+    [
+        (1, 1, "expected 2 or more users with a training item, got 1 user"),
+        (3, 2, "expected 1 client for 3 users, got 2"),
+    ],
+)
+def test_a_few_users_are_refused_in_words_that_can_be_met(users: int, clients: int, message: str) -> None:
+    pairs = [(f"u{user}", f"i{item}", "train") for user in range(users) for item in range(3)]
+    few = Dataset("few", pl.DataFrame(pairs, schema=["user", "item", "split"], orient="row"), None)
+    with pytest.raises(DataError, match=message):
+        partition_dataset(few, clients=clients, method="users", seed=0)
+
+
+def test_one_client_that_is_too_small_is_one_client() -> None:
+    one = pl.DataFrame({"user": ["a", "b"], "item": ["x", "x"], "split": ["train", "train"]})
+    with pytest.raises(DataError, match="2 items at the one client by 'users', got 2 users and 1 item;"):
+        partition_dataset(Dataset("one", one, None), clients=1, method="users", seed=0)
 
 
 def test_more_clients_than_eigenvectors_or_communities_are_refused() -> None:
