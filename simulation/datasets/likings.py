@@ -29,7 +29,7 @@ def choose_likings(tables: Tables, min_rating: float | None, path: Path) -> tupl
         for split, table in tables.items()
     }
     below = int((ratings < min_rating).sum())
-    return kept, [f"{below} of {len(ratings)} rated interactions, below {min_rating:g}, left out"]
+    return kept, [f"{below:,} of {len(ratings):,} rated interactions, below {min_rating:g}, left out"]
 
 
 def _known_ratings(tables: Tables) -> pl.Series:
@@ -45,4 +45,4 @@ def _describe_ratings(ratings: pl.Series) -> list[str]:
     words = f"ratings from {values.min():g} to {values.max():g}, and each counts as a liking"
     if values.max() != STARS:
         return [f"{words}; --min-rating leaves lower ones out"]
-    return [f"{words}; --min-rating {USUAL:g} would leave {int((values < USUAL).sum())} of {len(values)} out"]
+    return [f"{words}; --min-rating {USUAL:g} would leave {int((values < USUAL).sum()):,} of {len(values):,} out"]
