@@ -27,5 +27,6 @@ def test_its_links_lead_to_files_and_the_readme_leads_to_it() -> None:
 
 def test_the_commands_that_it_names_exist() -> None:
     names = {command.name or (command.callback and command.callback.__name__) for command in app.registered_commands}
+    names |= {str(group.name) for group in app.registered_groups}
     named = set(re.findall(r"`lpsfed ([a-z]+)", CHANGELOG))
     assert {"demo", "run", "probe"} <= named <= names
