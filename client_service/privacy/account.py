@@ -1,4 +1,8 @@
-"""What releases of a silo's shards have spent <-> a file of charges, each durable before its release may leave."""
+"""What a silo's releases have spent <-> a file of charges, each durable before its release may leave.
+
+The account is of the silo and not of one content of its shard: a user who is in the shard before and after a change is
+in the releases of both, and what they tell adds up.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ OTHERS = 0o077  # permissions of everybody but the owner
 
 @dataclass
 class Spent:
-    """One shard's charges so far, how often each occasion was charged, and the scalars that are drawn once and kept."""
+    """The charges so far, how often each occasion was charged, and the scalars that are drawn once and kept."""
 
     charges: Counter[Charge] = field(default_factory=Counter)
     occasions: Counter[str] = field(default_factory=Counter)
@@ -34,7 +38,7 @@ class Spent:
 
 
 class Account:
-    """The account of one shard, over all runs and restarts. Those of other shards lie in the same file.
+    """The account of a silo, over all runs, restarts and changes of its shard, which entries name.
 
     The file is a ledger with a head, so that an older copy of it alone is not believed.
     """
@@ -49,8 +53,7 @@ class Account:
             sync_path(path.parent)
         self._ledger.verify()
         for entry in self._ledger.entries():
-            if entry["shard"] == shard:
-                self._take(entry)
+            self._take(entry)
 
     @property
     def end(self) -> dict[str, Any]:
@@ -60,6 +63,10 @@ class Account:
     def epsilon(self, delta: float | None, more: Iterable[Charge] = ()) -> float:
         """Spent so far, with `more` spent too."""
         return epsilon([*self.spent.charges.elements(), *more], delta)
+
+    def take_up(self, shard: str) -> None:
+        """Later entries name another shard, by its digest."""
+        self._shard = shard
 
     def charge(self, occasion: str, charges: Mapping[str, Charge], kept: Mapping[str, float], **place: Any) -> None:
         """Durable when this returns. `kept`: scalars drawn once, by what they belong to; `place`: for readers alone."""

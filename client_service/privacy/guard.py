@@ -71,10 +71,15 @@ class Guard:
         self._account, self._secret = Account(heads, shard), silo_secret(heads)
         if math.isinf(self._account.epsilon(settings.delta)):
             raise SettingsError(
-                "privacy.mechanism: expected gaussian, because this shard has spent on it before: that needs a delta"
+                "privacy.mechanism: expected gaussian, because this silo has spent on it before: that needs a delta"
             )
         self._leaving, self._refused = "", False
         self.standing = self._stand()
+
+    def take_up(self, shard: str) -> None:
+        """Releases are from now on of another shard, by its digest, and charged to the same account."""
+        self._shard = shard
+        self._account.take_up(shard)
 
     def release(self, update: Parameters, occasion: Occasion) -> Parameters | None:
         """What may leave in this round; None, and nothing may, where the budget does not allow it.
@@ -149,7 +154,7 @@ def notices(standing: PrivacyOut | None) -> tuple[str, ...]:
     if standing is None or not standing.exhausted:
         return ()
     return (
-        f"the privacy budget of this shard is spent: epsilon {standing.epsilon:.3g} of {standing.budget:.3g}; no update"
+        f"the privacy budget of this silo is spent: epsilon {standing.epsilon:.3g} of {standing.budget:.3g}; no update"
         " leaves any more, while parameters are still received and recommendations answered; a larger budget, chosen by"
         " the silo, would let it send again",
     )

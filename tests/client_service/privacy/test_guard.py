@@ -207,13 +207,28 @@ def test_nothing_leaves_once_the_budget_is_spent_and_a_larger_one_goes_on(tmp_pa
     assert notices(larger.standing) == notices(None) == ()
 
 
-def test_each_shard_has_an_account_of_its_own(tmp_path: Path) -> None:
+def test_a_changed_shard_spends_from_the_same_account(tmp_path: Path) -> None:
+    """Who is in both shards is in the releases of both."""
     one = guard(tmp_path)
     one.release(UPDATE, AT)
+    once = one.standing.epsilon
     other = guard(tmp_path, shard=OTHER_SHARD)
-    assert other.standing.epsilon == 0.0 < one.standing.epsilon
-    other.release(UPDATE, AT)
-    assert guard(tmp_path).standing.epsilon == one.standing.epsilon
+    assert other.standing.epsilon == once > 0.0
+    assert other.release(UPDATE, AT) is not None  # another shard's: noise of its own, and a charge
+    assert other.standing.epsilon > once and len(charged(tmp_path)) == 2
+    assert guard(tmp_path).standing.epsilon == other.standing.epsilon
+
+
+def test_a_guard_that_takes_up_another_shard_is_one_that_began_with_it(tmp_path: Path) -> None:
+    one, fresh = guard(tmp_path / "a"), guard(tmp_path / "b", shard=OTHER_SHARD)
+    one.take_up(OTHER_SHARD)
+    one.release(UPDATE, AT), fresh.release(UPDATE, AT)
+    entries = [charged(tmp_path / name)[0] for name in "ab"]
+    assert [entry["shard"] for entry in entries] == [OTHER_SHARD, OTHER_SHARD]
+    assert entries[0]["occasion"] == entries[1]["occasion"]
+    one.take_up(SHARD)
+    one.release(UPDATE, AT)
+    assert one.standing.epsilon > fresh.standing.epsilon  # rho's new value is one more release
 
 
 def test_the_gate_is_told_of_the_release_alone(tmp_path: Path) -> None:
