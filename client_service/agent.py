@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
@@ -34,6 +35,7 @@ from shared.strategies import strategy_of_part
 P = ParamSpec("P")
 T = TypeVar("T")
 TAKES_PART = ("expected", "received")
+LONGEST_ROUND = 3600.0  # seconds that a change of the shard waits for a round that does not end
 FAILED = "the aggregator ended the run as failed"
 QUARANTINED = "the aggregator has quarantined this client and takes nothing of it: ask its operator why"
 
@@ -52,10 +54,10 @@ class Standing:
 
 
 class Agent:
-    """Follows the aggregator. `standing` and `training_run` may be read at any time."""
+    """Follows the aggregator. `standing`, `training_run` and `silo` may be read at any time."""
 
     def __init__(self, silo: Silo, aggregator: Aggregator, worker: Executor) -> None:
-        self._silo, self._aggregator, self._worker = silo, aggregator, worker
+        self.silo, self._aggregator, self._worker = silo, aggregator, worker
         self._declaration: Declaration = silo.settings.declaration()
         self._sequence: int | None = None
         self._joined = False
@@ -74,6 +76,7 @@ class Agent:
         self.training_run: TrainingRun | None = None
         self._part: RunPart | None = None
         self._done: str | None = None  # the run that is over for this client
+        self._steps, self._amid = asyncio.Condition(), False  # a round is begun, and not applied
 
     async def follow(self) -> None:
         """Until cancelled. A refusal or a lost connection is shown in `standing` and tried again later."""
@@ -88,7 +91,7 @@ class Agent:
     def _held_up(self, error: FederationError) -> None:
         """The next call waits: see `Pace`."""
         LOGGER.warning("held_up", code=error.code, reason=str(error))
-        self._silo.metrics.held_up.labels(error.code).inc()
+        self.silo.metrics.held_up.labels(error.code).inc()
         self._note(problem=str(error))
         self._sequence = None  # whatever was missed meanwhile is asked for again
         self._aggregator.pace.held_up(error)
@@ -97,14 +100,33 @@ class Agent:
         """One change of the federation: wait for it, then do what it asks of this client."""
         if not self._joined:
             await self._join()
-        state = await self._aggregator.current(self._sequence, self._silo.settings.wait_seconds)
+        state = await self._aggregator.current(self._sequence, self.silo.settings.wait_seconds)
         if state.run is not None:
-            await self._take_part(state, state.run)
+            async with self._steps:
+                await self._take_part(state, state.run)
+                self._steps.notify_all()
         self._sequence = state.sequence
+
+    async def change_silo(self, change: Callable[[Silo], Silo]) -> None:
+        """Wait for the end of the round at hand, at most `LONGEST_ROUND` seconds, and go on with another shard.
+
+        `change` is slow and runs in the worker thread. The run at hand goes on with its parameters and the new shard,
+        as after a restart with one.
+        """
+        async with self._steps:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LONGEST_ROUND):
+                    await self._steps.wait_for(lambda: not self._amid)
+            before, self.silo = self.silo, await self._off_loop(change, self.silo)
+            if self.silo is before:
+                return
+            self._opening = RunOpening(self.silo, self._aggregator, self._off_loop)
+            self._part, self.training_run = None, None
+            self._amid, self._joined = False, False  # its counts may be others
 
     async def _join(self) -> None:
         self._note(phase="joining")
-        silo = self._silo
+        silo = self.silo
         counts = silo.task.count(silo.shard) if silo.settings.policy.counts else None
         answer = await self._aggregator.join(self._declaration, counts)
         LOGGER.info("joined", clients=answer.clients)
@@ -134,7 +156,7 @@ class Agent:
 
     def _cautions(self, state: RunOut, method: MethodSettings) -> tuple[str, ...]:
         """Of what only both sides together know."""
-        limits, signature = self._silo.settings.limits(), self._signature_seconds
+        limits, signature = self.silo.settings.limits(), self._signature_seconds
         late = limits.shortcomings(signature=signature, deadline=state.deadline_seconds)
         shut_out = (QUARANTINED,) if state.standing == "quarantined" else ()
         return (*few_clients(state.joined), *warn_of_unlike_starts(self._declaration, method), *late, *shut_out)
@@ -148,7 +170,7 @@ class Agent:
 
     def _earlier_quality(self) -> QualityOut:
         """What an earlier process knew of its last run."""
-        return kept_quality(self._silo.settings.state_directory / "model", self._silo.settings.name)
+        return kept_quality(self.silo.settings.state_directory / "model", self.silo.settings.name)
 
     async def _begin(self, state: RunOut, run: str) -> RunPart:
         """This run as an earlier process left it, or with the run's parameters: initial ones, or latest."""
@@ -183,6 +205,7 @@ class Agent:
 
     async def _round(self, part: RunPart, state: RunOut, number: int) -> None:
         """Algorithm 1's body at the client. What the aggregator holds already, or cannot take, is not sent."""
+        self._amid = True
         began, before = time.perf_counter(), replace(self._aggregator.traffic)
         update, seconds = await self._fit(part, state, number)
         if number == state.round and state.phase == "open" and state.standing == "expected":
@@ -201,10 +224,11 @@ class Agent:
         self._note(phase="evaluating")
         await self._off_loop(part.apply, received, costs)
         self._note(phase="waiting", shared_digest=part.shared_digest)
-        self._silo.metrics.end_round()
+        self.silo.metrics.end_round()
+        self._amid = False
 
     async def _fit(self, part: RunPart, state: RunOut, number: int) -> tuple[Parameters, float]:
-        strategy = strategy_of_part(part.part, self._silo.settings.strategy, part.place.method)
+        strategy = strategy_of_part(part.part, self.silo.settings.strategy, part.place.method)
         anchor = await self._anchor(part.place, state, number) if strategy.spectral_scalar else None
         moment = Moment(number, state.rounds, state.seed, anchor, self._sending.draws(part.place.run))
         self._note(phase="training" if part.part == "training" else "summing")
@@ -214,7 +238,7 @@ class Agent:
         """K^R of the round, as this client draws it. PrivacyError where the aggregator says another one, and where rho
         would be compared with more anchors than the silo's policy allows."""
         said = await self._aggregator.anchor(place.run, number)
-        anchors, question = self._silo.anchors, AnchorQuestion(place.method, state.seed, number, place.run)
+        anchors, question = self.silo.anchors, AnchorQuestion(place.method, state.seed, number, place.run)
         return await self._off_loop(anchors.accept, question, said)
 
     async def _personalised(self, part: RunPart, number: int) -> Parameters:
@@ -228,7 +252,7 @@ class Agent:
         await self._off_loop(part.finish, failure)
         self._note(phase="finished" if failure is None else "failed")
         # What was trained is on the disk, and what serves is the recommender's: hundreds of megabytes can go.
-        self._part, self.training_run, self._done = None, None, part.place.run
+        self._part, self.training_run, self._done, self._amid = None, None, part.place.run, False
         await self._off_loop(return_free_memory)
 
     async def _off_loop(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

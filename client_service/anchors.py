@@ -50,6 +50,10 @@ class KnownAnchors:
         except KeyError:
             raise DataError(f"{NAME}: expected entries as this client writes them, got another") from None
 
+    def of_shard(self, shard: str) -> KnownAnchors:
+        """Those of another shard of this silo, by its digest."""
+        return KnownAnchors(self._ledger, shard, limit=self._limit, agreed=self._agreed)
+
     def accept(self, question: AnchorQuestion, said: AnchorOut) -> Float64:
         """K^R as it is drawn here. PrivacyError for another one, or for one too many. Slow: it draws a graph."""
         method, size = question.method, self._size(question, said)

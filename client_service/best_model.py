@@ -14,9 +14,10 @@ from client_service.learning.quality import Measures
 from client_service.logs import LOGGER
 from client_service.saturation import saturation_notices
 from client_service.schemas import QualityOut, RoundCosts, RoundQuality
-from client_service.serving.checkpoint import ModelHead, load_parameters, read_head, save_model
+from client_service.serving.checkpoint import ModelHead, load_parameters, read_head
 from client_service.serving.recommender import Recommender
 from client_service.serving.served import Served
+from client_service.serving.versions import keep_version, kept_of_run
 from client_service.tasks.task import Place, Task, TaskShard, Training
 from shared.errors import DataError
 
@@ -90,7 +91,7 @@ class BestModel:
 
     def take_up(self) -> bool:
         """Fill the model with the best one of this run that was kept, and serve it. False where there is none."""
-        place, head = self.place, read_head(self.place.folder)
+        place, head = self.place, kept_of_run(self.place.folder, self.place.run)
         own = (self._shard.digest, place.run, place.method, place.kind, self._training.basis)
         if head is None or (head.shard, head.run, head.method, head.kind, head.basis) != own:
             return False
@@ -106,8 +107,9 @@ class BestModel:
     def _keep_and_serve(self, served: Served, number: int, measures: Measures) -> None:
         """The checkpoint first: what is served survives a restart."""
         head = ModelHead(round=number, values=dict(measures.values), **self.origin)
-        save_model(self.place.folder, served.model, head)
-        self.served = self._recommender.served = served
+        with self._recommender.changing:
+            keep_version(self.place.folder, served.model, head, self.place.versions)
+            self.served = self._recommender.served = served
 
     def _note(self, **changes: object) -> None:
         quality = self.quality.model_copy(update=changes)
@@ -120,8 +122,11 @@ class BestModel:
 def kept_model(task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device) -> Served | None:
     """The model kept by an earlier process; None where none fits the shard. DataError where its file is damaged."""
     head = read_head(folder)
-    if head is None or head.shard != shard.digest:
-        return None
+    return None if head is None or head.shard != shard.digest else load_version(task, shard, folder, device, head)
+
+
+def load_version(task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device, head: ModelHead) -> Served:
+    """A kept model of this shard, as it was served. DataError where its file is damaged."""
     training = task.rebuild(head, shard, folder, device)
     if not load_parameters(folder, head, training.model):
         raise DataError(f"{folder / head.parameters}: expected the kept model, got a damaged or other file")

@@ -14,8 +14,9 @@ from client_service.basis.storage import load_basis
 from client_service.learning.interrupt import Interrupt
 from client_service.logs import LOGGER
 from client_service.run_place import basis_folder, models_folder
-from client_service.serving.checkpoint import ModelHead, read_head, save_model
+from client_service.serving.checkpoint import ModelHead, read_head
 from client_service.serving.served import Served
+from client_service.serving.versions import keep_version
 from client_service.settings import ClientSettings
 from client_service.tasks.task import Place, Task, TaskShard
 
@@ -48,6 +49,6 @@ def renew_model(
         values={},
     )
     served: Served = task.freeze(head.version, training)
-    save_model(folder, served.model, head)
+    keep_version(folder, served.model, head, settings.kept_models)
     LOGGER.info("model_renewed", model=head.version)
     return served

@@ -11,12 +11,15 @@ from fastapi.security import HTTPBearer
 from client_service.boundary.self_check import GateOut
 from client_service.callers import ForApplications, ForOperator
 from client_service.lookups import LookedUp
+from client_service.rollback import list_models, serve_version
 from client_service.schemas import (
     BatchOut,
     LedgerOut,
+    ModelsOut,
     QualityOut,
     RecommendationsIn,
     RecommendationsOut,
+    RefreshOut,
     SimilarOut,
     SpectrumOut,
     StatusOut,
@@ -44,6 +47,7 @@ looked_up = APIRouter(tags=["recommendations"], route_class=LookedUp, **COMMON)
 silo = APIRouter(tags=["silo"], route_class=ForOperator, **COMMON)
 inside = APIRouter(tags=["service"])
 
+VersionPath = Annotated[str, Path(min_length=1, max_length=200)]
 IdPath = Annotated[str, Path(min_length=1, max_length=512)]
 Count = Annotated[int, Query(ge=1, le=1000)]
 After = Annotated[int, Query(ge=0, lt=1 << 53, description="the sequence number of the last one that is known")]
@@ -108,6 +112,30 @@ def read_ledger(service: Service, after: After = 0, limit: Limit = 100) -> Ledge
     except DataError:
         total, verified = sum(1 for _ in service.ledger.entries()), False
     return LedgerOut(entries=tuple(service.ledger.entries(after, limit)), total=total, verified=verified)
+
+
+@silo.get("/refresh", response_model_exclude_none=True)
+async def read_refresh(service: Service) -> RefreshOut:
+    """Where the refresh of shard and model stands."""
+    return service.refresher.standing
+
+
+@silo.post("/refresh", status_code=202, response_model_exclude_none=True)
+async def ask_refresh(service: Service) -> RefreshOut:
+    """The shard absorbs what has been posted, and its model is computed anew. In a run it waits for the round's end."""
+    return service.refresher.ask()
+
+
+@silo.get("/models")
+def read_models(service: Service) -> ModelsOut:
+    """The models that are kept, the served one first."""
+    return list_models(service.models)
+
+
+@silo.post("/models/{version}/serve")
+def serve_model(version: VersionPath, service: Service) -> ModelsOut:
+    """Answer by an earlier model, until a run has one that validation prefers."""
+    return serve_version(service.models, service.silo, version)
 
 
 @silo.post("/gate/probe")

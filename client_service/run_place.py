@@ -28,7 +28,8 @@ def basis_folder(settings: ClientSettings) -> Path:
 def place_run(settings: ClientSettings, run: str, seed: int, method: MethodSettings) -> Place:
     """The place of a run without a common basis."""
     kind = build_strategy(settings.strategy, method).model
-    return Place(settings.name, run, seed, method, models_folder(settings), kind, settings.cache_directory)
+    folder, cache = models_folder(settings), settings.cache_directory
+    return Place(settings.name, run, seed, method, folder, kind, cache, versions=settings.kept_models)
 
 
 def agree_method(settings: ClientSettings, asked: MethodSettings | None, part: Part) -> MethodSettings:

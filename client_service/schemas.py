@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, computed_field, model_validator
@@ -72,6 +73,37 @@ class BasisOut(Message):
     items: int = Field(description="of the catalogue, which all clients know")
     digest: str
     kept_at: str = Field(description="UTC, ISO 8601")
+
+
+class RefreshOut(Message):
+    """Where the refresh of the shard and its model stands, and what the last one did. No id and no count of users."""
+
+    phase: Literal["idle", "waiting", "working"] = Field(description="waiting: for the end of a round at hand")
+    asked_at: datetime | None = Field(None, description="when it was last asked for")
+    ended_at: datetime | None = Field(None, description="when the last one was done")
+    seconds: float | None = Field(None, ge=0, description="that it took, with its waiting")
+    changed: bool | None = Field(None, description="is the shard another one since? Without events it is not")
+    model: str | None = Field(None, description="version of the model that answered after it")
+    erasures: int | None = Field(None, ge=0, description="that were done by it")
+    problem: str | None = Field(None, description="why the last one failed; it is tried again")
+
+
+class ModelOut(Message):
+    """A kept model. `values`: its measures on validation data."""
+
+    version: str
+    run: str = Field(
+        description="the run that trained it; refresh: computed without one, from a shard that had changed"
+    )
+    round: int
+    served: bool
+    values: dict[str, float]
+
+
+class ModelsOut(Message):
+    """The kept models; the one that answers is the first."""
+
+    models: tuple[ModelOut, ...]
 
 
 class StatusOut(Message):

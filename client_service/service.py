@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from functools import partial
 
 import httpx
 
@@ -29,12 +30,13 @@ from client_service.memory import return_free_memory
 from client_service.metrics import ClientMetrics
 from client_service.open_records import OpenRecords, open_records
 from client_service.privacy.guard import Guard, notices
+from client_service.rebuilding import complete_erasures, open_recommender, rebuild_silo
+from client_service.refresh import Refreshed, Refresher
 from client_service.renewal import renew_model
 from client_service.schemas import BasisOut, QualityOut, SpectrumOut, StatusOut
 from client_service.secure.masking import Masking, open_masking
 from client_service.secure.members import KnownMembers
 from client_service.secure.memory import RoundMemory
-from client_service.serving.lists import ListKeeper
 from client_service.serving.recommender import Recommender
 from client_service.serving.served import Served
 from client_service.settings import ClientSettings
@@ -59,6 +61,7 @@ class ClientService(Answering):
         self._records: OpenRecords | None = None
         self._outside, self._turns = outside, turns
         self._agent: Agent | None = None
+        self._refresher: Refresher | None = None
         self._gate: GateTransport | None = None
         self.metrics.watch_state(settings.state_directory, self.status)
 
@@ -67,6 +70,12 @@ class ClientService(Answering):
         if self._records is None:
             raise UnavailableError("the client has not opened its records yet")
         return self._records.ledger
+
+    @property
+    def refresher(self) -> Refresher:
+        if self._refresher is None:
+            raise UnavailableError("the client is reading its shard")
+        return self._refresher
 
     @property
     def _guard(self) -> Guard | None:
@@ -86,9 +95,7 @@ class ClientService(Answering):
             key = own_key(self.settings.name, self.settings.state_directory, self.settings.signing_key_file)
             shard = await asyncio.get_running_loop().run_in_executor(worker, self.task.read, self.settings)
             feedback = await asyncio.to_thread(self._open_feedback, shard)
-            beyond = self.settings.approximate_beyond
-            keeper = ListKeeper(self.models, shard, approximate_beyond=beyond)
-            self._recommender = Recommender(shard, keeper, feedback.overlay)
+            self._recommender = open_recommender(self.settings, shard, feedback.overlay)
             LOGGER.info("device", device=str(self.device), reason=self.device_reason, threads=pinned)
             records = await asyncio.get_running_loop().run_in_executor(worker, self._open, key, shard)
             boundary, limits = self._boundary(), self.settings.limits()
@@ -99,13 +106,14 @@ class ClientService(Answering):
                 connect(boundary, records.ledger, key, limits=limits, inner=self._outside, believed=believed) as link,
             ):
                 self._gate = link.gate
-                self._agent = Agent(self._silo(shard, interrupt, records, masking), link, worker)
+                self._agent = agent = Agent(self._silo(shard, interrupt, records, masking), link, worker)
+                self._refresher = Refresher(self.settings, feedback, partial(self._refresh, agent))
                 self._following = asyncio.create_task(self._follow(shard, worker, interrupt))
                 try:
                     yield
                 finally:
                     interrupt.set()
-                    self._recommender.close()
+                    self.recommender.close()
                     self._following.cancel()
                     with suppress(asyncio.CancelledError):
                         await self._following
@@ -118,7 +126,9 @@ class ClientService(Answering):
             self.recommender.served = await loop.run_in_executor(worker, self._stored_model, shard, interrupt)
             await loop.run_in_executor(worker, return_free_memory)
             assert self._agent is not None
-            await self._agent.follow()
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._agent.follow())
+                both.create_task(self.refresher.follow())
         except Exception:
             LOGGER.exception("agent_ended")
             raise
@@ -131,7 +141,32 @@ class ClientService(Answering):
         except DataError as error:
             LOGGER.error("kept_model_refused", reason=str(error))
             return None
-        return kept or renew_model(self.settings, self.task, shard, self.device, interrupt)
+        served = kept or renew_model(self.settings, self.task, shard, self.device, interrupt)
+        complete_erasures(self.settings, self.feedback.store, shard.digest)
+        return served
+
+    async def _refresh(self, agent: Agent, begins: Callable[[], None]) -> Refreshed:
+        """Answers, agent and records go on with what the shard and the log are together."""
+        outcomes: list[Refreshed] = []
+
+        def change(silo: Silo) -> Silo:
+            begins()
+            after, outcome = rebuild_silo(silo, self.feedback, self._publish)
+            outcomes.append(outcome)
+            return after
+
+        await agent.change_silo(change)
+        return outcomes[0]
+
+    @property
+    def silo(self) -> Silo:
+        """What answers and training work with at the moment."""
+        if self._agent is None:
+            raise UnavailableError("the client is reading its shard")
+        return self._agent.silo
+
+    def _publish(self, recommender: Recommender) -> None:
+        self._recommender = recommender
 
     def _silo(self, shard: Shard, interrupt: Interrupt, records: OpenRecords, masking: Masking | None) -> Silo:
         settings, policy = self.settings, self.settings.policy

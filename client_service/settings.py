@@ -129,6 +129,13 @@ class ClientSettings(Listening):
     serving_port: int | None = Field(None, ge=1, le=65535, description="of these, for applications alone")
     least_rating: float = Field(4.0, allow_inf_nan=False, description="of a posted interaction, to count as a liking")
     most_interactions: int = Field(1_000_000, ge=1, description="that may come before the shard absorbs them")
+    refresh_seconds: float | None = Field(
+        None, ge=60, description="between two refreshes of shard and model; none: never"
+    )
+    refresh_interactions: int | None = Field(
+        None, ge=1, description="new ones after which they are refreshed; none: never"
+    )
+    kept_models: int = Field(3, ge=1, le=100, description="the served one, and those of so many runs before, less one")
     approximate_beyond: int | None = Field(None, ge=1, description="more items are searched, nearly; none: never")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

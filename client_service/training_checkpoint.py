@@ -20,7 +20,7 @@ from client_service.logs import LOGGER
 from client_service.models.fusion import Recipe
 from client_service.models.start import Filter
 from client_service.schemas import QualityOut
-from client_service.serving.checkpoint import read_head
+from client_service.serving.versions import kept_of_run
 from client_service.shard.files import settle
 from client_service.tasks.task import Place, Training
 from shared.message import Message
@@ -88,8 +88,9 @@ def kept_training(folder: Path, owner: Owner) -> TrainingCheckpoint | None:
 
 
 def drop_training(folder: Path) -> None:
-    """Nobody goes on with a run that is over."""
-    (folder / NAME).unlink(missing_ok=True)
+    """Nobody goes on with a run that is over, or with training on a shard that is no more."""
+    for path in (folder / NAME, folder / FITTED / NAME):
+        path.unlink(missing_ok=True)
 
 
 def _read(path: Path, owner: Owner) -> TrainingCheckpoint | None:
@@ -164,7 +165,7 @@ class Recovery:
     def fall_back(self, number: int) -> None:
         """Without a checkpoint: go on from the best model of this run that was kept, and from its figures."""
         place = self._place
-        head, quality = read_head(place.folder), kept_quality(place.folder, "")
+        head, quality = kept_of_run(place.folder, place.run), kept_quality(place.folder, "")
         if head is None or head.round > number or not self._best.take_up():
             return
         LOGGER.warning("training_lost", run=place.run, round=number, goes_on_from=head.round)
@@ -176,4 +177,3 @@ class Recovery:
     def drop(self) -> None:
         """Nobody goes on with a run that is over."""
         drop_training(self._place.folder)
-        drop_training(self._place.folder / FITTED)

@@ -21,7 +21,14 @@ def absorb_feedback(folder: Path, store: FeedbackStore, least_rating: float) -> 
     """
     interactions, told = store.interactions(), store.read_told()
     liked = [one for one in interactions if one.rating is None or one.rating >= least_rating]
-    before, after = change_shard(folder, lambda shard: _absorbed(shard, liked, told, store.path))
+
+    def absorb(shard: Shard) -> Shard:
+        after = _absorbed(shard, liked, told, store.path)
+        if after.digest != shard.digest:
+            store.note_stale(shard.digest)  # before the shard is another one: who forgets this must find it
+        return after
+
+    before, after = change_shard(folder, absorb)
     upto = interactions[-1].sequence if interactions else 0
     store.forget_absorbed(upto, least_rating, told.erased)
     return before, after

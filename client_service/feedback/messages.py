@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Annotated
 
 from pydantic import AfterValidator, AwareDatetime, Field
@@ -59,8 +60,16 @@ class ItemIn(Message):
     hidden: bool = Field(False, description="it appears in no answer")
 
 
-class ErasedOut(Message):
-    """What erasing a user did, without the id. `remains`: what the silo's operator has to do for the rest."""
+class ErasureOut(Message):
+    """Where an erasure stands, without the id of whom it is about."""
+
+    receipt: str = Field(pattern="^[0-9a-f]{32}$", description="by which it can be asked for again")
+    asked_at: datetime
+    done_at: datetime | None = Field(description="since when no file of the silo has anything of the user")
+    remains: str = Field(description="what is left to do, or what no erasure can take back")
+
+
+class ErasedOut(ErasureOut):
+    """What erasing a user has done by now."""
 
     interactions: int = Field(description="erased from the log")
-    remains: str | None

@@ -8,11 +8,12 @@ from fastapi import APIRouter, Path
 from fastapi.concurrency import run_in_threadpool
 
 from client_service.callers import ForApplications
-from client_service.feedback.messages import ErasedOut, InteractionsIn, InteractionsOut, ItemIn, StoredId
+from client_service.feedback.messages import ErasedOut, ErasureOut, InteractionsIn, InteractionsOut, ItemIn, StoredId
 from client_service.routes import COMMON, Service
 
 router = APIRouter(tags=["feedback"], route_class=ForApplications, **COMMON)
 StoredPath = Annotated[StoredId, Path()]
+ReceiptPath = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 
 
 @router.post("/interactions")
@@ -34,5 +35,12 @@ async def remove_item(item: StoredPath, service: Service) -> ItemIn:
 
 @router.delete("/users/{user:path}")
 async def erase_user(user: StoredPath, service: Service) -> ErasedOut:
-    """What the log holds of a user is gone from every file; what remains elsewhere is told."""
+    """The user is unknown from the next answer on; shard, caches, checkpoints and model follow with a refresh that
+    begins by itself. The receipt tells when that is done."""
     return await run_in_threadpool(service.feedback.erase_user, user)
+
+
+@router.get("/erasures/{receipt}")
+async def read_erasure(receipt: ReceiptPath, service: Service) -> ErasureOut:
+    """Where an erasure stands."""
+    return await run_in_threadpool(service.feedback.read_erasure, receipt)

@@ -20,10 +20,11 @@ from client_service.feedback.messages import InteractionIn, ItemIn
 from shared.errors import ConflictError, DataError, UnavailableError
 
 NAME = "feedback.sqlite"
-VERSION = 1
+VERSION = 2
 BUSY_SECONDS = 10.0
 MOST = 1_000_000  # interactions: some 400 MB of memory
-TABLES = f"""
+ENDS = "SELECT coalesce(min(sequence), 1), coalesce(max(sequence), 0) FROM interactions"
+TABLES = """
 CREATE TABLE interactions (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT, event TEXT NOT NULL UNIQUE,
     user TEXT NOT NULL, item TEXT NOT NULL, time INTEGER NOT NULL, rating REAL
@@ -32,8 +33,12 @@ CREATE INDEX interactions_of_user ON interactions (user);
 CREATE TABLE items (item TEXT PRIMARY KEY, facts TEXT NOT NULL);
 CREATE TABLE erased (mark BLOB PRIMARY KEY);
 CREATE TABLE place (key BLOB NOT NULL, rewritten INTEGER NOT NULL);
-PRAGMA user_version = {VERSION};
 """
+LATER_TABLES = f"""
+CREATE TABLE erasures (receipt TEXT PRIMARY KEY, asked INTEGER NOT NULL, done INTEGER, mark BLOB);
+CREATE TABLE stale (shard TEXT PRIMARY KEY);
+PRAGMA user_version = {VERSION};
+"""  # since version 2
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,15 @@ class Told:
     rewritten: int
 
 
+@dataclass(frozen=True)
+class ErasureReceipt:
+    """Of an erasure, without the id. `asked`, `done`: seconds since 1970, UTC; None: not yet."""
+
+    receipt: str
+    asked: int
+    done: int | None
+
+
 class FeedbackStore:
     """The database, open. `most`: interactions that it may hold; `writing` False: for a process that may only read."""
 
@@ -80,14 +94,15 @@ class FeedbackStore:
 
     def _prepare(self, *, writing: bool) -> None:
         (found,) = self._rows.execute("PRAGMA user_version").fetchone()
-        if found not in (0, VERSION):
+        if not 0 <= found <= VERSION:
             raise DataError(f"{self.path}: expected version {VERSION}, got {found}")
         if writing:
             self._rows.execute("PRAGMA journal_mode = DELETE")
             self._rows.execute("PRAGMA synchronous = EXTRA")
             self._rows.execute("PRAGMA secure_delete = ON")
+        if writing and found < VERSION:
+            self._rows.executescript(f"BEGIN; {'' if found else TABLES} {LATER_TABLES} COMMIT;")
         if writing and not found:
-            self._rows.executescript(f"BEGIN; {TABLES} COMMIT;")
             with self._transaction():
                 self._rows.execute("INSERT INTO place VALUES (?, 0)", [secrets.token_bytes(32)])
 
@@ -109,8 +124,7 @@ class FeedbackStore:
     def _require_room(self, more: int) -> int:
         """ConflictError where the log would hold too many; the last sequence number. Rows are counted only where the
         numbers say that there may be too many, because that looks at all of them."""
-        ends = "SELECT coalesce(min(sequence), 1), coalesce(max(sequence), 0) FROM interactions"
-        first, last = self._rows.execute(ends).fetchone()
+        first, last = self._rows.execute(ENDS).fetchone()
         if last - first + 1 + more > self._most:
             (held,) = self._rows.execute("SELECT count(*) FROM interactions").fetchone()
             if held + more > self._most:
@@ -153,17 +167,68 @@ class FeedbackStore:
             self._rows.execute("INSERT OR REPLACE INTO items VALUES (?, ?)", [item, facts.model_dump_json()])
             self._rows.execute("UPDATE place SET rewritten = rewritten + 1")
 
-    def erase_user(self, user: str, *, marked: bool) -> int:
-        """Take a user's interactions away, from the file too; how many they were. `marked`: the shard has this user,
-        and must not be asked any more."""
+    def erase_user(self, user: str, *, marked: bool) -> tuple[int, ErasureReceipt]:
+        """Take a user's interactions away, from the file too; how many they were, and a receipt for it all.
+
+        `marked`: the shard has this user, and must not be asked any more. The erasure is done once it has forgotten.
+        """
+        receipt, now = secrets.token_hex(16), int(time.time())
         with self._transaction():
             gone = self._rows.execute("DELETE FROM interactions WHERE user = ?", [user]).rowcount
             (key,) = self._rows.execute("SELECT key FROM place").fetchone()
+            mark = mark_of(user, key)
             if marked:
-                self._rows.execute("INSERT OR IGNORE INTO erased VALUES (?)", [mark_of(user, key)])
+                self._rows.execute("INSERT OR IGNORE INTO erased VALUES (?)", [mark])
+            waits = self._rows.execute("SELECT 1 FROM erased WHERE mark = ?", [mark]).fetchone() is not None
+            row = [receipt, now, None if waits else now, mark if waits else None]
+            self._rows.execute("INSERT INTO erasures VALUES (?, ?, ?, ?)", row)
             self._rows.execute("UPDATE place SET rewritten = rewritten + 1")
         self._compact()
-        return gone
+        return gone, ErasureReceipt(receipt, now, None if waits else now)
+
+    def read_receipt(self, receipt: str) -> ErasureReceipt | None:
+        """None for one that this silo has not given."""
+        with self._errors(), self._lock:
+            row = self._rows.execute("SELECT receipt, asked, done FROM erasures WHERE receipt = ?", [receipt])
+            found = row.fetchone()
+        return None if found is None else ErasureReceipt(*found)
+
+    def holds_liked(self, count: int, least_rating: float) -> bool:
+        """Are there so many interactions that a shard would absorb?"""
+        with self._errors(), self._lock:
+            first, last = self._rows.execute(ENDS).fetchone()
+            if last - first + 1 < count:  # without looking at all of them
+                return False
+            liked = "SELECT count(*) FROM interactions WHERE rating IS NULL OR rating >= ?"
+            (found,) = self._rows.execute(liked, [least_rating]).fetchone()
+            return bool(found >= count)
+
+    def has_open_erasures(self) -> bool:
+        """Are there some that are not done?"""
+        with self._errors(), self._lock:
+            return self._rows.execute("SELECT 1 FROM erasures WHERE done IS NULL").fetchone() is not None
+
+    def note_stale(self, shard: str) -> None:
+        """What was computed from this content of the shard, by its digest, is to be removed."""
+        with self._transaction():
+            self._rows.execute("INSERT OR IGNORE INTO stale VALUES (?)", [shard])
+
+    def read_stale(self) -> tuple[str, ...]:
+        """Digests of shards of which something may be left."""
+        with self._errors(), self._lock:
+            return tuple(shard for (shard,) in self._rows.execute("SELECT shard FROM stale"))
+
+    def complete_erasures(self, stale: Iterable[str]) -> int:
+        """Nothing of these shards is left: erasures of whom the shard has no more are done. How many became so."""
+        with self._transaction():
+            self._rows.executemany("DELETE FROM stale WHERE shard = ?", ([shard] for shard in stale))
+            done = (
+                "UPDATE erasures SET done = ?, mark = NULL WHERE done IS NULL AND mark NOT IN (SELECT mark FROM erased)"
+            )
+            count = self._rows.execute(done, [int(time.time())]).rowcount
+        if count:
+            self._compact()
+        return count
 
     def forget_absorbed(self, upto: int, least_rating: float, marks: Iterable[bytes]) -> None:
         """Take away what the shard holds now, or holds no more; later and lower interactions stay."""

@@ -18,6 +18,7 @@ from shared.message import Message
 from shared.method.settings import MethodSettings
 
 FORMAT = "lpsfed-model/1"
+CURRENT = "model.json"  # the head of the model that is served
 
 
 class ModelHead(MeasureValues, Message):
@@ -49,18 +50,15 @@ def save_model(folder: Path, model: Model, head: ModelHead) -> None:
     partial = folder / f"{name}.partial"
     save_file(tensors, partial)
     settle(partial, folder / name)
-    partial = folder / "model.json.partial"
+    partial = folder / f"{CURRENT}.partial"
     partial.write_text(head.model_copy(update={"parameters": name}).model_dump_json(indent=1), encoding="utf-8")
-    settle(partial, folder / "model.json")
-    for old in folder.glob("model-*.safetensors"):
-        if old.name != name:
-            old.unlink(missing_ok=True)
+    settle(partial, folder / CURRENT)
 
 
 def read_head(folder: Path) -> ModelHead | None:
-    """The head of the model kept in this folder, or None where there is none that can be read."""
+    """The head of the model that is served from this folder, or None where there is none that can be read."""
     try:
-        return ModelHead.model_validate_json((folder / "model.json").read_bytes())
+        return ModelHead.model_validate_json((folder / CURRENT).read_bytes())
     except (OSError, ValidationError):
         return None
 

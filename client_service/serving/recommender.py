@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import repeat
@@ -32,6 +33,7 @@ class Recommender:
     def __init__(self, shard: Shard, keeper: ListKeeper | None = None, overlay: Overlay | None = None) -> None:
         self._shard, self._keeper, self._overlay = shard, keeper, overlay or Overlay(shard)
         self._served: Served | None = None
+        self.changing = threading.Lock()  # held by who puts another model in place and on the disk
         _, by_item = degrees(shard.train)
         self._popularity = by_item.astype(np.float32)
 

@@ -35,7 +35,7 @@ class Place:
     """Where a training run belongs: the client's name, the run with its seed and settings, the folder of its models.
 
     kind: the strategy's model, "" the one of the settings. cache: for what the shard alone gives; None: the folder.
-    basis: the common basis that the run uses.
+    basis: the common basis that the run uses. versions: models of how many runs are kept.
     """
 
     client: str
@@ -46,6 +46,7 @@ class Place:
     kind: str = ""
     cache: Path | None = None
     basis: CommonBasis | None = None
+    versions: int = 3
 
 
 class SummedDigests(NamedTuple):

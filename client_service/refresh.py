@@ -1,0 +1,115 @@
+"""The log of what has happened -> the next shard, its model, and answers from both, while the silo goes on answering.
+
+When: on request, every so often, after so many interactions, and after an erasure. During an open run a refresh waits
+for the end of the round at hand; the run then goes on with the new shard, as after a restart with one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from client_service.feedback.feedback import Feedback
+from client_service.logs import LOGGER
+from client_service.schemas import RefreshOut
+from client_service.settings import ClientSettings
+from shared.errors import ConflictError, FederationError
+
+LOOK_SECONDS = 1.0  # between two looks at whether there are interactions enough
+AGAIN_SECONDS = 60.0  # after a refresh that has failed, before the next one that nobody asked for
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """What a refresh did. `changed`: False where nothing had happened; then nothing is done."""
+
+    changed: bool
+    model: str | None
+    erased: int
+
+
+class Refresher:
+    """One at a time. `work`: does it, and says when it begins to; `standing` may be read at any time."""
+
+    def __init__(
+        self, settings: ClientSettings, feedback: Feedback, work: Callable[[Callable[[], None]], Awaitable[Refreshed]]
+    ) -> None:
+        self._every, self._after = settings.refresh_seconds, settings.refresh_interactions
+        self._store, self._least, self._work = feedback.store, settings.least_rating, work
+        self._asked = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(self._asked.set)
+
+        feedback.on_erasure = wake
+        self._due = self._next_due()
+        self.standing = RefreshOut(phase="idle")
+
+    def ask(self) -> RefreshOut:
+        """A refresh begins soon, or is under way; ConflictError while one is."""
+        if self.standing.phase != "idle" or self._asked.is_set():
+            raise ConflictError("expected no refresh under way, there is one")
+        self._asked.set()
+        self.standing = self.standing.model_copy(update={"phase": "waiting", "asked_at": datetime.now(UTC)})
+        return self.standing
+
+    async def follow(self) -> None:
+        """Until cancelled. What an earlier process has left undone comes first."""
+        if await asyncio.to_thread(self._store.has_open_erasures):
+            self._asked.set()
+        while True:
+            await self._wait()
+            self._asked.clear()
+            await self._refresh()
+            self._due = self._next_due()
+
+    def _next_due(self) -> float:
+        return float("inf") if self._every is None else time.monotonic() + self._every
+
+    async def _wait(self) -> None:
+        """Until somebody asks, an erasure waits, the time has come, or there are interactions enough."""
+        failed = self.standing.problem is not None
+        again = time.monotonic() + (AGAIN_SECONDS if failed else 0.0)
+        while not self._asked.is_set():
+            now = time.monotonic()
+            if now >= max(again, self._due) or (now >= again and await self._enough()):
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), self._longest_wait(now))
+
+    def _longest_wait(self, now: float) -> float | None:
+        if self._after is not None:
+            return LOOK_SECONDS
+        return None if self._every is None else max(LOOK_SECONDS, self._due - now)
+
+    async def _enough(self) -> bool:
+        if self._after is None:
+            return False
+        return await asyncio.to_thread(self._store.holds_liked, self._after, self._least)
+
+    async def _refresh(self) -> None:
+        began = time.perf_counter()
+        self._note(phase="waiting", problem=None)
+        try:
+            done = await self._work(lambda: self._note(phase="working"))
+        except FederationError as error:
+            LOGGER.warning("refresh_failed", code=error.code, reason=str(error))
+            return self._note(phase="idle", problem=str(error))
+        seconds = time.perf_counter() - began
+        LOGGER.info("refreshed", model=done.model, changed=done.changed, erased=done.erased, seconds=round(seconds, 3))
+        self._note(
+            phase="idle",
+            ended_at=datetime.now(UTC),
+            changed=done.changed,
+            model=done.model,
+            erasures=done.erased,
+            seconds=seconds,
+        )
+
+    def _note(self, **changes: object) -> None:
+        self.standing = self.standing.model_copy(update=changes)
