@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-from client_service.feedback.absorb import absorb_feedback
+from client_service.feedback.absorb import absorb_feedback, forget_absorbed
 from client_service.feedback.feedback import Feedback
 from client_service.feedback.overlay import Overlay
 from client_service.feedback.store import FeedbackStore
@@ -36,9 +37,14 @@ def rebuild_silo(silo: Silo, feedback: Feedback, publish: Publish) -> tuple[Silo
     the shard cannot be written or nobody would be left in it. Slow.
     """
     settings = silo.settings
-    absorb_feedback(settings.shard, feedback.store, settings.least_rating)
+    absorbed = absorb_feedback(settings.shard, feedback.store, settings.least_rating)
+    forget = partial(forget_absorbed, feedback.store, absorbed, settings.least_rating)
     shard = silo.task.read(settings)
-    after = silo if shard.digest == silo.shard.digest else _move_silo(silo, shard, feedback, publish)
+    if shard.digest == silo.shard.digest:
+        after = silo
+        feedback.move_to(feedback.overlay, lambda: None, forget)
+    else:
+        after = _move_silo(silo, shard, feedback, publish, forget)
     erased = complete_erasures(settings, feedback.store, shard.digest)
     served = after.recommender.served
     return after, Refreshed(after is not silo, None if served is None else served.version, erased)
@@ -54,7 +60,7 @@ def complete_erasures(settings: ClientSettings, store: FeedbackStore, shard: str
     return store.complete_erasures(stale)
 
 
-def _move_silo(silo: Silo, shard: Shard, feedback: Feedback, publish: Publish) -> Silo:
+def _move_silo(silo: Silo, shard: Shard, feedback: Feedback, publish: Publish, forget: Callable[[], None]) -> Silo:
     """Answers move before the files of the old model go."""
     settings, old = silo.settings, silo.recommender
     served = renew_model(settings, silo.task, shard, silo.device, silo.interrupt)
@@ -62,7 +68,7 @@ def _move_silo(silo: Silo, shard: Shard, feedback: Feedback, publish: Publish) -
     new = open_recommender(settings, shard, overlay)
     old.close()  # its lists stay in memory, and no more of them are written
     new.served = served
-    feedback.move_to(overlay, lambda: publish(new))
+    feedback.move_to(overlay, lambda: publish(new), forget)
     if silo.guard is not None:
         silo.guard.take_up(shard.digest)
     return_free_memory()

@@ -33,7 +33,7 @@ from client_service.privacy.guard import Guard, notices
 from client_service.rebuilding import complete_erasures, open_recommender, rebuild_silo
 from client_service.refresh import Refreshed, Refresher
 from client_service.renewal import renew_model
-from client_service.schemas import BasisOut, QualityOut, SpectrumOut, StatusOut
+from client_service.schemas import BasisOut, PrivacyOut, QualityOut, SpectrumOut, StatusOut
 from client_service.secure.masking import Masking, open_masking
 from client_service.secure.members import KnownMembers
 from client_service.secure.memory import RoundMemory
@@ -240,10 +240,16 @@ class ClientService(Answering):
             device=str(self.device),
             device_reason=self.device_reason,
             problem=standing.problem,
-            warnings=(*standing.warnings, *quality_warnings(self.quality()), *notices(privacy)),
+            warnings=(*standing.warnings, *self._own_warnings(privacy)),
             privacy=privacy,
             basis=self._common_basis(),
         )
+
+    def _own_warnings(self, privacy: PrivacyOut | None) -> tuple[str, ...]:
+        """What the silo's operator must know, whatever the aggregator says."""
+        problem = None if self._refresher is None else self._refresher.standing.problem
+        refresh = () if problem is None else (f"the shard was not refreshed: {problem}",)
+        return (*quality_warnings(self.quality()), *notices(privacy), *refresh)
 
     def _common_basis(self) -> BasisOut | None:
         folder = self.settings.state_directory / "basis"

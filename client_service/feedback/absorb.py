@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -12,11 +13,21 @@ from client_service.shard import Shard, change_shard
 from client_service.shard.changes import append_events, erase_users
 
 
-def absorb_feedback(folder: Path, store: FeedbackStore, least_rating: float) -> tuple[Shard, Shard]:
-    """Rewrite the shard in `folder`, whole or not at all; returns the old and the new.
+@dataclass(frozen=True)
+class Absorbed:
+    """The shard before and after, and what of the log it has now: to be forgotten there once nobody needs it."""
 
-    Erased users go first, so that one who has come back keeps what is later. Interactions with a lower rating stay in
-    the log: they are seen, and no liking. A kill between the two writes is made good by doing it again. DataError as
+    before: Shard
+    after: Shard
+    upto: int
+    erased: frozenset[bytes]
+
+
+def absorb_feedback(folder: Path, store: FeedbackStore, least_rating: float) -> Absorbed:
+    """Rewrite the shard in `folder`, whole or not at all. The log stays: see `forget_absorbed`.
+
+    Erased users go first, so that one who has come back keeps what is later. Interactions with a lower rating are not
+    absorbed: they are seen, and no liking. Done again before the log is forgotten, it changes nothing. DataError as
     from `change_shard`.
     """
     interactions, told = store.interactions(), store.read_told()
@@ -30,8 +41,12 @@ def absorb_feedback(folder: Path, store: FeedbackStore, least_rating: float) -> 
 
     before, after = change_shard(folder, absorb)
     upto = interactions[-1].sequence if interactions else 0
-    store.forget_absorbed(upto, least_rating, told.erased)
-    return before, after
+    return Absorbed(before, after, upto, told.erased)
+
+
+def forget_absorbed(store: FeedbackStore, absorbed: Absorbed, least_rating: float) -> None:
+    """Take out of the log what the shard holds now, or holds no more; what has come meanwhile stays."""
+    store.forget_absorbed(absorbed.upto, least_rating, absorbed.erased)
 
 
 def _absorbed(shard: Shard, liked: Sequence[Interaction], told: Told, where: Path) -> Shard:

@@ -71,12 +71,15 @@ class Feedback:
             raise NotFoundError("expected the receipt of an erasure, got another")
         return ErasureOut(**_say(found))
 
-    def move_to(self, overlay: Overlay, publish: Callable[[], None]) -> None:
-        """Answers come from another shard: `publish` puts them in place while nothing else is told."""
+    def move_to(self, overlay: Overlay, publish: Callable[[], None], forget: Callable[[], None]) -> None:
+        """Answers come from another shard: `publish` puts them in place, `forget` takes out of the log what that shard
+        has; nothing else is told meanwhile, and no answer lacks what was told before."""
         with self._lock:
             overlay.attach_store(self.store)
             publish()
             self.overlay = overlay
+            forget()
+            overlay.attach_store(self.store)
 
     def close(self) -> None:
         self.store.close()

@@ -34,7 +34,7 @@ class Overlay:
     def __init__(self, shard: Shard, store: FeedbackStore | None = None, *, least_rating: float = 4.0) -> None:
         self._shard, self._store, self._least = shard, store, least_rating
         self._met: dict[str, dict[int, bool]] = {}
-        self._told = Told({}, frozenset(), b"", 0)
+        self._told = Told({}, frozenset(), b"", 0, 0)
         self._last = 0
         self.hidden: Mask | None = None
         self.titles: Sequence[str | None] | None = shard.titles
@@ -62,9 +62,9 @@ class Overlay:
         return self._store is not None
 
     def attach_store(self, store: FeedbackStore) -> None:
-        """Follow this log from now on."""
+        """Follow this log from now on: it is what has happened since this shard was written."""
         self._store = store
-        self.begin_anew()
+        self._read(store, Told({}, frozenset(), b"", 0, store.read_told().absorbed), {})
 
     def follow(self) -> None:
         """Take up what another process has written since."""
@@ -76,10 +76,19 @@ class Overlay:
             self.add(self._store.interactions(self._last))
 
     def begin_anew(self) -> None:
-        """Read everything; answers see the old until the new is there."""
+        """Read everything; answers see the old until the new is there.
+
+        Where another shard has absorbed the log since, what was known stays: this shard has not got it.
+        """
         assert self._store is not None
-        told, rows = self._store.read_told(), self._store.interactions()
+        self._read(self._store, self._told, self._met)
+
+    def _read(self, store: FeedbackStore, known: Told, before: dict[str, dict[int, bool]]) -> None:
+        told, rows = store.read_told(), store.interactions()
         met: dict[str, dict[int, bool]] = {}
+        if told.absorbed != known.absorbed:
+            met = {user: dict(found) for user, found in before.items()}
+            told = replace(told, erased=told.erased | known.erased, absorbed=known.absorbed)
         self._add_to(met, rows)
         self._told, self._met = told, met
         self._last = rows[-1].sequence if rows else 0

@@ -37,6 +37,7 @@ CREATE TABLE place (key BLOB NOT NULL, rewritten INTEGER NOT NULL);
 LATER_TABLES = f"""
 CREATE TABLE erasures (receipt TEXT PRIMARY KEY, asked INTEGER NOT NULL, done INTEGER, mark BLOB);
 CREATE TABLE stale (shard TEXT PRIMARY KEY);
+ALTER TABLE place ADD COLUMN absorbed INTEGER NOT NULL DEFAULT 0;
 PRAGMA user_version = {VERSION};
 """  # since version 2
 
@@ -56,13 +57,15 @@ class Interaction:
 class Told:
     """All but the interactions: what is known of items; marks of erased users, and the key that they are made with.
 
-    `rewritten`: how often something was taken away or replaced, after which a reader begins anew.
+    `rewritten`: how often something was taken away or replaced, after which a reader begins anew. `absorbed`: how often
+    a shard has absorbed what there was.
     """
 
     items: dict[str, ItemIn]
     erased: frozenset[bytes]
     key: bytes
     rewritten: int
+    absorbed: int = 0
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ class FeedbackStore:
             self._rows.executescript(f"BEGIN; {'' if found else TABLES} {LATER_TABLES} COMMIT;")
         if writing and not found:
             with self._transaction():
-                self._rows.execute("INSERT INTO place VALUES (?, 0)", [secrets.token_bytes(32)])
+                self._rows.execute("INSERT INTO place VALUES (?, 0, 0)", [secrets.token_bytes(32)])
 
     def close(self) -> None:
         with self._lock:
@@ -148,9 +151,9 @@ class FeedbackStore:
         with self._errors(), self._lock:
             items = dict(self._rows.execute("SELECT item, facts FROM items"))
             marks = frozenset(mark for (mark,) in self._rows.execute("SELECT mark FROM erased"))
-            key, rewritten = self._rows.execute("SELECT key, rewritten FROM place").fetchone()
+            place = self._rows.execute("SELECT key, rewritten, absorbed FROM place").fetchone()
         facts = {item: ItemIn.model_validate_json(text) for item, text in items.items()}
-        return Told(facts, marks, key, rewritten)
+        return Told(facts, marks, *place)
 
     def count_rewritten(self) -> int:
         """How often something was taken away or replaced."""
@@ -237,7 +240,7 @@ class FeedbackStore:
                 "DELETE FROM interactions WHERE sequence <= ? AND (rating IS NULL OR rating >= ?)", [upto, least_rating]
             )
             self._rows.executemany("DELETE FROM erased WHERE mark = ?", ([mark] for mark in marks))
-            self._rows.execute("UPDATE place SET rewritten = rewritten + 1")
+            self._rows.execute("UPDATE place SET rewritten = rewritten + 1, absorbed = absorbed + 1")
         self._compact()
 
     def _compact(self) -> None:

@@ -19,7 +19,7 @@ from client_service.serving.lists import ListReader
 from client_service.serving.recommender import Recommender
 from client_service.serving.served import Served
 from client_service.settings import ClientSettings
-from client_service.shard import Shard
+from client_service.shard.storage import stated_digest
 from shared.errors import DataError, UnavailableError
 
 LOOK_SECONDS = 1.0  # between two looks at which model is kept
@@ -36,27 +36,32 @@ class Replica(Answering):
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """DataError or SettingsError where the shard is of no use."""
-        shard = await asyncio.to_thread(self.task.read, self.settings)
-        beyond = self.settings.approximate_beyond
-        self._overlay = Overlay(shard, least_rating=self.settings.least_rating)
-        await asyncio.to_thread(self._take_up_feedback)
-        reader = ListReader(self.models, shard, approximate_beyond=beyond)
-        self._recommender = Recommender(shard, reader, self._overlay)
-        await self._take_up_newer(shard)
-        self._following = asyncio.create_task(self._follow(shard))
+        await asyncio.to_thread(self._take_up_shard)
+        await self._take_up_newer()
+        self._following = asyncio.create_task(self._follow())
         try:
             yield
         finally:
             self._following.cancel()
             with suppress(asyncio.CancelledError):
                 await self._following
-            self._recommender.close()
+            self.recommender.close()
 
-    async def _follow(self, shard: Shard) -> None:
+    async def _follow(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            await self._take_up_newer(shard)
+            await self._take_up_newer()
             await asyncio.to_thread(self._take_up_feedback)
+
+    def _take_up_shard(self) -> None:
+        """Read the shard, and what has come since; who asks is answered by the one before until there is a model."""
+        self._shard = shard = self.task.read(self.settings)
+        self._overlay = Overlay(shard, least_rating=self.settings.least_rating)
+        self._take_up_feedback()
+        reader = ListReader(self.models, shard, approximate_beyond=self.settings.approximate_beyond)
+        self._next = Recommender(shard, reader, self._overlay)
+        if self._recommender is None:
+            self._recommender = self._next
 
     def _take_up_feedback(self) -> None:
         """What applications have told the client since; nothing where it has not begun to write that down."""
@@ -69,25 +74,34 @@ class Replica(Answering):
         except (DataError, UnavailableError) as error:  # it is looked at again the next time
             LOGGER.warning("feedback_not_read", reason=str(error))
 
-    async def _take_up_newer(self, shard: Shard) -> None:
-        """Serve the kept model, if it is another one than that which is served.
+    async def _take_up_newer(self) -> None:
+        """Serve the kept model, if it is another one than that which is served, and its shard, if that is another.
 
-        Its files may be replaced while they are read: what does not fit is looked at again the next time.
+        Their files may be replaced while they are read: what does not fit is looked at again the next time.
         """
         head = read_head(self.models)
         if head is None or head == self._head:
             return
         try:
-            served = await asyncio.to_thread(self._read_model, shard)
+            if head.shard != self._shard.digest and stated_digest(self.settings.shard) == head.shard:
+                await asyncio.to_thread(self._take_up_shard)
+            served = await asyncio.to_thread(self._read_model)
         except (DataError, OSError) as error:
             LOGGER.warning("kept_model_not_read", reason=str(error) if isinstance(error, DataError) else error.strerror)
             return
+        if served is None:  # of a shard that is not there yet
+            return
         self._head = head
-        if served is not None:
-            self.recommender.served = served
-            self.metrics.serving.set(1)
-            LOGGER.info("model_taken_up", model=served.version)
+        self._serve(served)
         await asyncio.to_thread(return_free_memory)
 
-    def _read_model(self, shard: Shard) -> Served | None:
-        return kept_model(self.task, shard, self.models, self.device)
+    def _serve(self, served: Served) -> None:
+        self._next.served = served
+        if (before := self.recommender) is not self._next:
+            self._recommender = self._next
+            before.close()
+        self.metrics.serving.set(1)
+        LOGGER.info("model_taken_up", model=served.version)
+
+    def _read_model(self) -> Served | None:
+        return kept_model(self.task, self._shard, self.models, self.device)

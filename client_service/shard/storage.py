@@ -123,6 +123,12 @@ def with_places(shard: Shard, path: Path | None, size: int, *, partly: bool = Fa
     return replace(shard, places=rows.astype(np.int64), catalogue=list_digest(ordered))
 
 
+def stated_digest(folder: Path) -> str | None:
+    """The digest that the head of the shard in `folder` says; None where there is none. DataError as from reading."""
+    path = current_file(folder, HEAD)
+    return _read_head(path).digest if path.exists() else None
+
+
 def change_shard(folder: Path, change: Callable[[Shard], Shard]) -> tuple[Shard, Shard]:
     """Replace the shard in `folder` by what `change` makes of it, whole or not at all; returns the old and the new.
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from client_service.feedback.absorb import absorb_feedback
+from client_service.feedback.absorb import absorb_feedback, forget_absorbed
 from client_service.feedback.store import NAME as FEEDBACK
 from client_service.feedback.store import FeedbackStore
 from client_service.shard import Shard, change_shard, shard_head
@@ -76,7 +76,9 @@ def absorb(
     if not (state_directory / FEEDBACK).is_file():
         raise SettingsError(f"{state_directory}: expected a client's state directory with {FEEDBACK}, got none")
     with closing(FeedbackStore(state_directory)) as store:
-        _print_change(*absorb_feedback(folder, store, least_rating), as_json=as_json)
+        absorbed = absorb_feedback(folder, store, least_rating)
+        forget_absorbed(store, absorbed, least_rating)
+        _print_change(absorbed.before, absorbed.after, as_json=as_json)
 
 
 def _print_change(before: Shard, after: Shard, *, as_json: bool) -> None:

@@ -1,0 +1,330 @@
+"""What has been told goes into the shard and its model while the silo answers, and who is erased is in no file."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import polars as pl
+import pytest
+
+from client_service import rebuilding
+from client_service.feedback.messages import InteractionIn
+from client_service.feedback.store import NAME, FeedbackStore
+from client_service.serving.checkpoint import read_head
+from client_service.settings import ClientSettings
+from client_service.shard import Shard, change_shard, read_shard
+from client_service.shard.changes import append_events
+from client_service.shard.commit import only_writer
+from client_service.training_checkpoint import FITTED
+from client_service.training_checkpoint import NAME as TRAINING
+from shared.errors import DataError
+from tests.support.federation import Federation
+from tests.support.given import Federate, Hold, Opened, Until
+from tests.support.kept import keep_first_model
+from tests.support.questions import finished, in_phase, read
+
+CANARY = "canary-4711-user"
+Serving = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
+
+
+def event(user: str, item: str, number: int = 0, **more: Any) -> dict[str, Any]:
+    return {"event": f"{user}-{item}-{number}", "user": user, "item": item, **more}
+
+
+async def post(http: httpx.AsyncClient, *events: dict[str, Any]) -> None:
+    answer = await http.post("/v1/interactions", json={"interactions": list(events)})
+    assert answer.status_code == 200, answer.text
+
+
+async def items_of(http: httpx.AsyncClient, user: str, query: str = "k=40") -> dict[str, Any]:
+    answer = await http.get(f"/v1/users/{user}/recommendations?{query}")
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def rests(http: httpx.AsyncClient) -> bool:
+    return bool((await read(http, "refresh"))["phase"] == "idle")
+
+
+async def refresh(http: httpx.AsyncClient, until: Until) -> dict[str, Any]:
+    """Ask for a refresh, and what it did once it is done."""
+    assert (await http.post("/v1/refresh")).status_code == 202
+    await until(lambda: rests(http))
+    return await read(http, "refresh")
+
+
+@pytest.fixture
+def serving(settings: ClientSettings, opened: Opened, until: Until) -> Serving:
+    """The service once it serves its model."""
+
+    @asynccontextmanager
+    async def begin(**changes: Any) -> AsyncIterator[httpx.AsyncClient]:
+        async with opened(settings.model_copy(update=changes)) as http:
+            await until(lambda: serves(http))
+            yield http
+
+    return begin
+
+
+async def serves(http: httpx.AsyncClient) -> bool:
+    return (await read(http, "status")).get("model") is not None
+
+
+def grow(settings: ClientSettings, user: str) -> Shard:
+    """The silo's shard with a user more, who likes what even users like, and a model of it."""
+    rows = pl.DataFrame({"user": [user] * 3, "item": ["item-00", "item-02", "item-04"]})
+    change_shard(settings.shard, lambda shard: append_events(shard, rows, Path()))
+    return keep_first_model(settings)[0]
+
+
+@pytest.mark.anyio
+async def test_a_refresh_takes_new_users_and_items_into_the_model_without_a_restart(
+    settings: ClientSettings, serving: Serving, until: Until
+) -> None:
+    shard, _ = keep_first_model(settings)
+    async with serving() as http:
+        await http.put("/v1/items/fresh", json={"title": "A fresh one"})
+        await post(http, *(event("new", item) for item in ("item-00", "item-02", "fresh")), event("user-00", "fresh"))
+        before = await items_of(http, "new")
+        done = await refresh(http, until)
+        assert done["changed"] and done["model"] == "refresh.1" and done["erasures"] == 0 and "problem" not in done
+        after = await items_of(http, "new")
+        assert (before["model"], after["model"]) == ("run-1.0", "refresh.1")
+        assert {one["item"] for one in after["items"]} == {*shard.item_ids} - {"item-00", "item-02"}
+        other = await items_of(http, "user-02")
+        assert "A fresh one" in [one.get("title") for one in other["items"]]  # of the catalogue now
+        assert (await refresh(http, until))["changed"] is False  # nothing has happened since
+    now = read_shard(settings.shard)
+    assert {*now.user_ids} == {*shard.user_ids, "new"} and "fresh" in now.item_ids
+    store = FeedbackStore(settings.state_directory)
+    assert store.interactions() == []
+    store.close()
+
+
+@pytest.mark.anyio
+async def test_what_comes_during_a_refresh_is_in_every_answer_and_in_the_next_shard(
+    settings: ClientSettings, serving: Serving, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_first_model(settings)
+    begun, let = threading.Event(), threading.Event()
+    renew = rebuilding.renew_model
+
+    def renew_when_let(*args: Any) -> Any:
+        begun.set()
+        assert let.wait(60.0)
+        return renew(*args)
+
+    monkeypatch.setattr(rebuilding, "renew_model", renew_when_let)
+    async with serving() as http:
+        await post(http, event("new", "item-00"))
+        assert (await http.post("/v1/refresh")).status_code == 202
+        await asyncio.to_thread(begun.wait, 60.0)
+        assert (await http.post("/v1/refresh")).status_code == 409
+        assert (await read(http, "refresh"))["phase"] == "working"
+        await http.delete("/v1/users/user-03")  # whom the shard that was just written still has
+        await post(http, event("new", "item-02"), event("later", "item-04"))
+        for expected in ("run-1.0", "refresh.2"):
+            new, later = await items_of(http, "new"), await items_of(http, "later")
+            assert new["model"] == later["model"] == expected
+            assert not {"item-00", "item-02"} & {one["item"] for one in new["items"]}
+            assert "item-04" not in {one["item"] for one in later["items"]}
+            assert (await items_of(http, "user-03"))["fallback"] == "unknown user"
+            let.set()
+            await until(lambda: model_is(http, "refresh.2"))  # the erasure has asked for one more
+    users = {*read_shard(settings.shard).user_ids}
+    assert {"new", "later"} < users and "user-03" not in users
+
+
+async def model_is(http: httpx.AsyncClient, version: str) -> bool:
+    return bool((await read(http, "status")).get("model") == version and await rests(http))
+
+
+def texts(folders: Sequence[Path]) -> dict[Path, bytes]:
+    """The content of every file; of tables, what they hold, because it is compressed."""
+    found = {path: path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file()}
+    tables = [path for path in found if path.suffix == ".parquet"]
+    return found | {path: pl.read_parquet(path).write_csv().encode() for path in tables}
+
+
+@pytest.mark.anyio
+async def test_who_is_erased_is_in_no_file_of_the_silo(
+    settings: ClientSettings, serving: Serving, until: Until
+) -> None:
+    old = grow(settings, CANARY)
+    models, folders = settings.state_directory / "model", (settings.state_directory, settings.shard)
+    async with serving() as http:
+        await post(http, event(CANARY, "item-06"), event("other", "item-01"))
+        await until(lambda: listed(http))
+        before = texts(folders)
+        assert sum(CANARY.encode() in content for content in before.values()) >= 2  # the search finds what is there
+        answer = (await http.delete(f"/v1/users/{CANARY}")).json()
+        assert answer["interactions"] == 1 and CANARY not in str(answer)
+        assert (await items_of(http, CANARY))["fallback"] == "unknown user"
+        await until(lambda: erased(http, answer["receipt"]))
+        told = (await http.get(f"/v1/erasures/{answer['receipt']}")).json()
+        assert "cannot be taken back" in told["remains"] and "interactions" not in told
+        after = texts(folders)
+        assert [path for path, content in after.items() if CANARY.encode() in content] == []
+        kept = {path.relative_to(models) for path in after if path.is_relative_to(models)}
+        computed = {path.relative_to(models) for path in before if path.is_relative_to(models)}
+        figures = {Path("quality.json"), Path("spectra.json"), Path("model.json")}  # numbers of the whole shard alone
+        assert {Path(TRAINING)} < computed and not kept & (computed - figures)
+        head = read_head(models)
+        assert head is not None and head.shard == read_shard(settings.shard).digest != old.digest
+        assert (await items_of(http, CANARY))["fallback"] == "unknown user"
+    async with serving() as http:  # and it stays so
+        assert (await http.get(f"/v1/erasures/{answer['receipt']}")).json() == told
+        assert (await items_of(http, CANARY))["fallback"] == "unknown user"
+        assert (await http.get(f"/v1/erasures/{'0' * 32}")).status_code == 404
+
+
+async def listed(http: httpx.AsyncClient) -> bool:
+    return bool((await read(http, "status"))["listed"] == 1.0)
+
+
+async def erased(http: httpx.AsyncClient, receipt: str) -> bool:
+    return bool((await read(http, f"erasures/{receipt}"))["done_at"] is not None)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("killed_at", ["renew_model", "forget_absorbed", "complete_erasures"])
+async def test_an_erasure_that_was_cut_off_anywhere_is_done_by_the_next_start(
+    settings: ClientSettings, serving: Serving, until: Until, killed_at: str
+) -> None:
+    old = grow(settings, CANARY)
+    async with serving() as http:
+        with pytest.MonkeyPatch.context() as broken:
+            broken.setattr(rebuilding, killed_at, stop)
+            receipt = (await http.delete(f"/v1/users/{CANARY}")).json()["receipt"]
+            await until(lambda: has_failed(http))
+    (settings.state_directory / "model" / FITTED).mkdir()
+    async with serving() as http:
+        await until(lambda: erased(http, receipt))
+        assert (await items_of(http, CANARY))["fallback"] == "unknown user"
+    content = texts((settings.state_directory, settings.shard))
+    assert [path for path, found in content.items() if CANARY.encode() in found] == []
+    assert [path for path in content if old.digest[:16] in path.name] == []
+
+
+def stop(*_: object) -> None:
+    raise DataError("expected to go on, was stopped")
+
+
+async def has_failed(http: httpx.AsyncClient) -> bool:
+    return "problem" in await read(http, "refresh")
+
+
+@pytest.mark.anyio
+async def test_a_shard_that_cannot_be_written_is_said_and_tried_again(
+    settings: ClientSettings, serving: Serving, until: Until
+) -> None:
+    keep_first_model(settings)
+    async with serving() as http:
+        await post(http, event("new", "item-00"))
+        with only_writer(settings.shard):
+            done = await refresh(http, until)
+            assert "nobody else is changing" in done["problem"] and "changed" not in done
+            assert any("nobody else is changing" in one for one in (await read(http, "status"))["warnings"])
+            assert "fallback" not in await items_of(http, "new")
+        done = await refresh(http, until)
+        assert done["changed"] and "problem" not in done
+
+
+@pytest.mark.anyio
+async def test_the_last_user_is_not_erased_from_a_shard_and_the_silo_says_so(
+    settings: ClientSettings, serving: Serving, until: Until
+) -> None:
+    shard, _ = keep_first_model(settings)
+    async with serving() as http:
+        receipts = [(await http.delete(f"/v1/users/{user}")).json()["receipt"] for user in shard.user_ids]
+        await until(lambda: has_failed(http))
+        assert not await erased(http, receipts[-1])
+        assert (await items_of(http, shard.user_ids[-1]))["fallback"] == "unknown user"
+        assert not {*shard.user_ids} & {*str(await read(http, "refresh")).split("'")}
+
+
+@pytest.mark.anyio
+async def test_so_many_interactions_make_a_refresh_and_low_ratings_none(
+    settings: ClientSettings, serving: Serving, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client_service.refresh.LOOK_SECONDS", 0.01)
+    keep_first_model(settings)
+    async with serving(refresh_interactions=3) as http:
+        await post(http, *(event("low", f"item-0{number}", rating=1.0) for number in range(5)), event("new", "item-00"))
+        await asyncio.sleep(0.2)
+        assert (await read(http, "refresh")) == {"phase": "idle"}
+        await post(http, event("new", "item-02"), event("new", "item-04"))
+        await until(lambda: model_is(http, "refresh.1"))
+        await asyncio.sleep(0.2)
+        assert await model_is(http, "refresh.1")  # the low ratings, which stay, make no further one
+
+
+@pytest.mark.anyio
+async def test_in_an_open_run_it_waits_for_the_round_and_the_run_goes_on_with_the_new_shard(
+    federation: Federate, held: Hold, until: Until
+) -> None:
+    stop = held("client-1", 1)
+    async with federation(2) as running:
+        silo, other = await running.enter()
+        await running.start(rounds=3)
+        await asyncio.to_thread(stop.reached.wait, 60.0)
+        await post(silo, event("new", "item-00"), event("new", "item-02"))
+        assert (await silo.post("/v1/refresh")).status_code == 202
+        await asyncio.sleep(0.3)
+        assert (await read(silo, "refresh"))["phase"] == "waiting"
+        assert "new" not in read_shard(running.clients[0].shard).user_ids
+        stop.released.set()
+        await until(lambda: rests(silo))
+        await until(finished(silo, other))
+        assert (await read(silo, "refresh"))["changed"] and "new" in read_shard(running.clients[0].shard).user_ids
+        await took_part_in_all(running)
+        quality, user = await read(silo, "quality"), await items_of(silo, "new")
+        assert quality["finished"] and quality["test_users"] and user["model"].startswith("run-1.")
+        head = read_head(running.clients[0].state_directory / "model")
+        assert head is not None and head.shard == read_shard(running.clients[0].shard).digest
+
+
+async def took_part_in_all(running: Federation) -> None:
+    """No client was missing in any round."""
+    history = await running.history()
+    assert [one["missing"] for one in history["rounds"]] == [[]] * 3
+
+
+@pytest.mark.anyio
+async def test_between_runs_it_needs_no_aggregator_and_the_next_run_trains_on_it(
+    federation: Federate, until: Until
+) -> None:
+    async with federation(2) as running:
+        silo, other = await running.enter()
+        await running.start()
+        await until(finished(silo, other))
+        await until(in_phase(silo, "finished"))
+        await post(silo, event("new", "item-00"))
+        done = await refresh(silo, until)
+        assert done["model"] == "refresh.1"
+        await running.start()
+        await until(finished(silo, other, run="run-2"))
+        assert (await items_of(silo, "new"))["model"].startswith("run-2.")
+
+
+def test_a_log_of_the_version_before_is_taken_over(tmp_path: Path) -> None:
+    import sqlite3
+
+    store = FeedbackStore(tmp_path)
+    told = InteractionIn(event="e", user="u", item="i", time=None, rating=None)
+    store.append([told])
+    store.close()
+    with sqlite3.connect(tmp_path / NAME) as rows:
+        for change in ("DROP TABLE erasures", "DROP TABLE stale", "ALTER TABLE place DROP COLUMN absorbed"):
+            rows.execute(change)
+        rows.execute("PRAGMA user_version = 1")
+    store = FeedbackStore(tmp_path)
+    assert [one.user for one in store.interactions()] == ["u"] and store.read_stale() == ()
+    store.close()
