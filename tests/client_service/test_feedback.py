@@ -311,6 +311,28 @@ def test_another_process_that_may_only_read_follows(tmp_path: Path, settings: Cl
         FeedbackStore(tmp_path, most=100, writing=False).append(told(("x", "y")))
 
 
+def test_who_answers_from_the_shard_before_keeps_what_another_shard_has_absorbed(settings: ClientSettings) -> None:
+    """A replica that has not read the new shard yet, or a client beside which `lpsfed shard absorb` ran."""
+    old = read_shard(settings.shard)
+    settings.state_directory.mkdir(parents=True)
+    writer = FeedbackStore(settings.state_directory, most=100)
+    follower = Overlay(old, FeedbackStore(settings.state_directory, most=100, writing=False))
+    writer.append(told(("new", old.item_ids[0])))
+    gone, later = old.user_ids[:2]
+    writer.erase_user(gone, marked=True)
+    follower.follow()
+    forget_absorbed(writer, absorb_feedback(settings.shard, writer, 4.0), 4.0)
+    writer.append(told(("new", old.item_ids[2]), begin=5))
+    writer.erase_user(later, marked=True)
+    follower.follow()
+    since = follower.of("new")
+    assert since is not None and since.liked.tolist() == [0, 2]
+    assert follower.user_row(gone) is follower.user_row(later) is None
+    fresh = Overlay(read_shard(settings.shard), writer).of("new")
+    assert fresh is not None and fresh.liked.tolist() == [2]
+    writer.close()
+
+
 def test_times_are_kept_in_seconds_of_utc(tmp_path: Path) -> None:
     store = FeedbackStore(tmp_path, most=10)
     given = InteractionIn(event="e", user="u", item="i", time=datetime(2026, 1, 1, 2, tzinfo=UTC), rating=None)

@@ -27,7 +27,7 @@ from shared.errors import DataError
 from tests.support.federation import Federation
 from tests.support.given import Federate, Hold, Opened, Until
 from tests.support.kept import keep_first_model
-from tests.support.questions import finished, in_phase, read
+from tests.support.questions import finished, has_problem, in_phase, read
 
 CANARY = "canary-4711-user"
 Serving = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
@@ -295,6 +295,49 @@ async def took_part_in_all(running: Federation) -> None:
     """No client was missing in any round."""
     history = await running.history()
     assert [one["missing"] for one in history["rounds"]] == [[]] * 3
+
+
+@pytest.mark.anyio
+async def test_a_round_that_is_trained_and_cannot_be_sent_is_sent_before_the_shard_changes(
+    federation: Federate, held: Hold, until: Until
+) -> None:
+    stop = held("client-1", 1)
+    async with federation(2) as running:
+        line = running.line()
+        (silo,) = await running.enter(running.clients[0], line=line)
+        _, other = await running.enter(running.clients[1])
+        await running.start()
+        await asyncio.to_thread(stop.reached.wait, 60.0)
+        line.app = None
+        stop.released.set()
+        await until(has_problem(silo, "cannot be reached"))
+        await post(silo, event("new", "item-00"))
+        assert (await silo.post("/v1/refresh")).status_code == 202
+        await asyncio.sleep(0.3)
+        assert (await read(silo, "refresh"))["phase"] == "waiting"
+        line.app = running.app
+        await until(lambda: rests(silo))
+        assert (await read(silo, "refresh"))["changed"]
+        await until(finished(silo, other))
+        assert [one["missing"] for one in (await running.history())["rounds"]] == [[], []]
+
+
+@pytest.mark.anyio
+async def test_a_round_that_never_ends_holds_the_shard_up_for_a_bounded_time(
+    federation: Federate, held: Hold, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client_service.agent.LONGEST_ROUND", 0.5)
+    stop = held("client-1", 1)
+    async with federation(2) as running:
+        line = running.line()
+        (silo,) = await running.enter(running.clients[0], line=line)
+        await running.enter(running.clients[1])
+        await running.start()
+        await asyncio.to_thread(stop.reached.wait, 60.0)
+        line.app = None
+        stop.released.set()
+        await post(silo, event("new", "item-00"))
+        assert (await refresh(silo, until))["changed"]
 
 
 @pytest.mark.anyio
