@@ -9,7 +9,7 @@ from client_service.schemas import ModelOut, ModelsOut
 from client_service.serving.checkpoint import ModelHead
 from client_service.serving.versions import choose_version, kept_versions
 from client_service.silo import Silo
-from shared.errors import NotFoundError
+from shared.errors import ConflictError, DataError, NotFoundError
 
 
 def list_models(folder: Path) -> ModelsOut:
@@ -20,12 +20,16 @@ def list_models(folder: Path) -> ModelsOut:
 def serve_version(folder: Path, silo: Silo, version: str) -> ModelsOut:
     """Answer by this model, also after a restart, until a run has one that validation prefers. Slow.
 
-    NotFoundError for one that is not kept or is of another shard; DataError, and nothing is changed, for a damaged one.
+    NotFoundError for one that is not kept or is of another shard; ConflictError for a damaged one. Nothing is changed
+    then.
     """
     chosen = next((head for head in kept_versions(folder) if head.version == version), None)
     if chosen is None or chosen.shard != silo.shard.digest:
         raise NotFoundError("expected the version of a kept model of the present shard, got another")
-    served = load_version(silo.task, silo.shard, folder, silo.device, chosen)
+    try:
+        served = load_version(silo.task, silo.shard, folder, silo.device, chosen)
+    except DataError as error:
+        raise ConflictError(str(error)) from None  # not the caller's mistake
     with silo.recommender.changing:
         choose_version(folder, chosen)
         silo.recommender.served = served

@@ -14,7 +14,7 @@ from shared.method.settings import MethodSettings, validate_settings
 from shared.protocol.schemas import MemberOut, QuarantineIn, RoundOut, RunHistoryOut, RunIn
 from shared.strategies.common_basis import DEGREES, PACKED, PAIRS, PRODUCTS
 from simulation import operator_calls as calls
-from simulation.operator_calls import Operator, ask_aggregator
+from simulation.operator_calls import Operator, call_as_operator
 
 ENDED = ("finished", "failed")
 
@@ -23,7 +23,7 @@ Observe = Callable[[RunHistoryOut], None]
 
 def start_run(operator: Operator, request: RunIn) -> RunHistoryOut:
     """A new run. FederationError with the aggregator's reason where one is still going on."""
-    return _parse_history(ask_aggregator(operator, "POST", "/v1/runs", request.model_dump_json()))
+    return _parse_history(call_as_operator(operator, "POST", "/v1/runs", request.model_dump_json()))
 
 
 def start_run_if_none(operator: Operator, request: RunIn) -> RunHistoryOut:
@@ -87,7 +87,7 @@ def _declared_widths(method: MethodSettings, shapes: Mapping[str, tuple[int, ...
 def fetch_declaration(operator: Operator) -> Declaration:
     """What every client of this federation may send."""
     try:
-        return Declaration.model_validate(ask_aggregator(operator, "GET", "/v1/declaration"))
+        return Declaration.model_validate(call_as_operator(operator, "GET", "/v1/declaration"))
     except ValidationError:
         raise ProtocolError("expected a declaration from the aggregator, got another answer") from None
 
@@ -99,36 +99,36 @@ def latest_run(operator: Operator) -> RunHistoryOut | None:
 
 def list_runs(operator: Operator) -> list[RunHistoryOut]:
     """Every run without its rounds, oldest first."""
-    runs = ask_aggregator(operator, "GET", "/v1/runs")
+    runs = call_as_operator(operator, "GET", "/v1/runs")
     return [_parse_history(run) for run in runs] if isinstance(runs, list) else []
 
 
 def list_members(operator: Operator) -> list[MemberOut]:
     """Every client of the federation by name, and whether it is quarantined."""
-    answer = ask_aggregator(operator, "GET", "/v1/clients")
+    answer = call_as_operator(operator, "GET", "/v1/clients")
     return [_parse_member(member) for member in answer] if isinstance(answer, list) else []
 
 
 def quarantine_client(operator: Operator, client: str, reason: str) -> MemberOut:
     """Quarantine a client. FederationError where there is none of that name, or where it is shut out already."""
     body = validate_settings(QuarantineIn, {"reason": reason}).model_dump_json()
-    return _parse_member(ask_aggregator(operator, "POST", f"/v1/clients/{quote(client, safe='')}/quarantine", body))
+    return _parse_member(call_as_operator(operator, "POST", f"/v1/clients/{quote(client, safe='')}/quarantine", body))
 
 
 def lift_quarantine(operator: Operator, client: str) -> MemberOut:
     """Lift a client's quarantine. FederationError where there is none."""
-    return _parse_member(ask_aggregator(operator, "DELETE", f"/v1/clients/{quote(client, safe='')}/quarantine"))
+    return _parse_member(call_as_operator(operator, "DELETE", f"/v1/clients/{quote(client, safe='')}/quarantine"))
 
 
 def fetch_run(operator: Operator, run: str | None) -> RunHistoryOut | None:
     """A run with its rounds, by default the newest; None where there has been none."""
     name = run or (newest.run if (newest := latest_run(operator)) else None)
-    return None if name is None else _parse_history(ask_aggregator(operator, "GET", f"/v1/runs/{name}"))
+    return None if name is None else _parse_history(call_as_operator(operator, "GET", f"/v1/runs/{name}"))
 
 
 def cancel_run(operator: Operator, run: str) -> RunHistoryOut:
     """End a run. FederationError where there is none of that name, or where it has ended."""
-    return _parse_history(ask_aggregator(operator, "DELETE", f"/v1/runs/{quote(run, safe='')}"))
+    return _parse_history(call_as_operator(operator, "DELETE", f"/v1/runs/{quote(run, safe='')}"))
 
 
 def describe_run(run: RunHistoryOut) -> str:
@@ -166,7 +166,7 @@ def _join_names(names: Sequence[str]) -> str:
 def follow_run(operator: Operator, run: str, observe: Observe) -> RunHistoryOut:
     """Look at a run until it has ended; its own deadlines bound that. FederationError with the reason if it failed."""
     while True:
-        history = _parse_history(ask_aggregator(operator, "GET", f"/v1/runs/{run}"))
+        history = _parse_history(call_as_operator(operator, "GET", f"/v1/runs/{run}"))
         observe(history)
         if history.phase == "failed":
             raise FederationError(f"{run} failed: {history.reason}")

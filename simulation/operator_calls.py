@@ -1,4 +1,4 @@
-"""The operator's calls to an aggregator: with its token, again while nobody answers, and errors in one line."""
+"""An operator's calls to an aggregator or a client: with its secret, again while nobody answers, errors in one line."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ def ignore_line(line: str) -> None:
 @dataclass(frozen=True)
 class Operator:
     """A connection as the operator. `patience`: seconds for which a call is repeated while the aggregator does not
-    answer; `tell`: receives a line about the waiting."""
+    answer; `tell`: receives a line about the waiting; `whom`: who is called."""
 
     http: httpx.Client
     patience: float = PATIENCE_SECONDS
     tell: Tell = ignore_line
+    whom: str = "aggregator"
 
 
 @contextmanager
@@ -48,6 +49,7 @@ def open_operator(
     *,
     patience: float = PATIENCE_SECONDS,
     tell: Tell = ignore_line,
+    whom: str = "aggregator",
 ) -> Iterator[Operator]:
     """A connection with the operator's token. Without `calling` the authorities of httpx are trusted. SettingsError for
     a token file that is empty or not readable."""
@@ -61,33 +63,34 @@ def open_operator(
     headers = {"Authorization": f"Bearer {token}"}
     verify = (calling or Calling()).context
     with httpx.Client(base_url=url, headers=headers, timeout=CALL_SECONDS, trust_env=False, verify=verify) as http:
-        yield Operator(http, patience, tell)
+        yield Operator(http, patience, tell, whom)
 
 
-def ask_aggregator(operator: Operator, method: str, path: str, body: str | None = None) -> object:
-    """The answer to one call, repeated while the aggregator does not answer: after a restart it continues the same
-    round."""
+def call_as_operator(operator: Operator, method: str, path: str, body: str | None = None) -> object:
+    """The answer to one call, repeated while nobody answers: an aggregator continues the same round after a restart."""
     began, last_told = time.monotonic(), -math.inf
     while True:
         try:
-            return _ask_once(operator.http, method, path, body)
+            return _ask_once(operator, method, path, body)
         except UnavailableError as error:
             if (waited := time.monotonic() - began) > operator.patience:
                 raise
             if waited - last_told >= TELL_SECONDS:
-                operator.tell(f"waiting for the aggregator, {waited:.0f} of at most {operator.patience:g} s: {error}")
+                bound = f"{waited:.0f} of at most {operator.patience:g} s"
+                operator.tell(f"waiting for the {operator.whom}, {bound}: {error}")
                 last_told = waited
             time.sleep(POLL_SECONDS)
 
 
-def _ask_once(http: httpx.Client, method: str, path: str, body: str | None) -> object:
+def _ask_once(operator: Operator, method: str, path: str, body: str | None) -> object:
+    http, expected = operator.http, f"{operator.http.base_url}: expected the {operator.whom}"
     headers = {} if body is None else {"Content-Type": "application/json"}
     try:
         answer = http.request(method, path, content=body, headers=headers)
     except httpx.TransportError as error:
         if refused := failure(error):  # waiting does not help
-            raise SettingsError(f"{http.base_url}: expected an aggregator, but {refused}") from None
-        raise UnavailableError(f"{http.base_url}: expected an aggregator, got {reason(error)}") from None
+            raise SettingsError(f"{expected}, but {refused}") from None
+        raise UnavailableError(f"{expected}, got {reason(error)}") from None
     if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR or answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
         raise UnavailableError(f"{method} {path}: {answer.status_code} {_refusal(answer)}")
     if not answer.is_success:
@@ -96,7 +99,7 @@ def _ask_once(http: httpx.Client, method: str, path: str, body: str | None) -> o
     try:
         return answer.json()
     except ValueError:
-        raise ProtocolError(f"{http.base_url}: expected an aggregator, got another answer to {path}") from None
+        raise ProtocolError(f"{expected}, got another answer to {path}") from None
 
 
 def _refusal(answer: httpx.Response) -> str:

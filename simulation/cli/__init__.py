@@ -19,6 +19,7 @@ from simulation.cli import (
     quarantine,
     services,
     shards,
+    silo,
     tuning,
     worth,
 )
@@ -55,6 +56,8 @@ for command in (
     services.run,
     services.status,
     services.cancel,
+    silo.refresh,
+    silo.models,
     services.secret,
     services.certificates,
     services.doctor,

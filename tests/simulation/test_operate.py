@@ -101,7 +101,9 @@ def test_nobody_there_is_named_in_bounded_time(operate: Operate) -> None:
     there = Aggregator(history())
     there.absent = 10**9
     done = operate(there, "run", "--aggregator-url", "http://127.0.0.1:1", "--wait-seconds", "0.01")
-    assert done.exit_code == 1 and "http://127.0.0.1:1: expected an aggregator, got ConnectError" in str(done.exception)
+    assert done.exit_code == 1 and "http://127.0.0.1:1: expected the aggregator, got ConnectError" in str(
+        done.exception
+    )
 
 
 def test_whoever_waits_for_the_aggregator_is_told_so_at_once_and_from_time_to_time(
