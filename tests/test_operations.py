@@ -41,7 +41,7 @@ def test_the_files_and_headings_that_it_leads_to_are_there() -> None:
     for name in re.findall(r"\]\(([a-z-]+\.md)", PAGE):
         assert (ROOT / "docs" / name).exists(), name
     headings = {
-        re.sub(r"[^a-z ]", "", line.lower()).strip().replace(" ", "-") for line in re.findall(r"^## (.+)$", PAGE, re.M)
+        re.sub(r"[^a-z ]", "", line.lower()).strip().replace(" ", "-") for line in re.findall(r"^##+ (.+)$", PAGE, re.M)
     }
     assert set(re.findall(r"\]\(#([a-z-]+)\)", PAGE)) <= headings
     for path in ("observability/alerts.yml", "k8s/components/servicemonitor"):
