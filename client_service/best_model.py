@@ -106,7 +106,8 @@ class BestModel:
 
     def _keep_and_serve(self, served: Served, number: int, measures: Measures) -> None:
         """The checkpoint first: what is served survives a restart."""
-        head = ModelHead(round=number, values=dict(measures.values), **self.origin)
+        pairs = self._task.count(self._shard).edges
+        head = ModelHead(round=number, values=dict(measures.values), chosen_for=pairs, **self.origin)
         with self._recommender.changing:
             keep_version(self.place.folder, served.model, head, self.place.versions)
             self.served = self._recommender.served = served

@@ -17,6 +17,7 @@ from client_service.renewal import renew_model
 from client_service.run_place import models_folder
 from client_service.serving.lists import ListKeeper
 from client_service.serving.recommender import Recommender
+from client_service.serving.served import Served
 from client_service.settings import ClientSettings
 from client_service.shard import Shard
 from client_service.silo import Silo
@@ -44,7 +45,9 @@ def rebuild_silo(silo: Silo, feedback: Feedback, publish: Publish) -> tuple[Silo
         after = silo
         feedback.move_to(feedback.overlay, lambda: None, forget)
     else:
-        after = _move_silo(silo, shard, feedback, publish, forget)
+        choose = bool(absorbed.erased)
+        model = renew_model(settings, silo.task, shard, silo.device, silo.interrupt, choose=choose)
+        after = _move_silo(silo, shard, model, feedback, publish, forget)
     erased = complete_erasures(settings, feedback.store, shard.digest)
     served = after.recommender.served
     return after, Refreshed(after is not silo, None if served is None else served.version, erased)
@@ -60,10 +63,11 @@ def complete_erasures(settings: ClientSettings, store: FeedbackStore, shard: str
     return store.complete_erasures(stale)
 
 
-def _move_silo(silo: Silo, shard: Shard, feedback: Feedback, publish: Publish, forget: Callable[[], None]) -> Silo:
+def _move_silo(
+    silo: Silo, shard: Shard, served: Served | None, feedback: Feedback, publish: Publish, forget: Callable[[], None]
+) -> Silo:
     """Answers move before the files of the old model go."""
     settings, old = silo.settings, silo.recommender
-    served = renew_model(settings, silo.task, shard, silo.device, silo.interrupt)
     overlay = Overlay(shard, least_rating=settings.least_rating)
     new = open_recommender(settings, shard, overlay)
     old.close()  # its lists stay in memory, and no more of them are written

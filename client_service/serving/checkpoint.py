@@ -23,7 +23,8 @@ CURRENT = "model.json"  # the head of the model that is served
 
 class ModelHead(MeasureValues, Message):
     """What a model belongs to. A model fits only the shard, the start, the settings and the common basis that it was
-    trained with; `basis` is its digest, "" without one."""
+    trained with; `basis` is its digest, "" without one. `chosen_for`: the training pairs that the shard had when start
+    and recipe were chosen."""
 
     format: str = FORMAT
     shard: str
@@ -34,6 +35,7 @@ class ModelHead(MeasureValues, Message):
     start: Filter | None
     recipe: Recipe | None = None
     basis: str = ""
+    chosen_for: int = 0
     parameters: str = ""
 
     @property

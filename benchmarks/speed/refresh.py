@@ -1,0 +1,147 @@
+"""What does a refresh of a shard cost after some events, and how near is its model to one from nothing?
+
+python -m benchmarks.speed.refresh SHARD [--events 1000]
+
+A silo with a copy of the shard and its first model. Events of users drawn once go into the log. Then the seconds
+of each part of the refresh, and of a first model from nothing for the same new shard. Of the answers of both models for
+drawn users: the largest difference of two scores of an item that both list, as a share of the largest score, and how
+much of their lists of 20 is the same. Once with what validation chose for the model before, as a refresh does, and once
+with what it chooses for the new shard.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.common import render_table
+from benchmarks.speed.serving import drawn_users, untrained_settings
+from client_service.feedback.absorb import absorb_feedback
+from client_service.feedback.messages import InteractionIn
+from client_service.feedback.store import FeedbackStore
+from client_service.learning.interrupt import NEVER
+from client_service.models.ranker import Rows
+from client_service.renewal import renew_model
+from client_service.run_place import models_folder
+from client_service.serving.recommender import Recommender
+from client_service.serving.served import Served
+from client_service.settings import ClientSettings, client_settings
+from client_service.shard import Shard, read_shard
+from client_service.tasks.items import ITEMS
+from client_service.tasks.task import Place
+from client_service.training_run import TrainingRun
+from shared.method.exchange import mlp_specification
+from shared.method.exchanged import Parameters
+from shared.method.start import initial_parameters
+
+LISTED, SEED = 20, 0
+CPU = torch.device("cpu")
+Seconds = dict[str, float]
+
+
+@contextmanager
+def timed(seconds: Seconds, name: str) -> Iterator[None]:
+    """Count what is within under this name."""
+    began = time.perf_counter()
+    yield
+    seconds[name] = time.perf_counter() - began
+
+
+def open_silo(shard: Path, folder: Path) -> ClientSettings:
+    """Settings of a silo with a copy of the shard."""
+    shutil.copytree(shard, folder / "shard")
+    method = untrained_settings()
+    return client_settings(name="client-1", shard=folder / "shard", state_directory=folder / "state", method=method)
+
+
+def first_model(settings: ClientSettings, shard: Shard) -> Served:
+    """The model of a run that begins, kept and judged."""
+    recommender = Recommender(shard)
+    place = Place(settings.name, "run-1", SEED, settings.method, models_folder(settings))
+    arrays = initial_parameters(mlp_specification(settings.method), SEED, exact=True)
+    TrainingRun(place, ITEMS, shard, recommender, CPU).begin(Parameters(arrays), 0)
+    assert recommender.served is not None
+    return recommender.served
+
+
+def log_events(settings: ClientSettings, shard: Shard, count: int) -> FeedbackStore:
+    """A log of so many events, of known users and items."""
+    draws, store = np.random.default_rng(SEED), FeedbackStore(settings.state_directory)
+    users, items = (draws.choice(ids, count) for ids in (shard.user_ids, shard.item_ids))
+    pairs = enumerate(zip(users.tolist(), items.tolist(), strict=True))
+    store.append(
+        [InteractionIn(event=str(n), user=user, item=item, time=None, rating=None) for n, (user, item) in pairs]
+    )
+    return store
+
+
+def refresh(settings: ClientSettings, store: FeedbackStore, seconds: Seconds, *, choose: bool) -> tuple[Shard, Served]:
+    """The next shard and its model."""
+    with timed(seconds, "absorb"):
+        absorb_feedback(settings.shard, store, settings.least_rating)
+    with timed(seconds, "read"):
+        shard = read_shard(settings.shard)
+    with timed(seconds, "model"):
+        served = renew_model(settings, ITEMS, shard, CPU, NEVER, choose=choose)
+    assert served is not None
+    return shard, served
+
+
+def compare(one: Served, other: Served, rows: Rows) -> tuple[float, float]:
+    """The largest difference of two scores as a share of the largest, and the share of equal places in the lists."""
+    lists = [
+        served.ranker.top_scored(served.ranker.users[rows], none_of(served, rows), LISTED) for served in (one, other)
+    ]
+    (first, first_scores), (second, second_scores) = lists
+    same = first[:, :, None] == second[:, None, :]
+    apart = np.abs(first_scores[:, :, None] - second_scores[:, None, :])[same]
+    return float(apart.max(initial=0.0) / np.abs(first_scores).max()), float(same.any(axis=2).mean())
+
+
+def none_of(served: Served, rows: Rows) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    """No item is left out."""
+    return np.zeros((len(rows), len(served.ranker.items.embedding)), dtype=bool)
+
+
+def measure(shard: Path, events: int, *, choose: bool) -> tuple[Seconds, Seconds, float, float]:
+    """Seconds of the refresh and of a model from nothing, and how far apart they are."""
+    quick, full = Seconds(), Seconds()
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+        settings = open_silo(shard, Path(one))
+        before = read_shard(settings.shard)
+        first_model(settings, before)
+        store = log_events(settings, before, events)
+        after, refreshed = refresh(settings, store, quick, choose=choose)
+        store.close()
+        fresh = open_silo(settings.shard, Path(other))
+        with timed(full, "model"):
+            rebuilt = first_model(fresh, after)
+        rows = np.array([after.user_row(user) for user in drawn_users(after)[:500]])
+        return quick, full, *compare(refreshed, rebuilt, rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shard", type=Path)
+    parser.add_argument("--events", type=int, default=1000)
+    asked = parser.parse_args()
+    rows: list[tuple[object, ...]] = []
+    for choose in (False, True):
+        quick, full, apart, same = measure(asked.shard, asked.events, choose=choose)
+        parts = ", ".join(f"{name} {value:.2f}" for name, value in quick.items())
+        whose = "of the new shard" if choose else "of the model before"
+        rows.append((whose, f"{sum(quick.values()):.2f}", parts, f"{full['model']:.2f}", f"{apart:.2g}", f"{same:.4f}"))
+    heads = ("choices", "refresh s", "of which", "from nothing s", "scores apart", f"lists of {LISTED} the same")
+    print(render_table(heads, rows))
+
+
+if __name__ == "__main__":
+    main()
