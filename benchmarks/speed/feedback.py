@@ -1,17 +1,22 @@
 """How soon is an event in an answer, and how many a second does a silo take? Posts to a real client over HTTP.
 
-python -m benchmarks.speed.feedback SHARD [--events 200] [--batch 100] [--batches 250]
+python -m benchmarks.speed.feedback SHARD [--events 200] [--batch 100] [--batches 250] [--seconds 8]
 
 The client's run is over. First one event at a time, of users drawn once: the post, the next list, and whether the list
-has taken it up. Then four writers post batches for which only the rate counts.
+has taken it up. Then four writers post batches for which only the rate counts. Before
+both, where wrk is there, 50 callers at a time ask for lists of known users, while nothing is told and while users of
+the shard meet items, EACH_SECOND a second.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
+import shutil
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,11 +24,14 @@ import httpx
 import numpy as np
 
 from benchmarks.common import render_table
-from benchmarks.speed.serving import drawn_users, serve_closed_form, untrained_settings
+from benchmarks.speed.serving import drawn_users, serve_closed_form, untrained_settings, user_requests
+from benchmarks.speed.wrk import Load, LoadTarget, Requests, load_target
 from client_service.shard import Shard, read_shard
 from simulation.experiment import Experiment
 
 WRITERS = 4
+CALLERS = 50
+EACH_SECOND = 200
 Times = dict[str, list[float]]
 
 
@@ -59,18 +67,54 @@ async def measure_rate(http: httpx.AsyncClient, shard: Shard, batch: int, batche
     return WRITERS * batch * batches / (time.perf_counter() - began)
 
 
-async def measure(folder: Path, count: int, batch: int, batches: int) -> str:
-    """A table of both."""
-    shard = read_shard(folder)
+async def tell_on(http: httpx.AsyncClient, shard: Shard) -> None:
+    """EACH_SECOND events of users of the shard, ten at a time, until cancelled."""
+    draws, count = np.random.default_rng(1), 10
+    for number in itertools.count():
+        users, items = (draws.choice(ids, count).tolist() for ids in (shard.user_ids, shard.item_ids))
+        pairs = enumerate(zip(users, items, strict=True))
+        events = [{"event": f"on-{number}-{n}", "user": user, "item": item} for n, (user, item) in pairs]
+        (await http.post("/v1/interactions", json={"interactions": events})).raise_for_status()
+        await asyncio.sleep(count / EACH_SECOND)
+
+
+async def measure_load(client: LoadTarget, shard: Shard, seconds: int) -> Load:
+    """Of known users by CALLERS callers."""
+    asked = Requests("known users", user_requests(drawn_users(shard)))
+    return await asyncio.to_thread(load_target, client, asked, CALLERS, seconds)
+
+
+async def measure_load_with_events(client: LoadTarget, http: httpx.AsyncClient, shard: Shard, seconds: int) -> Load:
+    """The same while events come in."""
+    telling = asyncio.create_task(tell_on(http, shard))
+    load = await measure_load(client, shard, seconds)
+    telling.cancel()
+    return load
+
+
+def describe_loads(loads: Mapping[str, Load]) -> str:
+    """A table."""
+    rows = [(w, f"{one.rate:,.0f}", f"{one.p50:.1f}", f"{one.p99:.1f}", str(one.errors)) for w, one in loads.items()]
+    return render_table((f"{CALLERS} callers", "requests a second", "p50 ms", "p99 ms", "errors"), rows)
+
+
+async def measure(folder: Path, count: int, batch: int, batches: int, seconds: int) -> str:
+    """Tables of all."""
+    shard, loads = read_shard(folder), dict[str, Load]()
     with tempfile.TemporaryDirectory() as place:
         experiment = Experiment((folder,), Path(place), untrained_settings(), rounds=1)
         async with serve_closed_form(experiment) as (client, _):
             headers = {"Authorization": f"Bearer {client.key}"}
             async with httpx.AsyncClient(base_url=client.url, headers=headers, timeout=60.0, trust_env=False) as http:
+                if shutil.which("wrk"):
+                    loads["nothing told"] = await measure_load(client, shard, seconds)
+                    told = f"{EACH_SECOND} events a second"
+                    loads[told] = await measure_load_with_events(client, http, shard, seconds)
                 times = await measure_events(http, shard, count)
                 rate = await measure_rate(http, shard, batch, batches)
     rows = [(what, *(f"{value:.1f}" for value in np.percentile(found, [50, 99]))) for what, found in times.items()]
-    return f"{render_table(('what', 'p50 ms', 'p99 ms'), rows)}\n\n{rate:,.0f} events a second, {batch} a batch"
+    table = render_table(("what", "p50 ms", "p99 ms"), rows)
+    return f"{table}\n\n{rate:,.0f} events a second, {batch} a batch\n\n{describe_loads(loads)}"
 
 
 def main() -> None:
@@ -79,8 +123,9 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=200)
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--batches", type=int, default=250)
+    parser.add_argument("--seconds", type=int, default=8)
     given = parser.parse_args()
-    print(asyncio.run(measure(given.shard, given.events, given.batch, given.batches)))
+    print(asyncio.run(measure(given.shard, given.events, given.batch, given.batches, given.seconds)))
 
 
 if __name__ == "__main__":
