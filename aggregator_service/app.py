@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from aggregator_service.coordinator import Coordinator
-from aggregator_service.http import routes
+from aggregator_service.http import enrolment, routes
 from aggregator_service.http.heads import Heads
 from aggregator_service.http.recorded import Recorded
 from aggregator_service.http.secure_routes import router as secure
@@ -30,7 +30,7 @@ def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> Fas
     identities = app.state.identities = settings.identities()
     coordinator.metrics.watch_identities(identities)
     masked = (secure,) if settings.secure else ()
-    for router in (routes.clients, *masked, routes.operated, routes.inside):
+    for router in (routes.clients, *masked, routes.operated, enrolment.router, routes.inside):
         app.include_router(router)
     pages.install(app)
     reference.install(app)

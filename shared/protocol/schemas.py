@@ -33,6 +33,15 @@ class JoinOut(Message):
     nonce: Nonce | None = Field(None, description="of the client's last update that was accepted")
 
 
+class EnrolmentOut(Message):
+    """Aggregator -> a silo whose key is registered now: what the federation is, for the silo's own settings."""
+
+    name: ClientName
+    strategy: str
+    secure: bool = Field(description="updates must be masked")
+    method: MethodSettings
+
+
 class RunIn(Message):
     """Operator -> aggregator: start a run."""
 

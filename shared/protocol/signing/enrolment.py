@@ -80,14 +80,21 @@ def register(public: Path, folder: Path) -> str:
 
     ConflictError where the name has another key, or the key another name.
     """
-    name, key = _check_name(public.name.removesuffix(".pub")), read_public(public)
+    name = public.name.removesuffix(".pub")
+    register_key(name, read_public(public), folder)
+    return name
+
+
+def register_key(name: str, key: PublicKey, folder: Path) -> None:
+    """The same for a key at hand."""
+    _check_name(name)
     held = {one: fingerprint(other) for one, other in registered_keys(folder).items() if other is not None}
     if public_file(name, folder).exists() and held.get(name) != fingerprint(key):
         raise ConflictError(f"expected a name without a key, {name!r} has another one: remove it first")
     if others := [one for one, other in held.items() if other == fingerprint(key) and one != name]:
         raise ConflictError(f"expected a key of its own for {name!r}, {others[0]!r} has this one")
-    write_new(public_file(name, folder), public_pem(key), PUBLIC)
-    return name
+    if not write_new(public_file(name, folder), public_pem(key), PUBLIC) and held.get(name) != fingerprint(key):
+        raise ConflictError(f"expected a name without a key, {name!r} has got another one at this moment")
 
 
 def registered_keys(folder: Path) -> dict[str, PublicKey | None]:
