@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.shard import build_shard, save_shard
+from client_service.shard import Shard, build_shard, save_shard
 from client_service.shard.events import SPLITS, row_numbers
 from shared.errors import DataError
 from shared.method.graph import interaction_matrix
@@ -135,12 +135,16 @@ def write_partition(dataset: Dataset, partition: Partition, folder: Path) -> lis
         raise DataError(f"{folder}: {expected}, got also {', '.join(earlier)}")
     notes = (f"one of {len(names)} parts of {dataset.name}: {partition.method}, seed {partition.seed}",)
     for part in partition.parts:
-        catalogue = pl.DataFrame({"item": part.items})
-        if dataset.titles is not None:
-            catalogue = catalogue.join(dataset.titles, on="item", how="left")
-        events = _events_inside(dataset.events, part.users, part.items)
-        save_shard(folder / part.name, build_shard(part.name, events, catalogue, notes))
+        save_shard(folder / part.name, build_part(dataset, part, part.name, notes))
     return [folder / part.name for part in partition.parts]
+
+
+def build_part(dataset: Dataset, part: ClientPart, name: str, notes: Sequence[str]) -> Shard:
+    """The shard of one client, under this name."""
+    catalogue = pl.DataFrame({"item": part.items})
+    if dataset.titles is not None:
+        catalogue = catalogue.join(dataset.titles, on="item", how="left")
+    return build_shard(name, _events_inside(dataset.events, part.users, part.items), catalogue, notes)
 
 
 def _client_members(labelled: _LabelledGraph, client: int) -> tuple[pl.Series, pl.Series]:

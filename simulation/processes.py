@@ -48,6 +48,19 @@ def free_ports(count: int) -> list[int]:
             listener.close()
 
 
+def free_port_from(first: int) -> int:
+    """The first port from this one on that nobody listens on; any free one where a hundred are taken."""
+    for port in range(first, first + 100):
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((HOST, port))
+            except OSError:
+                continue
+            return port
+    return free_ports(1)[0]
+
+
 def choose_addresses(experiment: Experiment) -> Addresses:
     """A free loopback port for each service."""
     first, *others = (f"http://{HOST}:{port}" for port in free_ports(1 + len(experiment.shards)))

@@ -10,7 +10,7 @@ from typing import Any
 
 from shared.errors import DataError, SettingsError
 from simulation.chain import generate_chain
-from simulation.datasets import Dataset, load_dataset
+from simulation.datasets import Dataset, LeastRating, load_dataset
 from simulation.generator import generate_dataset
 from simulation.partition import Partition, partition_dataset, partition_shops, write_partition
 
@@ -30,7 +30,7 @@ class Cut:
     method: str | None = None
     number: int = 0
     split_seed: int = 0
-    min_rating: float | None = None
+    min_rating: LeastRating = None
 
 
 @dataclass(frozen=True)

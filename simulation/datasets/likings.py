@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import polars as pl
 
 from shared.errors import DataError
 
 USUAL, STARS = 4.0, 5.0  # of five stars, four and more are a liking as a rule
+SCALES = (5.0, 10.0)  # a best rating that is one of these is taken for a scale's; others may be counts
 
 Tables = Mapping[str, pl.DataFrame]
+LeastRating = float | Literal["usual"] | None
+"""Below it an interaction is no liking. usual: by the scale of the ratings, 4 of 5. None: each counts, as in published
+tables, which are about interactions."""
 
 
-def choose_likings(tables: Tables, min_rating: float | None, path: Path) -> tuple[dict[str, pl.DataFrame], list[str]]:
+def choose_likings(tables: Tables, min_rating: LeastRating, path: Path) -> tuple[dict[str, pl.DataFrame], list[str]]:
     """The tables without lower ratings, and a note; all of them, with a note, without a least rating. An interaction
     without a rating counts. DataError, which names `path`, for a least rating where there are no ratings."""
     ratings = _known_ratings(tables)
+    if min_rating == "usual":
+        min_rating = _usual_least(ratings)
     if min_rating is None:
         return dict(tables), _describe_ratings(ratings)
     if ratings.is_empty():
@@ -29,7 +36,13 @@ def choose_likings(tables: Tables, min_rating: float | None, path: Path) -> tupl
         for split, table in tables.items()
     }
     below = int((ratings < min_rating).sum())
-    return kept, [f"{below:,} of {len(ratings):,} rated interactions, below {min_rating:g}, left out"]
+    return kept, [f"{below:,} of {len(ratings):,} rated interactions, below {min_rating:g}, left out (--min-rating)"]
+
+
+def _usual_least(ratings: pl.Series) -> float | None:
+    """None where the ratings are no scale's, or all the same."""
+    best = ratings.max()
+    return USUAL / STARS * float(best) if best in SCALES and ratings.n_unique() > 1 else None  # type: ignore[arg-type]
 
 
 def _known_ratings(tables: Tables) -> pl.Series:

@@ -11,13 +11,13 @@ from shared.errors import DataError
 from simulation.datasets.content import format_extension
 from simulation.datasets.dataset import WHOLE, Dataset, assemble_dataset, ordered_splits
 from simulation.datasets.formats import FORMATS, TITLES
-from simulation.datasets.likings import choose_likings
+from simulation.datasets.likings import LeastRating, choose_likings
 from simulation.datasets.locate import locate_files, require_format
 
 
-def load_dataset(path: Path, seed: int, min_rating: float | None = None) -> Dataset:
+def load_dataset(path: Path, seed: int, min_rating: LeastRating = None) -> Dataset:
     """The data set at `path`, a file or a folder. A split that comes with it is kept; `seed` draws what is missing.
-    Interactions with a rating below `min_rating` are left out; None: each counts as a liking, and a note says so.
+    Interactions with a rating below `min_rating` are left out; None: each counts as a liking; a note says which.
 
     Raises DataError naming the file, the line where there is one, what was expected and what came; never an id.
     """

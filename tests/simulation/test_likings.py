@@ -44,7 +44,7 @@ def test_each_counts_by_default_and_the_note_says_so(write: Write) -> None:
 def test_lower_ratings_are_left_out_and_counted(write: Write) -> None:
     path = write("ratings.csv", STARS)
     assert pairs(path, 4.0) == {("a", "y"), ("a", "z"), ("b", "x")}
-    assert load_dataset(path, 0, 4.0).notes[0] == "2 of 4 rated interactions, below 4, left out"
+    assert load_dataset(path, 0, 4.0).notes[0] == "2 of 4 rated interactions, below 4, left out (--min-rating)"
     with pytest.raises(DataError, match=r"plain.csv: expected ratings for a least rating of 4, got none"):
         load_dataset(write("plain.csv", "user,item\na,x\n"), 0, 4.0)
     with pytest.raises(DataError, match="at least one training interaction"):
@@ -55,6 +55,6 @@ def test_a_cut_leaves_them_out_and_shards_stay_as_they_are(write: Write, tmp_pat
     rows = "".join(f"u{user},i{item},{1 + (user + item) % 5}\n" for user in range(12) for item in range(10))
     path = write("ratings.csv", "user,item,rating\n" + rows)
     shards = cut_shards(str(path), Cut(1, "users", min_rating=4.0), tmp_path / "cut")
-    assert "72 of 120 rated interactions, below 4, left out" in shards.summary["notes"]
+    assert "72 of 120 rated interactions, below 4, left out (--min-rating)" in shards.summary["notes"]
     with pytest.raises(SettingsError, match="--min-rating: expected none with a folder of shards"):
         find_or_cut_shards(str(tmp_path / "cut"), Cut(1, min_rating=4.0), tmp_path / "again")
