@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,7 +13,7 @@ from aggregator_service.__main__ import serve as serve_aggregator
 from aggregator_service.settings import aggregator_settings
 from client_service.__main__ import serve as serve_client
 from client_service.settings import client_settings
-from shared.errors import FederationError, NotFoundError
+from shared.errors import FederationError, NotFoundError, SettingsError
 from shared.method.settings import PRESET_ROUNDS, method_settings, validate_settings
 from shared.new_files import create_secret
 from shared.protocol.schemas import RunIn
@@ -20,6 +22,7 @@ from shared.web.calling import Calling
 from simulation.certificates import AUTHORITY, DAYS, development_files, write_files
 from simulation.cli import options
 from simulation.console import ERR, OUT, round_lines, tell_on_stderr, word_table
+from simulation.detached import serve_detached
 from simulation.doctor import check_aggregator, examine_machine
 from simulation.operate import (
     agree_on_basis,
@@ -49,9 +52,37 @@ def aggregator(
     tls_certificate: PortCertificate = None,
     tls_key: PortKey = None,
     tls_client_authority: PortAuthority = None,
+    detach: Annotated[bool, typer.Option("--detach", help="serve in the background, until it is killed")] = False,
 ) -> None:
-    """Serve the aggregator. Settings also come from LPSFED_AGGREGATOR_*; flags win."""
-    serve_aggregator(aggregator_settings(**options.given_flags(locals())))
+    """Serve the aggregator. Settings also come from LPSFED_AGGREGATOR_*; flags win.
+
+    With a state directory and no operator token, the token is made there: operator.token.
+    """
+    flags = options.given_flags(locals())
+    flags.pop("detach")
+    if made := _made_token(flags):
+        flags["operator_token_file"] = made
+    settings = aggregator_settings(**flags)
+    if not detach:
+        return serve_aggregator(settings)
+    log, url = settings.state_directory / "aggregator.log", f"http://127.0.0.1:{settings.port}"
+    if settings.tls_certificate is not None:
+        raise SettingsError("--detach: expected a port without TLS, got one with it: start it as a service")
+    words = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    pid = serve_detached(["aggregator", *words], log, url)
+    ERR.print(f"{url} answers; `kill {pid}` ends it; log: {log}", soft_wrap=True)
+
+
+def _made_token(flags: Mapping[str, Any]) -> Path | None:
+    """A file with a new token, or the one that was made before; None where the operator says which it is."""
+    folder = flags.get("state_directory") or os.environ.get("LPSFED_AGGREGATOR_STATE_DIRECTORY")
+    said = {name for name in ("OPERATOR_TOKEN", "OPERATOR_TOKEN_FILE") if f"LPSFED_AGGREGATOR_{name}" in os.environ}
+    if "operator_token_file" in flags or said or folder is None:
+        return None
+    path = Path(folder) / "operator.token"
+    if create_secret(path):
+        ERR.print(f"{path}: made; who has it operates this aggregator", soft_wrap=True)
+    return path
 
 
 def client(
