@@ -11,7 +11,6 @@ from client_service.__main__ import serve as serve_client
 from client_service.settings import client_settings
 from shared.errors import SettingsError
 from shared.method.settings import validate_settings
-from shared.new_files import PRIVATE, replace_file
 from shared.protocol.signing.invitation import Invitation, InvitationIn, InvitationOut, read_invitation
 from shared.web.address import require_url
 from shared.web.calling import Calling
@@ -20,6 +19,7 @@ from simulation.cli import options
 from simulation.console import ERR
 from simulation.datasets import load_dataset
 from simulation.detached import serve_detached
+from simulation.inviting import write_invitation
 from simulation.joining import (
     APPLICATION,
     SiloFolder,
@@ -51,12 +51,10 @@ def invite(
     with open_operator(require_url(url), operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
         made = [_invite_silo(operator, name, url, days, ca) for name in names]
     for one in made:
-        text = one.model_dump_json(indent=1) + "\n"
         if out is None:
-            typer.echo(text, nl=False)
+            typer.echo(one.model_dump_json(indent=1))
         else:
-            path = options.ensure_folder(out) / f"{one.name}.invite"
-            replace_file(path, text.encode(), PRIVATE)
+            path = write_invitation(one, options.ensure_folder(out))
             ERR.print(f"{path}: for {one.name} alone; it expires at {one.expires:%Y-%m-%d %H:%M} UTC", soft_wrap=True)
 
 
@@ -80,7 +78,8 @@ def join(
 ) -> None:
     """Join a federation: make keys, convert the data, register by the invitation, write silo.toml, and serve.
 
-    The data stay in the folder. Called again, it goes on with what is there; later, `lpsfed client FOLDER/silo.toml`.
+    The data stay in the folder. Called again, it goes on with what is there; so does `lpsfed client --settings
+    FOLDER/silo.toml`.
     """
     asked = read_invitation(invitation)
     silo = SiloFolder(folder or Path(asked.name))
@@ -112,6 +111,6 @@ def _serve(silo: SiloFolder, *, detach: bool) -> None:
     if not detach:
         return serve_client(settings)
     url = f"http://127.0.0.1:{settings.port}"
-    pid = serve_detached(["client", str(silo.settings)], silo.path / "client.log", url)
+    pid = serve_detached(["client", "--settings", str(silo.settings)], silo.path / "client.log", url)
     ERR.print(f"{url} answers; `kill {pid}` ends it; log: {silo.path / 'client.log'}", soft_wrap=True)
     ERR.print(f"applications show the key in {silo.path / APPLICATION}", soft_wrap=True)

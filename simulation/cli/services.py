@@ -24,6 +24,7 @@ from simulation.cli import options
 from simulation.console import ERR, OUT, round_lines, tell_on_stderr, word_table
 from simulation.detached import serve_detached
 from simulation.doctor import check_aggregator, examine_machine
+from simulation.inviting import write_invitations
 from simulation.operate import (
     agree_on_basis,
     cancel_run,
@@ -52,6 +53,10 @@ def aggregator(
     tls_certificate: PortCertificate = None,
     tls_key: PortKey = None,
     tls_client_authority: PortAuthority = None,
+    invite: Annotated[
+        list[str] | None, typer.Option("--invite", help="a silo, whose NAME.invite is written here; repeatable")
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="as the invited call it; by default http://127.0.0.1:PORT")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="serve in the background, until it is killed")] = False,
 ) -> None:
     """Serve the aggregator. Settings also come from LPSFED_AGGREGATOR_*; flags win.
@@ -59,10 +64,12 @@ def aggregator(
     With a state directory and no operator token, the token is made there: operator.token.
     """
     flags = options.given_flags(locals())
-    flags.pop("detach")
+    flags = {name: value for name, value in flags.items() if name not in ("invite", "url", "detach")}
     if made := _made_token(flags):
         flags["operator_token_file"] = made
     settings = aggregator_settings(**flags)
+    for path in write_invitations(settings, invite or (), url, Path()):
+        ERR.print(f"{path}: an invitation, for that silo alone", soft_wrap=True)
     if not detach:
         return serve_aggregator(settings)
     log, url = settings.state_directory / "aggregator.log", f"http://127.0.0.1:{settings.port}"

@@ -1,0 +1,148 @@
+"""An invitation registers one key under one name, once, in time; and whoever has none registers nothing."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from shared.errors import AuthenticationError, ConflictError, FederationError
+from shared.protocol.signing.enrolment import registered_keys
+from shared.protocol.signing.invitation import FOLDER, EnrolmentIn, open_invitation, redeem
+from shared.protocol.signing.keys import new_key, raw_hex
+from tests.support.federation import Federation
+from tests.support.given import Federate
+
+NOW = datetime.now(UTC)
+
+
+def key() -> str:
+    return raw_hex(new_key().public_key())
+
+
+def message(name: str, code: str, own: str | None = None) -> EnrolmentIn:
+    return EnrolmentIn(name=name, code=code, key=own or key())
+
+
+def registered(folder: Path) -> dict[str, str]:
+    return {name: raw_hex(found) for name, found in registered_keys(folder).items() if found is not None}
+
+
+def test_a_code_registers_one_key_and_the_same_again_changes_nothing(tmp_path: Path) -> None:
+    code, expires = open_invitation("north", tmp_path, 1.0)
+    own = message("north", code)
+    redeem(own, tmp_path, NOW)
+    redeem(own, tmp_path, NOW)  # its answer was lost
+    assert registered(tmp_path) == {"north": own.key} and list((tmp_path / FOLDER).iterdir()) == []
+    assert timedelta(hours=23) < expires - NOW < timedelta(hours=25)
+    with pytest.raises(AuthenticationError):
+        redeem(message("north", code), tmp_path, NOW)  # somebody else who has seen the code
+    with pytest.raises(ConflictError, match="'north' has one"):
+        open_invitation("north", tmp_path, 1.0)
+
+
+@pytest.mark.parametrize("kind", ["another code", "another name", "nobody invited", "expired", "replaced", "damaged"])
+def test_any_other_code_is_refused_in_the_same_words(tmp_path: Path, kind: str) -> None:
+    code, expires = open_invitation("north", tmp_path, 1.0)
+    name, said, now = "north", code, NOW
+    if kind == "another code":
+        said = secrets.token_urlsafe(32)
+    elif kind == "another name":
+        open_invitation("south", tmp_path, 1.0)
+        name = "south"
+    elif kind == "nobody invited":
+        name = "east"
+    elif kind == "expired":
+        now = expires
+    elif kind == "replaced":
+        open_invitation("north", tmp_path, 1.0)
+    else:
+        (tmp_path / FOLDER / "north.json").write_text("{")
+    with pytest.raises(AuthenticationError, match="expected the code of an open invitation for this name"):
+        redeem(message(name, said), tmp_path, now)
+    assert registered(tmp_path) == {}
+
+
+def test_a_key_that_another_name_has_is_refused_and_the_invitation_stays(tmp_path: Path) -> None:
+    own = key()
+    for name in ("north", "south"):
+        code, _ = open_invitation(name, tmp_path, 1.0)
+        if name == "north":
+            redeem(message(name, code, own), tmp_path, NOW)
+    with pytest.raises(ConflictError, match="'north' has this one"):
+        redeem(message("south", code, own), tmp_path, NOW)
+    redeem(message("south", code), tmp_path, NOW)
+    assert {*registered(tmp_path)} == {"north", "south"}
+
+
+def test_of_many_who_use_a_code_at_once_one_is_registered(tmp_path: Path) -> None:
+    code, _ = open_invitation("north", tmp_path, 1.0)
+    wanted = [message("north", code) for _ in range(16)]
+
+    def use(one: EnrolmentIn) -> bool:
+        try:
+            redeem(one, tmp_path, NOW)
+        except FederationError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(16) as pool:
+        done = list(pool.map(use, wanted))
+    assert sum(done) == 1 and registered(tmp_path) == {"north": wanted[done.index(True)].key}
+
+
+def test_no_file_has_the_code_and_no_words_repeat_it(tmp_path: Path) -> None:
+    code, _ = open_invitation("north", tmp_path, 1.0)
+    assert not any(code.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert code not in repr(message("north", code))
+    with pytest.raises(ValueError, match="code") as refused:
+        EnrolmentIn(name="north", code=code + "!", key=key())
+    assert code not in str(refused.value.errors(include_input=False))  # type: ignore[attr-defined]
+
+
+async def enrol(http: httpx.AsyncClient, **content: Any) -> httpx.Response:
+    return await http.post("/v1/enrolments", json=content)
+
+
+@pytest.mark.anyio
+async def test_over_http_the_operator_invites_and_the_invited_enrols(
+    federation: Federate, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with federation(1) as running, running.stranger() as stranger:
+        asked = {"name": "north"}
+        assert (await stranger.post("/v1/invitations", json=asked)).status_code == 401
+        invited = await running.operator.post("/v1/invitations", json=asked)
+        assert invited.status_code == 201 and invited.headers["cache-control"] == "no-store"
+        code, own = invited.json()["code"], key()
+        refused = await enrol(stranger, name="north", code=secrets.token_urlsafe(32), key=own)
+        assert refused.status_code == 401 and code not in refused.text
+        answer = await enrol(stranger, name="north", code=code, key=own)
+        assert answer.status_code == 201 and answer.json()["strategy"] == running.settings.strategy
+        assert answer.json()["method"] == running.settings.method.model_dump(mode="json")
+        assert registered(running.settings.registry)["north"] == own
+        assert (await enrol(stranger, name="north", code=code, key=key())).status_code == 401
+    said = capfd.readouterr()
+    assert code not in said.out + said.err
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("wrong", [{"more": 1}, {"name": "../north"}, {"name": ""}, {"code": "short"}, {"key": "zz"}])
+async def test_what_is_no_enrolment_is_refused_and_not_repeated(federation: Federate, wrong: dict[str, Any]) -> None:
+    async with federation(1) as running, running.stranger() as stranger:
+        content = {"name": "north", "code": "c" * 43, "key": key(), **wrong}
+        answer = await enrol(stranger, **content)
+        assert answer.status_code == 422 and "c" * 43 not in answer.text and "zz" not in answer.text
+        assert (await stranger.post("/v1/enrolments?x=1", json=content)).status_code == 422
+        long = json.dumps({**content, "name": "n" * 2000})
+        assert (await stranger.post("/v1/enrolments", content=long)).status_code == 413
+        assert sorted(path.name for path in folder_of(running).rglob("*north*")) == []
+
+
+def folder_of(running: Federation) -> Path:
+    return running.settings.state_directory

@@ -1,0 +1,143 @@
+"""`lpsfed invite` and `lpsfed join` as an operator and a silo meet them, with a real aggregator on a real socket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from aggregator_service.app import create_app
+from aggregator_service.settings import AggregatorSettings
+from client_service.settings import client_settings
+from client_service.shard import read_shard
+from shared.protocol.signing.enrolment import registered_keys
+from shared.protocol.signing.invitation import read_invitation
+from shared.protocol.signing.keys import raw_hex, read_private
+from shared.protocol.signing.registry import read_registry
+from simulation.cli import app
+from tests.support.serving import serve
+from tests.support.small import SMALL, TOKEN, small_aggregator
+
+RATINGS = "user,item,rating,time\n" + "".join(
+    f"u{user},i{(user * 3 + place) % 15},{1 + (user + place) % 5},{1_700_000_000 + place}\n"
+    for user in range(20)
+    for place in range(10)
+)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> AggregatorSettings:
+    (tmp_path / "token").write_text(TOKEN)
+    return small_aggregator(tmp_path / "aggregator")
+
+
+@pytest.fixture
+def aggregator(settings: AggregatorSettings) -> Iterator[str]:
+    with serve(create_app(settings)) as url:
+        yield url
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "ratings.csv"
+    path.write_text(RATINGS)
+    return path
+
+
+def call(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def invite(aggregator: str, tmp_path: Path, *names: str) -> Result:
+    return call("invite", *names, "--url", aggregator, "--operator-token-file", tmp_path / "token", "--out", tmp_path)
+
+
+def join(tmp_path: Path, data: Path, *flags: object) -> Result:
+    return call("join", tmp_path / "north.invite", "--data", data, "--folder", tmp_path / "north", "--no-start", *flags)
+
+
+def test_one_command_makes_a_silo_of_a_file_of_ratings(
+    aggregator: str, settings: AggregatorSettings, tmp_path: Path, data: Path
+) -> None:
+    assert invite(aggregator, tmp_path, "north", "south").exit_code == 0
+    assert (tmp_path / "north.invite").stat().st_mode & 0o077 == 0
+    done = join(tmp_path, data)
+    assert done.exit_code == 0, done.output
+    assert "120 of 200 rated interactions, below 4, left out" in " ".join(done.stderr.split())
+    silo = client_settings(tmp_path / "north" / "silo.toml")
+    assert (silo.name, silo.aggregator_url, silo.method) == ("north", aggregator, SMALL)
+    shard = read_shard(silo.shard)
+    assert shard.name == "north" and shard.train.nnz + shard.valid.nnz + shard.test.nnz == 80
+    own = read_private(silo.state_directory / "north.key").public_key()
+    found = registered_keys(settings.registry)["north"]
+    assert found is not None and raw_hex(found) == raw_hex(own)
+    assert silo.members is not None
+    pinned = raw_hex(read_registry(silo.members).aggregator)
+    assert pinned == raw_hex(read_private(settings.state_directory / "aggregator.key").public_key())
+    assert silo.key("application_key") != silo.key("operator_key")
+
+
+def test_what_was_cut_off_is_gone_on_with_and_what_is_there_stays(aggregator: str, tmp_path: Path, data: Path) -> None:
+    invite(aggregator, tmp_path, "north")
+    away = json.loads((tmp_path / "north.invite").read_text()) | {"url": "http://127.0.0.1:1"}
+    (tmp_path / "away.invite").write_text(json.dumps(away))
+    folder = tmp_path / "north"
+    failed = call("join", tmp_path / "away.invite", "--data", data, "--folder", folder, "--no-start")
+    assert failed.exit_code == 1 and "expected the aggregator, got ConnectError" in str(failed.exception)
+    key = (folder / "state" / "north.key").read_bytes()
+    done = call("join", tmp_path / "north.invite", "--folder", folder, "--no-start")  # the data are converted
+    assert done.exit_code == 0, done.output
+    assert (folder / "state" / "north.key").read_bytes() == key
+    (folder / "silo.toml").write_text((folder / "silo.toml").read_text() + "threads = 2\n")
+    assert join(tmp_path, data).exit_code == 0
+    assert "threads = 2" in (folder / "silo.toml").read_text()
+
+
+def test_a_used_or_an_expired_invitation_is_refused_in_words(aggregator: str, tmp_path: Path, data: Path) -> None:
+    invite(aggregator, tmp_path, "north")
+    assert join(tmp_path, data).exit_code == 0
+    again = call("join", tmp_path / "north.invite", "--data", data, "--folder", tmp_path / "thief", "--no-start")
+    assert again.exit_code == 1 and "expected the code of an open invitation" in str(again.exception)
+    late = json.loads((tmp_path / "north.invite").read_text())
+    late["expires"] = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    (tmp_path / "late.invite").write_text(json.dumps(late))
+    old = call("join", tmp_path / "late.invite", "--data", data, "--folder", tmp_path / "late", "--no-start")
+    assert old.exit_code == 1 and "expected one that is open, it expired at" in str(old.exception)
+    assert not (tmp_path / "late").exists()
+    (tmp_path / "none.invite").write_text('{"code": "secret-code"}')
+    none = call("join", tmp_path / "none.invite", "--data", data, "--no-start")
+    assert none.exit_code == 1 and "expected an invitation" in str(none.exception)
+    assert "secret-code" not in str(none.exception)
+    taken = invite(aggregator, tmp_path, "north")
+    assert taken.exit_code == 1 and "'north' has one" in str(taken.exception)
+
+
+def test_each_rating_counts_where_that_is_said_and_no_data_are_an_error(
+    aggregator: str, tmp_path: Path, data: Path
+) -> None:
+    invite(aggregator, tmp_path, "north")
+    nothing = call("join", tmp_path / "north.invite", "--folder", tmp_path / "north", "--no-start")
+    assert nothing.exit_code == 1 and "--data: expected the silo's own interactions" in str(nothing.exception)
+    assert join(tmp_path, data, "--min-rating", "0").exit_code == 0
+    shard = read_shard(tmp_path / "north" / "shard")
+    assert shard.train.nnz + shard.valid.nnz + shard.test.nnz == 200
+
+
+def test_the_aggregator_writes_invitations_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[AggregatorSettings] = []
+    monkeypatch.setattr("simulation.cli.services.serve_aggregator", served.append)
+    monkeypatch.chdir(tmp_path)
+    done = call(
+        "aggregator", "--state-directory", "operator", "--port", "8900", "--invite", "north", "--invite", "south"
+    )
+    assert done.exit_code == 0, done.output
+    north = read_invitation(tmp_path / "north.invite")
+    assert north.url == "http://127.0.0.1:8900"
+    assert north.aggregator == raw_hex(read_private(tmp_path / "operator" / "aggregator.key").public_key())
+    assert served[0].token() == (tmp_path / "operator" / "operator.token").read_text()
+    call("aggregator", "--state-directory", "operator", "--port", "8900")
+    assert served[1].token() == served[0].token()
