@@ -158,8 +158,9 @@ def test_a_declaration_is_said_field_by_field_with_its_bytes() -> None:
 TEXT = [(ink, paper) for ink in ("ink", "muted", "accent", "warn", "bad") for paper in ("ground", "surface")]
 TEXT += [("on-accent", "accent"), ("ink", "tint"), ("accent", "tint"), ("muted", "tint")]
 TEXT += [("ink", "warn-tint"), ("warn", "warn-tint"), ("ink", "bad-tint"), ("bad", "bad-tint"), ("muted", "bad-tint")]
-TEXT += [(f"line-{tone}", "surface") for tone in range(6)]  # labels of lines are text, too
+TEXT += [("surface", "bad")]
 SHAPES = [("edge", "ground"), ("edge", "surface")]  # of controls; the focus ring is the accent
+SHAPES += [(f"line-{tone}", "surface") for tone in range(6)]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

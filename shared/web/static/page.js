@@ -10,18 +10,22 @@ address.username = address.password = ""; // a URL with credentials cannot be fe
 const note = document.getElementById("connection");
 const held = new Map(); // the server's own HTML of each live element: the document's may since have been folded open
 let tag = "";
+let ahead = 0; // milliseconds by which the service's clock is ahead of this one
 
 for (const live of document.querySelectorAll("[data-live]")) held.set(live.id, live.innerHTML);
 
 async function look() {
   const headers = tag ? { "If-None-Match": tag } : {};
   const answer = await fetch(address, { headers, signal: AbortSignal.timeout(PATIENCE) });
+  readClock(answer.headers.get("Date"));
   if (answer.status === 304) return;
   if (!answer.ok) throw new Error(`status ${answer.status}`);
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   const places = looked();
   for (const live of document.querySelectorAll("[data-live]")) refresh(live, fresh.getElementById(live.id));
   drawCharts();
+  tick();
+  reach();
   hold(places);
   tag = answer.headers.get("ETag") || "";
 }
@@ -56,21 +60,65 @@ function hold(places) {
   if (id) scrollBy({ top: document.getElementById(id).getBoundingClientRect().top - top, behavior: "instant" });
 }
 
-// What a reader has done to an element: folds by their id, sideways scrolling and the focus by their place.
+// What a reader has done to an element: folds and what is typed by their id, sideways scrolling and the focus by their
+// place.
 function state(live) {
+  const typed = [...live.querySelectorAll("input[id]")].filter((one) => one.value !== one.defaultValue);
   const folds = new Map([...live.querySelectorAll("details[id]")].map((one) => [one.id, one.open]));
   const scrolled = [...live.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
-  return { folds, scrolled, focus: reachable(live).indexOf(document.activeElement) };
+  return { folds, scrolled, typed: new Map(typed.map((one) => [one.id, one.value])), focus: reachable(live).indexOf(document.activeElement) };
 }
 
 function restore(live, kept) {
   for (const one of live.querySelectorAll("details[id]")) if (kept.folds.has(one.id)) one.open = kept.folds.get(one.id);
+  for (const one of live.querySelectorAll("input[id]")) if (kept.typed.has(one.id)) one.value = kept.typed.get(one.id);
   live.querySelectorAll(".scroll").forEach((one, place) => (one.scrollLeft = kept.scrolled[place] || 0));
   if (kept.focus >= 0) reachable(live)[kept.focus]?.focus({ preventScroll: true });
 }
 
 function reachable(live) {
-  return [...live.querySelectorAll("a[href], summary, input, button")];
+  return [...live.querySelectorAll("a[href], summary, input, textarea, button")];
+}
+
+// An HTTP date says whole seconds.
+function readClock(date) {
+  const difference = Date.parse(date) + 500 - Date.now();
+  ahead = Math.abs(difference) > 1500 ? difference : 0; // NaN is not
+}
+
+// Times that go on by themselves: since when, and until when.
+function tick() {
+  if (document.hidden) return;
+  const now = Date.now() + ahead;
+  for (const one of document.querySelectorAll("time[data-ago]")) put(one, `${span(now - Date.parse(one.dateTime))} ago`);
+  for (const one of document.querySelectorAll("time[data-until]")) {
+    const left = Date.parse(one.dateTime) - now;
+    put(one, left > 0 ? `in ${span(left)}` : "has passed");
+  }
+}
+
+function put(element, text) {
+  if (!element.title) element.title = element.textContent;
+  if (element.textContent !== text) element.textContent = text;
+}
+
+function span(milliseconds) {
+  const whole = Math.max(0, Math.round(milliseconds / 1000));
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${String(whole % 60).padStart(2, "0")} s`;
+  if (whole < 172800) return `${Math.floor(whole / 3600)} h ${String(Math.floor((whole % 3600) / 60)).padStart(2, "0")} min`;
+  return `${Math.floor(whole / 86400)} days`;
+}
+
+// A box that scrolls sideways is reached by keyboard, and has a name.
+function reach() {
+  for (const one of document.querySelectorAll(".scroll")) {
+    const wide = one.scrollWidth > one.clientWidth;
+    one.tabIndex = wide ? 0 : -1;
+    if (!wide) continue;
+    one.setAttribute("role", "group");
+    one.setAttribute("aria-label", one.querySelector("caption")?.textContent ?? "scrolls sideways");
+  }
 }
 
 function say(text, kind) {
@@ -91,4 +139,8 @@ async function keep() {
 }
 
 setTimeout(keep, EVERY);
+setInterval(tick, 1000);
+tick();
+reach();
+addEventListener("resize", reach);
 document.addEventListener("visibilitychange", () => document.hidden || look().catch(() => {}));
