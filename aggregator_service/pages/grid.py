@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from aggregator_service.pages.states import NOT_IN_ROUND, Moment, RunWatch
+from aggregator_service.pages.states import NOT_IN_ROUND, RunWatch, Sightings
 from shared.protocol.schemas import ParticipantOut, RoundOut
 from shared.web.pages import Verdict
 
@@ -36,7 +36,7 @@ class Grid:
     more: int
 
 
-def build_grid(watch: RunWatch | None, joined: Iterable[str], registered: Iterable[str], at: Moment) -> Grid:
+def build_grid(watch: RunWatch | None, joined: Iterable[str], registered: Iterable[str], at: Sightings) -> Grid:
     """By name, those who never joined last. Of more clients than a page holds, those whose update is in are left out
     first."""
     shown = () if watch is None else watch.run.rounds[-GRID_ROUNDS:][::-1]
@@ -54,7 +54,7 @@ def build_grid(watch: RunWatch | None, joined: Iterable[str], registered: Iterab
     )
 
 
-def _member_row(client: str, watch: RunWatch | None, rounds: Rounds, at: Moment) -> GridRow:
+def _member_row(client: str, watch: RunWatch | None, rounds: Rounds, at: Sightings) -> GridRow:
     cells = tuple(
         watch.state(one, parts[client]) if watch is not None and client in parts else NOT_IN_ROUND
         for one, parts in rounds

@@ -30,7 +30,7 @@ LEGEND = (
 
 
 @dataclass(frozen=True)
-class Moment:
+class Sightings:
     """Now, and when each client was heard of last, in seconds since the epoch."""
 
     now: float
@@ -46,7 +46,7 @@ class RunWatch:
     """A run, looked at in a moment."""
 
     run: RunHistoryOut
-    at: Moment
+    at: Sightings
 
     def state(self, one: RoundOut, part: ParticipantOut) -> Verdict:
         """How this participant stands in this round."""

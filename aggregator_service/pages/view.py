@@ -13,7 +13,7 @@ from aggregator_service.pages.forms import form_guard, start_form
 from aggregator_service.pages.grid import build_grid
 from aggregator_service.pages.rows import SHOWN_CLIENTS, arrivals_page, clients, rounds, window
 from aggregator_service.pages.standing import standing
-from aggregator_service.pages.states import LEGEND, Moment, RunWatch
+from aggregator_service.pages.states import LEGEND, RunWatch, Sightings
 from shared.method.declaration import Declaration
 from shared.protocol.schemas import ArrivalsOut, MemberOut, RunHistoryOut
 from shared.web.declared import declared_out
@@ -46,7 +46,7 @@ class FederationView:
 
     asked: PageQuestion
     guard: str
-    at: Moment
+    at: Sightings
     joined: tuple[str, ...]
     registered: frozenset[str]
     runs: list[RunHistoryOut]
@@ -64,7 +64,7 @@ async def collect_figures(service: Coordinator, asked: PageQuestion) -> Federati
     return FederationView(
         asked=asked,
         guard=form_guard(service.operator_token),
-        at=Moment(service.now, service.presence.seen_times()),
+        at=Sightings(service.now, service.presence.seen_times()),
         joined=service.client_names,
         registered=await service.registered_names(),
         runs=runs,

@@ -37,7 +37,7 @@ say('a picture without words', all('[role=img]').filter((one) =>
   !one.getAttribute('aria-labelledby').split(' ').every(named)));
 say('a chart without words', all('[data-chart]:not([role=img])'));
 say('an image without alt', all('img:not([alt])'));
-say('a control without a label', all('input').filter((one) => !one.labels.length));
+say('a control without a label', all('input:not([type=hidden]), textarea').filter((one) => !one.labels.length));
 say('a control without words', all('a, button, summary').filter((one) => !one.textContent.trim() && !one.ariaLabel));
 say('a region without a name', all('section').filter((one) => !named(one.getAttribute('aria-labelledby'))));
 say('a link to nowhere', all('a[href^="#"]').filter((one) => !document.querySelector(one.getAttribute('href'))));

@@ -54,7 +54,7 @@ function addLegend(element, chart) {
 
 function lineButton(element, name, order, togglable) {
   const button = Object.assign(document.createElement("button"), { type: "button", disabled: !togglable });
-  const swatch = Object.assign(document.createElement("span"), { className: `swatch ${look(order)}` });
+  const swatch = Object.assign(document.createElement("span"), { className: `swatch ${lineClass(order)}` });
   const value = Object.assign(document.createElement("span"), { className: "value" });
   button.append(swatch, name, value);
   button.setAttribute("aria-pressed", String(isShown(element, name)));
@@ -77,7 +77,7 @@ function isShown(element, name) {
   return !putAway.has(lineKey(element, name));
 }
 
-function look(order) {
+function lineClass(order) {
   return `line-${order % COLOURS}${isDashed(order) ? " dashed" : ""}`;
 }
 

@@ -8,7 +8,7 @@ import pytest
 
 from aggregator_service.coordinator import CANCELLED
 from aggregator_service.pages.grid import GRID_CLIENTS, GRID_ROUNDS, build_grid
-from aggregator_service.pages.states import LEAST_SLOW_SECONDS, LEGEND, SLOW, Moment, RunWatch
+from aggregator_service.pages.states import LEAST_SLOW_SECONDS, LEGEND, SLOW, RunWatch, Sightings
 from aggregator_service.storage.rows import instant
 from shared.protocol.schemas import ParticipantOut, Phase, RoundOut, RunHistoryOut, RunIn, SecureOut
 
@@ -51,7 +51,7 @@ States = dict[str, tuple[str, ...]]
 
 
 def words(
-    run: RunHistoryOut | None, at: Moment, joined: tuple[str, ...] = (), registered: tuple[str, ...] = ()
+    run: RunHistoryOut | None, at: Sightings, joined: tuple[str, ...] = (), registered: tuple[str, ...] = ()
 ) -> States:
     """The state of each client now, and in each round."""
     watch = None if run is None else RunWatch(run, at)
@@ -60,12 +60,12 @@ def words(
 
 
 def test_before_any_run_who_has_joined_and_who_never_has() -> None:
-    found = words(None, Moment(START), ("north",), ("north", "south"))
+    found = words(None, Sightings(START), ("north",), ("north", "south"))
     assert found == {"north": ("joined",), "south": ("never joined",)}
 
 
 def test_while_a_run_waits_for_clients() -> None:
-    assert words(history(phase="waiting"), Moment(START), ("north",), ("south",)) == {
+    assert words(history(phase="waiting"), Sightings(START), ("north",), ("south",)) == {
         "north": ("waiting",),
         "south": ("never joined",),
     }
@@ -74,7 +74,7 @@ def test_while_a_run_waits_for_clients() -> None:
 def test_in_an_open_round_nobody_is_missing() -> None:
     opened = START + LENGTH
     parts = (sent("east", opened + 5), absent("north"), absent("south"), absent("west", quarantined=True))
-    at = Moment(opened + 400, {"north": opened + 1, "south": opened - 1})
+    at = Sightings(opened + 400, {"north": opened + 1, "south": opened - 1})
     assert words(history(one_round(1, *parts)), at) == {
         "east": ("received", "received"),
         "north": ("training", "training"),
@@ -88,37 +88,37 @@ def test_late_is_who_takes_much_longer_than_anybody_before_or_than_the_deadline(
     opened = START + 2 * LENGTH
     run = history(first, one_round(2, absent("north"), absent("south")))
     seen = {"north": opened + 1}
-    assert words(run, Moment(opened + SLOW * 20 - 1, seen))["north"] == ("training", "training", "received")
-    found = words(run, Moment(opened + SLOW * 20 + 1, seen))
+    assert words(run, Sightings(opened + SLOW * 20 - 1, seen))["north"] == ("training", "training", "received")
+    found = words(run, Sightings(opened + SLOW * 20 + 1, seen))
     assert found == {"north": ("late", "late", "received"), "south": ("waiting", "waiting", "missing")}
-    found = words(run, Moment(opened + 6000, seen))
+    found = words(run, Sightings(opened + 6000, seen))
     assert found == {"north": ("late", "late", "received"), "south": ("late", "late", "missing")}
 
 
 def test_in_rounds_of_seconds_a_pause_is_no_news() -> None:
     first = one_round(1, sent("north", START + LENGTH + 0.1), phase="aggregated")
     run, opened = history(first, one_round(2, absent("north"))), START + 2 * LENGTH
-    assert words(run, Moment(opened + LEAST_SLOW_SECONDS - 1, {"north": opened}))["north"][0] == "training"
-    assert words(run, Moment(opened + LEAST_SLOW_SECONDS + 1, {"north": opened}))["north"][0] == "late"
+    assert words(run, Sightings(opened + LEAST_SLOW_SECONDS - 1, {"north": opened}))["north"][0] == "training"
+    assert words(run, Sightings(opened + LEAST_SLOW_SECONDS + 1, {"north": opened}))["north"][0] == "late"
 
 
 def test_a_run_that_was_cancelled_has_cut_its_clients_off_and_one_that_failed_misses_them() -> None:
     part = one_round(1, absent("north"), phase="failed")
-    assert words(history(part, phase="failed", reason=CANCELLED), Moment(START))["north"] == ("cut off", "cut off")
-    assert words(history(part, phase="failed", reason="no quorum"), Moment(START))["north"] == ("missing", "missing")
+    assert words(history(part, phase="failed", reason=CANCELLED), Sightings(START))["north"] == ("cut off", "cut off")
+    assert words(history(part, phase="failed", reason="no quorum"), Sightings(START))["north"] == ("missing", "missing")
 
 
 def test_in_a_secure_round_who_has_done_its_step_waits_for_the_others() -> None:
     secure = SecureOut(step="masked", threshold=2, came={"keys": 3}, waiting_for=("north",))
     run, opened = history(one_round(1, absent("north"), absent("south"), secure=secure)), START + LENGTH
-    found = words(run, Moment(opened + 5, {"north": opened, "south": opened}))
+    found = words(run, Sightings(opened + 5, {"north": opened, "south": opened}))
     assert found == {"north": ("training", "training"), "south": ("waiting", "waiting")}
 
 
 def test_who_joins_later_is_not_in_the_rounds_before() -> None:
     first = one_round(1, sent("north", START + LENGTH + 5), phase="aggregated")
     run = history(first, one_round(2, absent("north"), absent("south")))
-    assert words(run, Moment(START + 2 * LENGTH))["south"] == ("waiting", "waiting", "not in it")
+    assert words(run, Sightings(START + 2 * LENGTH))["south"] == ("waiting", "waiting", "not in it")
 
 
 def test_every_mark_is_explained() -> None:
@@ -131,7 +131,7 @@ def test_a_large_federation_is_cut_and_whoever_is_in_is_left_out_first() -> None
     names = [f"client-{number:04d}" for number in range(300)]
     parts = [sent(name, START + 50) if name < "client-0290" else absent(name) for name in names]
     rounds = [one_round(number, *parts) for number in range(1, 20)]
-    at = Moment(START + 600)
+    at = Sightings(START + 600)
     grid = build_grid(RunWatch(history(*rounds), at), names, names, at)
     assert len(grid.rows) == GRID_CLIENTS and grid.more == 300 - GRID_CLIENTS
     assert {row.client for row in grid.rows} >= set(names[290:])

@@ -13,7 +13,7 @@ import pytest
 from aggregator_service.pages.curves import SHOWN_LINES, constant_scalars, curves
 from aggregator_service.pages.rows import SHOWN, SHOWN_CLIENTS, SHOWN_ROUNDS, clients, rounds, window
 from aggregator_service.pages.standing import NAMED, names, standing
-from aggregator_service.pages.states import Moment, RunWatch
+from aggregator_service.pages.states import RunWatch, Sightings
 from shared.protocol.schemas import ParticipantOut, Phase, RoundOut, RunHistoryOut, RunIn
 from tests.support.small import TOKEN
 
@@ -215,7 +215,7 @@ def test_what_does_not_change_is_a_row_of_a_table_and_not_a_line() -> None:
 
 def test_a_large_federation_fits_on_the_page() -> None:
     run = history(50, members=300)
-    shown = rounds(RunWatch(run, Moment(0.0)))
+    shown = rounds(RunWatch(run, Sightings(0.0)))
     assert [one.number for one in shown] == list(range(50, 50 - SHOWN_ROUNDS, -1))
     assert {(len(one.participants), one.more) for one in shown} == {(SHOWN_CLIENTS, 300 - SHOWN_CLIENTS)}
     assert len(clients(run)) == SHOWN_CLIENTS
@@ -231,7 +231,7 @@ def test_who_did_not_send_is_counted_and_a_round_without_them_says_so() -> None:
     gone = east.model_copy(update={"received": False, "size": 0, "digest": None, "rho": None, "rhobar": None})
     part = run.rounds[0].model_copy(update={"participants": (gone, *others), "missing": (gone.client,)})
     run = run.model_copy(update={"rounds": (part,)})
-    [shown] = rounds(RunWatch(run, Moment(0.0)))
+    [shown] = rounds(RunWatch(run, Sightings(0.0)))
     assert (shown.state.kind, shown.state.sentence, shown.came) == ("warn", "without client-0000", "2 of 3 updates")
     assert [(one.updates, one.missed, one.bytes) for one in clients(run)] == [(0, 1, 0), (1, 0, 10), (1, 0, 10)]
     assert clients(run)[0].last is None
