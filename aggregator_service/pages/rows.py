@@ -74,7 +74,7 @@ def _state(run: RunHistoryOut, one: RoundOut) -> Verdict:
     if one.phase == "open":
         return Verdict("busy", "open", f"{awaited_clients(one)}, until {clock(run.deadline_at)}")
     if one.phase == "failed":
-        return Verdict("bad", "failed", f"missing: {names(one.missing)}")
+        return Verdict("bad", "failed", f"without {names(one.missing)}")
     if away := [participant.client for participant in one.participants if not participant.received]:
         return Verdict("warn", "aggregated", f"without {names(away)}")
     return Verdict("good", "aggregated", "with everybody")

@@ -196,4 +196,5 @@ def test_lines_have_colours_of_their_own_and_are_put_away_by_their_legend(browse
         stage.send(name, 4, 0.9)
     browser.until(lambda: browser.text("#phase").startswith("Finished"))
     assert browser.run(pressed) == "false"  # the chart was drawn anew
+    assert browser.run("return document.activeElement.textContent.trim()") == "east"
     browser.keep_all("operator-finished")

@@ -21,9 +21,10 @@ async function look() {
   if (answer.status === 304) return;
   if (!answer.ok) throw new Error(`status ${answer.status}`);
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-  const places = looked();
+  const places = looked(), line = focusedLine();
   for (const live of document.querySelectorAll("[data-live]")) refresh(live, fresh.getElementById(live.id));
   drawCharts();
+  if (line) document.querySelectorAll(line.chart)[line.order]?.focus({ preventScroll: true });
   tick();
   reach();
   hold(places);
@@ -76,8 +77,17 @@ function restore(live, kept) {
   if (kept.focus >= 0) reachable(live)[kept.focus]?.focus({ preventScroll: true });
 }
 
+// The button of a chart's line that has the focus; they are made anew with their chart.
+function focusedLine() {
+  const button = document.activeElement.closest(".lines button");
+  if (!button) return null;
+  const chart = `#${button.closest("figure").id} .lines button`;
+  return { chart, order: [...document.querySelectorAll(chart)].indexOf(button) };
+}
+
 function reachable(live) {
-  return [...live.querySelectorAll("a[href], summary, input, textarea, button")];
+  const all = [...live.querySelectorAll("a[href], summary, input, textarea, button")];
+  return all.filter((one) => !one.closest(".lines"));
 }
 
 // An HTTP date says whole seconds.
