@@ -13,12 +13,30 @@ from shared.web.pages import figure
 
 def curves(quality: QualityOut, task: Task[Any, Any]) -> tuple[Chart, ...]:
     """Every measure on validation items, with the best round marked, and the loss."""
-    loss = Line("Loss", tuple((one.round, one.loss) for one in quality.rounds))
-    said = "Mean over the batches of a round. Round 0 is before any training and has none."
-    return (
-        *(_measure_chart(quality, task, name, label) for name, label in task.labels.items()),
-        Chart("loss", "Training loss", said, "round", "loss", (loss,)),
+    return (*(_measure_chart(quality, task, name, label) for name, label in task.labels.items()), _loss_chart(quality))
+
+
+def _loss_chart(quality: QualityOut) -> Chart:
+    """The loss, with the end of the warm-up marked: from there on it is another loss."""
+    line = Line("Loss", tuple((one.round, one.loss) for one in quality.rounds))
+    said, first = (
+        "Mean over the batches of a round. Round 0 is before any training and has none.",
+        _first_margin(quality),
     )
+    if first is None:
+        return Chart("loss", "Training loss", said, "round", "loss", (line,))
+    said += (
+        f" Before round {first} the warm-up fits the popularity tables; from there on the loss has their margins in it, "
+        "so that it rises there without the model being worse. Compare it within either part alone."
+    )
+    return Chart("loss", "Training loss", said, "round", "loss", (line,), mark=(first, "warm-up over: margins join"))
+
+
+def _first_margin(quality: QualityOut) -> int | None:
+    """The first round whose loss has the margins, if a round before it was trained without them."""
+    trained = [one for one in quality.rounds if one.loss is not None]
+    pairs = zip(trained, trained[1:], strict=False)
+    return next((after.round for before, after in pairs if after.with_margins and not before.with_margins), None)
 
 
 def _measure_chart(quality: QualityOut, task: Task[Any, Any], name: str, label: MeasureLabel) -> Chart:

@@ -131,6 +131,53 @@ function reach() {
   }
 }
 
+// Tabs of what lies below one another: one of them is seen, chosen by mouse, by arrow keys or by the address.
+function makeTabs(box) {
+  const panels = [...box.querySelectorAll(":scope > [data-tab]")];
+  const list = Object.assign(document.createElement("div"), { className: "tablist", role: "tablist" });
+  list.setAttribute("aria-label", box.dataset.tabs);
+  list.append(...panels.map((panel) => tabOf(panel)));
+  list.addEventListener("click", ({ target }) => target.role === "tab" && choose(list, panels, target));
+  list.addEventListener("keydown", (event) => step(event, list, panels));
+  box.prepend(list);
+  const follow = () => choose(list, panels, list.children[Math.max(0, panels.findIndex(isAddressed))]);
+  addEventListener("hashchange", () => panels.some(isAddressed) && follow());
+  follow();
+}
+
+function tabOf(panel) {
+  const tab = Object.assign(document.createElement("button"), { type: "button", role: "tab", id: `tab-${panel.id}` });
+  tab.textContent = panel.dataset.tab;
+  tab.setAttribute("aria-controls", panel.id);
+  panel.setAttribute("role", "tabpanel");
+  panel.setAttribute("aria-labelledby", tab.id);
+  return tab;
+}
+
+function isAddressed(panel) {
+  return `#${panel.id}` === location.hash;
+}
+
+function choose(list, panels, tab) {
+  [...list.children].forEach((one, order) => {
+    one.setAttribute("aria-selected", String(one === tab));
+    one.tabIndex = one === tab ? 0 : -1;
+    panels[order].hidden = one !== tab;
+  });
+  reach();
+}
+
+function step(event, list, panels) {
+  const tabs = [...list.children];
+  const at = tabs.indexOf(event.target);
+  const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: -1 }[event.key];
+  if (at < 0 || to === undefined) return;
+  event.preventDefault();
+  const tab = tabs.at(to % tabs.length);
+  choose(list, panels, tab);
+  tab.focus();
+}
+
 function say(text, kind) {
   if (note.textContent !== text) note.textContent = text;
   note.className = kind;
@@ -149,6 +196,8 @@ async function keep() {
 }
 
 setTimeout(keep, EVERY);
+document.querySelectorAll("[data-tabs]").forEach(makeTabs);
+if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
 setInterval(tick, 1000);
 tick();
 reach();
