@@ -96,7 +96,7 @@ def _arrivals_chart(run: RunHistoryOut) -> Chart:
         description="How many came until the round was closed, beside how many clients were enrolled.",
         x="round",
         y="updates",
-        lines=(Line("came", came), Line("enrolled", expected)),
+        lines=(Line("came", came), Line("enrolled", expected, dashed=True)),
         bounds=(0.0, None),
         digits=0,
     )

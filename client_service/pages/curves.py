@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from client_service.learning.quality import MeasureLabel
@@ -18,24 +19,22 @@ def curves(quality: QualityOut, task: Task[Any, Any]) -> tuple[Chart, ...]:
 
 def _loss_chart(quality: QualityOut) -> Chart:
     """The loss, with the end of the warm-up marked: from there on it is another loss."""
+    first = _first_margin(quality)
+    said = "Mean over the batches of a round. Round 0 is before any training and has none."
+    if first is not None:
+        said += (
+            f" Before round {first} the warm-up fits the popularity tables. From there on the loss has their margins in"
+            " it: it may rise there, and the model is none the worse. Compare it within either part alone."
+        )
     line = Line("Loss", tuple((one.round, one.loss) for one in quality.rounds))
-    said, first = (
-        "Mean over the batches of a round. Round 0 is before any training and has none.",
-        _first_margin(quality),
-    )
-    if first is None:
-        return Chart("loss", "Training loss", said, "round", "loss", (line,))
-    said += (
-        f" Before round {first} the warm-up fits the popularity tables; from there on the loss has their margins in it, "
-        "so that it rises there without the model being worse. Compare it within either part alone."
-    )
-    return Chart("loss", "Training loss", said, "round", "loss", (line,), mark=(first, "warm-up over: margins join"))
+    mark = None if first is None else (float(first), "warm-up over: margins join")
+    return Chart("loss", "Training loss", said, "round", "loss", (line,), mark=mark)
 
 
 def _first_margin(quality: QualityOut) -> int | None:
     """The first round whose loss has the margins, if a round before it was trained without them."""
     trained = [one for one in quality.rounds if one.loss is not None]
-    pairs = zip(trained, trained[1:], strict=False)
+    pairs = pairwise(trained)
     return next((after.round for before, after in pairs if after.with_margins and not before.with_margins), None)
 
 

@@ -34,7 +34,7 @@ say('a cell too many or too few', all('tbody tr').filter((one) => {
   return cells !== one.closest('table').tHead.rows[0].cells.length;
 }));
 say('a picture without words', all('[role=img]').filter((one) =>
-  !one.getAttribute('aria-labelledby').split(' ').every(named)));
+  !one.ariaLabel && !one.getAttribute('aria-labelledby').split(' ').every(named)));
 say('a chart without words', all('[data-chart]:not([role=img])'));
 say('an image without alt', all('img:not([alt])'));
 say('a control without a label', all('input:not([type=hidden]), textarea').filter((one) => !one.labels.length));
@@ -64,6 +64,9 @@ return [...document.querySelectorAll('[data-chart]')].map((one) => {
   return count;
 });
 """
+
+
+CHARTS = "return document.querySelectorAll('[data-chart]').length"
 
 
 def pages(place: Place) -> dict[str, str]:
@@ -121,7 +124,7 @@ def test_the_reference_shows_every_call_and_loads_nothing_from_elsewhere(
 def test_a_page_is_put_together_so_that_anybody_can_find_their_way(browser: Browser, place: Place, name: str) -> None:
     browser.open(pages(place)[name])
     assert browser.run(STRUCTURE) == []
-    assert len(browser.run(DRAWN)) == 4 and all(browser.run(DRAWN))
+    assert len(browser.run(DRAWN)) == (4 if name == "client" else browser.run(CHARTS)) and all(browser.run(DRAWN))
     assert browser.run("return document.querySelectorAll('table tbody tr').length") >= 20
 
 
@@ -175,7 +178,7 @@ def test_dark_is_dark_and_a_narrow_page_does_not_scroll_sideways(browser: Browse
     dark = browser.run(ground)
     assert brightness(light) > 200 and brightness(dark) < 60
     browser.until(lambda: all(browser.run(DRAWN)))  # the line has its colour of the dark
-    browser.keep(f"{name}-dark")
+    browser.keep_all(name)
     browser.shape(360, 740)
     browser.run("document.querySelectorAll('details').forEach((one) => (one.open = true))")
     assert browser.run("const e = document.documentElement; return e.scrollWidth - e.clientWidth") == 0
@@ -216,9 +219,9 @@ def test_a_page_keeps_up_with_a_run_and_what_its_reader_does_stays(browser: Brow
     if place.status()["run"] == "run-1":  # with several workers each has a federation of its own
         place.start(MANY)
     if name == "client":
-        browser.run("document.querySelector('input[name=user]').focus()")
+        browser.run("const e = document.querySelector('input[name=user]'); e.scrollIntoView({block: 'start'}); e.focus()")
         ActionChains(browser.driver).send_keys("half a na").perform()
-    numbers = "recall-numbers" if name == "client" else "rho-numbers"  # in an element that is swapped
+    numbers = "recall-numbers" if name == "client" else "time-numbers"  # in an element that is swapped
     browser.run("document.getElementById(arguments[0]).open = true", numbers)
     place_of_it = "return Math.round(document.activeElement.getBoundingClientRect().top)"
     before = browser.run(place_of_it)
@@ -233,7 +236,7 @@ def test_a_page_keeps_up_with_a_run_and_what_its_reader_does_stays(browser: Brow
     assert abs(browser.run(place_of_it) - before) < 5  # what is looked at stays there, whatever grows above it
     opened = browser.run("return [...document.querySelectorAll('details[open]')].map((one) => one.id)")
     assert {"declared", numbers} <= set(opened)
-    assert len(browser.run(DRAWN)) == 4 and all(browser.run(DRAWN))
+    assert len(browser.run(DRAWN)) >= 2 and all(browser.run(DRAWN))
     if name == "client":
         assert browser.run("return document.activeElement.name + document.activeElement.value") == "userhalf a na"
     assert browser.complaints() == []

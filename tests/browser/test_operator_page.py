@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
 NAMES = ("east", "north", "south", "west", "a-client-with-a-name-that-is-as-long-as-names-may-be-in-here")
 GRID = """
-return Object.fromEntries([...document.querySelectorAll('.grid tbody tr')].map((row) =>
-  [row.cells[0].textContent.trim(), [row.cells[1], ...[...row.cells].slice(3)].map((cell) => cell.textContent.trim())]));
+const text = (cell) => cell.textContent.trim();
+return Object.fromEntries([...document.querySelectorAll('.grid tbody tr')].map(({ cells: [client, now, , ...rest] }) =>
+  [text(client), [now, ...rest].map(text)]));
 """
 COLOURS = "return [...document.querySelectorAll('#rho .swatch')].map((one) => getComputedStyle(one).borderTopColor)"
 

@@ -31,7 +31,7 @@ function drawChart(element) {
     height: HEIGHT,
     scales: { x: { time: false, range: xRange }, y: { range: (_, low, high) => yRange(chart.bounds, low, high) } },
     axes: [axis(chart.x, true, { size: 30 }), axis(chart.y, !chart.digits, { size: widest })],
-    series: [{ label: chart.x }, ...chart.lines.map((name, order) => line(element, name, order))],
+    series: [{ label: chart.x }, ...chart.lines.map((_, order) => line(element, chart, order))],
     legend: { show: false },
     hooks: {
       draw: [(plot) => chart.mark && drawMark(plot, ...chart.mark), (plot) => sayZoom(element, plot)],
@@ -47,14 +47,15 @@ function drawChart(element) {
 function addLegend(element, chart) {
   element.parentElement.querySelector(".lines")?.remove();
   const legend = Object.assign(document.createElement("div"), { className: "lines" });
-  legend.append(...chart.lines.map((name, order) => lineButton(element, name, order, chart.lines.length > 1)));
+  legend.append(...chart.lines.map((name, order) => lineButton(element, chart, name, order)));
   legend.append(Object.assign(document.createElement("p"), { className: "zoom" }));
   element.after(legend);
 }
 
-function lineButton(element, name, order, togglable) {
-  const button = Object.assign(document.createElement("button"), { type: "button", disabled: !togglable });
-  const swatch = Object.assign(document.createElement("span"), { className: `swatch ${lineClass(order)}` });
+function lineButton(element, chart, name, order) {
+  const button = Object.assign(document.createElement("button"), { type: "button", disabled: chart.lines.length < 2 });
+  const look = `swatch line-${order % COLOURS}${isDashed(chart, order) ? " dashed" : ""}`;
+  const swatch = Object.assign(document.createElement("span"), { className: look });
   const value = Object.assign(document.createElement("span"), { className: "value" });
   button.append(swatch, name, value);
   button.setAttribute("aria-pressed", String(isShown(element, name)));
@@ -77,12 +78,8 @@ function isShown(element, name) {
   return !putAway.has(lineKey(element, name));
 }
 
-function lineClass(order) {
-  return `line-${order % COLOURS}${isDashed(order) ? " dashed" : ""}`;
-}
-
-function isDashed(order) {
-  return Math.floor(order / COLOURS) % 2 === 1;
+function isDashed(chart, order) {
+  return chart.dashed[order] || Math.floor(order / COLOURS) % 2 === 1;
 }
 
 // The values under the pointer.
@@ -125,8 +122,9 @@ function axis(label, whole, more) {
   return { ...looks, ...text, ...(whole && { incrs: WHOLE }), ...more };
 }
 
-function line(element, label, order) {
-  const looks = { stroke: colour(`line-${order % COLOURS}`), dash: isDashed(order) ? DASH : [] };
+function line(element, chart, order) {
+  const label = chart.lines[order];
+  const looks = { stroke: colour(`line-${order % COLOURS}`), dash: isDashed(chart, order) ? DASH : [] };
   return { label, ...looks, show: isShown(element, label), width: 2, spanGaps: true };
 }
 

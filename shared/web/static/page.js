@@ -134,10 +134,11 @@ function reach() {
 // Tabs of what lies below one another: one of them is seen, chosen by mouse, by arrow keys or by the address.
 function makeTabs(box) {
   const panels = [...box.querySelectorAll(":scope > [data-tab]")];
-  const list = Object.assign(document.createElement("div"), { className: "tablist", role: "tablist" });
+  const list = Object.assign(document.createElement("div"), { className: "tablist" });
+  list.setAttribute("role", "tablist");
   list.setAttribute("aria-label", box.dataset.tabs);
   list.append(...panels.map((panel) => tabOf(panel)));
-  list.addEventListener("click", ({ target }) => target.role === "tab" && choose(list, panels, target));
+  list.addEventListener("click", ({ target }) => panels.some((one) => `tab-${one.id}` === target.id) && choose(list, panels, target));
   list.addEventListener("keydown", (event) => step(event, list, panels));
   box.prepend(list);
   const follow = () => choose(list, panels, list.children[Math.max(0, panels.findIndex(isAddressed))]);
@@ -146,7 +147,8 @@ function makeTabs(box) {
 }
 
 function tabOf(panel) {
-  const tab = Object.assign(document.createElement("button"), { type: "button", role: "tab", id: `tab-${panel.id}` });
+  const tab = Object.assign(document.createElement("button"), { type: "button", id: `tab-${panel.id}` });
+  tab.setAttribute("role", "tab");
   tab.textContent = panel.dataset.tab;
   tab.setAttribute("aria-controls", panel.id);
   panel.setAttribute("role", "tabpanel");
