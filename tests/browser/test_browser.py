@@ -66,6 +66,10 @@ return [...document.querySelectorAll('[data-chart]')].map((one) => {
 """
 
 
+TABS = """
+return [...document.querySelectorAll('[role=tab]')].map((tab) => [tab.textContent, tab.ariaSelected,
+  document.getElementById(tab.getAttribute('aria-controls')).getBoundingClientRect().height > 0]);
+"""
 CHARTS = "return document.querySelectorAll('[data-chart]').length"
 
 
@@ -212,6 +216,54 @@ def test_a_service_that_does_not_answer_is_told_and_found_again(browser: Browser
     browser.until(lambda: browser.text("#connection") == "Live")
 
 
+def test_records_lie_behind_tabs_that_are_used_by_arrow_keys_and_by_their_address(
+    browser: Browser, place: Place
+) -> None:
+    browser.open(place.silo)
+    names = ("What left", "What came in", "All calls", "Ledger")
+
+    def seen(chosen: str) -> list[list[object]]:
+        return [[name, str(name == chosen).lower(), name == chosen] for name in names]
+
+    assert browser.run(TABS) == seen("What left")
+    browser.run("document.querySelector('[role=tab]').focus()")
+    for key, chosen in ((Keys.ARROW_RIGHT, names[1]), (Keys.END, names[3]), (Keys.ARROW_RIGHT, names[0])):
+        ActionChains(browser.driver).send_keys(key).perform()
+        assert browser.run(TABS) == seen(chosen)
+        assert browser.run("return document.activeElement.textContent") == chosen
+    browser.driver.find_element("id", "tab-all-calls").click()
+    browser.until(lambda: browser.text("#connection") == "Live")
+    assert browser.run(TABS) == seen("All calls")
+    browser.open(f"{place.silo}/?before=12#ledger")
+    assert browser.run(TABS) == seen("Ledger") and "Entries of" in browser.text("#ledger")
+    browser.keep_all("client-ledger")
+
+
+def test_a_basket_is_tried_and_what_a_user_has_stands_beside_the_list(browser: Browser, place: Place) -> None:
+    browser.open(f"{place.silo}/?user=user-03&k=4")
+    tops = "return [...document.querySelectorAll('.beside .scroll')].map((one) => one.getBoundingClientRect().top)"
+    sides = browser.run(tops)
+    assert len(sides) == 2 and abs(sides[0] - sides[1]) < 1 and "item-" in browser.text("#history")
+    browser.driver.find_element("css selector", "#basket summary").click()
+    browser.driver.find_element("css selector", "#basket input").send_keys("item-01, item-02" + Keys.ENTER)
+    browser.until(lambda: browser.text("#answer h3") == "For a basket of 2 items")
+    browser.keep_all("client-basket")
+
+
+def test_bars_begin_at_zero_and_are_as_long_as_their_figures(browser: Browser, place: Place) -> None:
+    browser.open(place.silo)
+    script = """
+    return [...document.querySelectorAll('#comparison .bars')].slice(0, 1).flatMap((one) =>
+      [...one.querySelectorAll('svg')].map((svg) => {
+        const box = svg.getBoundingClientRect(), bar = svg.querySelector('rect').getBoundingClientRect();
+        return [bar.left - box.left, bar.width / box.width, +svg.nextElementSibling.textContent];
+      }));
+    """
+    found = browser.run(script)
+    assert len(found) == 3 and browser.text("#comparison .ticks") == "00.51"
+    assert all(start < 2 and abs(share - value) < 0.02 for start, share, value in found)
+
+
 @pytest.mark.parametrize("name", ["client", "operator"])
 def test_a_page_keeps_up_with_a_run_and_what_its_reader_does_stays(browser: Browser, place: Place, name: str) -> None:
     browser.open(place.silo if name == "client" else place.operator)
@@ -219,9 +271,8 @@ def test_a_page_keeps_up_with_a_run_and_what_its_reader_does_stays(browser: Brow
     if place.status()["run"] == "run-1":  # with several workers each has a federation of its own
         place.start(MANY)
     if name == "client":
-        browser.run(
-            "const e = document.querySelector('input[name=user]'); e.scrollIntoView({block: 'start'}); e.focus()"
-        )
+        browser.run("document.querySelector('input[name=user]').scrollIntoView()")
+        browser.run("document.querySelector('input[name=user]').focus({ preventScroll: true })")
         ActionChains(browser.driver).send_keys("half a na").perform()
     numbers = "recall-numbers" if name == "client" else "time-numbers"  # in an element that is swapped
     browser.run("document.getElementById(arguments[0]).open = true", numbers)
@@ -255,58 +306,3 @@ def test_nobody_is_asked_while_nobody_looks(browser: Browser, place: Place) -> N
     assert browser.run(count) == hidden
     browser.run("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
     browser.until(lambda: browser.run(count) > hidden)
-
-
-TABS = """
-return [...document.querySelectorAll('[role=tab]')].map((tab) => [tab.textContent, tab.ariaSelected,
-  document.getElementById(tab.getAttribute('aria-controls')).getBoundingClientRect().height > 0]);
-"""
-
-
-def test_records_lie_behind_tabs_that_are_used_by_arrow_keys_and_by_their_address(
-    browser: Browser, place: Place
-) -> None:
-    browser.open(place.silo)
-    names = ("What left", "What came in", "All calls", "Ledger")
-
-    def seen(chosen: str) -> list[list[object]]:
-        return [[name, str(name == chosen).lower(), name == chosen] for name in names]
-
-    assert browser.run(TABS) == seen("What left")
-    browser.run("document.querySelector('[role=tab]').focus()")
-    for key, chosen in ((Keys.ARROW_RIGHT, names[1]), (Keys.END, names[3]), (Keys.ARROW_RIGHT, names[0])):
-        ActionChains(browser.driver).send_keys(key).perform()
-        assert browser.run(TABS) == seen(chosen)
-        assert browser.run("return document.activeElement.textContent") == chosen
-    browser.driver.find_element("id", "tab-all-calls").click()
-    browser.until(lambda: browser.text("#connection") == "Live")
-    assert browser.run(TABS) == seen("All calls")
-    browser.open(f"{place.silo}/?before=12#ledger")
-    assert browser.run(TABS) == seen("Ledger") and "Entries of" in browser.text("#ledger")
-    browser.keep_all("client-ledger")
-
-
-def test_a_basket_is_tried_and_what_a_user_has_stands_beside_the_list(browser: Browser, place: Place) -> None:
-    browser.open(f"{place.silo}/?user=user-03&k=4")
-    sides = browser.run(
-        "return [...document.querySelectorAll('.beside > *')].map((e) => e.getBoundingClientRect().top)"
-    )
-    assert len(sides) == 2 and abs(sides[0] - sides[1]) < 1 and "item-" in browser.text("#history")
-    browser.driver.find_element("css selector", "#basket summary").click()
-    browser.driver.find_element("css selector", "#basket input").send_keys("item-01, item-02" + Keys.ENTER)
-    browser.until(lambda: browser.text("#answer h3") == "For a basket of 2 items")
-    browser.keep_all("client-basket")
-
-
-def test_bars_begin_at_zero_and_are_as_long_as_their_figures(browser: Browser, place: Place) -> None:
-    browser.open(place.silo)
-    script = """
-    return [...document.querySelectorAll('#comparison .bars')].slice(0, 1).flatMap((one) =>
-      [...one.querySelectorAll('svg')].map((svg) => {
-        const box = svg.getBoundingClientRect(), bar = svg.querySelector('rect').getBoundingClientRect();
-        return [bar.left - box.left, bar.width / box.width, +svg.nextElementSibling.textContent];
-      }));
-    """
-    found = browser.run(script)
-    assert len(found) == 3 and browser.text("#comparison .ticks") == "00.51"
-    assert all(start < 2 and abs(share - value) < 0.02 for start, share, value in found)
