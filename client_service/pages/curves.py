@@ -24,7 +24,7 @@ def _loss_chart(quality: QualityOut) -> Chart:
     if first is not None:
         said += (
             f" Before round {first} the warm-up fits the popularity tables. From there on the loss has their margins in"
-            " it: it may rise there, and the model is none the worse. Compare it within either part alone."
+            " it: it may rise there though the model is no worse. Compare it within either part alone."
         )
     line = Line("Loss", tuple((one.round, one.loss) for one in quality.rounds))
     mark = None if first is None else (float(first), "warm-up over: margins join")

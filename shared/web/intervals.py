@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)  # times a power of ten: where an axis may end
+STEPS = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)  # times a power of ten: where an axis may end
 
 
 @dataclass(frozen=True)

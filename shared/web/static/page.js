@@ -120,14 +120,14 @@ function span(milliseconds) {
   return `${Math.floor(whole / 86400)} days`;
 }
 
-// A box that scrolls sideways is reached by keyboard, and has a name.
+// A box that scrolls is reached by keyboard, and has a name.
 function reach() {
   for (const one of document.querySelectorAll(".scroll")) {
-    const wide = one.scrollWidth > one.clientWidth;
-    one.tabIndex = wide ? 0 : -1;
-    if (!wide) continue;
+    const scrolls = one.scrollWidth > one.clientWidth || one.scrollHeight > one.clientHeight;
+    one.tabIndex = scrolls ? 0 : -1;
+    if (!scrolls) continue;
     one.setAttribute("role", "group");
-    one.setAttribute("aria-label", one.querySelector("caption")?.textContent ?? "scrolls sideways");
+    one.setAttribute("aria-label", one.querySelector("caption")?.textContent ?? "text that scrolls");
   }
 }
 

@@ -104,7 +104,7 @@ def test_the_first_chart_has_a_bar_from_zero_for_each_figure() -> None:
     [(group, bars)] = chart.bars
     assert group.note == "60 users" and [one.name for one in bars] == list(chart.names)
     assert all(0 < one.left < one.width < one.right <= 100 for one in bars)
-    assert chart.end == 0.5 and chart.ticks == ("0", "0.25", "0.5") and bars[0].width == 60.0
+    assert chart.end == 0.4 and chart.ticks == ("0", "0.2", "0.4") and bars[0].width == 75.0
     assert comparison_chart(QualityOut(client="a")).groups == ()
 
 
