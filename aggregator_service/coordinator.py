@@ -18,6 +18,7 @@ from aggregator_service.rounds.basis_runs import new_basis_pledge, settle_reques
 from aggregator_service.rounds.history import run_for_client, run_histories, run_history
 from aggregator_service.rounds.members import require_same
 from aggregator_service.rounds.metrics import AggregatorMetrics
+from aggregator_service.rounds.presence import Presence
 from aggregator_service.rounds.run import Run
 from aggregator_service.rounds.secure_run import Pledge
 from aggregator_service.rounds.uploads import Address
@@ -29,7 +30,7 @@ from shared.errors import ConflictError, DamagedError, NotFoundError, ProtocolEr
 from shared.method.anchor import choose_size, draw_anchor
 from shared.protocol.schemas import JoinIn, JoinOut, RunHistoryOut, RunIn, RunOut
 from shared.protocol.secure.server import Relayed
-from shared.protocol.signing.enrolment import registered_keys
+from shared.protocol.signing.enrolment import registered_keys, registered_names
 from shared.protocol.signing.keys import PrivateKey, raw_hex
 from shared.strategies import build_strategy
 
@@ -44,6 +45,7 @@ class Coordinator:
         self.metrics = AggregatorMetrics(clock)
         self.operator_token = settings.token()
         self._clock = clock
+        self.presence = Presence(clock)
         self.declaration = settings.declaration()
         self._federation: OpenFederation | None = None
         self._drawing = anyio.Lock()
@@ -87,6 +89,15 @@ class Coordinator:
     def signing_key(self) -> PrivateKey | None:
         """What every answer to a client is signed with; None before the service runs."""
         return None if self._federation is None else self._federation.key
+
+    @property
+    def now(self) -> float:
+        """Seconds since the epoch, by the clock of the rounds."""
+        return self._clock()
+
+    async def registered_names(self) -> frozenset[str]:
+        """Who may join: every name that a public key is registered under."""
+        return await off_loop(registered_names, self.settings.registry)
 
     @property
     def client_names(self) -> tuple[str, ...]:

@@ -58,10 +58,10 @@ class BestModel:
             "basis": training.basis,
         }
 
-    def judge(self, costs: RoundCosts, **learnt: float) -> None:
+    def judge(self, costs: RoundCosts, **learnt: Any) -> None:
         """Measure the model as it is now, after the round of `costs`, and serve it if it is the best so far.
 
-        learnt: loss and saturated of the round's training, if this client trained in it.
+        learnt: loss, saturated and with_margins of the round's training, if this client trained in it.
         """
         began = time.perf_counter()
         served = self._task.freeze(f"{self.place.run}.{costs.round}", self._training)

@@ -188,6 +188,7 @@ class RoundQuality(RoundCosts, MeasureValues):
 
     loss: float | None = None
     saturated: float = Field(0.0, description="share of positives whose angle is at pi: they teach nothing")
+    with_margins: bool = Field(False, description="does the loss hold the margins, which a warm-up leaves out?")
     evaluate_seconds: float = 0.0
 
 

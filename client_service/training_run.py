@@ -138,7 +138,8 @@ class TrainingRun:
         """Take over a round's personalised parameters, judge them, and serve them if they are the best so far."""
         self._training.load(received)
         figures = self._training.figures
-        self._best.judge(costs, loss=figures.loss, saturated=figures.saturated)
+        learnt = {"loss": figures.loss, "saturated": figures.saturated, "with_margins": figures.with_margins}
+        self._best.judge(costs, **learnt)
         self._complete_round(costs.round)
 
     def finish(self, failure: str | None = None) -> None:

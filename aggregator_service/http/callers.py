@@ -73,7 +73,10 @@ async def operator(request: Request, service: Service) -> None:
         raise ForbiddenError("expected the operator's token, got a client's signature")
     header = request.headers.get("authorization")
     # A browser sends its password by itself, even where another site made it call: a password may look, not act.
-    secret = operator_secret(header) if request.method == "GET" else bearer(header)
+    _require_token(request, service, operator_secret(header) if request.method == "GET" else bearer(header))
+
+
+def _require_token(request: Request, service: Coordinator, secret: str) -> None:
     if not same(secret, service.operator_token):
         raise AuthenticationError("expected the operator's token")
     vouch(request.scope)
@@ -100,8 +103,23 @@ async def operator_at_browser(request: Request, service: Service) -> None:
     try:
         await operator(request, service)
     except AuthenticationError:
-        detail = f"expected the user {OPERATOR!r} with the operator's token as password"
-        raise HTTPException(401, detail, CHALLENGE) from None
+        raise _ask_who() from None
+
+
+async def operator_at_form(request: Request, service: Service) -> None:
+    """As `operator_at_browser`, for the page's own forms, which the password alone does not open: what they hold counts
+    only with the word that the page has put into them."""
+    try:
+        if hasattr(request.state, "client"):
+            raise ForbiddenError("expected the operator's password, got a client's signature")
+        _require_token(request, service, operator_secret(request.headers.get("authorization")))
+    except AuthenticationError:
+        raise _ask_who() from None
+
+
+def _ask_who() -> HTTPException:
+    detail = f"expected the user {OPERATOR!r} with the operator's token as password"
+    return HTTPException(401, detail, CHALLENGE)
 
 
 LONGEST_BY_OPERATOR = 64 << 10  # a run's settings, a reason

@@ -78,9 +78,11 @@ class Signed:
     @contextmanager
     def _count_under_way(self, client: str) -> Iterator[None]:
         self.under_way[client] += 1
+        self.coordinator.presence.note_client(client)
         try:
             yield
         finally:
+            self.coordinator.presence.note_client(client)
             self.under_way[client] -= 1
             if not self.under_way[client]:
                 del self.under_way[client]

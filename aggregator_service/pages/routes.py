@@ -1,50 +1,34 @@
-"""HTTP -> the operator's page. It names clients, so nobody else may see it."""
+"""HTTP -> the operator's page and its two forms. It names clients, so nobody else may see it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
+from fastapi.responses import RedirectResponse
+from pydantic import TypeAdapter, ValidationError
 
-from aggregator_service.coordinator import Coordinator
-from aggregator_service.http.callers import Service, operator_at_browser
-from aggregator_service.pages.rows import SHOWN_CLIENTS, arrivals_page, clients, curves, rounds, window
-from aggregator_service.pages.standing import standing
+from aggregator_service.http.callers import Service, operator_at_browser, operator_at_form
+from aggregator_service.http.routes import RunPath
+from aggregator_service.pages.forms import FIELDS, read_form, read_start
+from aggregator_service.pages.view import PageQuestion, collect_figures, render_page
 from aggregator_service.process import off_loop
-from shared.method.declaration import Declaration
-from shared.protocol.schemas import ArrivalsOut, MemberOut, RunHistoryOut
-from shared.web.declared import declared_out
-from shared.web.pages import PageHead, page, statics, templates
+from shared.errors import ConflictError, FederationError, ForbiddenError, NotFoundError, ProtocolError, SettingsError
+from shared.web.pages import page, refused_page, statics
+from shared.web.problems import status_of
 
-SECTIONS = (("rounds", "Rounds"), ("clients", "Clients"), ("runs", "Runs"), ("arrivals", "Arrivals"))
-SHOWN_RUNS = 20
-TEMPLATE = templates(Path(__file__).parent / "templates").get_template("federation.html")
+REFUSALS = (ConflictError, ForbiddenError, NotFoundError, ProtocolError, SettingsError)
+RUN: TypeAdapter[str] = TypeAdapter(RunPath)
 
 router = APIRouter(include_in_schema=False, dependencies=[Depends(operator_at_browser)])
+forms = APIRouter(include_in_schema=False, dependencies=[Depends(operator_at_form)])
 
 
 def install(app: FastAPI) -> None:
     """Serve the operator's page at /, and the files that it loads to whoever asks: they hold nothing."""
     app.include_router(router)
+    app.include_router(forms)
     app.include_router(statics)
-
-
-@dataclass(frozen=True)
-class FederationView:
-    """What the page was asked for, and all that it shows; `history` is the chosen run's."""
-
-    address: str
-    url: str
-    chosen: str | None
-    joined: tuple[str, ...]
-    runs: list[RunHistoryOut]
-    history: RunHistoryOut | None
-    quarantined: list[MemberOut]
-    arrivals: ArrivalsOut
-    declaration: Declaration
 
 
 @router.get("/")
@@ -54,43 +38,42 @@ async def show(
     run: Annotated[str | None, Query(pattern=r"^run-[0-9]{1,9}$")] = None,
     before: Annotated[int | None, Query(ge=1, lt=1 << 53)] = None,
 ) -> Response:
-    seen = await _collect_figures(service, str(request.base_url), run, before)
-    return page(request, await off_loop(_render_page, seen))
+    seen = await collect_figures(service, PageQuestion(str(request.base_url), run, before))
+    return page(request, await off_loop(render_page, seen))
 
 
-async def _collect_figures(service: Coordinator, url: str, run: str | None, before: int | None) -> FederationView:
-    runs, arrivals = await service.run_histories(), service.federation.arrivals
-    name = run or (runs[-1].run if runs else None)
-    after, limit = window((await arrivals.page(0, 1)).total, before)
-    return FederationView(
-        address=_address(run, before),
-        url=url,
-        chosen=run,
-        joined=service.client_names,
-        runs=runs,
-        history=None if name is None else await service.run_history(name),
-        quarantined=[one for one in await service.federation.quarantines.members() if one.quarantine is not None],
-        arrivals=await arrivals.page(after, limit),
-        declaration=service.declaration,
-    )
+@forms.post("/start")
+async def start(request: Request, service: Service) -> Response:
+    """Start a run as the form says, and show it; or the page again, with the reason."""
+    fields: dict[str, str] = {}
+    try:
+        fields = await read_form(request, service.operator_token)
+        await service.start_run(read_start(fields, await service.run_histories(), service.settings.method))
+    except REFUSALS as error:
+        return await _show_refusal(request, service, error, fields)
+    return RedirectResponse("./", 303)
 
 
-def _render_page(seen: FederationView) -> str:
-    run = seen.history
-    return TEMPLATE.render(
-        head=PageHead(f"LPSFed, strategy {seen.declaration.strategy}", "Aggregator", seen.address, SECTIONS),
-        standing=standing(run, seen.joined, url=seen.url),
-        run=run,
-        rounds=() if run is None else rounds(run),
-        members=() if run is None else clients(run),
-        quarantined=seen.quarantined[:SHOWN_CLIENTS],
-        charts=() if run is None else curves(run),
-        runs=seen.runs[: -SHOWN_RUNS - 1 : -1],
-        arrived=arrivals_page(seen.arrivals, seen.chosen),
-        declared=declared_out(seen.declaration),
-    )
+@forms.post("/cancel")
+async def cancel(request: Request, service: Service) -> Response:
+    """Cancel the run that the form names, and show it; or the page again, with the reason."""
+    try:
+        name = _read_run(await read_form(request, service.operator_token))
+        await service.cancel_run(name)
+    except REFUSALS as error:
+        return await _show_refusal(request, service, error, {})
+    return RedirectResponse(f"./?run={name}", 303)
 
 
-def _address(run: str | None, before: int | None) -> str:
-    asked = {name: value for name, value in (("run", run), ("before", before)) if value is not None}
-    return f"./?{urlencode(asked)}" if asked else "./"
+def _read_run(fields: dict[str, str]) -> str:
+    try:
+        return RUN.validate_python(fields.get("run"))
+    except ValidationError:
+        raise ProtocolError("run: expected the name of a run, got something else") from None
+
+
+async def _show_refusal(request: Request, service: Service, error: FederationError, fields: dict[str, str]) -> Response:
+    typed = {name: fields[name] for name in FIELDS if name in fields}
+    asked = PageQuestion(str(request.base_url), refused=str(error), typed=typed)
+    seen = await collect_figures(service, asked)
+    return refused_page(await off_loop(render_page, seen), status_of(error))

@@ -1,18 +1,18 @@
-"""A run's history and the record of arrivals -> rows, newest first, and the curves over a run's rounds."""
+"""A run's history and the record of arrivals -> rows, newest first."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from typing import Literal
 
 from aggregator_service.pages.standing import awaited_clients, length, names
+from aggregator_service.pages.states import RunWatch
 from aggregator_service.storage.arrivals import LEAST_REFUSED
 from shared.protocol.schemas import ArrivalOut, ArrivalsOut, ParticipantOut, RoundOut, RunHistoryOut
-from shared.web.charts import Chart, Line
 from shared.web.pages import Verdict, clock, seconds
 from shared.words import count_noun
 
-SHOWN_ROUNDS, SHOWN_CLIENTS, SHOWN_LINES = 10, 100, 10
+SHOWN_ROUNDS, SHOWN_CLIENTS = 10, 100
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,21 @@ class RoundView:
     time: str
     came: str
     bytes: int
-    participants: tuple[ParticipantOut, ...]
+    participants: tuple[ParticipantRow, ...]
     more: int
 
 
 @dataclass(frozen=True)
+class ParticipantRow:
+    """One client in one round, with its state in a word."""
+
+    part: ParticipantOut
+    state: Verdict
+
+
+@dataclass(frozen=True)
 class ClientView:
-    """One client over all rounds of a run."""
+    """One client over all rounds of a run. `missed`: rounds that have ended without its update."""
 
     client: str
     updates: int
@@ -41,12 +49,13 @@ class ClientView:
     last: ParticipantOut | None
 
 
-def rounds(run: RunHistoryOut) -> tuple[RoundView, ...]:
+def rounds(watch: RunWatch) -> tuple[RoundView, ...]:
     """The newest rounds, newest first."""
-    return tuple(_round(run, one) for one in run.rounds[-SHOWN_ROUNDS:][::-1])
+    return tuple(_round(watch, one) for one in watch.run.rounds[-SHOWN_ROUNDS:][::-1])
 
 
-def _round(run: RunHistoryOut, one: RoundOut) -> RoundView:
+def _round(watch: RunWatch, one: RoundOut) -> RoundView:
+    run = watch.run
     came, expected = len(one.participants) - len(one.missing), len(one.participants)
     return RoundView(
         key=f"{run.run}-round-{one.number}",
@@ -56,7 +65,7 @@ def _round(run: RunHistoryOut, one: RoundOut) -> RoundView:
         time="not closed" if one.closed_at is None else seconds(length(one)),
         came=f"{came} of {count_noun(expected, 'update')}",
         bytes=sum(participant.size for participant in one.participants),
-        participants=one.participants[:SHOWN_CLIENTS],
+        participants=tuple(ParticipantRow(part, watch.state(one, part)) for part in one.participants[:SHOWN_CLIENTS]),
         more=max(0, expected - SHOWN_CLIENTS),
     )
 
@@ -65,7 +74,7 @@ def _state(run: RunHistoryOut, one: RoundOut) -> Verdict:
     if one.phase == "open":
         return Verdict("busy", "open", f"{awaited_clients(one)}, until {clock(run.deadline_at)}")
     if one.phase == "failed":
-        return Verdict("bad", "failed", f"missing: {names(one.missing)}")
+        return Verdict("bad", "failed", f"without {names(one.missing)}")
     if away := [participant.client for participant in one.participants if not participant.received]:
         return Verdict("warn", "aggregated", f"without {names(away)}")
     return Verdict("good", "aggregated", "with everybody")
@@ -77,78 +86,13 @@ def clients(run: RunHistoryOut) -> tuple[ClientView, ...]:
     for one in run.rounds:
         for participant in one.participants:
             found.setdefault(participant.client, []).append(participant)
-    return tuple(_client(name, found[name]) for name in sorted(found)[:SHOWN_CLIENTS])
+    missed = Counter(name for one in run.rounds if one.phase != "open" for name in one.missing)
+    return tuple(_client(name, found[name], missed[name]) for name in sorted(found)[:SHOWN_CLIENTS])
 
 
-def _client(name: str, parts: list[ParticipantOut]) -> ClientView:
+def _client(name: str, parts: list[ParticipantOut], missed: int) -> ClientView:
     sent = [one for one in parts if one.received]
-    total = sum(one.size for one in sent)
-    return ClientView(name, len(sent), len(parts) - len(sent), total, sent[-1] if sent else None)
-
-
-def curves(run: RunHistoryOut) -> tuple[Chart, ...]:
-    """rho and rhobar of each client where the strategy sends rho; how many updates came, and how long it took."""
-    spectral = any(one.rho is not None for each in run.rounds for one in each.participants)
-    return (*(_spectral_charts(run) if spectral else ()), _arrivals_chart(run), _time(run))
-
-
-def _spectral_charts(run: RunHistoryOut) -> tuple[Chart, Chart]:
-    everybody = sorted({one.client for each in run.rounds for one in each.participants})
-    beyond = f" Shown: the first {SHOWN_LINES} of {len(everybody):,} clients." if len(everybody) > SHOWN_LINES else ""
-    rho = Chart(
-        key="rho",
-        title="rho by client",
-        description=f"How far each silo’s spectrum is from the anchor’s; 0 would be the same.{beyond}",
-        x="round",
-        y="rho",
-        lines=tuple(_line(run, name, "rho") for name in everybody[:SHOWN_LINES]),
-        bounds=(0.0, None),
-    )
-    rhobar = Chart(
-        key="rhobar",
-        title="rhobar by client",
-        description=f"The share of the common mean in what a client gets; the rest is its own.{beyond}",
-        x="round",
-        y="rhobar",
-        lines=tuple(_line(run, name, "rhobar") for name in everybody[:SHOWN_LINES]),
-        bounds=(0.0, 1.0),
-    )
-    return rho, rhobar
-
-
-def _line(run: RunHistoryOut, client: str, figure: Literal["rho", "rhobar"]) -> Line:
-    """The client's figure in every round that it sent an update in."""
-    found = [(each.number, one) for each in run.rounds for one in each.participants if one.client == client]
-    return Line(client, tuple((number, one.rho if figure == "rho" else one.rhobar) for number, one in found))
-
-
-def _arrivals_chart(run: RunHistoryOut) -> Chart:
-    closed = [one for one in run.rounds if one.closed_at is not None]
-    expected = tuple((one.number, float(len(one.participants))) for one in closed)
-    came = tuple((one.number, float(len(one.participants) - len(one.missing))) for one in closed)
-    return Chart(
-        key="came",
-        title="Updates by round",
-        description="How many came until the round was closed, beside how many clients were enrolled.",
-        x="round",
-        y="updates",
-        lines=(Line("came", came), Line("enrolled", expected)),
-        bounds=(0.0, None),
-        digits=0,
-    )
-
-
-def _time(run: RunHistoryOut) -> Chart:
-    return Chart(
-        key="time",
-        title="Round time",
-        description="From a round’s opening to its last update or its deadline.",
-        x="round",
-        y="seconds",
-        lines=(Line("Seconds", tuple((one.number, length(one)) for one in run.rounds)),),
-        bounds=(0.0, None),
-        digits=2,
-    )
+    return ClientView(name, len(sent), missed, sum(one.size for one in sent), sent[-1] if sent else None)
 
 
 SHOWN = 20

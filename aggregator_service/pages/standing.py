@@ -55,8 +55,8 @@ def names(all_of_them: Sequence[str]) -> str:
 def awaited_clients(one: RoundOut) -> str:
     """Whom an open round waits for, and in a secure one what for."""
     if one.secure is None:
-        return f"missing: {names(one.missing)}"
-    return f"step {one.secure.step}, missing: {names(one.secure.waiting_for)}"
+        return f"waiting for {names(one.missing)}"
+    return f"step {one.secure.step}, waiting for {names(one.secure.waiting_for)}"
 
 
 def length(one: RoundOut) -> float | None:
@@ -95,7 +95,9 @@ def _round_facts(run: RunHistoryOut) -> tuple[Fact, ...]:
     came, expected = len(now.participants) - len(now.missing), len(now.participants)
     least = run.request.quorum or run.request.clients
     note = f"round {now.number}; it needs {least:,} at its deadline"
-    return Fact("Updates in", f"{came} of {expected}", note), Fact("Missing", f"{len(now.missing)}", names(now.missing))
+    return Fact("Updates in", f"{came} of {expected}", note), Fact(
+        "Not in yet" if now.phase == "open" else "Missing", f"{len(now.missing)}", names(now.missing)
+    )
 
 
 def _received_fact(run: RunHistoryOut) -> Fact:

@@ -67,6 +67,7 @@ class Figures:
     loss: float = float("nan")
     saturated: float = 0.0
     table_steps: int = 0
+    with_margins: bool = False  # are they in the loss? In the warm-up they are not
 
 
 class LocalTraining:
@@ -168,6 +169,7 @@ class LocalTraining:
         if warming and self.method.warmup_trains == "tables":
             return
         terms = self._terms(objective, warming=warming)
+        self.figures.with_margins = terms.margins is not None
         for _ in range(self.method.local_epochs):
             self._epoch(generator, terms)
         self.model.encoder.finish_training()

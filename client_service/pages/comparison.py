@@ -55,7 +55,15 @@ def comparison_chart(quality: QualityOut) -> IntervalChart:
     groups = () if found is None else tuple(_interval_group(group) for group in found.groups)
     said = "Appears when a run has ended." if not groups else _describe(quality, groups)
     notices = () if found is None else worth_notices(found)
-    return IntervalChart("worth", "What joining was worth", said, NAMES, groups, "federated less alone", notices)
+    return IntervalChart(
+        "comparison",
+        "Popular items, this silo alone, and with the federation",
+        said,
+        NAMES,
+        groups,
+        "federated less alone",
+        notices,
+    )
 
 
 def worth_notices(found: ComparisonOut) -> tuple[str, ...]:

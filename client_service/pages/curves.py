@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from client_service.learning.quality import MeasureLabel
@@ -13,12 +14,28 @@ from shared.web.pages import figure
 
 def curves(quality: QualityOut, task: Task[Any, Any]) -> tuple[Chart, ...]:
     """Every measure on validation items, with the best round marked, and the loss."""
-    loss = Line("Loss", tuple((one.round, one.loss) for one in quality.rounds))
+    return (*(_measure_chart(quality, task, name, label) for name, label in task.labels.items()), _loss_chart(quality))
+
+
+def _loss_chart(quality: QualityOut) -> Chart:
+    """The loss, with the end of the warm-up marked: from there on it is another loss."""
+    first = _first_margin(quality)
     said = "Mean over the batches of a round. Round 0 is before any training and has none."
-    return (
-        *(_measure_chart(quality, task, name, label) for name, label in task.labels.items()),
-        Chart("loss", "Training loss", said, "round", "loss", (loss,)),
-    )
+    if first is not None:
+        said += (
+            f" Before round {first} the warm-up fits the popularity tables. From there on the loss has their margins in"
+            " it: it may rise there though the model is no worse. Compare it within either part alone."
+        )
+    line = Line("Loss", tuple((one.round, one.loss) for one in quality.rounds))
+    mark = None if first is None else (float(first), "warm-up over: margins join")
+    return Chart("loss", "Training loss", said, "round", "loss", (line,), mark=mark)
+
+
+def _first_margin(quality: QualityOut) -> int | None:
+    """The first round whose loss has the margins, if a round before it was trained without them."""
+    trained = [one for one in quality.rounds if one.loss is not None]
+    pairs = pairwise(trained)
+    return next((after.round for before, after in pairs if after.with_margins and not before.with_margins), None)
 
 
 def _measure_chart(quality: QualityOut, task: Task[Any, Any], name: str, label: MeasureLabel) -> Chart:

@@ -21,10 +21,10 @@ from client_service.service import ClientService
 from shared.web.pages import PageHead, page, statics, templates
 
 SECTIONS = (
+    ("worth", "Worth"),
+    ("recommendations", "Recommendations"),
     ("privacy", "Privacy"),
     ("learning", "Learning"),
-    ("recommendations", "Recommendations"),
-    ("ledger", "Ledger"),
 )
 TEMPLATE = templates(Path(__file__).parent / "templates").get_template("silo.html")
 
@@ -72,10 +72,11 @@ def show(
     before: Annotated[int | None, Query(ge=1)] = None,
     user: Annotated[str | None, Query(max_length=512)] = None,
     item: Annotated[str | None, Query(max_length=512)] = None,
+    basket: Annotated[str | None, Query(max_length=4096)] = None,
     k: Annotated[int, Query(ge=1, le=100)] = LISTED,
 ) -> Response:
     found: Page = request.app.state.page
-    return page(request, found.html(before, Question(user, item, k)))
+    return page(request, found.html(before, Question(user, item, k, basket)))
 
 
 def _address(before: int | None) -> str:

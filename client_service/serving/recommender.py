@@ -14,6 +14,7 @@ from scipy import sparse
 from client_service.feedback.overlay import Overlay, Since
 from client_service.models.ranker import Rows, Side, join_sides
 from client_service.schemas import Fallback, ItemOut, RecommendationsOut
+from client_service.serving.history import history_rows
 from client_service.serving.lists import BLOCK, ListKeeper, Lists
 from client_service.serving.questions import Basket, Limits, Listed, Mask
 from client_service.serving.served import Served
@@ -122,6 +123,12 @@ class Recommender:
         if self._overlay.hidden is not None:
             scores[self._overlay.hidden] = -np.inf
         return served.version, self._items(*_best(scores, k))
+
+    def history(self, user: str, most: int) -> tuple[tuple[ItemOut, ...], int]:
+        """The items that this user's list follows from, the later ones first, at most so many; and how many there are.
+        A score of them means nothing."""
+        rows = history_rows(self._shard, self._overlay, user)
+        return self._items(rows[:most], np.zeros(min(most, len(rows)), dtype=np.float32)), len(rows)
 
     def rows(self, items: Iterable[str]) -> tuple[Rows, int]:
         """Rows of the known items, each once, and how many are unknown."""

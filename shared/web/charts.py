@@ -11,10 +11,14 @@ MOST_ROWS = 160  # of a chart; of more, so many are chosen
 
 @dataclass(frozen=True)
 class Line:
-    """A named line; a point whose value is None or not finite is left out."""
+    """A named line; a point whose value is None or not finite is left out.
+
+    `dashed`: what others are held against; where another line lies beneath it, that one is seen between the dashes.
+    """
 
     name: str
     points: tuple[tuple[float, float | None], ...]
+    dashed: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ class Chart:
         columns = [[x for x, _ in rows], *map(list, zip(*(values for _, values in rows), strict=True))]
         names = [line.name for line in self.lines]
         fields = {"x": self.x, "y": self.y, "bounds": self.bounds, "mark": self.mark, "digits": self.digits}
-        return json.dumps(fields | {"lines": names, "columns": columns}, allow_nan=False)
+        drawn = {"lines": names, "dashed": [line.dashed for line in self.lines], "columns": columns}
+        return json.dumps(fields | drawn, allow_nan=False)
 
 
 def _finite(value: float | None) -> float | None:

@@ -1,23 +1,21 @@
-"""Figures with intervals, by group -> a chart that is drawn without a script, and the same as a table."""
+"""Figures with intervals, by group -> bars from zero that are drawn without a script, and the same as a table."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-WIDTH, LABELS, LINE, GAP = 640.0, 210.0, 15.0, 12.0  # of the drawing, its labels, a figure's line, between groups
-MARKS = ("○", "□", "●", "■")
+STEPS = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)  # times a power of ten: where an axis may end
 
 
 @dataclass(frozen=True)
-class IntervalMark:
-    """One figure with its interval. `order`: which of the chart's names it is of."""
+class IntervalBar:
+    """One figure with its interval; `width`, `left` and `right` in percent of the axis."""
 
+    name: str
     order: int
     value: float
-    low: float
-    high: float
-    y: float
-    x: float
+    width: float
     left: float
     right: float
 
@@ -45,36 +43,26 @@ class IntervalChart:
     notices: tuple[str, ...] = ()
 
     @property
-    def legend(self) -> str:
-        return ", ".join(f"{mark} {name}" for mark, name in zip(MARKS, self.names, strict=False))
+    def end(self) -> float:
+        """Where the axis ends, which begins at 0: a round number, the same for all groups."""
+        most = max((high for group in self.groups for _, _, high in group.figures), default=0.0)
+        if most <= 0.0:
+            return 1.0
+        power = 10.0 ** math.floor(math.log10(most))
+        return next(step * power for step in STEPS if step * power >= most * (1 - 1e-9))
 
     @property
-    def width(self) -> float:
-        return WIDTH
+    def ticks(self) -> tuple[str, ...]:
+        """What stands below the axis: at its beginning, its middle and its end."""
+        return tuple(f"{self.end * part:g}" for part in (0.0, 0.5, 1.0))
 
     @property
-    def height(self) -> float:
-        return len(self.groups) * self._step + GAP
-
-    @property
-    def most(self) -> float:
-        """Where the axis ends."""
-        return max((high for group in self.groups for _, _, high in group.figures), default=0.0) or 1.0
-
-    @property
-    def plot(self) -> tuple[tuple[IntervalGroup, float, tuple[IntervalMark, ...]], ...]:
-        """Each group, the height of its label, and its marks."""
-        tops = [GAP + number * self._step for number in range(len(self.groups))]
+    def bars(self) -> tuple[tuple[IntervalGroup, tuple[IntervalBar, ...]], ...]:
+        """Each group with a bar for each of the names."""
         return tuple(
-            (group, top + self._step / 2, tuple(self._mark(order, top, one) for order, one in enumerate(group.figures)))
-            for group, top in zip(self.groups, tops, strict=True)
+            (group, tuple(self._bar(order, one) for order, one in enumerate(group.figures))) for group in self.groups
         )
 
-    @property
-    def _step(self) -> float:
-        return LINE * len(self.names) + GAP
-
-    def _mark(self, order: int, top: float, figure: tuple[float, float, float]) -> IntervalMark:
-        value, low, high = figure
-        x, left, right = (LABELS + (WIDTH - LABELS - GAP) * one / self.most for one in figure)
-        return IntervalMark(order, value, low, high, top + LINE * (order + 0.5), x, left, right)
+    def _bar(self, order: int, figure: tuple[float, float, float]) -> IntervalBar:
+        width, left, right = (round(100.0 * min(max(one / self.end, 0.0), 1.0), 2) for one in figure)
+        return IntervalBar(self.names[order], order, figure[0], width, left, right)

@@ -20,6 +20,7 @@ KINDS = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",  # licences
 }
+HTML = "text/html; charset=utf-8"
 NOTHING = "–"
 SHORT = 12  # characters of a digest that are shown; the whole is in the title
 
@@ -80,7 +81,12 @@ def templates(folder: Path) -> Environment:
 
 def page(request: Request, html: str, headers: Mapping[str, str] = GUARDED) -> Response:
     """An HTML answer; 304 to whoever has this very page."""
-    return _answer_tagged(request, html.encode(), "text/html; charset=utf-8", {**headers, "Cache-Control": "no-store"})
+    return _answer_tagged(request, html.encode(), HTML, {**headers, "Cache-Control": "no-store"})
+
+
+def refused_page(html: str, status: int) -> Response:
+    """A page that says why what was asked of it was not done."""
+    return Response(html, status, {**GUARDED, "Cache-Control": "no-store"}, HTML)
 
 
 @statics.get("/static/{name}")

@@ -98,8 +98,13 @@ def problem(status: int, *, code: str, detail: str, headers: Mapping[str, str] |
 
 def answer(error: errors.FederationError) -> Response:
     """The problem document of an error of the project's own tree."""
-    status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+    status = status_of(error)
     return problem(status, code=error.code, detail=str(error), headers=HEADERS.get(status))
+
+
+def status_of(error: errors.FederationError) -> int:
+    """The HTTP status that tells of this error."""
+    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
 async def _federation(request: Request, error: Exception) -> Response:

@@ -37,6 +37,18 @@ FLAGS = (
     "--no-first-run",
 )
 LONGEST_SECONDS = 30.0
+SCREENSHOTS = Path(os.environ.get("LPSFED_SCREENSHOTS", Path(__file__).parents[2] / "build" / "screenshots"))
+WIDTHS = (390, 1280)
+
+# What sticks out of the viewport at the sides, but for what a box of its own scrolls or hides.
+OVERFLOWING = """
+const width = document.documentElement.clientWidth;
+const held = (one) => one.parentElement?.closest('.scroll, .plot, .skip, .unseen');
+return [...document.querySelectorAll('body *')].filter((one) => {
+  const { left, right, width: own } = one.getBoundingClientRect();
+  return own > 0 && !held(one) && !one.matches('.skip, .unseen') && (left < -0.5 || right > width + 0.5);
+}).map((one) => one.outerHTML.slice(0, 120));
+"""
 TITLE = "<script>document.title = 'owned'</script>"  # of every item
 
 
@@ -114,15 +126,22 @@ class Browser:
         return [url for url in sent if not url.startswith("data:")]
 
     def keep(self, name: str) -> None:
-        """A picture of the whole page, where somebody wants one."""
-        folder = os.environ.get("LPSFED_SCREENSHOTS")
-        if not folder:
-            return
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        """A picture of the whole page, as an artefact of the tests."""
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         shot = self.driver.execute_cdp_cmd(
             "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": self._clip()}
         )
-        (Path(folder) / f"{name}.png").write_bytes(base64.b64decode(shot["data"]))
+        (SCREENSHOTS / f"{name}.png").write_bytes(base64.b64decode(shot["data"]))
+
+    def keep_all(self, name: str) -> None:
+        """Pictures at both widths in both themes; AssertionError where anything sticks out of the page at the sides."""
+        for width in WIDTHS:
+            for theme in ("light", "dark"):
+                self.shape(width, 900)
+                self.scheme(theme)
+                self.driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+                assert self.run(OVERFLOWING) == [], (name, width, theme)
+                self.keep(f"{name}-{width}-{theme}")
 
     def _clip(self) -> dict[str, float]:
         width, height = self.run("const e = document.documentElement; return [e.clientWidth, e.scrollHeight]")

@@ -321,3 +321,36 @@ def test_what_is_declared_names_the_sums_of_a_basis_run() -> None:
     shown = report(Summary(0, 0, None, (), ()), DECLARATION.model_copy(update={"basis": sums}), counts=False).declared
     assert [field.name for field in shown.fields] == ["w", "rho", "basis.degrees"]
     assert "In a basis run instead: 1 tensor of 20\xa0B and 0 scalars, and nothing else." in shown.sentence
+
+
+@pytest.mark.anyio
+async def test_a_user_s_history_stands_beside_the_list_and_a_basket_is_answered(
+    experiment: Callable[..., Experiment],
+) -> None:
+    described = experiment("run")
+    async with open_federation(described) as federation:
+        await conduct_run(federation, described.run_request(), ignore)
+        http = federation.clients["client-1"]
+        of_user, of_nobody = await page(http, user="user-01", k=3), await page(http, user="nobody")
+        basket = await page(http, basket="item-02, item-04;item-99,,", k=3)
+        unknown = plain(await page(http, basket="item-99"))
+        assert (await http.get("/", params={"basket": "x" * 5000})).status_code == 422
+    listed, history = of_user.split('id="answer"')[1].split('id="history"')
+    had, given = (set(re.findall(r"<code>(item-\d\d)</code>", part.split("</table>")[0])) for part in (history, listed))
+    assert len(had) == 4 and given and not had & given
+    assert "no training items of this user" in plain(of_nobody)
+    assert "For a basket of 3 items" in plain(basket) and "1 item of it not in the catalogue" in plain(basket)
+    assert basket.count(">similar items</a>") == 3 and 'value="item-02, item-04;item-99,,"' in basket
+    assert "Not personal, but the most popular items: no known item in the basket." in unknown
+
+
+def trained(number: int, loss: float | None, *, with_margins: bool = False) -> RoundQuality:
+    return RoundQuality(round=number, values={}, loss=loss, with_margins=with_margins)
+
+
+def test_the_end_of_the_warm_up_is_marked_where_the_loss_has_another_term() -> None:
+    rounds = (trained(0, None), trained(1, 0.5), trained(2, 0.4), trained(3, 0.9, with_margins=True))
+    loss = curves(QualityOut(client="a", rounds=rounds), ITEMS)[-1]
+    assert loss.mark == (3.0, "warm-up over: margins join") and "Before round 3 the warm-up" in loss.description
+    for others in (rounds[:3], tuple(trained(number, 0.5, with_margins=True) for number in (1, 2))):
+        assert curves(QualityOut(client="a", rounds=others), ITEMS)[-1].mark is None

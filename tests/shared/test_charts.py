@@ -38,6 +38,7 @@ def test_what_is_drawn_is_the_table_by_columns_with_its_words() -> None:
         "x": "round",
         "y": "rho",
         "lines": ["north", "south"],
+        "dashed": [False, False],
         "columns": [[1, 2, 3, 4], [0.1, 0.3, 0.2, None], [0.4, None, None, 0.5]],
         "bounds": [0.0, None],
         "mark": [2, "best: round 2"],

@@ -158,8 +158,9 @@ def test_a_declaration_is_said_field_by_field_with_its_bytes() -> None:
 TEXT = [(ink, paper) for ink in ("ink", "muted", "accent", "warn", "bad") for paper in ("ground", "surface")]
 TEXT += [("on-accent", "accent"), ("ink", "tint"), ("accent", "tint"), ("muted", "tint")]
 TEXT += [("ink", "warn-tint"), ("warn", "warn-tint"), ("ink", "bad-tint"), ("bad", "bad-tint"), ("muted", "bad-tint")]
-TEXT += [(f"line-{tone}", "surface") for tone in range(6)]  # labels of lines are text, too
+TEXT += [("surface", "bad")]
 SHAPES = [("edge", "ground"), ("edge", "surface")]  # of controls; the focus ring is the accent
+SHAPES += [(f"line-{tone}", "surface") for tone in range(6)]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -193,3 +194,10 @@ def luminance(colour: str) -> float:
     parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_no_two_scripts_of_a_page_have_a_function_of_the_same_name() -> None:
+    """They share one scope: the later one would take the earlier one's place."""
+    own = [(STATIC / name).read_text(encoding="utf-8") for name in ("page.js", "charts.js")]
+    named = [re.findall(r"^(?:async )?(?:function|const|let) (\w+)", text, re.MULTILINE) for text in own]
+    assert all(len(names) > 10 for names in named) and not set(named[0]) & set(named[1])

@@ -103,6 +103,11 @@ def registered_keys(folder: Path) -> dict[str, PublicKey | None]:
     return {file.stem: _key_in(file) for file in files if _is_name(file.stem)}
 
 
+def registered_names(folder: Path) -> frozenset[str]:
+    """Who has a file there, read or not: a look at the folder alone."""
+    return frozenset(file.stem for file in folder.glob("*.pub") if _is_name(file.stem))
+
+
 def registered_files(folder: Path) -> list[Path]:
     """The files of the folder's keys, sorted by name. NotFoundError where there are none."""
     files = [public_file(name, folder) for name in registered_keys(folder)]

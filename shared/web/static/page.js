@@ -10,18 +10,23 @@ address.username = address.password = ""; // a URL with credentials cannot be fe
 const note = document.getElementById("connection");
 const held = new Map(); // the server's own HTML of each live element: the document's may since have been folded open
 let tag = "";
+let ahead = 0; // milliseconds by which the service's clock is ahead of this one
 
 for (const live of document.querySelectorAll("[data-live]")) held.set(live.id, live.innerHTML);
 
 async function look() {
   const headers = tag ? { "If-None-Match": tag } : {};
   const answer = await fetch(address, { headers, signal: AbortSignal.timeout(PATIENCE) });
+  readClock(answer.headers.get("Date"));
   if (answer.status === 304) return;
   if (!answer.ok) throw new Error(`status ${answer.status}`);
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-  const places = looked();
+  const places = looked(), line = focusedLine();
   for (const live of document.querySelectorAll("[data-live]")) refresh(live, fresh.getElementById(live.id));
   drawCharts();
+  if (line) document.querySelectorAll(line.chart)[line.order]?.focus({ preventScroll: true });
+  tick();
+  reach();
   hold(places);
   tag = answer.headers.get("ETag") || "";
 }
@@ -56,21 +61,123 @@ function hold(places) {
   if (id) scrollBy({ top: document.getElementById(id).getBoundingClientRect().top - top, behavior: "instant" });
 }
 
-// What a reader has done to an element: folds by their id, sideways scrolling and the focus by their place.
+// What a reader has done to an element: folds and what is typed by their id, sideways scrolling and the focus by their
+// place.
 function state(live) {
+  const typed = [...live.querySelectorAll("input[id]")].filter((one) => one.value !== one.defaultValue);
   const folds = new Map([...live.querySelectorAll("details[id]")].map((one) => [one.id, one.open]));
   const scrolled = [...live.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
-  return { folds, scrolled, focus: reachable(live).indexOf(document.activeElement) };
+  return { folds, scrolled, typed: new Map(typed.map((one) => [one.id, one.value])), focus: reachable(live).indexOf(document.activeElement) };
 }
 
 function restore(live, kept) {
   for (const one of live.querySelectorAll("details[id]")) if (kept.folds.has(one.id)) one.open = kept.folds.get(one.id);
+  for (const one of live.querySelectorAll("input[id]")) if (kept.typed.has(one.id)) one.value = kept.typed.get(one.id);
   live.querySelectorAll(".scroll").forEach((one, place) => (one.scrollLeft = kept.scrolled[place] || 0));
   if (kept.focus >= 0) reachable(live)[kept.focus]?.focus({ preventScroll: true });
 }
 
+// The button of a chart's line that has the focus; they are made anew with their chart.
+function focusedLine() {
+  const button = document.activeElement.closest(".lines button");
+  if (!button) return null;
+  const chart = `#${button.closest("figure").id} .lines button`;
+  return { chart, order: [...document.querySelectorAll(chart)].indexOf(button) };
+}
+
 function reachable(live) {
-  return [...live.querySelectorAll("a[href], summary, input, button")];
+  const all = [...live.querySelectorAll("a[href], summary, input, textarea, button")];
+  return all.filter((one) => !one.closest(".lines"));
+}
+
+// An HTTP date says whole seconds.
+function readClock(date) {
+  const difference = Date.parse(date) + 500 - Date.now();
+  ahead = Math.abs(difference) > 1500 ? difference : 0; // NaN is not
+}
+
+// Times that go on by themselves: since when, and until when.
+function tick() {
+  if (document.hidden) return;
+  const now = Date.now() + ahead;
+  for (const one of document.querySelectorAll("time[data-ago]")) put(one, `${span(now - Date.parse(one.dateTime))} ago`);
+  for (const one of document.querySelectorAll("time[data-until]")) {
+    const left = Date.parse(one.dateTime) - now;
+    put(one, left > 0 ? `in ${span(left)}` : "has passed");
+  }
+}
+
+function put(element, text) {
+  if (!element.title) element.title = element.textContent;
+  if (element.textContent !== text) element.textContent = text;
+}
+
+function span(milliseconds) {
+  const whole = Math.max(0, Math.round(milliseconds / 1000));
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${String(whole % 60).padStart(2, "0")} s`;
+  if (whole < 172800) return `${Math.floor(whole / 3600)} h ${String(Math.floor((whole % 3600) / 60)).padStart(2, "0")} min`;
+  return `${Math.floor(whole / 86400)} days`;
+}
+
+// A box that scrolls is reached by keyboard, and has a name.
+function reach() {
+  for (const one of document.querySelectorAll(".scroll")) {
+    const scrolls = one.scrollWidth > one.clientWidth || one.scrollHeight > one.clientHeight;
+    one.tabIndex = scrolls ? 0 : -1;
+    if (!scrolls) continue;
+    one.setAttribute("role", "group");
+    one.setAttribute("aria-label", one.querySelector("caption")?.textContent ?? "text that scrolls");
+  }
+}
+
+// Tabs of what lies below one another: one of them is seen, chosen by mouse, by arrow keys or by the address.
+function makeTabs(box) {
+  const panels = [...box.querySelectorAll(":scope > [data-tab]")];
+  const list = Object.assign(document.createElement("div"), { className: "tablist" });
+  list.setAttribute("role", "tablist");
+  list.setAttribute("aria-label", box.dataset.tabs);
+  list.append(...panels.map((panel) => tabOf(panel)));
+  list.addEventListener("click", ({ target }) => panels.some((one) => `tab-${one.id}` === target.id) && choose(list, panels, target));
+  list.addEventListener("keydown", (event) => step(event, list, panels));
+  box.prepend(list);
+  const follow = () => choose(list, panels, list.children[Math.max(0, panels.findIndex(isAddressed))]);
+  addEventListener("hashchange", () => panels.some(isAddressed) && follow());
+  follow();
+}
+
+function tabOf(panel) {
+  const tab = Object.assign(document.createElement("button"), { type: "button", id: `tab-${panel.id}` });
+  tab.setAttribute("role", "tab");
+  tab.textContent = panel.dataset.tab;
+  tab.setAttribute("aria-controls", panel.id);
+  panel.setAttribute("role", "tabpanel");
+  panel.setAttribute("aria-labelledby", tab.id);
+  return tab;
+}
+
+function isAddressed(panel) {
+  return `#${panel.id}` === location.hash;
+}
+
+function choose(list, panels, tab) {
+  [...list.children].forEach((one, order) => {
+    one.setAttribute("aria-selected", String(one === tab));
+    one.tabIndex = one === tab ? 0 : -1;
+    panels[order].hidden = one !== tab;
+  });
+  reach();
+}
+
+function step(event, list, panels) {
+  const tabs = [...list.children];
+  const at = tabs.indexOf(event.target);
+  const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: -1 }[event.key];
+  if (at < 0 || to === undefined) return;
+  event.preventDefault();
+  const tab = tabs.at(to % tabs.length);
+  choose(list, panels, tab);
+  tab.focus();
 }
 
 function say(text, kind) {
@@ -91,4 +198,10 @@ async function keep() {
 }
 
 setTimeout(keep, EVERY);
+document.querySelectorAll("[data-tabs]").forEach(makeTabs);
+if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
+setInterval(tick, 1000);
+tick();
+reach();
+addEventListener("resize", reach);
 document.addEventListener("visibilitychange", () => document.hidden || look().catch(() => {}));

@@ -10,17 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aggregator_service.pages.rows import (
-    SHOWN,
-    SHOWN_CLIENTS,
-    SHOWN_LINES,
-    SHOWN_ROUNDS,
-    clients,
-    curves,
-    rounds,
-    window,
-)
+from aggregator_service.pages.curves import SHOWN_LINES, constant_scalars, curves
+from aggregator_service.pages.rows import SHOWN, SHOWN_CLIENTS, SHOWN_ROUNDS, clients, rounds, window
 from aggregator_service.pages.standing import NAMED, names, standing
+from aggregator_service.pages.states import RunWatch, Sightings
 from shared.protocol.schemas import ParticipantOut, Phase, RoundOut, RunHistoryOut, RunIn
 from tests.support.small import TOKEN
 
@@ -95,13 +88,13 @@ async def test_while_a_round_is_open_the_page_names_who_is_missing_and_until_whe
         receipt = (await north.put(1, body)).json()
         shown = await page(federation)
         text = plain(shown)
-        assert re.search(r"Round open run-1, round 1 of 3; missing: east, south, until 2\d{3}-\d\d-\d\d \d\d:", text)
-        assert "Updates in 1 of 3" in text and "Missing 2 east, south" in text
+        assert re.search(r"Round open run-1, round 1 of 3; waiting for east, south, until 2\d{3}-\d\d-\d\d \d\d:", text)
+        assert "Updates in 1 of 3" in text and "Not in yet 2 east, south" in text
         assert f'title="{receipt["digest"]}">{receipt["digest"][:12]}<' in shown
-        assert "east missing" in text and "north received" in text and "0.1000" in text
+        assert "east waiting" in text and "north received" in text and "east missing" not in text and "0.1000" in text
         await sends([east, south], 1)
         text = plain(await page(federation))
-        assert "run-1, round 2 of 3; missing: east, north, south" in text and "with everybody" in text
+        assert "run-1, round 2 of 3; waiting for east, north, south" in text and "with everybody" in text
 
 
 @pytest.mark.anyio
@@ -116,7 +109,8 @@ async def test_after_a_run_its_rounds_are_there_and_an_earlier_run_can_be_chosen
         shown = await page(federation)
         text = plain(shown)
         assert "Finished run-1 is over after 2 rounds." in text and "6 updates in run-1" in text
-        assert shown.count("data-chart=") == 4 and "rhobar by client" in text and 'id="run-1-round-1"' in shown
+        assert shown.count("data-chart=") == 2 and "rhobar by client" not in text and 'id="run-1-round-1"' in shown
+        assert "no line is drawn Client rho rhobar east 0.1000" in text
         await federation.start_run(rounds=1, clients=3)
         federation.clock.pass_the_deadline()
 
@@ -200,14 +194,33 @@ def history(count: int, members: int = 3, phase: Phase = "finished") -> RunHisto
     )
 
 
+def drifting(run: RunHistoryOut) -> RunHistoryOut:
+    """The same, but for a rho that changes from round to round."""
+    rounds = []
+    for one in run.rounds:
+        parts = (part.model_copy(update={"scalars": {"rho": one.number / 100}}) for part in one.participants)
+        rounds.append(one.model_copy(update={"participants": tuple(parts)}))
+    return run.model_copy(update={"rounds": tuple(rounds)})
+
+
+def test_what_does_not_change_is_a_row_of_a_table_and_not_a_line() -> None:
+    run = history(3)
+    assert [chart.key for chart in curves(run)] == ["came", "time"]
+    assert [(row.client, row.rho, row.rhobar) for row in constant_scalars(run)] == [
+        (f"client-{number:04d}", 0.5, 1.0) for number in range(3)
+    ]
+    assert [chart.key for chart in curves(drifting(run))] == ["rho", "came", "time"]
+    assert {(row.rho, row.rhobar) for row in constant_scalars(drifting(run))} == {(None, 1.0)}
+
+
 def test_a_large_federation_fits_on_the_page() -> None:
     run = history(50, members=300)
-    shown = rounds(run)
+    shown = rounds(RunWatch(run, Sightings(0.0)))
     assert [one.number for one in shown] == list(range(50, 50 - SHOWN_ROUNDS, -1))
     assert {(len(one.participants), one.more) for one in shown} == {(SHOWN_CLIENTS, 300 - SHOWN_CLIENTS)}
     assert len(clients(run)) == SHOWN_CLIENTS
-    rho, rhobar, came, time = curves(run)
-    assert len(rho.lines) == len(rhobar.lines) == SHOWN_LINES and "of 300 clients" in rho.description
+    rho, came, time = curves(drifting(run))
+    assert len(rho.lines) == SHOWN_LINES and "of 300 clients" in rho.description
     assert {value for _, value in time.lines[0].points} == {5.0}
     assert came.lines[0].points == came.lines[1].points and came.lines[0].points[-1] == (50, 300.0)
 
@@ -218,7 +231,7 @@ def test_who_did_not_send_is_counted_and_a_round_without_them_says_so() -> None:
     gone = east.model_copy(update={"received": False, "size": 0, "digest": None, "rho": None, "rhobar": None})
     part = run.rounds[0].model_copy(update={"participants": (gone, *others), "missing": (gone.client,)})
     run = run.model_copy(update={"rounds": (part,)})
-    [shown] = rounds(run)
+    [shown] = rounds(RunWatch(run, Sightings(0.0)))
     assert (shown.state.kind, shown.state.sentence, shown.came) == ("warn", "without client-0000", "2 of 3 updates")
     assert [(one.updates, one.missed, one.bytes) for one in clients(run)] == [(0, 1, 0), (1, 0, 10), (1, 0, 10)]
     assert clients(run)[0].last is None

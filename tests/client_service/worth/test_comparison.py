@@ -98,12 +98,13 @@ def test_the_page_says_in_plain_words_that_what_is_served_is_worse_than_alone() 
     assert worth_notices(FOUND.model_copy(update={"validation_gain": SOME})) == ()
 
 
-def test_the_first_chart_has_a_mark_for_each_figure_within_the_drawing() -> None:
+def test_the_first_chart_has_a_bar_from_zero_for_each_figure() -> None:
     chart = comparison_chart(QualityOut(client="a", run="run-2", comparison=FOUND))
     assert "NDCG@20 of run-2 on test items" in chart.description and "None of these figures leaves" in chart.description
-    [(group, _, marks)] = chart.plot
-    assert group.note == "60 users" and len(marks) == 3
-    assert all(0 < one.left < one.x < one.right <= chart.width and 0 < one.y < chart.height for one in marks)
+    [(group, bars)] = chart.bars
+    assert group.note == "60 users" and [one.name for one in bars] == list(chart.names)
+    assert all(0 < one.left < one.width < one.right <= 100 for one in bars)
+    assert chart.end == 0.4 and chart.ticks == ("0", "0.2", "0.4") and bars[0].width == 75.0
     assert comparison_chart(QualityOut(client="a")).groups == ()
 
 

@@ -1,0 +1,115 @@
+"""A run's rounds -> charts of what changed over them, and a table of what did not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aggregator_service.pages.standing import length
+from shared.protocol.schemas import ParticipantOut, RunHistoryOut
+from shared.web.charts import Chart, Line
+
+SHOWN_LINES, SHOWN_CONSTANTS = 10, 100
+SAME = 5e-5  # two figures that a page shows alike
+
+
+@dataclass(frozen=True)
+class SpectralFigure:
+    """A scalar of a client that the aggregator sees, or tells it; `most`: where its axis ends."""
+
+    name: str
+    said: str
+    most: float | None
+
+    def of(self, part: ParticipantOut) -> float | None:
+        return part.rho if self.name == "rho" else part.rhobar
+
+
+RHO = SpectralFigure("rho", "How far each silo’s spectrum is from the anchor’s; 0 would be the same.", None)
+RHOBAR = SpectralFigure("rhobar", "The share of the common mean in what a client gets; the rest is its own.", 1.0)
+
+
+@dataclass(frozen=True)
+class ConstantRow:
+    """A client whose scalars are the same in all rounds; None for one that changes, or that nobody knows."""
+
+    client: str
+    rho: float | None
+    rhobar: float | None
+
+
+def curves(run: RunHistoryOut) -> tuple[Chart, ...]:
+    """rho and rhobar of each client where they change; how many updates came, and how long it took."""
+    spectral = (_spectral_chart(run, figure) for figure in (RHO, RHOBAR))
+    return (*(chart for chart in spectral if chart is not None), _arrivals_chart(run), _time(run))
+
+
+def constant_scalars(run: RunHistoryOut) -> tuple[ConstantRow, ...]:
+    """The clients with a scalar that does not change, by name: a line of it would tell nothing."""
+    rho, rhobar = (dict(_constants(run, figure)) for figure in (RHO, RHOBAR))
+    named = sorted(rho.keys() | rhobar.keys())[:SHOWN_CONSTANTS]
+    return tuple(ConstantRow(client, rho.get(client), rhobar.get(client)) for client in named)
+
+
+def _constants(run: RunHistoryOut, figure: SpectralFigure) -> list[tuple[str, float]]:
+    return [(line.name, known[0]) for line in _lines(run, figure) if (known := _constant(line))]
+
+
+def _constant(line: Line) -> list[float]:
+    """The values of a line that is known and level; none of any other one."""
+    known = [value for _, value in line.points if value is not None]
+    return known if known and max(known) - min(known) < SAME else []
+
+
+def _lines(run: RunHistoryOut, figure: SpectralFigure) -> list[Line]:
+    """The figure of each client by name, in every round that it sent an update in."""
+    points: dict[str, list[tuple[float, float | None]]] = {}
+    for one in run.rounds:
+        for part in one.participants:
+            points.setdefault(part.client, []).append((one.number, figure.of(part)))
+    return [Line(client, tuple(points[client])) for client in sorted(points)]
+
+
+def _spectral_chart(run: RunHistoryOut, figure: SpectralFigure) -> Chart | None:
+    """The lines that change; None where none does."""
+    lines = [line for line in _lines(run, figure) if not _constant(line) and any(value for _, value in line.points)]
+    if not lines:
+        return None
+    beyond = f" Shown: the first {SHOWN_LINES} of {len(lines):,} clients." if len(lines) > SHOWN_LINES else ""
+    return Chart(
+        key=figure.name,
+        title=f"{figure.name} by client",
+        description=f"{figure.said}{beyond}",
+        x="round",
+        y=figure.name,
+        lines=tuple(lines[:SHOWN_LINES]),
+        bounds=(0.0, figure.most),
+    )
+
+
+def _arrivals_chart(run: RunHistoryOut) -> Chart:
+    closed = [one for one in run.rounds if one.closed_at is not None]
+    expected = tuple((one.number, float(len(one.participants))) for one in closed)
+    came = tuple((one.number, float(len(one.participants) - len(one.missing))) for one in closed)
+    return Chart(
+        key="came",
+        title="Updates by round",
+        description="How many came until the round was closed, beside how many clients were enrolled.",
+        x="round",
+        y="updates",
+        lines=(Line("came", came), Line("enrolled", expected, dashed=True)),
+        bounds=(0.0, None),
+        digits=0,
+    )
+
+
+def _time(run: RunHistoryOut) -> Chart:
+    return Chart(
+        key="time",
+        title="Round time",
+        description="From a round’s opening to its last update or its deadline.",
+        x="round",
+        y="seconds",
+        lines=(Line("Seconds", tuple((one.number, length(one)) for one in run.rounds)),),
+        bounds=(0.0, None),
+        digits=2,
+    )

@@ -1,0 +1,90 @@
+"""One client in one round -> its state in a word: received, training, waiting, late; missing once the round is over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+
+from aggregator_service.coordinator import CANCELLED
+from aggregator_service.storage.rows import instant
+from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut
+from shared.web.pages import Verdict, clock
+
+SLOW = 2.0  # times the slowest update of the rounds before: whoever takes longer is late
+LEAST_SLOW_SECONDS = 10.0  # in rounds of seconds, a pause is no news
+LOOKED_AT = 10  # rounds whose updates say how long one takes
+
+NOT_IN_ROUND = Verdict("none", "not in it", "enrolled later")
+LEGEND = (
+    Verdict("good", "received", "the update is in"),
+    Verdict("busy", "training", "has called in this round; the update is not in"),
+    Verdict("idle", "waiting", "has not called in this round yet, or waits for others"),
+    Verdict("warn", "late", f"past the deadline, or {SLOW:g} times as slow as the slowest update of the rounds before"),
+    Verdict("bad", "missing", "the round ended without its update"),
+    Verdict("shut", "quarantined", "shut out; nobody waits for it"),
+    Verdict("cut", "cut off", "the run was cancelled first"),
+    NOT_IN_ROUND,
+)
+
+
+@dataclass(frozen=True)
+class Sightings:
+    """Now, and when each client was heard of last, in seconds since the epoch."""
+
+    now: float
+    seen: Mapping[str, float] = field(default_factory=dict)
+
+    def last_seen(self, client: str) -> str | None:
+        """As ISO 8601; None for one that has not called since the service started."""
+        return None if client not in self.seen else instant(self.seen[client])
+
+
+@dataclass(frozen=True)
+class RunWatch:
+    """A run, looked at in a moment."""
+
+    run: RunHistoryOut
+    at: Sightings
+
+    def state(self, one: RoundOut, part: ParticipantOut) -> Verdict:
+        """How this participant stands in this round."""
+        if part.received:
+            return Verdict("good", "received", f"at {clock(part.received_at)}")
+        if part.quarantined:
+            return Verdict("shut", "quarantined", "shut out; nobody waited for it")
+        if one.phase == "open":
+            return self._awaited_state(one, part.client)
+        if one.phase == "failed" and self.run.reason == CANCELLED:
+            return Verdict("cut", "cut off", "the run was cancelled before its update came")
+        return Verdict("bad", "missing", f"no update when round {one.number} ended")
+
+    def _awaited_state(self, one: RoundOut, client: str) -> Verdict:
+        opened = read_instant(one.opened_at)
+        if self.run.deadline_at is not None and self.at.now >= read_instant(self.run.deadline_at):
+            return Verdict("warn", "late", "the deadline has passed")
+        if one.secure is not None and client not in one.secure.waiting_for:
+            return Verdict("idle", "waiting", f"step {one.secure.step}: it waits for others")
+        if self.at.seen.get(client, 0.0) < opened:
+            return Verdict("idle", "waiting", "has not called since the round opened")
+        if self.late_seconds is not None and self.at.now - opened > self.late_seconds:
+            return Verdict("warn", "late", "takes much longer than any update of the rounds before")
+        step = "" if one.secure is None else f"step {one.secure.step} of a secure round"
+        return Verdict("busy", "training", step or "has called since the round opened; the update is not in")
+
+    @cached_property
+    def late_seconds(self) -> float | None:
+        """How long after a round's opening an update is late; None before any round has ended."""
+        known = [
+            read_instant(part.received_at) - read_instant(one.opened_at)
+            for one in self.run.rounds[-LOOKED_AT - 1 : -1]
+            for part in one.participants
+            if part.received_at is not None
+        ]
+        return max(LEAST_SLOW_SECONDS, SLOW * max(known)) if known else None
+
+
+def read_instant(written: str) -> float:
+    """ISO 8601 -> seconds since the epoch."""
+    return datetime.fromisoformat(written).timestamp()

@@ -1,0 +1,103 @@
+"""A coordinator and what was asked of the page -> all that the page shows, and its HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlencode
+
+from aggregator_service.coordinator import Coordinator
+from aggregator_service.pages.curves import constant_scalars, curves
+from aggregator_service.pages.forms import form_guard, start_form
+from aggregator_service.pages.grid import build_grid
+from aggregator_service.pages.rows import SHOWN_CLIENTS, arrivals_page, clients, rounds, window
+from aggregator_service.pages.standing import standing
+from aggregator_service.pages.states import LEGEND, RunWatch, Sightings
+from shared.method.declaration import Declaration
+from shared.protocol.schemas import ArrivalsOut, MemberOut, RunHistoryOut
+from shared.web.declared import declared_out
+from shared.web.pages import PageHead, templates
+
+SECTIONS = (("now", "Now"), ("rounds", "Rounds"), ("clients", "Clients"), ("runs", "Runs"), ("arrivals", "Arrivals"))
+SHOWN_RUNS = 20
+TEMPLATE = templates(Path(__file__).parent / "templates").get_template("federation.html")
+
+
+@dataclass(frozen=True)
+class PageQuestion:
+    """What the page was asked for. `refused`: why what its form held was not done; `typed`: what it held."""
+
+    url: str
+    run: str | None = None
+    before: int | None = None
+    refused: str | None = None
+    typed: Mapping[str, str] | None = None
+
+    @property
+    def address(self) -> str:
+        asked = {name: value for name, value in (("run", self.run), ("before", self.before)) if value is not None}
+        return f"./?{urlencode(asked)}" if asked else "./"
+
+
+@dataclass(frozen=True)
+class FederationView:
+    """All that the page shows; `history` is the chosen run's. `guard`: the word that its forms carry."""
+
+    asked: PageQuestion
+    guard: str
+    at: Sightings
+    joined: tuple[str, ...]
+    registered: frozenset[str]
+    runs: list[RunHistoryOut]
+    history: RunHistoryOut | None
+    quarantined: list[MemberOut]
+    arrivals: ArrivalsOut
+    declaration: Declaration
+
+
+async def collect_figures(service: Coordinator, asked: PageQuestion) -> FederationView:
+    """Read all that is shown. NotFoundError for a run that there is none of."""
+    runs, arrivals = await service.run_histories(), service.federation.arrivals
+    name = asked.run or (runs[-1].run if runs else None)
+    after, limit = window((await arrivals.page(0, 1)).total, asked.before)
+    return FederationView(
+        asked=asked,
+        guard=form_guard(service.operator_token),
+        at=Sightings(service.now, service.presence.seen_times()),
+        joined=service.client_names,
+        registered=await service.registered_names(),
+        runs=runs,
+        history=None if name is None else await service.run_history(name),
+        quarantined=[one for one in await service.federation.quarantines.members() if one.quarantine is not None],
+        arrivals=await arrivals.page(after, limit),
+        declaration=service.declaration,
+    )
+
+
+def render_page(seen: FederationView) -> str:
+    """The page's HTML."""
+    run, asked = seen.history, seen.asked
+    watch = None if run is None else RunWatch(run, seen.at)
+    active = next((one.run for one in seen.runs[-1:] if one.phase not in ("finished", "failed")), None)
+    form = start_form(seen.runs, len(seen.joined))
+    return TEMPLATE.render(
+        head=PageHead(f"LPSFed, strategy {seen.declaration.strategy}", "Aggregator", asked.address, SECTIONS),
+        standing=standing(run, seen.joined, url=asked.url),
+        refused=asked.refused,
+        guard=seen.guard,
+        active=active,
+        form={**form.values, **(asked.typed or {})},
+        form_source=form.source,
+        run=run,
+        grid=build_grid(watch, seen.joined, seen.registered, seen.at),
+        legend=LEGEND,
+        rounds=() if watch is None else rounds(watch),
+        members=() if run is None else clients(run),
+        quarantined=seen.quarantined[:SHOWN_CLIENTS],
+        charts=() if run is None else curves(run),
+        constants=() if run is None else constant_scalars(run),
+        runs=seen.runs[: -SHOWN_RUNS - 1 : -1],
+        arrived=arrivals_page(seen.arrivals, asked.run),
+        declared=declared_out(seen.declaration),
+    )

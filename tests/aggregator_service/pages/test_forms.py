@@ -1,0 +1,152 @@
+"""The page's forms start and cancel a run; no other site can make a browser send one that counts."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from aggregator_service.pages.forms import LONGEST_FORM, form_guard
+from tests.support.small import TOKEN
+
+if TYPE_CHECKING:
+    from conftest import Federation, Running
+
+pytestmark = pytest.mark.anyio
+OPERATOR = ("operator", TOKEN)
+RUN = {"clients": "2", "rounds": "3", "quorum": "", "deadline_seconds": "600", "seed": "7"}
+
+
+async def guard(federation: Federation) -> str:
+    """The word that the page's forms carry."""
+    text = (await federation.http.get("/", auth=OPERATOR)).text
+    [found] = set(re.findall(r'name="guard" value="([0-9a-f]{64})"', text))
+    return str(found)
+
+
+async def post(federation: Federation, path: str, fields: dict[str, str], **others: Any) -> httpx.Response:
+    return await federation.http.post(path, data=fields, **({"auth": OPERATOR} | others))
+
+
+def shown(answer: httpx.Response) -> str:
+    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.text)))
+
+
+async def phases(federation: Federation) -> dict[str, str]:
+    runs = (await federation.operate("GET", "/v1/runs")).json()
+    return {one["run"]: one["phase"] for one in runs}
+
+
+async def test_a_run_is_started_by_the_form_with_the_federation_s_own_method(running: Running) -> None:
+    async with running() as federation:
+        await federation.joined("north", "south")
+        answer = await post(federation, "/start", RUN | {"guard": await guard(federation)})
+        assert (answer.status_code, answer.headers["location"]) == (303, "./")
+        request = (await federation.history())["request"]
+        assert (request["rounds"], request["clients"], request["quorum"], request["seed"]) == (3, 2, None, 7)
+        assert request["method"] == federation.settings.method.model_dump(mode="json")
+
+
+async def test_a_run_is_cancelled_by_the_form_and_the_next_one_begins_as_the_last(running: Running) -> None:
+    async with running() as federation:
+        await federation.begun("north", "south", rounds=9, method={"local_epochs": 3})
+        page = await federation.http.get("/", auth=OPERATOR)
+        assert 'action="cancel"' in page.text and 'action="start"' not in page.text
+        word = await guard(federation)
+        answer = await post(federation, "/cancel", {"run": "run-1", "guard": word})
+        assert (answer.status_code, answer.headers["location"]) == (303, "./?run=run-1")
+        history = await federation.history()
+        assert (history["phase"], history["reason"]) == ("failed", "the operator has cancelled it")
+        page = await federation.http.get("/", auth=OPERATOR)
+        assert 'name="rounds" type="number" inputmode="decimal" value="9"' in page.text and "cut off" in page.text
+        assert (await post(federation, "/start", RUN | {"guard": word})).status_code == 303
+        begun = (await federation.operate("GET", "/v1/runs/run-2")).json()
+        assert begun["request"]["method"]["local_epochs"] == 3
+
+
+async def test_without_the_page_s_own_word_nothing_is_done(running: Running) -> None:
+    async with running() as federation:
+        await federation.opened()
+        word = await guard(federation)
+        for fields in ({}, {"guard": ""}, {"guard": "0" * 64}, {"guard": form_guard("another token")}):
+            answer = await post(federation, "/cancel", {"run": "run-1"} | fields)
+            assert answer.status_code == 403 and "load the page again" in shown(answer)
+        for site in ("cross-site", "same-site", "none"):
+            headers = {"Sec-Fetch-Site": site}
+            answer = await post(federation, "/cancel", {"run": "run-1", "guard": word}, headers=headers)
+            assert answer.status_code == 403 and "another site" in shown(answer)
+        assert await phases(federation) == {"run-1": "open"}
+        headers = {"Sec-Fetch-Site": "same-origin"}
+        assert (await post(federation, "/cancel", {"run": "run-1", "guard": word}, headers=headers)).status_code == 303
+
+
+async def test_nobody_but_the_operator_gets_as_far_as_the_word(running: Running) -> None:
+    async with running() as federation:
+        north, _ = await federation.opened()
+        fields = {"run": "run-1", "guard": await guard(federation)}
+        for auth in (None, ("operator", "wrong"), ("north", TOKEN)):
+            answer = await post(federation, "/cancel", fields, auth=auth)
+            assert answer.status_code == 401 and "north" not in answer.text
+            assert answer.headers["www-authenticate"] == 'Basic realm="LPSFed aggregator"'
+        assert (await post(federation, "/cancel", fields, auth=north.auth)).status_code in (401, 403, 415)
+        assert await phases(federation) == {"run-1": "open"}
+
+
+async def test_the_password_still_opens_no_call_of_the_api(running: Running) -> None:
+    async with running() as federation:
+        await federation.opened()
+        assert (await federation.http.delete("/v1/runs/run-1", auth=OPERATOR)).status_code == 401
+        assert await phases(federation) == {"run-1": "open"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "status", "said"),
+    [
+        ({"rounds": "0"}, 422, "rounds: Input should be greater than or equal to 1"),
+        ({"rounds": "many<b>"}, 422, "rounds: Input should be a valid integer"),
+        ({"quorum": "3"}, 422, "quorum: expected at most clients = 2, got 3"),
+        ({"deadline_seconds": "0.5"}, 422, "deadline_seconds"),
+        ({"method": "{}"}, 422, "expected the fields clients, rounds, quorum"),
+    ],
+)
+async def test_a_form_that_cannot_be_carried_out_comes_back_with_the_reason_and_what_was_typed(
+    running: Running, wrong: dict[str, str], status: int, said: str
+) -> None:
+    async with running() as federation:
+        await federation.joined("north", "south")
+        answer = await post(federation, "/start", RUN | wrong | {"guard": await guard(federation)})
+        assert answer.status_code == status and said in shown(answer) and "<b>" not in answer.text
+        assert 'name="seed" type="number" inputmode="decimal" value="7"' in answer.text
+        assert answer.headers["content-security-policy"] and answer.headers["cache-control"] == "no-store"
+        assert await phases(federation) == {}
+
+
+async def test_a_second_run_and_one_that_has_ended_are_refused_in_words(running: Running) -> None:
+    async with running() as federation:
+        await federation.opened()
+        word = await guard(federation)
+        answer = await post(federation, "/start", RUN | {"guard": word})
+        assert answer.status_code == 409 and "expected no active run, run-1 is open" in shown(answer)
+        answer = await post(federation, "/cancel", {"run": "run-9", "guard": word})
+        assert answer.status_code == 404
+        answer = await post(federation, "/cancel", {"run": "../etc", "guard": word})
+        assert answer.status_code == 422 and "etc" not in answer.text
+
+
+async def test_what_is_no_form_is_not_read(running: Running) -> None:
+    async with running() as federation:
+        word = await guard(federation)
+        kind = {"Content-Type": "application/x-www-form-urlencoded"}
+        for body, headers, status in (
+            (b"{}", {"Content-Type": "application/json"}, 422),
+            (b"guard", kind, 422),
+            (f"guard={word}&guard={word}".encode(), kind, 422),
+            (b"\xff=1", kind, 422),
+            (b"a=1&" * 20 + b"a=1", kind, 422),
+            (b"a=" + b"x" * LONGEST_FORM, kind, 413),
+        ):
+            answer = await federation.http.post("/start", content=body, headers=headers, auth=OPERATOR)
+            assert answer.status_code == status, body
