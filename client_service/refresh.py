@@ -97,9 +97,10 @@ class Refresher:
         self._note(phase="waiting", problem=None)
         try:
             done = await self._work(lambda: self._note(phase="working"))
-        except FederationError as error:
-            LOGGER.warning("refresh_failed", code=error.code, reason=str(error))
-            return self._note(phase="idle", problem=str(error))
+        except (FederationError, OSError) as error:
+            reason = str(error) if isinstance(error, FederationError) else f"expected room to write, {error.strerror}"
+            LOGGER.warning("refresh_failed", reason=reason)
+            return self._note(phase="idle", problem=reason)
         seconds = time.perf_counter() - began
         LOGGER.info("refreshed", model=done.model, changed=done.changed, erased=done.erased, seconds=round(seconds, 3))
         self._note(

@@ -116,10 +116,10 @@ async def test_what_comes_during_a_refresh_is_in_every_answer_and_in_the_next_sh
     begun, let = threading.Event(), threading.Event()
     renew = rebuilding.renew_model
 
-    def renew_when_let(*args: Any) -> Any:
+    def renew_when_let(*args: Any, **chosen: Any) -> Any:
         begun.set()
         assert let.wait(60.0)
-        return renew(*args)
+        return renew(*args, **chosen)
 
     monkeypatch.setattr(rebuilding, "renew_model", renew_when_let)
     async with serving() as http:
@@ -213,7 +213,7 @@ async def test_an_erasure_that_was_cut_off_anywhere_is_done_by_the_next_start(
     assert [path for path in content if old.digest[:16] in path.name] == []
 
 
-def stop(*_: object) -> None:
+def stop(*_: object, **__: object) -> None:
     raise DataError("expected to go on, was stopped")
 
 
