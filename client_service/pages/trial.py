@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from client_service.schemas import ItemOut
+from client_service.serving.messages import ItemOut
 from client_service.serving.questions import Limits
 from client_service.serving.recommender import Recommender
 from shared.errors import NotFoundError

@@ -12,8 +12,10 @@ from scipy import sparse
 
 from client_service.feedback.overlay import Overlay, Since
 from client_service.models.ranker import Rows, Side, join_sides
-from client_service.schemas import Fallback, ItemOut, RecommendationsOut
+from client_service.serving.answers import Answers, best_rows
+from client_service.serving.filters import parse_filters
 from client_service.serving.lists import BLOCK, ListKeeper, Lists
+from client_service.serving.messages import Fallback, ItemOut, RecommendationsOut
 from client_service.serving.questions import Basket, Limits, Listed, Mask
 from client_service.serving.served import Served
 from client_service.shard import Shard
@@ -31,6 +33,7 @@ class Recommender:
 
     def __init__(self, shard: Shard, keeper: ListKeeper | None = None, overlay: Overlay | None = None) -> None:
         self._shard, self._keeper, self._overlay = shard, keeper, overlay or Overlay(shard)
+        self._answers = Answers(shard, self._overlay)
         self._served: Served | None = None
         _, by_item = degrees(shard.train)
         self._popularity = by_item.astype(np.float32)
@@ -88,7 +91,7 @@ class Recommender:
             assert served is not None, "without a model, popular items are at hand"
             ranked = self._rank_users(served, [users[place] for place in missing], limits)
             for place, (items, scores) in zip(missing, ranked, strict=True):
-                found[place] = self._answer(served, users[place], items, scores)
+                found[place] = self._answer(served, users[place], items, scores, limits)
         return tuple(one for one in found if one is not None)
 
     def for_basket(self, basket: Iterable[str], limits: Limits) -> RecommendationsOut:
@@ -104,7 +107,7 @@ class Recommender:
             assert served is not None, "without a model, popular items are at hand"
             ranked = self._rank_baskets(served, [(known[place][0], asked[place].limits) for place in missing])
             for place, (items, scores) in zip(missing, ranked, strict=True):
-                lists = self._items(items, scores)
+                lists = self._answers.write_page(items, scores, asked[place].limits)
                 found[place] = RecommendationsOut(model=served.version, unknown_items=known[place][1], items=lists)
         return tuple(one for one in found if one is not None)
 
@@ -119,7 +122,7 @@ class Recommender:
         scores[row] = -np.inf
         if self._overlay.hidden is not None:
             scores[self._overlay.hidden] = -np.inf
-        return served.version, self._items(*_best(scores, k))
+        return served.version, self._answers.write(*best_rows(scores, k))
 
     def rows(self, items: Iterable[str]) -> tuple[Rows, int]:
         """Rows of the known items, each once, and how many are unknown."""
@@ -127,14 +130,34 @@ class Recommender:
         known = np.unique(np.array([row for row in found if row is not None], dtype=np.int64))
         return known, sum(row is None for row in found)
 
-    def limits(self, k: int, exclude_seen: bool, allow: Iterable[str] | None, exclude: Iterable[str]) -> Limits:
-        """Allow and exclude lists as one mask."""
+    def limits(
+        self,
+        k: int,
+        exclude_seen: bool = True,
+        allow: Iterable[str] | None = None,
+        exclude: Sequence[str] = (),
+        filters: Sequence[str] = (),
+        *,
+        offset: int = 0,
+    ) -> Limits:
+        """Filters, allow and exclude lists as one mask. ProtocolError for a filter of another form, and for items
+        further down than any list goes."""
+        limits = Limits(k, exclude_seen, self._forbid(allow, exclude, filters), offset)
+        limits.require_reachable()
+        return limits
+
+    def _forbid(self, allow: Iterable[str] | None, exclude: Sequence[str], filters: Sequence[str]) -> Mask | None:
+        if allow is None and not exclude and not filters:
+            return None
         forbidden = np.zeros(len(self._popularity), dtype=bool)
+        if filters:
+            forbidden |= ~self._overlay.facts.mask(parse_filters(filters))
         if allow is not None:
-            forbidden[:] = True
-            forbidden[self.rows(allow)[0]] = False
+            others = np.ones_like(forbidden)
+            others[self.rows(allow)[0]] = False
+            forbidden |= others
         forbidden[self.rows(exclude)[0]] = True
-        return Limits(k, exclude_seen, forbidden if forbidden.any() else None)
+        return forbidden if forbidden.any() else None
 
     def _look_up(self, served: Served | None, user: str, limits: Limits) -> RecommendationsOut | None:
         row, since = self._overlay.user_row(user), self._overlay.of(user)
@@ -144,7 +167,7 @@ class Recommender:
         if row is None or since is not None:
             return None
         found = self._read_list(served, row, limits)
-        return None if found is None else self._answer(served, user, *found)
+        return None if found is None else self._answer(served, user, *found, limits)
 
     def _read_list(self, served: Served, row: int, limits: Limits) -> tuple[NDArray[np.integer], Float32] | None:
         lists = self._lists() if limits.exclude_seen else None
@@ -153,7 +176,7 @@ class Recommender:
         forbidden, hidden = limits.forbidden, self._overlay.hidden
         if hidden is not None:
             forbidden = hidden if forbidden is None else forbidden | hidden
-        return lists.best(row, forbidden, limits.k)
+        return lists.best(row, forbidden, limits.depth)
 
     def _lists(self) -> Lists | None:
         return None if self._keeper is None else self._keeper.lists
@@ -201,19 +224,19 @@ class Recommender:
         for first in range(0, len(rows), step):
             block = rows[first : first + step]
             excluded = np.stack([self._excluded_items(int(row), limits) for row in block])
-            yield from zip(*self._rank(served, served.ranker.users[block], excluded, limits.k), strict=True)
+            yield from zip(*self._rank(served, served.ranker.users[block], excluded, limits.depth), strict=True)
 
     def _rank_baskets(self, served: Served, asked: Sequence[tuple[Rows, Limits]]) -> Iterator[tuple[Rows, Float32]]:
         """The best items for each of these rows of items, as many as asked for, a block of them at a time."""
         step = max(1, BLOCK // len(self._popularity))
         for first in range(0, len(asked), step):
             block = asked[first : first + step]
-            rows, most = [one for one, _ in block], max(limits.k for _, limits in block)
+            rows, most = [one for one, _ in block], max(limits.depth for _, limits in block)
             codes = served.ranker.fusion.encoded(_baskets(rows, len(self._popularity)))
             strangers = join_sides([served.model.fold_in(one) for one in rows], codes)
             excluded = np.stack([self._excluded_of_basket(*one) for one in block])
             items, scores = self._rank(served, strangers, excluded, most)
-            yield from ((items[place, : one.k], scores[place, : one.k]) for place, (_, one) in enumerate(block))
+            yield from ((items[place, : one.depth], scores[place, : one.depth]) for place, (_, one) in enumerate(block))
 
     def _without_model(
         self, served: Served | None, rows: Rows, unknown: int, limits: Limits
@@ -224,15 +247,19 @@ class Recommender:
         reason: Fallback = "no model yet" if served is None else "no known item in the basket"
         return self._popular(reason, None, limits).model_copy(update={"unknown_items": unknown})
 
-    def _answer(self, served: Served, user: str, items: NDArray[np.integer], scores: Float32) -> RecommendationsOut:
-        return RecommendationsOut(user=user, model=served.version, items=self._items(items, scores))
+    def _answer(
+        self, served: Served, user: str, items: NDArray[np.integer], scores: Float32, limits: Limits
+    ) -> RecommendationsOut:
+        lists = self._answers.write_page(items, scores, limits)
+        return RecommendationsOut(user=user, model=served.version, items=lists)
 
     def _popular(
         self, reason: Fallback, row: int | None, limits: Limits, *, user: str | None = None
     ) -> RecommendationsOut:
         scores = self._popularity.copy()
         scores[self._forbidden_items(limits) if row is None else self._excluded_items(row, limits)] = -np.inf
-        return RecommendationsOut(user=user, fallback=reason, items=self._items(*_best(scores, limits.k)))
+        lists = self._answers.write_page(*best_rows(scores, limits.depth), limits)
+        return RecommendationsOut(user=user, fallback=reason, items=lists)
 
     def _forbidden_items(self, limits: Limits) -> Mask:
         """Those of the request, and those that are hidden."""
@@ -255,14 +282,6 @@ class Recommender:
                 excluded[self._of_row(matrix, row)] = True
         return excluded
 
-    def _items(self, rows: NDArray[np.integer], scores: Float32) -> tuple[ItemOut, ...]:
-        ids, titles = self._shard.item_ids, self._overlay.titles
-        return tuple(
-            ItemOut(item=ids[row], score=score, title=None if titles is None else titles[row])
-            for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
-            if row >= 0
-        )
-
 
 def _baskets(known: Sequence[Rows], items: int) -> sparse.csr_array:
     """0/1 rows (B, N)."""
@@ -270,12 +289,3 @@ def _baskets(known: Sequence[Rows], items: int) -> sparse.csr_array:
     return sparse.csr_array(
         (np.ones(starts[-1], dtype=np.float32), np.concatenate(known), starts), shape=(len(known), items)
     )
-
-
-def _best(scores: Float32, k: int) -> tuple[Rows, Float32]:
-    """The k rows with the highest scores, of equal ones the first by id; -1 for a row whose score is -inf."""
-    size = min(k, len(scores))
-    least = -np.partition(-scores, size - 1)[size - 1]
-    chosen = np.flatnonzero(scores >= least)  # ascending, as the ids are
-    order = chosen[np.argsort(-scores[chosen], kind="stable")][:size]
-    return np.where(np.isneginf(scores[order]), -1, order), scores[order]

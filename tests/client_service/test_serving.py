@@ -11,7 +11,7 @@ import torch
 
 from client_service.learning.local import LocalTraining, Moment
 from client_service.learning.spectra import cached_spectrum
-from client_service.schemas import RecommendationsOut
+from client_service.serving.messages import RecommendationsOut
 from client_service.serving.questions import Basket, Limits
 from client_service.serving.recommender import Recommender
 from client_service.serving.served import Served, freeze

@@ -1,0 +1,80 @@
+"""The JSON messages of what applications ask: recommendations, items and the model. They stay in the silo."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+
+from client_service.serving.filters import LONGEST_FILTER, MOST_FILTERS
+from client_service.serving.questions import DEEPEST
+from shared.message import Message
+
+Id = Annotated[str, Field(min_length=1, max_length=512)]
+FilterText = Annotated[str, StringConstraints(max_length=LONGEST_FILTER)]
+Fallback = Literal["unknown user", "no model yet", "no known item in the basket"]
+FILTER = (
+    "KEY:VALUE or KEY:VALUE|VALUE: items with one of these values of an attribute, or of the key `category`; of "
+    "several filters all must hold; `\\` before a `:`, `|` or `\\` that belongs to one; "
+    "no item has an unknown key or value"
+)
+OFFSET = f"items of the list that come before the first answered one; offset + k at most {DEEPEST}"
+EXCLUDE = "none of these items; unknown ones change nothing"
+SEEN = "leave out what the user has met, or what the basket holds"
+
+
+class RecommendationsIn(Message):
+    """A batch of users, or one basket of somebody who is in no graph."""
+
+    users: tuple[Id, ...] | None = Field(
+        None, min_length=1, max_length=1000, description="ids of users, each answered by a list", examples=[["4711"]]
+    )
+    basket: tuple[Id, ...] | None = Field(
+        None, min_length=1, max_length=10_000, description="ids of items that somebody likes", examples=[["boots"]]
+    )
+    k: int = Field(20, ge=1, le=DEEPEST, description="length of each list")
+    exclude_seen: bool = Field(True, description=SEEN)
+    allow: tuple[Id, ...] | None = Field(None, max_length=100_000, description="only these items")
+    exclude: tuple[Id, ...] = Field((), max_length=100_000, description=EXCLUDE)
+    filter: tuple[FilterText, ...] = Field(
+        (), max_length=MOST_FILTERS, description=FILTER, examples=[["genre:Comedy|Drama", "category:film"]]
+    )
+    offset: int = Field(0, ge=0, lt=DEEPEST, description=OFFSET)
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> RecommendationsIn:
+        if (self.users is None) == (self.basket is None):
+            raise ValueError("expected either users or basket, got both or neither")
+        return self
+
+
+class ItemOut(Message):
+    """One item of a list."""
+
+    item: str = Field(description="the item's id")
+    score: float = Field(description="higher is better")
+    title: str | None = Field(None, description="where one is known")
+
+
+class RecommendationsOut(Message):
+    """Best first. `fallback` says why these are popular items instead of personal ones."""
+
+    user: str | None = Field(None, description="who was asked for; not for a basket")
+    model: str | None = Field(None, description="version of the model that answered")
+    fallback: Fallback | None = Field(None, description="why these are popular items; not there for a personal list")
+    unknown_items: int = Field(0, ge=0, description="items of the request that the catalogue does not hold")
+    items: tuple[ItemOut, ...] = Field(description="at most k; fewer where no more are allowed")
+
+
+class BatchOut(Message):
+    """A list for each user, in the order of the request, or one for the basket."""
+
+    results: tuple[RecommendationsOut, ...]
+
+
+class SimilarOut(Message):
+    """Items like an item, nearest first."""
+
+    item: str = Field(description="the item that was asked for")
+    model: str | None = Field(None, description="version of the model that answered; none while there is no model")
+    items: tuple[ItemOut, ...] = Field(description="score: the cosine of both items' embeddings, in [-1, 1]")
