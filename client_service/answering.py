@@ -11,7 +11,8 @@ from fastapi.concurrency import run_in_threadpool
 from client_service.device import choose_device
 from client_service.feedback.feedback import Feedback
 from client_service.metrics import RequestMetrics
-from client_service.serving.messages import RecommendationsIn, RecommendationsOut
+from client_service.renewal import REFRESH
+from client_service.serving.messages import SCORE, ModelOut, RecommendationsIn, RecommendationsOut
 from client_service.serving.questions import Basket, Limits
 from client_service.serving.recommender import Recommender
 from client_service.serving.together import Together
@@ -45,6 +46,16 @@ class Answering:
         if self._feedback is None:
             raise UnavailableError("the client is reading its shard")
         return self._feedback
+
+    def describe_model(self) -> ModelOut:
+        """The model that answers now, in an application's words."""
+        recommender, served = self.recommender, self.recommender.served
+        sizes = {"users": recommender.known_users, "items": recommender.catalogue.count_shown(), "score": SCORE}
+        if served is None:
+            return ModelOut(**sizes)
+        run, _, number = served.version.rpartition(".")
+        trained = {} if run == REFRESH else {"run": run, "round": int(number)}
+        return ModelOut(version=served.version, kept_at=served.kept_at or None, **trained, **sizes)
 
     async def answer_basket(self, message: RecommendationsIn) -> RecommendationsOut:
         """A list for the message's basket, computed with all others that wait."""

@@ -1,4 +1,4 @@
-"""HTTP -> what applications ask: recommendations for users and baskets, and similar items."""
+"""HTTP -> what applications ask: recommendations for users and baskets, items of the catalogue, and the model."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from client_service.serving.messages import (
     OFFSET,
     SEEN,
     BatchOut,
+    CatalogueItemOut,
     FilterText,
     Id,
+    ItemsOut,
+    ModelOut,
     RecommendationsIn,
     RecommendationsOut,
     SimilarOut,
@@ -26,8 +29,11 @@ from client_service.serving.messages import (
 from client_service.serving.questions import DEEPEST
 
 MOST_EXCLUDED = 200  # items that a query can name; a body can name more
+LONGEST_WORDS = 200
+FURTHEST = 1 << 31  # place of an item in the catalogue
 
 recommendations = APIRouter(tags=["recommendations"], route_class=ForApplications, **COMMON)
+catalogue = APIRouter(tags=["catalogue"], route_class=ForApplications, **COMMON)
 looked_up = APIRouter(tags=["recommendations"], route_class=LookedUp, **COMMON)
 
 UserPath = Annotated[str, Path(min_length=1, max_length=512, description="the user's id", examples=["4711"])]
@@ -36,6 +42,8 @@ Count = Annotated[int, Query(ge=1, le=DEEPEST, description="how many items at mo
 Seen = Annotated[bool, Query(description=SEEN)]
 Filters = Annotated[list[FilterText], Query(max_length=MOST_FILTERS, description=FILTER)]
 Excluded = Annotated[list[Id], Query(max_length=MOST_EXCLUDED, description=EXCLUDE)]
+Words = Annotated[str, Query(max_length=LONGEST_WORDS, description="words of a title", examples=["winter boots"])]
+Place = Annotated[int, Query(ge=0, le=FURTHEST, description="items that come before the first answered one")]
 Offset = Annotated[int, Query(ge=0, lt=DEEPEST, description=OFFSET)]
 
 
@@ -74,3 +82,21 @@ def similar(item: ItemPath, service: Service, k: Count = 20) -> SimilarOut:
     """Items by the cosine of their embeddings in the served model."""
     version, items = service.recommender.similar(item, k)
     return SimilarOut(item=item, model=version, items=items)
+
+
+@catalogue.get("/items", response_model_exclude_none=True)
+def search_items(service: Service, query: Words = "", offset: Place = 0, k: Count = 20) -> ItemsOut:
+    """A page of the items whose titles hold all words, whatever their case; without words of all items."""
+    return service.recommender.catalogue.search(query, offset, k)
+
+
+@catalogue.get("/items/{item:path}", response_model_exclude_none=True)
+def read_item(item: ItemPath, service: Service) -> CatalogueItemOut:
+    """What is known of an item. One whose id ends in `/similar` is found by `GET /v1/items` alone."""
+    return service.recommender.catalogue.read(item)
+
+
+@catalogue.get("/model", response_model_exclude_none=True)
+async def read_model(service: Service) -> ModelOut:
+    """The model that answers now, and whom and what it can answer."""
+    return service.describe_model()

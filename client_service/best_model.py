@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,18 +97,20 @@ class BestModel:
             return False
         if not load_parameters(place.folder, head, self._training.model):
             return False
-        self.serve_current(head.round)
+        self._serve(as_kept(self._task.freeze(head.version, self._training), head))
         return True
 
     def serve_current(self, number: int) -> None:
         """Serve the model as it is, as that of round `number`, without keeping it."""
-        self.served = self._recommender.served = self._task.freeze(f"{self.place.run}.{number}", self._training)
+        self._serve(self._task.freeze(f"{self.place.run}.{number}", self._training))
+
+    def _serve(self, served: Served) -> None:
+        self.served = self._recommender.served = served
 
     def _keep_and_serve(self, served: Served, number: int, measures: Measures) -> None:
         """The checkpoint first: what is served survives a restart."""
         head = ModelHead(round=number, values=dict(measures.values), **self.origin)
-        save_model(self.place.folder, served.model, head)
-        self.served = self._recommender.served = served
+        self._serve(as_kept(served, save_model(self.place.folder, served.model, head)))
 
     def _note(self, **changes: object) -> None:
         quality = self.quality.model_copy(update=changes)
@@ -125,5 +128,9 @@ def kept_model(task: Task[Any, Any], shard: TaskShard, folder: Path, device: tor
     training = task.rebuild(head, shard, folder, device)
     if not load_parameters(folder, head, training.model):
         raise DataError(f"{folder / head.parameters}: expected the kept model, got a damaged or other file")
-    served: Served = task.freeze(head.version, training)
-    return served
+    return as_kept(task.freeze(head.version, training), head)
+
+
+def as_kept(served: Served, head: ModelHead) -> Served:
+    """The model with what its head says of it."""
+    return replace(served, kept_at=head.kept_at)

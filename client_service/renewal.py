@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from client_service.basis.storage import load_basis
+from client_service.best_model import as_kept
 from client_service.learning.interrupt import Interrupt
 from client_service.logs import LOGGER
 from client_service.run_place import basis_folder, models_folder
@@ -48,6 +49,6 @@ def renew_model(
         values={},
     )
     served: Served = task.freeze(head.version, training)
-    save_model(folder, served.model, head)
+    kept = save_model(folder, served.model, head)
     LOGGER.info("model_renewed", model=head.version)
-    return served
+    return as_kept(served, kept)

@@ -56,6 +56,11 @@ class Overlay:
         return None if erased else row
 
     @property
+    def known_users(self) -> int:
+        """How many users the shard has who have not been erased since."""
+        return len(self._shard.user_ids) - len(self._told.erased)
+
+    @property
     def has_store(self) -> bool:
         """Is there a log that it follows?"""
         return self._store is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
@@ -22,7 +23,7 @@ FORMAT = "lpsfed-model/1"
 
 class ModelHead(MeasureValues, Message):
     """What a model belongs to. A model fits only the shard, the start, the settings and the common basis that it was
-    trained with; `basis` is its digest, "" without one."""
+    trained with; `basis` is its digest, "" without one. `kept_at`: UTC, ISO 8601; "" in files of earlier versions."""
 
     format: str = FORMAT
     shard: str
@@ -34,6 +35,7 @@ class ModelHead(MeasureValues, Message):
     recipe: Recipe | None = None
     basis: str = ""
     parameters: str = ""
+    kept_at: str = ""
 
     @property
     def version(self) -> str:
@@ -41,8 +43,11 @@ class ModelHead(MeasureValues, Message):
         return f"{self.run}.{self.round}"
 
 
-def save_model(folder: Path, model: Model, head: ModelHead) -> None:
-    """Parameters first, then the head that names their file: whoever reads sees the old pair or the new one."""
+def save_model(folder: Path, model: Model, head: ModelHead) -> ModelHead:
+    """Parameters first, then the head that names their file: whoever reads sees the old pair or the new one.
+
+    Returns the head as it is written, with the file's name and the time.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     name = f"model-{head.version}.safetensors"
     tensors = {key: value.detach().cpu().contiguous() for key, value in model.named_parameters()}
@@ -50,11 +55,14 @@ def save_model(folder: Path, model: Model, head: ModelHead) -> None:
     save_file(tensors, partial)
     settle(partial, folder / name)
     partial = folder / "model.json.partial"
-    partial.write_text(head.model_copy(update={"parameters": name}).model_dump_json(indent=1), encoding="utf-8")
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    written = head.model_copy(update={"parameters": name, "kept_at": now})
+    partial.write_text(written.model_dump_json(indent=1), encoding="utf-8")
     settle(partial, folder / "model.json")
     for old in folder.glob("model-*.safetensors"):
         if old.name != name:
             old.unlink(missing_ok=True)
+    return written
 
 
 def read_head(folder: Path) -> ModelHead | None:

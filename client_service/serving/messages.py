@@ -20,6 +20,7 @@ FILTER = (
 )
 OFFSET = f"items of the list that come before the first answered one; offset + k at most {DEEPEST}"
 EXCLUDE = "none of these items; unknown ones change nothing"
+SCORE = "the model's own score: higher is better, and only comparable within one user's list"
 SEEN = "leave out what the user has met, or what the basket holds"
 
 
@@ -52,7 +53,7 @@ class ItemOut(Message):
     """One item of a list."""
 
     item: str = Field(description="the item's id")
-    score: float = Field(description="higher is better")
+    score: float = Field(description=SCORE)
     title: str | None = Field(None, description="where one is known")
 
 
@@ -78,3 +79,35 @@ class SimilarOut(Message):
     item: str = Field(description="the item that was asked for")
     model: str | None = Field(None, description="version of the model that answered; none while there is no model")
     items: tuple[ItemOut, ...] = Field(description="score: the cosine of both items' embeddings, in [-1, 1]")
+
+
+class CatalogueItemOut(Message):
+    """What is known of an item: by its shard, and over that what applications have told."""
+
+    item: str = Field(description="its id")
+    title: str | None = Field(None, description="where one is known")
+    categories: tuple[str, ...] = Field((), description="what `filter=category:...` asks for")
+    attributes: dict[str, str | float | bool] = Field({}, description="what `filter=KEY:...` asks for")
+    hidden: bool = Field(False, description="it appears in no list")
+    in_catalogue: bool = Field(True, description="the shard has it, so that it can be recommended")
+
+
+class ItemsOut(Message):
+    """A page of the catalogue, in the order of the ids; hidden items are left out."""
+
+    total: int = Field(ge=0, description="items on all pages")
+    items: tuple[CatalogueItemOut, ...] = Field(description="at most k")
+
+
+class ModelOut(Message):
+    """The model that answers now."""
+
+    version: str | None = Field(None, description="as in each answer's `model`; none while there is no model")
+    kept_at: str | None = Field(None, description="when it was written to the disk: UTC, ISO 8601")
+    run: str | None = Field(
+        None, description="the run that trained it; none for one that was made from the shard alone"
+    )
+    round: int | None = Field(None, ge=0, description="the round of that run")
+    users: int = Field(ge=0, description="who get a list of their own: the shard's users who have not been erased")
+    items: int = Field(ge=0, description="which can be recommended: the shard's, without hidden ones")
+    score: str = Field(description="what the score of a recommended item means")

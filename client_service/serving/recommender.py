@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import repeat
 
 import numpy as np
@@ -13,7 +12,8 @@ from scipy import sparse
 from client_service.feedback.overlay import Overlay, Since
 from client_service.models.ranker import Rows, Side, join_sides
 from client_service.serving.answers import Answers, best_rows
-from client_service.serving.filters import parse_filters
+from client_service.serving.catalogue import Catalogue
+from client_service.serving.exclusions import Exclusions, items_of_row
 from client_service.serving.lists import BLOCK, ListKeeper, Lists
 from client_service.serving.messages import Fallback, ItemOut, RecommendationsOut
 from client_service.serving.questions import Basket, Limits, Listed, Mask
@@ -33,7 +33,8 @@ class Recommender:
 
     def __init__(self, shard: Shard, keeper: ListKeeper | None = None, overlay: Overlay | None = None) -> None:
         self._shard, self._keeper, self._overlay = shard, keeper, overlay or Overlay(shard)
-        self._answers = Answers(shard, self._overlay)
+        self._answers, self.catalogue = Answers(shard, self._overlay), Catalogue(shard, self._overlay)
+        self._exclusions = Exclusions(shard, self._overlay)
         self._served: Served | None = None
         _, by_item = degrees(shard.train)
         self._popularity = by_item.astype(np.float32)
@@ -50,6 +51,11 @@ class Recommender:
         self._served = served
         if self._keeper is not None and served is not None:
             self._keeper.begin(served.ranker)
+
+    @property
+    def known_users(self) -> int:
+        """How many users get a list of their own."""
+        return self._overlay.known_users
 
     @property
     def lists_share(self) -> float:
@@ -100,7 +106,7 @@ class Recommender:
 
     def for_baskets(self, asked: Sequence[Basket]) -> tuple[RecommendationsOut, ...]:
         """Lists for such people in this order, computed together."""
-        served, known = self._served, [self.rows(basket.items) for basket in asked]
+        served, known = self._served, [self._exclusions.rows(basket.items) for basket in asked]
         found = [self._without_model(served, *one, basket.limits) for one, basket in zip(known, asked, strict=True)]
         missing = [place for place, one in enumerate(found) if one is None]
         if missing:
@@ -124,12 +130,6 @@ class Recommender:
             scores[self._overlay.hidden] = -np.inf
         return served.version, self._answers.write(*best_rows(scores, k))
 
-    def rows(self, items: Iterable[str]) -> tuple[Rows, int]:
-        """Rows of the known items, each once, and how many are unknown."""
-        found = [self._shard.item_row(item) for item in items]
-        known = np.unique(np.array([row for row in found if row is not None], dtype=np.int64))
-        return known, sum(row is None for row in found)
-
     def limits(
         self,
         k: int,
@@ -142,28 +142,15 @@ class Recommender:
     ) -> Limits:
         """Filters, allow and exclude lists as one mask. ProtocolError for a filter of another form, and for items
         further down than any list goes."""
-        limits = Limits(k, exclude_seen, self._forbid(allow, exclude, filters), offset)
+        limits = Limits(k, exclude_seen, self._exclusions.forbid(allow, exclude, filters), offset)
         limits.require_reachable()
         return limits
-
-    def _forbid(self, allow: Iterable[str] | None, exclude: Sequence[str], filters: Sequence[str]) -> Mask | None:
-        if allow is None and not exclude and not filters:
-            return None
-        forbidden = np.zeros(len(self._popularity), dtype=bool)
-        if filters:
-            forbidden |= ~self._overlay.facts.mask(parse_filters(filters))
-        if allow is not None:
-            others = np.ones_like(forbidden)
-            others[self.rows(allow)[0]] = False
-            forbidden |= others
-        forbidden[self.rows(exclude)[0]] = True
-        return forbidden if forbidden.any() else None
 
     def _look_up(self, served: Served | None, user: str, limits: Limits) -> RecommendationsOut | None:
         row, since = self._overlay.user_row(user), self._overlay.of(user)
         if served is None or (row is None and (since is None or not len(since.liked))):
             reason: Fallback = "no model yet" if served is None else "unknown user"
-            return self._popular(reason, row, self._limits_since(row, since, limits), user=user)
+            return self._popular(reason, row, self._exclusions.add_since(row, since, limits), user=user)
         if row is None or since is not None:
             return None
         found = self._read_list(served, row, limits)
@@ -201,29 +188,16 @@ class Recommender:
 
     def _basket_since(self, user: str, since: Since, limits: Limits) -> tuple[Rows, Limits]:
         row = self._overlay.user_row(user)
-        return np.union1d(self._of_row(self._shard.train, row), since.liked), self._limits_since(row, since, limits)
-
-    def _limits_since(self, row: int | None, since: Since | None, limits: Limits) -> Limits:
-        """With what has been seen since, and the validation items, which no basket holds, among the forbidden items."""
-        if since is None or not limits.exclude_seen:
-            return limits
-        forbidden = self._forbidden_items(limits)
-        forbidden[since.seen] = True
-        forbidden[self._of_row(self._shard.valid, row)] = True
-        return replace(limits, forbidden=forbidden)
-
-    def _of_row(self, matrix: sparse.csr_array, row: int | None) -> Rows:
-        """The items of a user in a matrix, ascending; none of somebody who is in no row."""
-        if row is None:
-            return np.zeros(0, dtype=np.int64)
-        return matrix.indices[matrix.indptr[row] : matrix.indptr[row + 1]].astype(np.int64)
+        return np.union1d(items_of_row(self._shard.train, row), since.liked), self._exclusions.add_since(
+            row, since, limits
+        )
 
     def _rank_rows(self, served: Served, rows: Rows, limits: Limits) -> Iterator[tuple[Rows, Float32]]:
         """The best items of each of these users, a block of them at a time."""
         step = max(1, BLOCK // len(self._popularity))
         for first in range(0, len(rows), step):
             block = rows[first : first + step]
-            excluded = np.stack([self._excluded_items(int(row), limits) for row in block])
+            excluded = np.stack([self._exclusions.of_user(int(row), limits) for row in block])
             yield from zip(*self._rank(served, served.ranker.users[block], excluded, limits.depth), strict=True)
 
     def _rank_baskets(self, served: Served, asked: Sequence[tuple[Rows, Limits]]) -> Iterator[tuple[Rows, Float32]]:
@@ -234,7 +208,7 @@ class Recommender:
             rows, most = [one for one, _ in block], max(limits.depth for _, limits in block)
             codes = served.ranker.fusion.encoded(_baskets(rows, len(self._popularity)))
             strangers = join_sides([served.model.fold_in(one) for one in rows], codes)
-            excluded = np.stack([self._excluded_of_basket(*one) for one in block])
+            excluded = np.stack([self._exclusions.of_basket(*one) for one in block])
             items, scores = self._rank(served, strangers, excluded, most)
             yield from ((items[place, : one.depth], scores[place, : one.depth]) for place, (_, one) in enumerate(block))
 
@@ -257,30 +231,9 @@ class Recommender:
         self, reason: Fallback, row: int | None, limits: Limits, *, user: str | None = None
     ) -> RecommendationsOut:
         scores = self._popularity.copy()
-        scores[self._forbidden_items(limits) if row is None else self._excluded_items(row, limits)] = -np.inf
+        scores[self._exclusions.forbidden(limits) if row is None else self._exclusions.of_user(row, limits)] = -np.inf
         lists = self._answers.write_page(*best_rows(scores, limits.depth), limits)
         return RecommendationsOut(user=user, fallback=reason, items=lists)
-
-    def _forbidden_items(self, limits: Limits) -> Mask:
-        """Those of the request, and those that are hidden."""
-        forbidden, hidden = limits.forbidden, self._overlay.hidden
-        if forbidden is None:
-            return np.zeros(len(self._popularity), dtype=bool) if hidden is None else hidden.copy()
-        return forbidden.copy() if hidden is None else forbidden | hidden
-
-    def _excluded_of_basket(self, rows: Rows, limits: Limits) -> Mask:
-        excluded = self._forbidden_items(limits)
-        if limits.exclude_seen:
-            excluded[rows] = True
-        return excluded
-
-    def _excluded_items(self, row: int, limits: Limits) -> Mask:
-        """Forbidden items, and those of the user's training and validation interactions."""
-        excluded = self._forbidden_items(limits)
-        if limits.exclude_seen:
-            for matrix in (self._shard.train, self._shard.valid):
-                excluded[self._of_row(matrix, row)] = True
-        return excluded
 
 
 def _baskets(known: Sequence[Rows], items: int) -> sparse.csr_array:

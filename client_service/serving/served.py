@@ -16,11 +16,15 @@ from shared.method.parameters import Float32
 
 @dataclass(frozen=True)
 class Served:
-    """A model that nothing changes any more, with the version that its answers carry."""
+    """A model that nothing changes any more, with the version that its answers carry.
+
+    kept_at: when it was kept on the disk, UTC, ISO 8601; "" where that is not known.
+    """
 
     version: str
     model: Model
     ranker: Ranker
+    kept_at: str = ""
 
     @cached_property
     def directions(self) -> Float32:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -201,3 +202,55 @@ async def test_a_page_beyond_the_deepest_list_is_refused_with_the_limit(asked: h
     for answer in answers:
         assert answer.status_code == 422 and "expected at most 1000, got 1001" in answer.json()["detail"]
     assert (await asked.get("/v1/users/u/recommendations?k=600&offset=400")).status_code == 200
+
+
+@pytest.mark.anyio
+async def test_items_are_found_by_all_words_of_their_titles_in_any_case(asked: httpx.AsyncClient, shard: Shard) -> None:
+    found = (await asked.get("/v1/items", params={"query": "äpfel  second"})).json()
+    facts = {"title": "The Second  ÄPFEL", "categories": ["film"], "attributes": {"genre": "Comedy"}}
+    rest = {"hidden": False, "in_catalogue": True}
+    assert found == {"total": 1, "items": [{"item": "item-08", **facts, **rest}]}
+    everything = (await asked.get("/v1/items?query=TITLE")).json()
+    assert ids(everything) == [item for item in shard.item_ids if item != "item-08"] and everything["total"] == 11
+    assert (await asked.get("/v1/items?query=title+nothing")).json() == {"total": 0, "items": []}
+    assert (await asked.get("/v1/items?query=t.tle")).json()["total"] == 0  # no pattern
+
+
+@pytest.mark.anyio
+async def test_pages_of_the_catalogue_are_the_catalogue_without_hidden_items(
+    asked: httpx.AsyncClient, shard: Shard
+) -> None:
+    await asked.delete("/v1/items/item-03")
+    pages = [(await asked.get(f"/v1/items?k=5&offset={offset}")).json() for offset in (0, 5, 10, 15)]
+    assert [item for page in pages for item in ids(page)] == [one for one in shard.item_ids if one != "item-03"]
+    assert {page["total"] for page in pages} == {11}
+    for wrong in ("offset=-1", "k=0", "k=1001", f"query={'x' * 201}", "offset=3000000000"):
+        assert (await asked.get(f"/v1/items?{wrong}")).status_code == 422, wrong
+
+
+@pytest.mark.anyio
+async def test_an_item_is_told_as_it_was_put(asked: httpx.AsyncClient) -> None:
+    expected = {**FACTS["item-00"], "attributes": {"genre": "Comedy", "year": 1999.0, "dubbed": True}}
+    own = {"item": "item-00", "title": "Title of item-00", "hidden": False, "in_catalogue": True}
+    assert (await asked.get("/v1/items/item-00")).json() == {**own, **expected}
+    await asked.put("/v1/items/new%2Fone", json={"title": "New", "hidden": True})
+    new = (await asked.get("/v1/items/new%2Fone")).json()
+    assert (new["item"], new["title"], new["hidden"], new["in_catalogue"]) == ("new/one", "New", True, False)
+    unknown = await asked.get(f"/v1/items/{CANARY}")
+    assert unknown.status_code == 404 and CANARY not in unknown.text
+
+
+@pytest.mark.anyio
+async def test_the_model_is_described(asked: httpx.AsyncClient, shard: Shard) -> None:
+    await asked.delete("/v1/items/item-03")
+    await asked.delete(f"/v1/users/{shard.user_ids[0]}")
+    found = (await asked.get("/v1/model")).json()
+    assert (found["version"], found["run"], found["round"]) == ("run-1.0", "run-1", 0)
+    assert (found["users"], found["items"]) == (len(shard.user_ids) - 1, 11)
+    assert datetime.fromisoformat(found["kept_at"]).tzinfo is not None and found["score"]
+
+
+@pytest.mark.anyio
+async def test_without_a_model_the_sizes_are_told(silo: httpx.AsyncClient) -> None:
+    found = (await silo.get("/v1/model")).json()
+    assert "version" not in found and "kept_at" not in found and found["items"] == EVERYTHING
