@@ -39,14 +39,7 @@ def create_app(
     service = app.state.service = ClientService(
         settings, outside or _network(settings, identities), turns or nullcontext()
     )
-    for router in (
-        asking.looked_up,
-        asking.recommendations,
-        asking.catalogue,
-        feedback.router,
-        routes.silo,
-        routes.inside,
-    ):
+    for router in (*asking.routers, feedback.router, routes.silo, routes.inside):
         app.include_router(router)
     pages.install(app, service)
     reference.install(app)
@@ -58,7 +51,7 @@ def create_replica(settings: ClientSettings) -> FastAPI:
     app = FastAPI(title="LPSFed client, a replica", lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.identities = settings.identities()
     app.state.service = Replica(settings)
-    for router in (asking.looked_up, asking.recommendations, asking.catalogue, routes.inside):
+    for router in (*asking.routers, routes.inside):
         app.include_router(router)
     return _finish(app, settings)
 

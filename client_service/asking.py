@@ -35,6 +35,7 @@ FURTHEST = 1 << 31  # place of an item in the catalogue
 recommendations = APIRouter(tags=["recommendations"], route_class=ForApplications, **COMMON)
 catalogue = APIRouter(tags=["catalogue"], route_class=ForApplications, **COMMON)
 looked_up = APIRouter(tags=["recommendations"], route_class=LookedUp, **COMMON)
+routers = (looked_up, recommendations, catalogue)
 
 UserPath = Annotated[str, Path(min_length=1, max_length=512, description="the user's id", examples=["4711"])]
 ItemPath = Annotated[str, Path(min_length=1, max_length=512, description="the item's id", examples=["boots"])]

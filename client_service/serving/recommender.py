@@ -188,9 +188,8 @@ class Recommender:
 
     def _basket_since(self, user: str, since: Since, limits: Limits) -> tuple[Rows, Limits]:
         row = self._overlay.user_row(user)
-        return np.union1d(items_of_row(self._shard.train, row), since.liked), self._exclusions.add_since(
-            row, since, limits
-        )
+        basket = np.union1d(items_of_row(self._shard.train, row), since.liked)
+        return basket, self._exclusions.add_since(row, since, limits)
 
     def _rank_rows(self, served: Served, rows: Rows, limits: Limits) -> Iterator[tuple[Rows, Float32]]:
         """The best items of each of these users, a block of them at a time."""
