@@ -76,6 +76,7 @@ class Answering:
             message.exclude,
             message.filter,
             offset=message.offset,
+            explain=message.explain,
         )
         lists = message.allow is not None or message.exclude or message.filter
         return await run_in_threadpool(read) if lists else read()

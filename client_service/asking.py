@@ -13,6 +13,7 @@ from client_service.routes import COMMON, Service
 from client_service.serving.filters import MOST_FILTERS
 from client_service.serving.messages import (
     EXCLUDE,
+    EXPLAIN,
     FILTER,
     OFFSET,
     SEEN,
@@ -46,6 +47,7 @@ Excluded = Annotated[list[Id], Query(max_length=MOST_EXCLUDED, description=EXCLU
 Words = Annotated[str, Query(max_length=LONGEST_WORDS, description="words of a title", examples=["winter boots"])]
 Place = Annotated[int, Query(ge=0, le=FURTHEST, description="items that come before the first answered one")]
 Offset = Annotated[int, Query(ge=0, lt=DEEPEST, description=OFFSET)]
+Explain = Annotated[bool, Query(description=EXPLAIN)]
 
 
 @looked_up.get("/users/{user:path}/recommendations", response_model_exclude_none=True)
@@ -57,14 +59,15 @@ async def recommend(
     filter: Filters = [],  # noqa: B006
     exclude: Excluded = [],  # noqa: B006
     offset: Offset = 0,
+    explain: Explain = False,
 ) -> RecommendationsOut:
     """A look-up where the user's list is at hand and nothing else is asked for; else computed in a worker thread."""
     recommender = service.recommender
     if filter or exclude:
         asked = (k, exclude_seen, None, exclude, filter)
-        limits = await run_in_threadpool(recommender.limits, *asked, offset=offset)
+        limits = await run_in_threadpool(recommender.limits, *asked, offset=offset, explain=explain)
     else:
-        limits = recommender.limits(k, exclude_seen, offset=offset)
+        limits = recommender.limits(k, exclude_seen, offset=offset, explain=explain)
         if not limits.costly and (found := recommender.at_once(user, limits)) is not None:
             return found
     return await run_in_threadpool(recommender.for_user, user, limits)

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from client_service.feedback.overlay import Overlay
-from client_service.models.ranker import Rows
-from client_service.serving.messages import ItemOut
+from client_service.models.ranker import Rows, Side
+from client_service.models.reasons import contributions
+from client_service.serving.messages import MOST_REASONS, ItemOut, ReasonOut
 from client_service.serving.questions import Limits
+from client_service.serving.served import Served
 from client_service.shard import Shard
 from shared.method.parameters import Float32
+
+LEAST = 1e-6  # contribution that is no rounding
+
+
+class Asker(NamedTuple):
+    """Whoever is answered, as the served model sees him: one row, and the rows of the items that it is of."""
+
+    served: Served
+    side: Side
+    basket: Rows
 
 
 class Answers:
@@ -19,18 +34,45 @@ class Answers:
     def __init__(self, shard: Shard, overlay: Overlay) -> None:
         self._shard, self._overlay = shard, overlay
 
-    def write_page(self, rows: NDArray[np.integer], scores: Float32, limits: Limits) -> tuple[ItemOut, ...]:
-        """Of the best rows, as many as `limits.depth`, those that were asked for."""
+    def write_page(
+        self, rows: NDArray[np.integer], scores: Float32, limits: Limits, asker: Callable[[], Asker] | None = None
+    ) -> tuple[ItemOut, ...]:
+        """Of the best rows, as many as `limits.depth`, those that were asked for; `asker`: whom to give reasons."""
         page = slice(limits.offset, limits.offset + limits.k)
-        return self.write(rows[page], scores[page])
+        items = self.write(rows[page], scores[page])
+        if not limits.explain or asker is None or not items:
+            return items
+        return self._give_reasons(items, rows[page][: len(items)].astype(np.int64), asker())
 
     def write(self, rows: NDArray[np.integer], scores: Float32) -> tuple[ItemOut, ...]:
-        """Each row but -1."""
+        """Each row but -1, which come last."""
         ids, titles = self._shard.item_ids, self._overlay.titles
         return tuple(
             ItemOut(item=ids[row], score=score, title=None if titles is None else titles[row])
             for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
             if row >= 0
+        )
+
+    def _give_reasons(self, items: tuple[ItemOut, ...], rows: Rows, asker: Asker) -> tuple[ItemOut, ...]:
+        found = contributions(asker.served.ranker, asker.side, asker.basket, rows)
+        if found is None:
+            return items
+        explained, hidden = found.sum(axis=0).tolist(), self._overlay.hidden
+        found[asker.basket[:, None] == rows] = 0.0  # an item is no reason for itself
+        if hidden is not None:
+            found[hidden[asker.basket]] = 0.0
+        places = np.argsort(-found, axis=0, kind="stable")[:MOST_REASONS].T
+        return tuple(
+            item.model_copy(update={"explained": whole, "because": self._reasons(asker.basket[best], found[best, at])})
+            for at, (item, whole, best) in enumerate(zip(items, explained, places, strict=True))
+        )
+
+    def _reasons(self, rows: Rows, values: Float32) -> tuple[ReasonOut, ...]:
+        ids, titles = self._shard.item_ids, self._overlay.titles
+        return tuple(
+            ReasonOut(item=ids[row], title=None if titles is None else titles[row], contribution=value)
+            for row, value in zip(rows.tolist(), values.tolist(), strict=True)
+            if value > LEAST
         )
 
 

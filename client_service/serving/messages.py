@@ -21,6 +21,13 @@ FILTER = (
 OFFSET = f"items of the list that come before the first answered one; offset + k at most {DEEPEST}"
 EXCLUDE = "none of these items; unknown ones change nothing"
 SCORE = "the model's own score: higher is better, and only comparable within one user's list"
+EXPLAIN = "say for each item which of the user's own items count most for it; it is computed for this answer"
+MOST_REASONS = 3  # of an item
+BECAUSE = f"with `explain`: at most {MOST_REASONS} items of the user's own that contribute most, the largest first"
+EXPLAINED = (
+    "with `explain`: what all of the user's items together contribute to the raw score, which is its closed-form part; "
+    "not there where the served model has none"
+)
 SEEN = "leave out what the user has met, or what the basket holds"
 
 
@@ -41,6 +48,7 @@ class RecommendationsIn(Message):
         (), max_length=MOST_FILTERS, description=FILTER, examples=[["genre:Comedy|Drama", "category:film"]]
     )
     offset: int = Field(0, ge=0, lt=DEEPEST, description=OFFSET)
+    explain: bool = Field(False, description=EXPLAIN)
 
     @model_validator(mode="after")
     def _one_of_both(self) -> RecommendationsIn:
@@ -49,12 +57,22 @@ class RecommendationsIn(Message):
         return self
 
 
+class ReasonOut(Message):
+    """An item of the user's own that counts for a recommended one."""
+
+    item: str = Field(description="an item that the user has, or of the basket")
+    title: str | None = Field(None, description="where one is known")
+    contribution: float = Field(gt=0, description="what it adds to `explained`")
+
+
 class ItemOut(Message):
     """One item of a list."""
 
     item: str = Field(description="the item's id")
     score: float = Field(description=SCORE)
     title: str | None = Field(None, description="where one is known")
+    because: tuple[ReasonOut, ...] | None = Field(None, max_length=MOST_REASONS, description=BECAUSE)
+    explained: float | None = Field(None, description=EXPLAINED)
 
 
 class RecommendationsOut(Message):

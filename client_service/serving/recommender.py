@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import repeat
 
 import numpy as np
@@ -11,7 +12,7 @@ from scipy import sparse
 
 from client_service.feedback.overlay import Overlay, Since
 from client_service.models.ranker import Rows, Side, join_sides
-from client_service.serving.answers import Answers, best_rows
+from client_service.serving.answers import Answers, Asker, best_rows
 from client_service.serving.catalogue import Catalogue
 from client_service.serving.exclusions import Exclusions, items_of_row
 from client_service.serving.lists import BLOCK, ListKeeper, Lists
@@ -113,7 +114,8 @@ class Recommender:
             assert served is not None, "without a model, popular items are at hand"
             ranked = self._rank_baskets(served, [(known[place][0], asked[place].limits) for place in missing])
             for place, (items, scores) in zip(missing, ranked, strict=True):
-                lists = self._answers.write_page(items, scores, asked[place].limits)
+                asker = partial(self._asker_of_basket, served, known[place][0])
+                lists = self._answers.write_page(items, scores, asked[place].limits, asker)
                 found[place] = RecommendationsOut(model=served.version, unknown_items=known[place][1], items=lists)
         return tuple(one for one in found if one is not None)
 
@@ -139,10 +141,11 @@ class Recommender:
         filters: Sequence[str] = (),
         *,
         offset: int = 0,
+        explain: bool = False,
     ) -> Limits:
         """Filters, allow and exclude lists as one mask. ProtocolError for a filter of another form, and for items
         further down than any list goes."""
-        limits = Limits(k, exclude_seen, self._exclusions.forbid(allow, exclude, filters), offset)
+        limits = Limits(k, exclude_seen, self._exclusions.forbid(allow, exclude, filters), offset, explain=explain)
         limits.require_reachable()
         return limits
 
@@ -205,8 +208,7 @@ class Recommender:
         for first in range(0, len(asked), step):
             block = asked[first : first + step]
             rows, most = [one for one, _ in block], max(limits.depth for _, limits in block)
-            codes = served.ranker.fusion.encoded(_baskets(rows, len(self._popularity)))
-            strangers = join_sides([served.model.fold_in(one) for one in rows], codes)
+            strangers = self._fold_in(served, rows)
             excluded = np.stack([self._exclusions.of_basket(*one) for one in block])
             items, scores = self._rank(served, strangers, excluded, most)
             yield from ((items[place, : one.depth], scores[place, : one.depth]) for place, (_, one) in enumerate(block))
@@ -223,8 +225,24 @@ class Recommender:
     def _answer(
         self, served: Served, user: str, items: NDArray[np.integer], scores: Float32, limits: Limits
     ) -> RecommendationsOut:
-        lists = self._answers.write_page(items, scores, limits)
+        lists = self._answers.write_page(items, scores, limits, partial(self._asker, served, user))
         return RecommendationsOut(user=user, model=served.version, items=lists)
+
+    def _asker(self, served: Served, user: str) -> Asker:
+        """A user as the model sees him: by his row, or with later interactions by a basket of all that he has."""
+        row, since = self._overlay.user_row(user), self._overlay.of(user)
+        basket = items_of_row(self._shard.train, row)
+        if row is None or since is not None:
+            return self._asker_of_basket(served, basket if since is None else np.union1d(basket, since.liked))
+        return Asker(served, served.ranker.users[np.array([row])], basket)
+
+    def _asker_of_basket(self, served: Served, basket: Rows) -> Asker:
+        return Asker(served, self._fold_in(served, [basket]), basket)
+
+    def _fold_in(self, served: Served, baskets: Sequence[Rows]) -> Side:
+        """Users who are in no graph, by the rows of their items."""
+        codes = served.ranker.fusion.encoded(_baskets(baskets, len(self._popularity)))
+        return join_sides([served.model.fold_in(one) for one in baskets], codes)
 
     def _popular(
         self, reason: Fallback, row: int | None, limits: Limits, *, user: str | None = None

@@ -193,6 +193,24 @@ async def test_pages_of_a_list_are_the_list(asked: httpx.AsyncClient, shard: Sha
 
 
 @pytest.mark.anyio
+async def test_reasons_are_given_to_whoever_asks_for_them_and_cost_nobody_else(
+    asked: httpx.AsyncClient, shard: Shard
+) -> None:
+    user = shard.user_ids[0]
+    own = {shard.item_ids[row] for row in shard.train[[0]].indices}
+    path = f"/v1/users/{user}/recommendations?k=1"
+    plain, told = (await asked.get(path)).json()["items"], (await asked.get(f"{path}&explain=true")).json()["items"]
+    assert "because" not in plain[0] and plain[0]["item"] == told[0]["item"]
+    assert {one["item"] for one in told[0]["because"]} <= own and told[0]["because"][0]["title"]
+    await asked.post("/v1/interactions", json={"interactions": [{"event": "e", "user": "new", "item": "item-00"}]})
+    new = (await asked.get("/v1/users/new/recommendations?k=1&explain=true")).json()["items"]
+    assert [one["item"] for one in new[0]["because"]] == ["item-00"]
+    body = {"basket": ["item-00"], "k": 1, "explain": True}
+    basket = (await asked.post("/v1/recommendations", json=body)).json()["results"][0]["items"]
+    assert basket == new
+
+
+@pytest.mark.anyio
 async def test_a_page_beyond_the_deepest_list_is_refused_with_the_limit(asked: httpx.AsyncClient) -> None:
     answers = [
         await asked.get("/v1/users/u/recommendations?k=600&offset=401"),
