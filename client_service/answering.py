@@ -76,9 +76,11 @@ class Answering:
             message.exclude,
             message.filter,
             offset=message.offset,
+            mmr=message.mmr,
+            freshness=message.freshness,
             explain=message.explain,
         )
-        lists = message.allow is not None or message.exclude or message.filter
+        lists = message.allow is not None or message.exclude or message.filter or message.freshness
         return await run_in_threadpool(read) if lists else read()
 
     def _recommend_baskets(self, asked: Sequence[Basket]) -> tuple[RecommendationsOut, ...]:

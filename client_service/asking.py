@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
@@ -15,6 +16,8 @@ from client_service.serving.messages import (
     EXCLUDE,
     EXPLAIN,
     FILTER,
+    FRESHNESS,
+    MMR,
     OFFSET,
     SEEN,
     BatchOut,
@@ -47,6 +50,8 @@ Excluded = Annotated[list[Id], Query(max_length=MOST_EXCLUDED, description=EXCLU
 Words = Annotated[str, Query(max_length=LONGEST_WORDS, description="words of a title", examples=["winter boots"])]
 Place = Annotated[int, Query(ge=0, le=FURTHEST, description="items that come before the first answered one")]
 Offset = Annotated[int, Query(ge=0, lt=DEEPEST, description=OFFSET)]
+Mmr = Annotated[float, Query(ge=0.0, le=1.0, description=MMR)]
+Freshness = Annotated[float, Query(ge=0.0, le=1.0, description=FRESHNESS)]
 Explain = Annotated[bool, Query(description=EXPLAIN)]
 
 
@@ -59,15 +64,28 @@ async def recommend(
     filter: Filters = [],  # noqa: B006
     exclude: Excluded = [],  # noqa: B006
     offset: Offset = 0,
+    mmr: Mmr = 0.0,
+    freshness: Freshness = 0.0,
     explain: Explain = False,
 ) -> RecommendationsOut:
     """A look-up where the user's list is at hand and nothing else is asked for; else computed in a worker thread."""
     recommender = service.recommender
-    if filter or exclude:
-        asked = (k, exclude_seen, None, exclude, filter)
-        limits = await run_in_threadpool(recommender.limits, *asked, offset=offset, explain=explain)
+    read = partial(
+        recommender.limits,
+        k,
+        exclude_seen,
+        None,
+        exclude,
+        filter,
+        offset=offset,
+        mmr=mmr,
+        freshness=freshness,
+        explain=explain,
+    )
+    if filter or exclude or freshness:
+        limits = await run_in_threadpool(read)
     else:
-        limits = recommender.limits(k, exclude_seen, offset=offset, explain=explain)
+        limits = read()
         if not limits.costly and (found := recommender.at_once(user, limits)) is not None:
             return found
     return await run_in_threadpool(recommender.for_user, user, limits)

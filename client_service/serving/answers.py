@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,9 @@ from client_service.models.reasons import contributions
 from client_service.serving.messages import MOST_REASONS, ItemOut, ReasonOut
 from client_service.serving.questions import Limits
 from client_service.serving.served import Served
+from client_service.serving.variety import blend_freshness, item_freshness, order_by_variety, stretch
 from client_service.shard import Shard
+from shared.errors import ProtocolError
 from shared.method.parameters import Float32
 
 LEAST = 1e-6  # contribution that is no rounding
@@ -35,9 +38,16 @@ class Answers:
         self._shard, self._overlay = shard, overlay
 
     def write_page(
-        self, rows: NDArray[np.integer], scores: Float32, limits: Limits, asker: Callable[[], Asker] | None = None
+        self,
+        rows: NDArray[np.integer],
+        scores: Float32,
+        limits: Limits,
+        served: Served | None,
+        asker: Callable[[], Asker] | None = None,
     ) -> tuple[ItemOut, ...]:
         """Of the best rows, as many as `limits.depth`, those that were asked for; `asker`: whom to give reasons."""
+        if limits.rearranged:
+            rows, scores = self._rearrange(rows[rows >= 0], scores[rows >= 0], limits, served)
         page = slice(limits.offset, limits.offset + limits.k)
         items = self.write(rows[page], scores[page])
         if not limits.explain or asker is None or not items:
@@ -52,6 +62,32 @@ class Answers:
             for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
             if row >= 0
         )
+
+    def require_times(self) -> Float32:
+        """How new each item is. ProtocolError where the shard has no times."""
+        if self._freshness is None:
+            raise ProtocolError("freshness: expected a silo whose interactions have times, this one's have none")
+        return self._freshness
+
+    @cached_property
+    def _freshness(self) -> Float32 | None:
+        return item_freshness(self._shard)
+
+    def _rearrange(
+        self, rows: NDArray[np.integer], scores: Float32, limits: Limits, served: Served | None
+    ) -> tuple[NDArray[np.integer], Float32]:
+        """The pool, as far as it was asked for, by freshness and variety. Without a model all items are as unlike."""
+        if len(rows) == 0:
+            return rows, scores
+        values = stretch(scores)
+        if limits.freshness > 0.0:
+            values = blend_freshness(scores, self.require_times()[rows], limits.freshness)
+        count = min(limits.offset + limits.k, len(rows))
+        if limits.mmr > 0.0 and served is not None:
+            order = order_by_variety(values, served.directions[rows], limits.mmr, count)
+        else:
+            order = np.argsort(-values, kind="stable")[:count]
+        return rows[order], scores[order]
 
     def _give_reasons(self, items: tuple[ItemOut, ...], rows: Rows, asker: Asker) -> tuple[ItemOut, ...]:
         found = contributions(asker.served.ranker, asker.side, asker.basket, rows)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from client_service.serving.filters import LONGEST_FILTER, MOST_FILTERS
-from client_service.serving.questions import DEEPEST
+from client_service.serving.questions import DEEPEST, POOL
 from shared.message import Message
 
 Id = Annotated[str, Field(min_length=1, max_length=512)]
@@ -21,6 +21,15 @@ FILTER = (
 OFFSET = f"items of the list that come before the first answered one; offset + k at most {DEEPEST}"
 EXCLUDE = "none of these items; unknown ones change nothing"
 SCORE = "the model's own score: higher is better, and only comparable within one user's list"
+MMR = (
+    "weight of being unlike the items before (maximal marginal relevance), by the cosine of the served model's item "
+    "embeddings; 0: by score alone, 1: by variety alone; the best "
+    f"{POOL} are reordered, and offset + k is at most {POOL}"
+)
+FRESHNESS = (
+    "weight of being new, by when an item was first met; 0: by score alone, 1: by time alone; the best "
+    f"{POOL} are reordered, and offset + k is at most {POOL}; refused by a silo whose interactions have no times"
+)
 EXPLAIN = "say for each item which of the user's own items count most for it; it is computed for this answer"
 MOST_REASONS = 3  # of an item
 BECAUSE = f"with `explain`: at most {MOST_REASONS} items of the user's own that contribute most, the largest first"
@@ -48,6 +57,8 @@ class RecommendationsIn(Message):
         (), max_length=MOST_FILTERS, description=FILTER, examples=[["genre:Comedy|Drama", "category:film"]]
     )
     offset: int = Field(0, ge=0, lt=DEEPEST, description=OFFSET)
+    mmr: float = Field(0.0, ge=0.0, le=1.0, description=MMR)
+    freshness: float = Field(0.0, ge=0.0, le=1.0, description=FRESHNESS)
     explain: bool = Field(False, description=EXPLAIN)
 
     @model_validator(mode="after")

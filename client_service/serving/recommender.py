@@ -115,7 +115,7 @@ class Recommender:
             ranked = self._rank_baskets(served, [(known[place][0], asked[place].limits) for place in missing])
             for place, (items, scores) in zip(missing, ranked, strict=True):
                 asker = partial(self._asker_of_basket, served, known[place][0])
-                lists = self._answers.write_page(items, scores, asked[place].limits, asker)
+                lists = self._answers.write_page(items, scores, asked[place].limits, served, asker)
                 found[place] = RecommendationsOut(model=served.version, unknown_items=known[place][1], items=lists)
         return tuple(one for one in found if one is not None)
 
@@ -141,12 +141,17 @@ class Recommender:
         filters: Sequence[str] = (),
         *,
         offset: int = 0,
+        mmr: float = 0.0,
+        freshness: float = 0.0,
         explain: bool = False,
     ) -> Limits:
         """Filters, allow and exclude lists as one mask. ProtocolError for a filter of another form, and for items
-        further down than any list goes."""
-        limits = Limits(k, exclude_seen, self._exclusions.forbid(allow, exclude, filters), offset, explain=explain)
+        further down than any list goes, and for freshness where the shard has no times."""
+        forbidden = self._exclusions.forbid(allow, exclude, filters)
+        limits = Limits(k, exclude_seen, forbidden, offset, mmr, freshness, explain)
         limits.require_reachable()
+        if freshness > 0.0:
+            self._answers.require_times()
         return limits
 
     def _look_up(self, served: Served | None, user: str, limits: Limits) -> RecommendationsOut | None:
@@ -225,7 +230,7 @@ class Recommender:
     def _answer(
         self, served: Served, user: str, items: NDArray[np.integer], scores: Float32, limits: Limits
     ) -> RecommendationsOut:
-        lists = self._answers.write_page(items, scores, limits, partial(self._asker, served, user))
+        lists = self._answers.write_page(items, scores, limits, served, partial(self._asker, served, user))
         return RecommendationsOut(user=user, model=served.version, items=lists)
 
     def _asker(self, served: Served, user: str) -> Asker:
@@ -249,7 +254,7 @@ class Recommender:
     ) -> RecommendationsOut:
         scores = self._popularity.copy()
         scores[self._exclusions.forbidden(limits) if row is None else self._exclusions.of_user(row, limits)] = -np.inf
-        lists = self._answers.write_page(*best_rows(scores, limits.depth), limits)
+        lists = self._answers.write_page(*best_rows(scores, limits.depth), limits, self._served)
         return RecommendationsOut(user=user, fallback=reason, items=lists)
 
 
