@@ -79,6 +79,7 @@ class Answering:
             mmr=message.mmr,
             freshness=message.freshness,
             explain=message.explain,
+            raw=message.raw,
         )
         lists = message.allow is not None or message.exclude or message.filter or message.freshness
         return await run_in_threadpool(read) if lists else read()

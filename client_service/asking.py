@@ -19,6 +19,7 @@ from client_service.serving.messages import (
     FRESHNESS,
     MMR,
     OFFSET,
+    RAW,
     SEEN,
     BatchOut,
     CatalogueItemOut,
@@ -52,6 +53,7 @@ Place = Annotated[int, Query(ge=0, le=FURTHEST, description="items that come bef
 Offset = Annotated[int, Query(ge=0, lt=DEEPEST, description=OFFSET)]
 Mmr = Annotated[float, Query(ge=0.0, le=1.0, description=MMR)]
 Freshness = Annotated[float, Query(ge=0.0, le=1.0, description=FRESHNESS)]
+Raw = Annotated[bool, Query(description=RAW)]
 Explain = Annotated[bool, Query(description=EXPLAIN)]
 
 
@@ -67,6 +69,7 @@ async def recommend(
     mmr: Mmr = 0.0,
     freshness: Freshness = 0.0,
     explain: Explain = False,
+    raw: Raw = False,
 ) -> RecommendationsOut:
     """A look-up where the user's list is at hand and nothing else is asked for; else computed in a worker thread."""
     recommender = service.recommender
@@ -81,6 +84,7 @@ async def recommend(
         mmr=mmr,
         freshness=freshness,
         explain=explain,
+        raw=raw,
     )
     if filter or exclude or freshness:
         limits = await run_in_threadpool(read)

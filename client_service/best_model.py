@@ -13,6 +13,7 @@ from client_service.figures import earlier_runs, keep_quality, kept_quality
 from client_service.learning.interrupt import Interrupt
 from client_service.learning.quality import Measures
 from client_service.logs import LOGGER
+from client_service.models.relevance import UNFITTED, Relevance
 from client_service.saturation import saturation_notices
 from client_service.schemas import QualityOut, RoundCosts, RoundQuality
 from client_service.serving.checkpoint import ModelHead, load_parameters, read_head, save_model
@@ -102,14 +103,18 @@ class BestModel:
 
     def serve_current(self, number: int) -> None:
         """Serve the model as it is, as that of round `number`, without keeping it."""
-        self._serve(self._task.freeze(f"{self.place.run}.{number}", self._training))
+        served = self._task.freeze(f"{self.place.run}.{number}", self._training)
+        self._serve(replace(served, relevance=self._relate(served)))
+
+    def _relate(self, served: Served) -> Relevance:
+        return self._task.relate(self._shard, served, self._interrupt)
 
     def _serve(self, served: Served) -> None:
         self.served = self._recommender.served = served
 
     def _keep_and_serve(self, served: Served, number: int, measures: Measures) -> None:
         """The checkpoint first: what is served survives a restart."""
-        head = ModelHead(round=number, values=dict(measures.values), **self.origin)
+        head = ModelHead(round=number, values=dict(measures.values), relevance=self._relate(served), **self.origin)
         self._serve(as_kept(served, save_model(self.place.folder, served.model, head)))
 
     def _note(self, **changes: object) -> None:
@@ -133,4 +138,4 @@ def kept_model(task: Task[Any, Any], shard: TaskShard, folder: Path, device: tor
 
 def as_kept(served: Served, head: ModelHead) -> Served:
     """The model with what its head says of it."""
-    return replace(served, kept_at=head.kept_at)
+    return replace(served, kept_at=head.kept_at, relevance=head.relevance or UNFITTED)

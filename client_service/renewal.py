@@ -49,6 +49,7 @@ def renew_model(
         values={},
     )
     served: Served = task.freeze(head.version, training)
-    kept = save_model(folder, served.model, head)
+    related = head.model_copy(update={"relevance": task.relate(shard, served, interrupt)})
+    kept = save_model(folder, served.model, related)
     LOGGER.info("model_renewed", model=head.version)
     return as_kept(served, kept)

@@ -18,6 +18,7 @@ from client_service.serving.served import Served
 from client_service.serving.variety import blend_freshness, item_freshness, order_by_variety, stretch
 from client_service.shard import Shard
 from shared.errors import ProtocolError
+from shared.method.graph import Float64
 from shared.method.parameters import Float32
 
 LEAST = 1e-6  # contribution that is no rounding
@@ -31,6 +32,16 @@ class Asker(NamedTuple):
     basket: Rows
 
 
+class Ranked(NamedTuple):
+    """The best of the catalogue for somebody: rows, -1 where there are no more, and their scores, by `served` or by
+    popularity; scale: from scores to relevance in [0, 1]."""
+
+    rows: NDArray[np.integer]
+    scores: Float32
+    served: Served | None
+    scale: Callable[[Float32], Float64]
+
+
 class Answers:
     """Words for the rows of one shard's catalogue."""
 
@@ -38,23 +49,17 @@ class Answers:
         self._shard, self._overlay = shard, overlay
 
     def write_page(
-        self,
-        rows: NDArray[np.integer],
-        scores: Float32,
-        limits: Limits,
-        served: Served | None,
-        asker: Callable[[], Asker] | None = None,
+        self, ranked: Ranked, limits: Limits, asker: Callable[[], Asker] | None = None
     ) -> tuple[ItemOut, ...]:
         """Of the best rows, as many as `limits.depth`, those that were asked for; `asker`: whom to give reasons."""
-        if limits.rearranged:
-            rows, scores = self._rearrange(rows[rows >= 0], scores[rows >= 0], limits, served)
+        rows, scores = self._rearrange(ranked, limits) if limits.rearranged else ranked[:2]
         page = slice(limits.offset, limits.offset + limits.k)
-        items = self.write(rows[page], scores[page])
+        items = self.write(rows[page], scores[page] if limits.raw else ranked.scale(scores[page]))
         if not limits.explain or asker is None or not items:
             return items
         return self._give_reasons(items, rows[page][: len(items)].astype(np.int64), asker())
 
-    def write(self, rows: NDArray[np.integer], scores: Float32) -> tuple[ItemOut, ...]:
+    def write(self, rows: NDArray[np.integer], scores: Float32 | Float64) -> tuple[ItemOut, ...]:
         """Each row but -1, which come last."""
         ids, titles = self._shard.item_ids, self._overlay.titles
         return tuple(
@@ -73,10 +78,10 @@ class Answers:
     def _freshness(self) -> Float32 | None:
         return item_freshness(self._shard)
 
-    def _rearrange(
-        self, rows: NDArray[np.integer], scores: Float32, limits: Limits, served: Served | None
-    ) -> tuple[NDArray[np.integer], Float32]:
+    def _rearrange(self, ranked: Ranked, limits: Limits) -> tuple[NDArray[np.integer], Float32]:
         """The pool, as far as it was asked for, by freshness and variety. Without a model all items are as unlike."""
+        found, served = ranked.rows >= 0, ranked.served
+        rows, scores = ranked.rows[found], ranked.scores[found]
         if len(rows) == 0:
             return rows, scores
         values = stretch(scores)

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from client_service.models.fusion import Recipe
 from client_service.models.model import Model
+from client_service.models.relevance import Relevance
 from client_service.models.start import Filter
 from client_service.schemas import MeasureValues
 from client_service.shard.files import settle
@@ -23,7 +24,8 @@ FORMAT = "lpsfed-model/1"
 
 class ModelHead(MeasureValues, Message):
     """What a model belongs to. A model fits only the shard, the start, the settings and the common basis that it was
-    trained with; `basis` is its digest, "" without one. `kept_at`: UTC, ISO 8601; "" in files of earlier versions."""
+    trained with; `basis` is its digest, "" without one. `kept_at`: UTC, ISO 8601; "" in files of earlier
+    versions, which have no `relevance` either."""
 
     format: str = FORMAT
     shard: str
@@ -34,6 +36,7 @@ class ModelHead(MeasureValues, Message):
     start: Filter | None
     recipe: Recipe | None = None
     basis: str = ""
+    relevance: Relevance | None = None
     parameters: str = ""
     kept_at: str = ""
 

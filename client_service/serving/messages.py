@@ -20,7 +20,11 @@ FILTER = (
 )
 OFFSET = f"items of the list that come before the first answered one; offset + k at most {DEEPEST}"
 EXCLUDE = "none of these items; unknown ones change nothing"
-SCORE = "the model's own score: higher is better, and only comparable within one user's list"
+SCORE = (
+    "relevance from 0 to 1: how likely the user takes the item next, as estimated on validation items; for popular "
+    "items the share of the users who have it; with `raw` the model's own score, or how many users have the item"
+)
+RAW = "the score as it ranks, on a scale of the model's own, in the place of the relevance"
 MMR = (
     "weight of being unlike the items before (maximal marginal relevance), by the cosine of the served model's item "
     "embeddings; 0: by score alone, 1: by variety alone; the best "
@@ -60,6 +64,7 @@ class RecommendationsIn(Message):
     mmr: float = Field(0.0, ge=0.0, le=1.0, description=MMR)
     freshness: float = Field(0.0, ge=0.0, le=1.0, description=FRESHNESS)
     explain: bool = Field(False, description=EXPLAIN)
+    raw: bool = Field(False, description=RAW)
 
     @model_validator(mode="after")
     def _one_of_both(self) -> RecommendationsIn:

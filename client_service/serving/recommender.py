@@ -12,7 +12,7 @@ from scipy import sparse
 
 from client_service.feedback.overlay import Overlay, Since
 from client_service.models.ranker import Rows, Side, join_sides
-from client_service.serving.answers import Answers, Asker, best_rows
+from client_service.serving.answers import Answers, Asker, Ranked, best_rows
 from client_service.serving.catalogue import Catalogue
 from client_service.serving.exclusions import Exclusions, items_of_row
 from client_service.serving.lists import BLOCK, ListKeeper, Lists
@@ -21,7 +21,7 @@ from client_service.serving.questions import Basket, Limits, Listed, Mask
 from client_service.serving.served import Served
 from client_service.shard import Shard
 from shared.errors import NotFoundError
-from shared.method.graph import degrees
+from shared.method.graph import Float64, degrees
 from shared.method.parameters import Float32
 
 
@@ -85,7 +85,7 @@ class Recommender:
         if (found := self._read_list(served, row, Limits(k))) is None:
             return None
         ids, titles = self._shard.item_ids, self._overlay.titles
-        rows, scores = (one.tolist() for one in found)
+        rows, scores = found[0].tolist(), served.relevance.of(found[1]).tolist()
         names = repeat(None) if titles is None else (titles[row] for row in rows)
         return Listed(served.version, zip((ids[row] for row in rows), scores, names, strict=False))
 
@@ -115,7 +115,7 @@ class Recommender:
             ranked = self._rank_baskets(served, [(known[place][0], asked[place].limits) for place in missing])
             for place, (items, scores) in zip(missing, ranked, strict=True):
                 asker = partial(self._asker_of_basket, served, known[place][0])
-                lists = self._answers.write_page(items, scores, asked[place].limits, served, asker)
+                lists = self._answers.write_page(_ranked(served, items, scores), asked[place].limits, asker)
                 found[place] = RecommendationsOut(model=served.version, unknown_items=known[place][1], items=lists)
         return tuple(one for one in found if one is not None)
 
@@ -144,11 +144,12 @@ class Recommender:
         mmr: float = 0.0,
         freshness: float = 0.0,
         explain: bool = False,
+        raw: bool = False,
     ) -> Limits:
         """Filters, allow and exclude lists as one mask. ProtocolError for a filter of another form, and for items
         further down than any list goes, and for freshness where the shard has no times."""
         forbidden = self._exclusions.forbid(allow, exclude, filters)
-        limits = Limits(k, exclude_seen, forbidden, offset, mmr, freshness, explain)
+        limits = Limits(k, exclude_seen, forbidden, offset, mmr, freshness, explain, raw)
         limits.require_reachable()
         if freshness > 0.0:
             self._answers.require_times()
@@ -230,8 +231,13 @@ class Recommender:
     def _answer(
         self, served: Served, user: str, items: NDArray[np.integer], scores: Float32, limits: Limits
     ) -> RecommendationsOut:
-        lists = self._answers.write_page(items, scores, limits, served, partial(self._asker, served, user))
+        lists = self._answers.write_page(_ranked(served, items, scores), limits, partial(self._asker, served, user))
         return RecommendationsOut(user=user, model=served.version, items=lists)
+
+    def _share(self, counts: Float32) -> Float64:
+        """Of the shard's users, who have an item that so many have."""
+        found: Float64 = np.maximum(counts, 0.0).astype(np.float64) / len(self._shard.user_ids)
+        return found
 
     def _asker(self, served: Served, user: str) -> Asker:
         """A user as the model sees him: by his row, or with later interactions by a basket of all that he has."""
@@ -254,8 +260,12 @@ class Recommender:
     ) -> RecommendationsOut:
         scores = self._popularity.copy()
         scores[self._exclusions.forbidden(limits) if row is None else self._exclusions.of_user(row, limits)] = -np.inf
-        lists = self._answers.write_page(*best_rows(scores, limits.depth), limits, self._served)
+        lists = self._answers.write_page(Ranked(*best_rows(scores, limits.depth), self._served, self._share), limits)
         return RecommendationsOut(user=user, fallback=reason, items=lists)
+
+
+def _ranked(served: Served, rows: NDArray[np.integer], scores: Float32) -> Ranked:
+    return Ranked(rows, scores, served, served.relevance.of)
 
 
 def _baskets(known: Sequence[Rows], items: int) -> sparse.csr_array:
