@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
+
+from fastapi.concurrency import run_in_threadpool
 
 from client_service.device import choose_device
 from client_service.feedback.feedback import Feedback
 from client_service.metrics import RequestMetrics
-from client_service.schemas import RecommendationsIn, RecommendationsOut
+from client_service.renewal import REFRESH
+from client_service.serving.messages import SCORE, ModelOut, RecommendationsIn, RecommendationsOut
 from client_service.serving.questions import Basket, Limits
 from client_service.serving.recommender import Recommender
 from client_service.serving.together import Together
@@ -43,15 +47,45 @@ class Answering:
             raise UnavailableError("the client is reading its shard")
         return self._feedback
 
-    def recommend_users(self, message: RecommendationsIn) -> tuple[RecommendationsOut, ...]:
-        """A list for each of the message's users."""
-        return self.recommender.for_users(message.users or (), _limits(self.recommender, message))
+    def describe_model(self) -> ModelOut:
+        """The model that answers now, in an application's words."""
+        recommender, served = self.recommender, self.recommender.served
+        sizes = {"users": recommender.known_users, "items": recommender.catalogue.count_shown(), "score": SCORE}
+        if served is None:
+            return ModelOut(**sizes)
+        run, _, number = served.version.rpartition(".")
+        trained = {} if run == REFRESH else {"run": run, "round": int(number)}
+        return ModelOut(version=served.version, kept_at=served.kept_at or None, **trained, **sizes)
 
-    def _recommend_baskets(self, messages: Sequence[RecommendationsIn]) -> tuple[RecommendationsOut, ...]:
-        recommender = self.recommender
-        return recommender.for_baskets(
-            [Basket(message.basket or (), _limits(recommender, message)) for message in messages]
+    async def answer_basket(self, message: RecommendationsIn) -> RecommendationsOut:
+        """A list for the message's basket, computed with all others that wait."""
+        return await self.baskets.ask(Basket(message.basket or (), await self._limits(message)))
+
+    async def answer_users(self, message: RecommendationsIn) -> tuple[RecommendationsOut, ...]:
+        """A list for each of the message's users."""
+        limits = await self._limits(message)
+        return await run_in_threadpool(self.recommender.for_users, message.users or (), limits)
+
+    async def _limits(self, message: RecommendationsIn) -> Limits:
+        """What a message asks for, before it is computed with others: its mistakes are its own."""
+        read = partial(
+            self.recommender.limits,
+            message.k,
+            message.exclude_seen,
+            message.allow,
+            message.exclude,
+            message.filter,
+            offset=message.offset,
+            mmr=message.mmr,
+            freshness=message.freshness,
+            explain=message.explain,
+            raw=message.raw,
         )
+        lists = message.allow is not None or message.exclude or message.filter or message.freshness
+        return await run_in_threadpool(read) if lists else read()
+
+    def _recommend_baskets(self, asked: Sequence[Basket]) -> tuple[RecommendationsOut, ...]:
+        return self.recommender.for_baskets(asked)
 
     @property
     def live(self) -> bool:
@@ -64,7 +98,3 @@ class Answering:
         if self._recommender is None:
             return "the client is reading its shard"
         return None if self.live else "the agent has ended; the log says why"
-
-
-def _limits(recommender: Recommender, message: RecommendationsIn) -> Limits:
-    return recommender.limits(message.k, message.exclude_seen, message.allow, message.exclude)

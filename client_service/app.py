@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 import httpx
 from fastapi import FastAPI
 
-from client_service import routes
+from client_service import asking, routes
 from client_service.callers import CallerKeys
 from client_service.feedback import routes as feedback
 from client_service.logs import LOGGER
@@ -39,7 +39,7 @@ def create_app(
     service = app.state.service = ClientService(
         settings, outside or _network(settings, identities), turns or nullcontext()
     )
-    for router in (routes.looked_up, routes.recommendations, feedback.router, routes.silo, routes.inside):
+    for router in (*asking.routers, feedback.router, routes.silo, routes.inside):
         app.include_router(router)
     pages.install(app, service)
     reference.install(app)
@@ -51,7 +51,7 @@ def create_replica(settings: ClientSettings) -> FastAPI:
     app = FastAPI(title="LPSFed client, a replica", lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.identities = settings.identities()
     app.state.service = Replica(settings)
-    for router in (routes.looked_up, routes.recommendations, routes.inside):
+    for router in (*asking.routers, routes.inside):
         app.include_router(router)
     return _finish(app, settings)
 

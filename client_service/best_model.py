@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from client_service.figures import earlier_runs, keep_quality, kept_quality
 from client_service.learning.interrupt import Interrupt
 from client_service.learning.quality import Measures
 from client_service.logs import LOGGER
+from client_service.models.relevance import UNFITTED, Relevance
 from client_service.saturation import saturation_notices
 from client_service.schemas import QualityOut, RoundCosts, RoundQuality
 from client_service.serving.checkpoint import ModelHead, load_parameters, read_head
@@ -97,20 +99,27 @@ class BestModel:
             return False
         if not load_parameters(place.folder, head, self._training.model):
             return False
-        self.serve_current(head.round)
+        self._serve(as_kept(self._task.freeze(head.version, self._training), head))
         return True
 
     def serve_current(self, number: int) -> None:
         """Serve the model as it is, as that of round `number`, without keeping it."""
-        self.served = self._recommender.served = self._task.freeze(f"{self.place.run}.{number}", self._training)
+        served = self._task.freeze(f"{self.place.run}.{number}", self._training)
+        self._serve(replace(served, relevance=self._relate(served)))
+
+    def _relate(self, served: Served) -> Relevance:
+        return self._task.relate(self._shard, served, self._interrupt)
+
+    def _serve(self, served: Served) -> None:
+        self.served = self._recommender.served = served
 
     def _keep_and_serve(self, served: Served, number: int, measures: Measures) -> None:
         """The checkpoint first: what is served survives a restart."""
-        pairs = self._task.count(self._shard).edges
-        head = ModelHead(round=number, values=dict(measures.values), chosen_for=pairs, **self.origin)
+        pairs, found = self._task.count(self._shard).edges, self._relate(served)
+        head = ModelHead(round=number, values=dict(measures.values), chosen_for=pairs, relevance=found, **self.origin)
         with self._recommender.changing:
-            keep_version(self.place.folder, served.model, head, self.place.versions)
-            self.served = self._recommender.served = served
+            kept = keep_version(self.place.folder, served.model, head, self.place.versions)
+            self._serve(as_kept(served, kept))
 
     def _note(self, **changes: object) -> None:
         quality = self.quality.model_copy(update=changes)
@@ -131,5 +140,9 @@ def load_version(task: Task[Any, Any], shard: TaskShard, folder: Path, device: t
     training = task.rebuild(head, shard, folder, device)
     if not load_parameters(folder, head, training.model):
         raise DataError(f"{folder / head.parameters}: expected the kept model, got a damaged or other file")
-    served: Served = task.freeze(head.version, training)
-    return served
+    return as_kept(task.freeze(head.version, training), head)
+
+
+def as_kept(served: Served, head: ModelHead) -> Served:
+    """The model with what its head says of it."""
+    return replace(served, kept_at=head.kept_at, relevance=head.relevance or UNFITTED)

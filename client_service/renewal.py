@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from client_service.basis.storage import load_basis
+from client_service.best_model import as_kept
 from client_service.learning.interrupt import Interrupt
 from client_service.logs import LOGGER
 from client_service.run_place import basis_folder, models_folder
@@ -61,9 +62,10 @@ def renew_model(
         training = task.rebuild(head, shard, folder, device)
     training.initialise(SEED)
     served: Served = task.freeze(head.version, training)
-    keep_version(folder, served.model, head, settings.kept_models)
+    related = head.model_copy(update={"relevance": task.relate(shard, served, interrupt)})
+    kept = keep_version(folder, served.model, related, settings.kept_models)
     LOGGER.info("model_renewed", model=head.version)
-    return served
+    return as_kept(served, kept)
 
 
 def _begin_anew(

@@ -1,31 +1,17 @@
-"""HTTP -> recommendations, status, quality, spectrum, declaration, ledger and health. Nothing is decided here."""
+"""HTTP -> status, quality, spectrum, declaration, ledger and health. Nothing is decided here."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
-from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPBearer
 
 from client_service.boundary.self_check import GateOut
-from client_service.callers import ForApplications, ForOperator
-from client_service.lookups import LookedUp
+from client_service.callers import ForOperator
 from client_service.rollback import list_models, serve_version
-from client_service.schemas import (
-    BatchOut,
-    LedgerOut,
-    ModelsOut,
-    QualityOut,
-    RecommendationsIn,
-    RecommendationsOut,
-    RefreshOut,
-    SimilarOut,
-    SpectrumOut,
-    StatusOut,
-)
+from client_service.schemas import LedgerOut, ModelsOut, QualityOut, RefreshOut, SpectrumOut, StatusOut
 from client_service.service import ClientService
-from client_service.serving.questions import Limits
 from shared.errors import DataError, UnavailableError
 from shared.method.declaration import Declaration
 from shared.protocol.schemas import ProblemOut
@@ -42,14 +28,10 @@ async def forbid_storing(response: Response) -> None:
 
 SHOWN = Depends(HTTPBearer(auto_error=False))  # for /docs alone; who is calling is decided by the routes' classes
 COMMON: dict[str, Any] = {"prefix": "/v1", "responses": PROBLEMS, "dependencies": [Depends(forbid_storing), SHOWN]}
-recommendations = APIRouter(tags=["recommendations"], route_class=ForApplications, **COMMON)
-looked_up = APIRouter(tags=["recommendations"], route_class=LookedUp, **COMMON)
 silo = APIRouter(tags=["silo"], route_class=ForOperator, **COMMON)
 inside = APIRouter(tags=["service"])
 
 VersionPath = Annotated[str, Path(min_length=1, max_length=200)]
-IdPath = Annotated[str, Path(min_length=1, max_length=512)]
-Count = Annotated[int, Query(ge=1, le=1000)]
 After = Annotated[int, Query(ge=0, lt=1 << 53, description="the sequence number of the last one that is known")]
 Limit = Annotated[int, Query(ge=1, le=LEDGER_PAGE)]
 
@@ -60,29 +42,6 @@ async def service(request: Request) -> ClientService:
 
 
 Service = Annotated[ClientService, Depends(service)]
-
-
-@looked_up.get("/users/{user:path}/recommendations", response_model_exclude_none=True)
-async def recommend(user: IdPath, service: Service, k: Count = 20, exclude_seen: bool = True) -> RecommendationsOut:
-    limits = Limits(k, exclude_seen)
-    found = service.recommender.at_once(user, limits)
-    if found is not None:
-        return found
-    return await run_in_threadpool(service.recommender.for_user, user, limits)
-
-
-@recommendations.post("/recommendations", response_model_exclude_none=True)
-async def recommend_batch(message: RecommendationsIn, service: Service) -> BatchOut:
-    """Computed in worker threads: users each batch by itself, baskets with all others that wait."""
-    if message.basket is not None:
-        return BatchOut(results=(await service.baskets.ask(message),))
-    return BatchOut(results=await run_in_threadpool(service.recommend_users, message))
-
-
-@recommendations.get("/items/{item:path}/similar", response_model_exclude_none=True)
-def similar(item: IdPath, service: Service, k: Count = 20) -> SimilarOut:
-    version, items = service.recommender.similar(item, k)
-    return SimilarOut(item=item, model=version, items=items)
 
 
 @silo.get("/status", response_model_exclude_none=True)

@@ -3,57 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, computed_field, model_validator
 
 from shared.message import Message
-
-Id = Annotated[str, Field(min_length=1, max_length=512)]
-Fallback = Literal["unknown user", "no model yet", "no known item in the basket"]
-
-
-class RecommendationsIn(Message):
-    """A batch of users, or one basket of somebody who is in no graph."""
-
-    users: tuple[Id, ...] | None = Field(None, min_length=1, max_length=1000)
-    basket: tuple[Id, ...] | None = Field(None, min_length=1, max_length=10_000)
-    k: int = Field(20, ge=1, le=1000)
-    exclude_seen: bool = True
-    allow: tuple[Id, ...] | None = Field(None, max_length=100_000, description="only these items")
-    exclude: tuple[Id, ...] = Field((), max_length=100_000, description="none of these items")
-
-    @model_validator(mode="after")
-    def _one_of_both(self) -> RecommendationsIn:
-        if (self.users is None) == (self.basket is None):
-            raise ValueError("expected either users or basket, got both or neither")
-        return self
-
-
-class ItemOut(Message):
-    item: str
-    score: float
-    title: str | None = None
-
-
-class RecommendationsOut(Message):
-    """Best first. `fallback` says why these are popular items instead of personal ones."""
-
-    user: str | None = None
-    model: str | None = Field(None, description="version of the model that answered")
-    fallback: Fallback | None = None
-    unknown_items: int = Field(0, description="items of the request that the catalogue does not hold")
-    items: tuple[ItemOut, ...]
-
-
-class BatchOut(Message):
-    results: tuple[RecommendationsOut, ...]
-
-
-class SimilarOut(Message):
-    item: str
-    model: str | None = None
-    items: tuple[ItemOut, ...]
 
 
 class PrivacyOut(Message):

@@ -10,14 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from client_service.feedback.facts import ItemFacts, Mask
 from client_service.feedback.messages import ItemIn
 from client_service.feedback.store import FeedbackStore, Interaction, Told, mark_of
 from client_service.models.ranker import Rows
 from client_service.shard import Shard
-
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -38,6 +36,7 @@ class Overlay:
         self._last = 0
         self.hidden: Mask | None = None
         self.titles: Sequence[str | None] | None = shard.titles
+        self.facts = ItemFacts(shard, {})
         if store is not None:
             self.attach_store(store)
 
@@ -55,6 +54,11 @@ class Overlay:
         row = self._shard.user_row(user)
         erased = row is not None and self._told.erased and mark_of(user, self._told.key) in self._told.erased
         return None if erased else row
+
+    @property
+    def known_users(self) -> int:
+        """How many users the shard has who have not been erased since."""
+        return len(self._shard.user_ids) - len(self._told.erased)
 
     @property
     def has_store(self) -> bool:
@@ -113,6 +117,7 @@ class Overlay:
         return known
 
     def _show_items(self, told: Told) -> None:
+        self.facts = ItemFacts(self._shard, told.items)
         rows = {row: facts for item, facts in told.items.items() if (row := self._shard.item_row(item)) is not None}
         hidden = np.zeros(len(self._shard.item_ids), dtype=bool)
         hidden[[row for row, facts in rows.items() if facts.hidden]] = True

@@ -35,6 +35,10 @@ class ItemWeights:
         found: Float32 = baskets @ self.weights
         return found
 
+    def contributions(self, basket: NDArray[np.int64], columns: NDArray[np.int64]) -> Float32:
+        """B of these rows and columns, (b, n)."""
+        return self.weights[np.ix_(basket, columns)]
+
 
 @dataclass(frozen=True)
 class UserWeights:
@@ -57,6 +61,13 @@ class UserWeights:
         explained = np.asarray(known @ self.graph)
         found: Float32 = baskets.toarray()
         found -= (found - explained) * self.scale
+        return found
+
+    def contributions(self, basket: NDArray[np.int64], columns: NDArray[np.int64]) -> Float32:
+        """B of these rows and columns, (b, n)."""
+        explained = np.asarray((self.turned[columns] @ self.inverse) @ self.turned[basket].T).T
+        own = (basket[:, None] == columns).astype(np.float32)
+        found: Float32 = own - (own - explained) * self.scale[columns]
         return found
 
 

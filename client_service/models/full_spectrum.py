@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from shared.method.graph import Float64, degrees, normalise, power
@@ -73,6 +74,17 @@ class FullSpectrum:
         )
         found *= self.exit
         return found
+
+    def contributions(self, basket: NDArray[np.int64], columns: NDArray[np.int64]) -> Float32:
+        """D^-a W D^a / (1 - diag W) of these rows and columns, (b, n)."""
+        found: Float32
+        if self.weights is not None:
+            found = self.weights[np.ix_(basket, columns)]
+        else:
+            walked: Float32 = (self.turned[basket] @ sparse.csr_array(self.turned[columns].T)).toarray()
+            found = (self.low[basket] * self.response) @ self.turned_low[:, columns] + self.slope * walked
+            found -= np.where(basket[:, None] == columns, self.own[basket, None], np.float32(0.0))
+        return self.entry[basket, None] * found * self.exit[columns]
 
 
 def filter_scores_of_each(filters: Sequence[FullSpectrum], baskets: sparse.csr_array) -> Iterator[Float32]:

@@ -54,6 +54,17 @@ class LeastSquares:
         found: Float32 = vectors @ self.items.T
         return found
 
+    def contributions(self, basket: NDArray[np.int64], columns: NDArray[np.int64]) -> Float32:
+        """v_i A^-1 v_j of the basket's items i and the items j, A the basket's system; the mean over the ranks."""
+        strength = self.weighting.ridge * (len(basket) + self.weighting.absent * len(self.items))
+        found = np.zeros((len(basket), len(columns)))
+        for turned in self._turned:
+            own = turned.vectors[basket].astype(np.float64)
+            system = own.T @ own + np.diag(turned.shared + strength)
+            found += own @ np.linalg.solve(system, turned.vectors[columns].T.astype(np.float64))
+        mean: Float32 = (found / len(self.ranks)).astype(np.float32)
+        return mean
+
     @cached_property
     def _turned(self) -> list[_Turned]:
         """Of each rank: what all baskets have in common."""

@@ -92,6 +92,11 @@ class Ranker:
         ranked, scores = np.take_along_axis(chosen, order, 1), np.take_along_axis(scores, order, 1)
         return fill_lists(np.where(np.isneginf(scores), -1, ranked), k, -1), fill_lists(scores, k, -np.inf)
 
+    def scores(self, rows: Rows, columns: Rows) -> Float32:
+        """f of some items (B, n) for each of the users in `rows` (B,)."""
+        users = self.users[rows]
+        return np.take_along_axis(self._base(users), columns, 1) + self._correction(users, columns)
+
     def _base(self, users: Side) -> Float32:
         """alpha d_u^a d_i^b <u, v>, (B, N): one GEMM; and what a fusion adds to it."""
         if not self.residual:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from client_service.schemas import ItemOut, RecommendationsOut
+from client_service.serving.messages import ItemOut, RecommendationsOut
 from client_service.serving.questions import Limits
 from client_service.serving.recommender import Recommender
 from shared.errors import NotFoundError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from client_service.models.fusion import Recipe
 from client_service.models.model import Model
+from client_service.models.relevance import Relevance
 from client_service.models.start import Filter
 from client_service.schemas import MeasureValues
 from client_service.shard.files import settle
@@ -24,7 +26,7 @@ CURRENT = "model.json"  # the head of the model that is served
 class ModelHead(MeasureValues, Message):
     """What a model belongs to. A model fits only the shard, the start, the settings and the common basis that it was
     trained with; `basis` is its digest, "" without one. `chosen_for`: the training pairs that the shard had when start
-    and recipe were chosen."""
+    and recipe were chosen. `kept_at`: UTC, ISO 8601; "" in files of earlier versions, which have no `relevance`."""
 
     format: str = FORMAT
     shard: str
@@ -36,7 +38,9 @@ class ModelHead(MeasureValues, Message):
     recipe: Recipe | None = None
     basis: str = ""
     chosen_for: int = 0
+    relevance: Relevance | None = None
     parameters: str = ""
+    kept_at: str = ""
 
     @property
     def version(self) -> str:
@@ -44,8 +48,11 @@ class ModelHead(MeasureValues, Message):
         return f"{self.run}.{self.round}"
 
 
-def save_model(folder: Path, model: Model, head: ModelHead) -> None:
-    """Parameters first, then the head that names their file: whoever reads sees the old pair or the new one."""
+def save_model(folder: Path, model: Model, head: ModelHead) -> ModelHead:
+    """Parameters first, then the head that names their file: whoever reads sees the old pair or the new one.
+
+    Returns the head as it is written, with the file's name and the time.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     name = f"model-{head.version}.safetensors"
     tensors = {key: value.detach().cpu().contiguous() for key, value in model.named_parameters()}
@@ -53,8 +60,11 @@ def save_model(folder: Path, model: Model, head: ModelHead) -> None:
     save_file(tensors, partial)
     settle(partial, folder / name)
     partial = folder / f"{CURRENT}.partial"
-    partial.write_text(head.model_copy(update={"parameters": name}).model_dump_json(indent=1), encoding="utf-8")
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    written = head.model_copy(update={"parameters": name, "kept_at": now})
+    partial.write_text(written.model_dump_json(indent=1), encoding="utf-8")
     settle(partial, folder / CURRENT)
+    return written
 
 
 def read_head(folder: Path) -> ModelHead | None:

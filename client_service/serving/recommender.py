@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from functools import partial
 from itertools import repeat
 
 import numpy as np
@@ -13,14 +13,17 @@ from scipy import sparse
 
 from client_service.feedback.overlay import Overlay, Since
 from client_service.models.ranker import Rows, Side, join_sides
-from client_service.schemas import Fallback, ItemOut, RecommendationsOut
+from client_service.serving.answers import Answers, Asker, Ranked, best_rows
+from client_service.serving.catalogue import Catalogue
+from client_service.serving.exclusions import Exclusions, items_of_row
 from client_service.serving.history import history_rows
 from client_service.serving.lists import BLOCK, ListKeeper, Lists
+from client_service.serving.messages import Fallback, ItemOut, RecommendationsOut
 from client_service.serving.questions import Basket, Limits, Listed, Mask
 from client_service.serving.served import Served
 from client_service.shard import Shard
 from shared.errors import NotFoundError
-from shared.method.graph import degrees
+from shared.method.graph import Float64, degrees
 from shared.method.parameters import Float32
 
 
@@ -33,6 +36,8 @@ class Recommender:
 
     def __init__(self, shard: Shard, keeper: ListKeeper | None = None, overlay: Overlay | None = None) -> None:
         self._shard, self._keeper, self._overlay = shard, keeper, overlay or Overlay(shard)
+        self._answers, self.catalogue = Answers(shard, self._overlay), Catalogue(shard, self._overlay)
+        self._exclusions = Exclusions(shard, self._overlay)
         self._served: Served | None = None
         self.changing = threading.Lock()  # held by who puts another model in place and on the disk
         _, by_item = degrees(shard.train)
@@ -50,6 +55,11 @@ class Recommender:
         self._served = served
         if self._keeper is not None and served is not None:
             self._keeper.begin(served.ranker)
+
+    @property
+    def known_users(self) -> int:
+        """How many users get a list of their own."""
+        return self._overlay.known_users
 
     @property
     def lists_share(self) -> float:
@@ -78,7 +88,7 @@ class Recommender:
         if (found := self._read_list(served, row, Limits(k))) is None:
             return None
         ids, titles = self._shard.item_ids, self._overlay.titles
-        rows, scores = (one.tolist() for one in found)
+        rows, scores = found[0].tolist(), served.relevance.of(found[1]).tolist()
         names = repeat(None) if titles is None else (titles[row] for row in rows)
         return Listed(served.version, zip((ids[row] for row in rows), scores, names, strict=False))
 
@@ -91,7 +101,7 @@ class Recommender:
             assert served is not None, "without a model, popular items are at hand"
             ranked = self._rank_users(served, [users[place] for place in missing], limits)
             for place, (items, scores) in zip(missing, ranked, strict=True):
-                found[place] = self._answer(served, users[place], items, scores)
+                found[place] = self._answer(served, users[place], items, scores, limits)
         return tuple(one for one in found if one is not None)
 
     def for_basket(self, basket: Iterable[str], limits: Limits) -> RecommendationsOut:
@@ -100,14 +110,15 @@ class Recommender:
 
     def for_baskets(self, asked: Sequence[Basket]) -> tuple[RecommendationsOut, ...]:
         """Lists for such people in this order, computed together."""
-        served, known = self._served, [self.rows(basket.items) for basket in asked]
+        served, known = self._served, [self._exclusions.rows(basket.items) for basket in asked]
         found = [self._without_model(served, *one, basket.limits) for one, basket in zip(known, asked, strict=True)]
         missing = [place for place, one in enumerate(found) if one is None]
         if missing:
             assert served is not None, "without a model, popular items are at hand"
             ranked = self._rank_baskets(served, [(known[place][0], asked[place].limits) for place in missing])
             for place, (items, scores) in zip(missing, ranked, strict=True):
-                lists = self._items(items, scores)
+                asker = partial(self._asker_of_basket, served, known[place][0])
+                lists = self._answers.write_page(_ranked(served, items, scores), asked[place].limits, asker)
                 found[place] = RecommendationsOut(model=served.version, unknown_items=known[place][1], items=lists)
         return tuple(one for one in found if one is not None)
 
@@ -122,38 +133,46 @@ class Recommender:
         scores[row] = -np.inf
         if self._overlay.hidden is not None:
             scores[self._overlay.hidden] = -np.inf
-        return served.version, self._items(*_best(scores, k))
+        return served.version, self._answers.write(*best_rows(scores, k))
 
     def history(self, user: str, most: int) -> tuple[tuple[ItemOut, ...], int]:
         """The items that this user's list follows from, the later ones first, at most so many; and how many there are.
         A score of them means nothing."""
         rows = history_rows(self._shard, self._overlay, user)
-        return self._items(rows[:most], np.zeros(min(most, len(rows)), dtype=np.float32)), len(rows)
+        return self._answers.write(rows[:most], np.zeros(min(most, len(rows)), dtype=np.float32)), len(rows)
 
-    def rows(self, items: Iterable[str]) -> tuple[Rows, int]:
-        """Rows of the known items, each once, and how many are unknown."""
-        found = [self._shard.item_row(item) for item in items]
-        known = np.unique(np.array([row for row in found if row is not None], dtype=np.int64))
-        return known, sum(row is None for row in found)
-
-    def limits(self, k: int, exclude_seen: bool, allow: Iterable[str] | None, exclude: Iterable[str]) -> Limits:
-        """Allow and exclude lists as one mask."""
-        forbidden = np.zeros(len(self._popularity), dtype=bool)
-        if allow is not None:
-            forbidden[:] = True
-            forbidden[self.rows(allow)[0]] = False
-        forbidden[self.rows(exclude)[0]] = True
-        return Limits(k, exclude_seen, forbidden if forbidden.any() else None)
+    def limits(
+        self,
+        k: int,
+        exclude_seen: bool = True,
+        allow: Iterable[str] | None = None,
+        exclude: Sequence[str] = (),
+        filters: Sequence[str] = (),
+        *,
+        offset: int = 0,
+        mmr: float = 0.0,
+        freshness: float = 0.0,
+        explain: bool = False,
+        raw: bool = False,
+    ) -> Limits:
+        """Filters, allow and exclude lists as one mask. ProtocolError for a filter of another form, and for items
+        further down than any list goes, and for freshness where the shard has no times."""
+        forbidden = self._exclusions.forbid(allow, exclude, filters)
+        limits = Limits(k, exclude_seen, forbidden, offset, mmr, freshness, explain, raw)
+        limits.require_reachable()
+        if freshness > 0.0:
+            self._answers.require_times()
+        return limits
 
     def _look_up(self, served: Served | None, user: str, limits: Limits) -> RecommendationsOut | None:
         row, since = self._overlay.user_row(user), self._overlay.of(user)
         if served is None or (row is None and (since is None or not len(since.liked))):
             reason: Fallback = "no model yet" if served is None else "unknown user"
-            return self._popular(reason, row, self._limits_since(row, since, limits), user=user)
+            return self._popular(reason, row, self._exclusions.add_since(row, since, limits), user=user)
         if row is None or since is not None:
             return None
         found = self._read_list(served, row, limits)
-        return None if found is None else self._answer(served, user, *found)
+        return None if found is None else self._answer(served, user, *found, limits)
 
     def _read_list(self, served: Served, row: int, limits: Limits) -> tuple[NDArray[np.integer], Float32] | None:
         lists = self._lists() if limits.exclude_seen else None
@@ -162,7 +181,7 @@ class Recommender:
         forbidden, hidden = limits.forbidden, self._overlay.hidden
         if hidden is not None:
             forbidden = hidden if forbidden is None else forbidden | hidden
-        return lists.best(row, forbidden, limits.k)
+        return lists.best(row, forbidden, limits.depth)
 
     def _lists(self) -> Lists | None:
         return None if self._keeper is None else self._keeper.lists
@@ -187,42 +206,27 @@ class Recommender:
 
     def _basket_since(self, user: str, since: Since, limits: Limits) -> tuple[Rows, Limits]:
         row = self._overlay.user_row(user)
-        return np.union1d(self._of_row(self._shard.train, row), since.liked), self._limits_since(row, since, limits)
-
-    def _limits_since(self, row: int | None, since: Since | None, limits: Limits) -> Limits:
-        """With what has been seen since, and the validation items, which no basket holds, among the forbidden items."""
-        if since is None or not limits.exclude_seen:
-            return limits
-        forbidden = self._forbidden_items(limits)
-        forbidden[since.seen] = True
-        forbidden[self._of_row(self._shard.valid, row)] = True
-        return replace(limits, forbidden=forbidden)
-
-    def _of_row(self, matrix: sparse.csr_array, row: int | None) -> Rows:
-        """The items of a user in a matrix, ascending; none of somebody who is in no row."""
-        if row is None:
-            return np.zeros(0, dtype=np.int64)
-        return matrix.indices[matrix.indptr[row] : matrix.indptr[row + 1]].astype(np.int64)
+        basket = np.union1d(items_of_row(self._shard.train, row), since.liked)
+        return basket, self._exclusions.add_since(row, since, limits)
 
     def _rank_rows(self, served: Served, rows: Rows, limits: Limits) -> Iterator[tuple[Rows, Float32]]:
         """The best items of each of these users, a block of them at a time."""
         step = max(1, BLOCK // len(self._popularity))
         for first in range(0, len(rows), step):
             block = rows[first : first + step]
-            excluded = np.stack([self._excluded_items(int(row), limits) for row in block])
-            yield from zip(*self._rank(served, served.ranker.users[block], excluded, limits.k), strict=True)
+            excluded = np.stack([self._exclusions.of_user(int(row), limits) for row in block])
+            yield from zip(*self._rank(served, served.ranker.users[block], excluded, limits.depth), strict=True)
 
     def _rank_baskets(self, served: Served, asked: Sequence[tuple[Rows, Limits]]) -> Iterator[tuple[Rows, Float32]]:
         """The best items for each of these rows of items, as many as asked for, a block of them at a time."""
         step = max(1, BLOCK // len(self._popularity))
         for first in range(0, len(asked), step):
             block = asked[first : first + step]
-            rows, most = [one for one, _ in block], max(limits.k for _, limits in block)
-            codes = served.ranker.fusion.encoded(_baskets(rows, len(self._popularity)))
-            strangers = join_sides([served.model.fold_in(one) for one in rows], codes)
-            excluded = np.stack([self._excluded_of_basket(*one) for one in block])
+            rows, most = [one for one, _ in block], max(limits.depth for _, limits in block)
+            strangers = self._fold_in(served, rows)
+            excluded = np.stack([self._exclusions.of_basket(*one) for one in block])
             items, scores = self._rank(served, strangers, excluded, most)
-            yield from ((items[place, : one.k], scores[place, : one.k]) for place, (_, one) in enumerate(block))
+            yield from ((items[place, : one.depth], scores[place, : one.depth]) for place, (_, one) in enumerate(block))
 
     def _without_model(
         self, served: Served | None, rows: Rows, unknown: int, limits: Limits
@@ -233,44 +237,44 @@ class Recommender:
         reason: Fallback = "no model yet" if served is None else "no known item in the basket"
         return self._popular(reason, None, limits).model_copy(update={"unknown_items": unknown})
 
-    def _answer(self, served: Served, user: str, items: NDArray[np.integer], scores: Float32) -> RecommendationsOut:
-        return RecommendationsOut(user=user, model=served.version, items=self._items(items, scores))
+    def _answer(
+        self, served: Served, user: str, items: NDArray[np.integer], scores: Float32, limits: Limits
+    ) -> RecommendationsOut:
+        lists = self._answers.write_page(_ranked(served, items, scores), limits, partial(self._asker, served, user))
+        return RecommendationsOut(user=user, model=served.version, items=lists)
+
+    def _share(self, counts: Float32) -> Float64:
+        """Of the shard's users, who have an item that so many have."""
+        found: Float64 = np.maximum(counts, 0.0).astype(np.float64) / len(self._shard.user_ids)
+        return found
+
+    def _asker(self, served: Served, user: str) -> Asker:
+        """A user as the model sees him: by his row, or with later interactions by a basket of all that he has."""
+        row, since = self._overlay.user_row(user), self._overlay.of(user)
+        basket = items_of_row(self._shard.train, row)
+        if row is None or since is not None:
+            return self._asker_of_basket(served, basket if since is None else np.union1d(basket, since.liked))
+        return Asker(served, served.ranker.users[np.array([row])], basket)
+
+    def _asker_of_basket(self, served: Served, basket: Rows) -> Asker:
+        return Asker(served, self._fold_in(served, [basket]), basket)
+
+    def _fold_in(self, served: Served, baskets: Sequence[Rows]) -> Side:
+        """Users who are in no graph, by the rows of their items."""
+        codes = served.ranker.fusion.encoded(_baskets(baskets, len(self._popularity)))
+        return join_sides([served.model.fold_in(one) for one in baskets], codes)
 
     def _popular(
         self, reason: Fallback, row: int | None, limits: Limits, *, user: str | None = None
     ) -> RecommendationsOut:
         scores = self._popularity.copy()
-        scores[self._forbidden_items(limits) if row is None else self._excluded_items(row, limits)] = -np.inf
-        return RecommendationsOut(user=user, fallback=reason, items=self._items(*_best(scores, limits.k)))
+        scores[self._exclusions.forbidden(limits) if row is None else self._exclusions.of_user(row, limits)] = -np.inf
+        lists = self._answers.write_page(Ranked(*best_rows(scores, limits.depth), self._served, self._share), limits)
+        return RecommendationsOut(user=user, fallback=reason, items=lists)
 
-    def _forbidden_items(self, limits: Limits) -> Mask:
-        """Those of the request, and those that are hidden."""
-        forbidden, hidden = limits.forbidden, self._overlay.hidden
-        if forbidden is None:
-            return np.zeros(len(self._popularity), dtype=bool) if hidden is None else hidden.copy()
-        return forbidden.copy() if hidden is None else forbidden | hidden
 
-    def _excluded_of_basket(self, rows: Rows, limits: Limits) -> Mask:
-        excluded = self._forbidden_items(limits)
-        if limits.exclude_seen:
-            excluded[rows] = True
-        return excluded
-
-    def _excluded_items(self, row: int, limits: Limits) -> Mask:
-        """Forbidden items, and those of the user's training and validation interactions."""
-        excluded = self._forbidden_items(limits)
-        if limits.exclude_seen:
-            for matrix in (self._shard.train, self._shard.valid):
-                excluded[self._of_row(matrix, row)] = True
-        return excluded
-
-    def _items(self, rows: NDArray[np.integer], scores: Float32) -> tuple[ItemOut, ...]:
-        ids, titles = self._shard.item_ids, self._overlay.titles
-        return tuple(
-            ItemOut(item=ids[row], score=score, title=None if titles is None else titles[row])
-            for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
-            if row >= 0
-        )
+def _ranked(served: Served, rows: NDArray[np.integer], scores: Float32) -> Ranked:
+    return Ranked(rows, scores, served, served.relevance.of)
 
 
 def _baskets(known: Sequence[Rows], items: int) -> sparse.csr_array:
@@ -279,12 +283,3 @@ def _baskets(known: Sequence[Rows], items: int) -> sparse.csr_array:
     return sparse.csr_array(
         (np.ones(starts[-1], dtype=np.float32), np.concatenate(known), starts), shape=(len(known), items)
     )
-
-
-def _best(scores: Float32, k: int) -> tuple[Rows, Float32]:
-    """The k rows with the highest scores, of equal ones the first by id; -1 for a row whose score is -inf."""
-    size = min(k, len(scores))
-    least = -np.partition(-scores, size - 1)[size - 1]
-    chosen = np.flatnonzero(scores >= least)  # ascending, as the ids are
-    order = chosen[np.argsort(-scores[chosen], kind="stable")][:size]
-    return np.where(np.isneginf(scores[order]), -1, order), scores[order]

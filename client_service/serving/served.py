@@ -11,16 +11,22 @@ import numpy as np
 from client_service.learning.local import LocalTraining
 from client_service.models.model import Model
 from client_service.models.ranker import Ranker
+from client_service.models.relevance import UNFITTED, Relevance
 from shared.method.parameters import Float32
 
 
 @dataclass(frozen=True)
 class Served:
-    """A model that nothing changes any more, with the version that its answers carry."""
+    """A model that nothing changes any more, with the version that its answers carry.
+
+    kept_at: when it was kept on the disk, UTC, ISO 8601; "" where that is not known. relevance: what its scores mean.
+    """
 
     version: str
     model: Model
     ranker: Ranker
+    kept_at: str = ""
+    relevance: Relevance = UNFITTED
 
     @cached_property
     def directions(self) -> Float32:

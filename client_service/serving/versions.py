@@ -28,11 +28,12 @@ def kept_of_run(folder: Path, run: str) -> ModelHead | None:
     return next((head for head in kept_versions(folder) if head.run == run), None)
 
 
-def keep_version(folder: Path, model: Model, head: ModelHead, most: int) -> None:
-    """Make this model the served one, and keep at most `most` with it, all of its shard."""
+def keep_version(folder: Path, model: Model, head: ModelHead, most: int) -> ModelHead:
+    """Make this model the served one, and keep at most `most` with it, all of its shard; its head as it is written."""
     _lay_aside(folder, head)
-    save_model(folder, model, head)
+    written = save_model(folder, model, head)
     _drop_others(folder, most)
+    return written
 
 
 def _lay_aside(folder: Path, after: ModelHead) -> None:

@@ -18,7 +18,9 @@ from client_service.learning.interrupt import Interrupt
 from client_service.learning.local import LocalTraining
 from client_service.learning.measures import compared_kernels
 from client_service.learning.quality import LABELS, PRIMARY, Measures
+from client_service.learning.relevance import fit_relevance
 from client_service.learning.spectra import cached_spectrum
+from client_service.models.relevance import Relevance
 from client_service.schemas import ComparisonOut
 from client_service.serving.checkpoint import ModelHead
 from client_service.serving.served import Served, freeze
@@ -100,6 +102,11 @@ def rebuild_training(head: ModelHead, shard: Shard, folder: Path, device: torch.
     )
 
 
+def relate_scores(shard: Shard, served: Served, interrupt: Interrupt) -> Relevance:
+    """How likely an item with a score is one that its user takes."""
+    return fit_relevance(shard, served.ranker, interrupt)
+
+
 def judge_validation_lists(shard: Shard, served: Served, interrupt: Interrupt) -> Measures:
     """On the validation items of at most 2,000 users, the same in every round."""
     users = validation_users(shard.train.shape[0], seed=0)
@@ -135,6 +142,7 @@ ITEMS = Task(
     begin=begin_training,
     rebuild=rebuild_training,
     freeze=freeze,
+    relate=relate_scores,
     judge=judge_validation_lists,
     test=judge_test_lists,
     compare_alone=compare_alone,

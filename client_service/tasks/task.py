@@ -18,6 +18,7 @@ from client_service.learning.quality import MeasureLabel, Measures
 from client_service.learning.state import TrainingState
 from client_service.models.fusion import Recipe
 from client_service.models.model import Model
+from client_service.models.relevance import Relevance
 from client_service.models.start import Filter
 from client_service.schemas import ComparisonOut
 from client_service.serving.checkpoint import ModelHead
@@ -101,6 +102,7 @@ class Task(Generic[S, T]):
     begin: a model where its run begins, and the fields of QualityOut that are known by then.
     rebuild: a model as a kept one was, before its parameters are loaded.
     freeze: a copy of the model, under a version, that nothing changes any more and that can answer.
+    relate: what the scores of a frozen model mean, by validation data.
     judge, test: its measures on validation data, and on test data, which nothing may choose by.
     compare_alone: the served model beside popular items and what the silo has without any federation, for it alone.
     compare: the anchor's kernel and the own one as the round compared them, for the silo alone; None without an anchor.
@@ -117,6 +119,7 @@ class Task(Generic[S, T]):
     begin: Callable[[Place, S, torch.device, Interrupt], tuple[T, dict[str, Any]]]
     rebuild: Callable[[ModelHead, S, Path, torch.device], T]
     freeze: Callable[[str, T], Served]
+    relate: Callable[[S, Served, Interrupt], Relevance]
     judge: Callable[[S, Served, Interrupt], Measures]
     test: Callable[[S, Served, Interrupt], Measures]
     compare_alone: Callable[[Place, S, Served, Interrupt], ComparisonOut | None]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_origin
+
 from fastapi import Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
@@ -11,19 +13,29 @@ from shared.errors import ProtocolError
 
 
 async def require_declared(request: Request) -> None:
-    """ProtocolError for a query parameter that the route does not know, for one that comes twice, for a GET's body."""
+    """ProtocolError for a query parameter that the route does not know, for one that comes twice and is no list, for a
+    GET's body."""
     route: APIRoute = request.scope["route"]
     known = declared_parameters(route.dependant)
-    if others := _count_parameters(request) - len(known & set(request.query_params)):
-        raise ProtocolError(f"expected at most the query parameters {sorted(known)}, once each, got {others} more")
+    asked = request.query_params
+    expected = sum(len(asked.getlist(name)) if known[name] else 1 for name in known.keys() & set(asked))
+    if others := _count_parameters(request) - expected:
+        raise ProtocolError(f"expected at most the query parameters {_describe(known)}, got {others} more")
     if request.method == "GET" and announces_body(request.headers):
         raise ProtocolError("expected no body of a GET, got one")
 
 
-def declared_parameters(dependant: Dependant) -> set[str]:
-    """The names of the query parameters of a route and of all that it depends on."""
-    own = {field.alias for field in dependant.query_params}
-    return own.union(*(declared_parameters(one) for one in dependant.dependencies))
+def _describe(known: dict[str, bool]) -> str:
+    lists = sorted(name for name, is_list in known.items() if is_list)
+    return f"{sorted(known)}, once each" + (f" but for {lists}" if lists else "")
+
+
+def declared_parameters(dependant: Dependant) -> dict[str, bool]:
+    """The query parameters of a route and of all that it depends on by name: may it come several times?"""
+    own = {field.alias: get_origin(field.field_info.annotation) in (list, tuple) for field in dependant.query_params}
+    for one in dependant.dependencies:
+        own |= declared_parameters(one)
+    return own
 
 
 def _count_parameters(request: Request) -> int:

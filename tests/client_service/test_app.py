@@ -19,8 +19,8 @@ from client_service.best_model import kept_model
 from client_service.learning.beginning import kept_choice
 from client_service.learning.evaluate import on_validation
 from client_service.learning.spectra import cached_spectrum
-from client_service.schemas import RecommendationsOut
 from client_service.serving import checkpoint
+from client_service.serving.messages import RecommendationsOut
 from client_service.serving.questions import Limits
 from client_service.settings import ClientSettings
 from client_service.shard import change_shard, write_shard

@@ -11,7 +11,7 @@ import torch
 
 from client_service.learning.local import LocalTraining, Moment
 from client_service.learning.spectra import cached_spectrum
-from client_service.schemas import RecommendationsOut
+from client_service.serving.messages import RecommendationsOut
 from client_service.serving.questions import Basket, Limits
 from client_service.serving.recommender import Recommender
 from client_service.serving.served import Served, freeze
@@ -101,8 +101,11 @@ def test_an_unknown_user_gets_popular_items_and_a_flag(recommender: Recommender,
     answer = recommender.for_user("nobody", Limits(3))
     counts = np.asarray(shard.train.sum(axis=0)).ravel()
     assert (answer.fallback, answer.model, answer.user) == ("unknown user", None, "nobody")
-    assert [item.score for item in answer.items] == sorted(counts, reverse=True)[:3]
-    assert all(item.score == counts[shard.item_ids.index(item.item)] for item in answer.items)
+    shares = counts / len(shard.user_ids)
+    assert [item.score for item in answer.items] == sorted(shares, reverse=True)[:3]
+    assert all(item.score == shares[shard.item_ids.index(item.item)] for item in answer.items)
+    raw = recommender.for_user("nobody", Limits(3, raw=True))
+    assert [item.score for item in raw.items] == sorted(counts, reverse=True)[:3]
 
 
 def test_of_equally_popular_items_the_first_by_id_comes_first(shard: Shard) -> None:

@@ -1,0 +1,128 @@
+"""HTTP -> what applications ask: recommendations for users and baskets, items of the catalogue, and the model."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+from fastapi.concurrency import run_in_threadpool
+
+from client_service.callers import ForApplications
+from client_service.lookups import LookedUp
+from client_service.routes import COMMON, Service
+from client_service.serving.filters import MOST_FILTERS
+from client_service.serving.messages import (
+    EXCLUDE,
+    EXPLAIN,
+    FILTER,
+    FRESHNESS,
+    MMR,
+    OFFSET,
+    RAW,
+    SEEN,
+    BatchOut,
+    CatalogueItemOut,
+    FilterText,
+    Id,
+    ItemsOut,
+    ModelOut,
+    RecommendationsIn,
+    RecommendationsOut,
+    SimilarOut,
+)
+from client_service.serving.questions import DEEPEST
+
+MOST_EXCLUDED = 200  # items that a query can name; a body can name more
+LONGEST_WORDS = 200
+FURTHEST = 1 << 31  # place of an item in the catalogue
+
+recommendations = APIRouter(tags=["recommendations"], route_class=ForApplications, **COMMON)
+catalogue = APIRouter(tags=["catalogue"], route_class=ForApplications, **COMMON)
+looked_up = APIRouter(tags=["recommendations"], route_class=LookedUp, **COMMON)
+routers = (looked_up, recommendations, catalogue)
+
+UserPath = Annotated[str, Path(min_length=1, max_length=512, description="the user's id", examples=["4711"])]
+ItemPath = Annotated[str, Path(min_length=1, max_length=512, description="the item's id", examples=["boots"])]
+Count = Annotated[int, Query(ge=1, le=DEEPEST, description="how many items at most")]
+Seen = Annotated[bool, Query(description=SEEN)]
+Filters = Annotated[list[FilterText], Query(max_length=MOST_FILTERS, description=FILTER)]
+Excluded = Annotated[list[Id], Query(max_length=MOST_EXCLUDED, description=EXCLUDE)]
+Words = Annotated[str, Query(max_length=LONGEST_WORDS, description="words of a title", examples=["winter boots"])]
+Place = Annotated[int, Query(ge=0, le=FURTHEST, description="items that come before the first answered one")]
+Offset = Annotated[int, Query(ge=0, lt=DEEPEST, description=OFFSET)]
+Mmr = Annotated[float, Query(ge=0.0, le=1.0, description=MMR)]
+Freshness = Annotated[float, Query(ge=0.0, le=1.0, description=FRESHNESS)]
+Raw = Annotated[bool, Query(description=RAW)]
+Explain = Annotated[bool, Query(description=EXPLAIN)]
+
+
+@looked_up.get("/users/{user:path}/recommendations", response_model_exclude_none=True)
+async def recommend(
+    user: UserPath,
+    service: Service,
+    k: Count = 20,
+    exclude_seen: Seen = True,
+    filter: Filters = [],  # noqa: B006
+    exclude: Excluded = [],  # noqa: B006
+    offset: Offset = 0,
+    mmr: Mmr = 0.0,
+    freshness: Freshness = 0.0,
+    explain: Explain = False,
+    raw: Raw = False,
+) -> RecommendationsOut:
+    """A look-up where the user's list is at hand and nothing else is asked for; else computed in a worker thread."""
+    recommender = service.recommender
+    read = partial(
+        recommender.limits,
+        k,
+        exclude_seen,
+        None,
+        exclude,
+        filter,
+        offset=offset,
+        mmr=mmr,
+        freshness=freshness,
+        explain=explain,
+        raw=raw,
+    )
+    if filter or exclude or freshness:
+        limits = await run_in_threadpool(read)
+    else:
+        limits = read()
+        if not limits.costly and (found := recommender.at_once(user, limits)) is not None:
+            return found
+    return await run_in_threadpool(recommender.for_user, user, limits)
+
+
+@recommendations.post("/recommendations", response_model_exclude_none=True)
+async def recommend_batch(message: RecommendationsIn, service: Service) -> BatchOut:
+    """Computed in worker threads: users each batch by itself, baskets with all others that wait."""
+    if message.basket is not None:
+        return BatchOut(results=(await service.answer_basket(message),))
+    return BatchOut(results=await service.answer_users(message))
+
+
+@recommendations.get("/items/{item:path}/similar", response_model_exclude_none=True)
+def similar(item: ItemPath, service: Service, k: Count = 20) -> SimilarOut:
+    """Items by the cosine of their embeddings in the served model."""
+    version, items = service.recommender.similar(item, k)
+    return SimilarOut(item=item, model=version, items=items)
+
+
+@catalogue.get("/items", response_model_exclude_none=True)
+def search_items(service: Service, query: Words = "", offset: Place = 0, k: Count = 20) -> ItemsOut:
+    """A page of the items whose titles hold all words, whatever their case; without words of all items."""
+    return service.recommender.catalogue.search(query, offset, k)
+
+
+@catalogue.get("/items/{item:path}", response_model_exclude_none=True)
+def read_item(item: ItemPath, service: Service) -> CatalogueItemOut:
+    """What is known of an item. One whose id ends in `/similar` is found by `GET /v1/items` alone."""
+    return service.recommender.catalogue.read(item)
+
+
+@catalogue.get("/model", response_model_exclude_none=True)
+async def read_model(service: Service) -> ModelOut:
+    """The model that answers now, and whom and what it can answer."""
+    return service.describe_model()

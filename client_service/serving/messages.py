@@ -1,0 +1,147 @@
+"""The JSON messages of what applications ask: recommendations, items and the model. They stay in the silo."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+
+from client_service.serving.filters import LONGEST_FILTER, MOST_FILTERS
+from client_service.serving.questions import DEEPEST, POOL
+from shared.message import Message
+
+Id = Annotated[str, Field(min_length=1, max_length=512)]
+FilterText = Annotated[str, StringConstraints(max_length=LONGEST_FILTER)]
+Fallback = Literal["unknown user", "no model yet", "no known item in the basket"]
+FILTER = (
+    "KEY:VALUE or KEY:VALUE|VALUE: items with one of these values of an attribute, or of the key `category`; of "
+    "several filters all must hold; `\\` before a `:`, `|` or `\\` that belongs to one; "
+    "no item has an unknown key or value"
+)
+OFFSET = f"items of the list that come before the first answered one; offset + k at most {DEEPEST}"
+EXCLUDE = "none of these items; unknown ones change nothing"
+SCORE = (
+    "relevance from 0 to 1: how likely the user takes the item next, as estimated on validation items; for popular "
+    "items the share of the users who have it; with `raw` the model's own score, or how many users have the item"
+)
+RAW = "the score as it ranks, on a scale of the model's own, in the place of the relevance"
+MMR = (
+    "weight of being unlike the items before (maximal marginal relevance), by the cosine of the served model's item "
+    "embeddings; 0: by score alone, 1: by variety alone; the best "
+    f"{POOL} are reordered, and offset + k is at most {POOL}"
+)
+FRESHNESS = (
+    "weight of being new, by when an item was first met; 0: by score alone, 1: by time alone; the best "
+    f"{POOL} are reordered, and offset + k is at most {POOL}; refused by a silo whose interactions have no times"
+)
+EXPLAIN = "say for each item which of the user's own items count most for it; it is computed for this answer"
+MOST_REASONS = 3  # of an item
+BECAUSE = f"with `explain`: at most {MOST_REASONS} items of the user's own that contribute most, the largest first"
+EXPLAINED = (
+    "with `explain`: what all of the user's items together contribute to the raw score, which is its closed-form part; "
+    "not there where the served model has none"
+)
+SEEN = "leave out what the user has met, or what the basket holds"
+
+
+class RecommendationsIn(Message):
+    """A batch of users, or one basket of somebody who is in no graph."""
+
+    users: tuple[Id, ...] | None = Field(
+        None, min_length=1, max_length=1000, description="ids of users, each answered by a list", examples=[["4711"]]
+    )
+    basket: tuple[Id, ...] | None = Field(
+        None, min_length=1, max_length=10_000, description="ids of items that somebody likes", examples=[["boots"]]
+    )
+    k: int = Field(20, ge=1, le=DEEPEST, description="length of each list")
+    exclude_seen: bool = Field(True, description=SEEN)
+    allow: tuple[Id, ...] | None = Field(None, max_length=100_000, description="only these items")
+    exclude: tuple[Id, ...] = Field((), max_length=100_000, description=EXCLUDE)
+    filter: tuple[FilterText, ...] = Field(
+        (), max_length=MOST_FILTERS, description=FILTER, examples=[["genre:Comedy|Drama", "category:film"]]
+    )
+    offset: int = Field(0, ge=0, lt=DEEPEST, description=OFFSET)
+    mmr: float = Field(0.0, ge=0.0, le=1.0, description=MMR)
+    freshness: float = Field(0.0, ge=0.0, le=1.0, description=FRESHNESS)
+    explain: bool = Field(False, description=EXPLAIN)
+    raw: bool = Field(False, description=RAW)
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> RecommendationsIn:
+        if (self.users is None) == (self.basket is None):
+            raise ValueError("expected either users or basket, got both or neither")
+        return self
+
+
+class ReasonOut(Message):
+    """An item of the user's own that counts for a recommended one."""
+
+    item: str = Field(description="an item that the user has, or of the basket")
+    title: str | None = Field(None, description="where one is known")
+    contribution: float = Field(gt=0, description="what it adds to `explained`")
+
+
+class ItemOut(Message):
+    """One item of a list."""
+
+    item: str = Field(description="the item's id")
+    score: float = Field(description=SCORE)
+    title: str | None = Field(None, description="where one is known")
+    because: tuple[ReasonOut, ...] | None = Field(None, max_length=MOST_REASONS, description=BECAUSE)
+    explained: float | None = Field(None, description=EXPLAINED)
+
+
+class RecommendationsOut(Message):
+    """Best first. `fallback` says why these are popular items instead of personal ones."""
+
+    user: str | None = Field(None, description="who was asked for; not for a basket")
+    model: str | None = Field(None, description="version of the model that answered")
+    fallback: Fallback | None = Field(None, description="why these are popular items; not there for a personal list")
+    unknown_items: int = Field(0, ge=0, description="items of the request that the catalogue does not hold")
+    items: tuple[ItemOut, ...] = Field(description="at most k; fewer where no more are allowed")
+
+
+class BatchOut(Message):
+    """A list for each user, in the order of the request, or one for the basket."""
+
+    results: tuple[RecommendationsOut, ...]
+
+
+class SimilarOut(Message):
+    """Items like an item, nearest first."""
+
+    item: str = Field(description="the item that was asked for")
+    model: str | None = Field(None, description="version of the model that answered; none while there is no model")
+    items: tuple[ItemOut, ...] = Field(description="score: the cosine of both items' embeddings, in [-1, 1]")
+
+
+class CatalogueItemOut(Message):
+    """What is known of an item: by its shard, and over that what applications have told."""
+
+    item: str = Field(description="its id")
+    title: str | None = Field(None, description="where one is known")
+    categories: tuple[str, ...] = Field((), description="what `filter=category:...` asks for")
+    attributes: dict[str, str | float | bool] = Field({}, description="what `filter=KEY:...` asks for")
+    hidden: bool = Field(False, description="it appears in no list")
+    in_catalogue: bool = Field(True, description="the shard has it, so that it can be recommended")
+
+
+class ItemsOut(Message):
+    """A page of the catalogue, in the order of the ids; hidden items are left out."""
+
+    total: int = Field(ge=0, description="items on all pages")
+    items: tuple[CatalogueItemOut, ...] = Field(description="at most k")
+
+
+class ModelOut(Message):
+    """The model that answers now."""
+
+    version: str | None = Field(None, description="as in each answer's `model`; none while there is no model")
+    kept_at: str | None = Field(None, description="when it was written to the disk: UTC, ISO 8601")
+    run: str | None = Field(
+        None, description="the run that trained it; none for one that was made from the shard alone"
+    )
+    round: int | None = Field(None, ge=0, description="the round of that run")
+    users: int = Field(ge=0, description="who get a list of their own: the shard's users who have not been erased")
+    items: int = Field(ge=0, description="which can be recommended: the shard's, without hidden ones")
+    score: str = Field(description="what the score of a recommended item means")

@@ -1,0 +1,274 @@
+"""Applications ask for lists of some items, for pages of them, and for what is known of items."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import polars as pl
+import pytest
+
+from client_service.feedback.facts import CATEGORY, ItemFacts
+from client_service.feedback.messages import ItemIn
+from client_service.serving.filters import MOST_VALUES, parse_filters
+from client_service.settings import ClientSettings
+from client_service.shard import Shard, read_shard, write_shard
+from shared.errors import ProtocolError
+from tests.support.given import Opened, Until
+from tests.support.kept import keep_first_model
+
+CANARY = "canary-4711"
+EVERYTHING = 12
+
+
+@pytest.fixture
+def shard(settings: ClientSettings) -> Shard:
+    """That of a silo that has a model."""
+    return keep_first_model(settings)[0]
+
+
+@pytest.fixture
+async def asked(
+    settings: ClientSettings, shard: Shard, opened: Opened, until: Until
+) -> AsyncIterator[httpx.AsyncClient]:
+    """The service, once every known user's list is computed; of four items something is said."""
+    assert shard.item_ids
+    async with opened(settings) as http:
+
+        async def listed() -> bool:
+            return bool((await http.get("/v1/status")).json()["listed"] == 1.0)
+
+        await until(listed)
+        for item, facts in FACTS.items():
+            assert (await http.put(f"/v1/items/{item}", json=facts)).status_code == 200
+        yield http
+
+
+FACTS: dict[str, dict[str, Any]] = {
+    "item-00": {"categories": ["film"], "attributes": {"genre": "Comedy", "year": 1999, "dubbed": True}},
+    "item-01": {"categories": ["film", "short"], "attributes": {"genre": "Drama"}},
+    "item-07": {"categories": ["book"], "attributes": {"genre": "a|b:c"}},
+    "item-08": {"title": "The Second  ÄPFEL", "categories": ["film"], "attributes": {"genre": "Comedy"}},
+}
+
+
+def ids(answer: dict[str, Any]) -> list[str]:
+    return [one["item"] for one in answer["items"]]
+
+
+async def listed_for(http: httpx.AsyncClient, user: str, query: str) -> list[str]:
+    answer = await http.get(f"/v1/users/{user}/recommendations?{query}")
+    assert answer.status_code == 200, answer.text
+    return ids(answer.json())
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        (["genre:Comedy"], {"item-00", "item-08"}),
+        (["genre:Comedy|Drama"], {"item-00", "item-01", "item-08"}),
+        (["genre:Comedy|Drama", "category:short"], {"item-01"}),
+        (["category:film", "year:1999"], {"item-00"}),
+        (["dubbed:true"], {"item-00"}),
+        ([r"genre:a\|b\:c"], {"item-07"}),
+        (["genre:comedy"], set()),
+        (["nothing:Comedy"], set()),
+        (["genre:Comedy", "category:book"], set()),
+    ],
+)
+async def test_filters_leave_the_best_of_the_items_that_they_name(
+    asked: httpx.AsyncClient, shard: Shard, filters: list[str], expected: set[str]
+) -> None:
+    query = httpx.QueryParams({"filter": filters, "k": EVERYTHING, "exclude_seen": "false"})
+    for user in (shard.user_ids[0], "nobody"):
+        whole = await listed_for(asked, user, f"k={EVERYTHING}&exclude_seen=false")
+        found = await listed_for(asked, user, str(query))
+        assert found == [item for item in whole if item in expected]
+    for given in ({"users": [shard.user_ids[0]]}, {"basket": ["item-03"]}):
+        body = {**given, "filter": filters, "k": EVERYTHING, "exclude_seen": False}
+        (answer,) = (await asked.post("/v1/recommendations", json=body)).json()["results"]
+        assert {*ids(answer)} == expected
+
+
+@pytest.mark.anyio
+async def test_a_filter_comes_before_the_length_of_the_list_and_seen_items_stay_out(
+    asked: httpx.AsyncClient, shard: Shard
+) -> None:
+    user = shard.user_ids[0]
+    unseen = await listed_for(asked, user, f"k={EVERYTHING}")
+    films = [item for item in unseen if item in ("item-00", "item-01", "item-08")]
+    assert (films and unseen[0] not in films) or len(films) < len(unseen)
+    assert await listed_for(asked, user, "k=1&filter=category:film") == films[:1]
+    assert await listed_for(asked, user, "filter=category:film") == films
+
+
+@pytest.mark.anyio
+async def test_excluded_items_of_a_query_are_left_out_and_others_take_their_place(
+    asked: httpx.AsyncClient, shard: Shard
+) -> None:
+    user = shard.user_ids[0]
+    whole = await listed_for(asked, user, f"k={EVERYTHING}")
+    found = await listed_for(asked, user, f"k=2&exclude={whole[0]}&exclude={whole[1]}&exclude=unknown")
+    assert found == whole[2:4]
+
+
+@pytest.mark.anyio
+async def test_a_filter_follows_what_is_said_of_items(asked: httpx.AsyncClient, shard: Shard) -> None:
+    query = f"k={EVERYTHING}&exclude_seen=false&filter=genre:Comedy"
+    assert {*await listed_for(asked, "nobody", query)} == {"item-00", "item-08"}
+    await asked.put("/v1/items/item-00", json={"attributes": {"genre": "Drama"}})
+    await asked.put("/v1/items/item-02", json={"attributes": {"genre": "Comedy"}})
+    await asked.delete("/v1/items/item-08")
+    assert {*await listed_for(asked, "nobody", query)} == {"item-02"}
+    assert shard.item_row("item-02") is not None
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("wrong", ["genre", ":x", "genre:", "genre:a||b", "genre:|a", "genre:a|", "genre:a\\", CANARY])
+async def test_a_malformed_filter_is_refused_and_not_quoted(asked: httpx.AsyncClient, wrong: str) -> None:
+    answers = [
+        await asked.get("/v1/users/u/recommendations", params={"filter": wrong}),
+        await asked.post("/v1/recommendations", json={"users": ["u"], "filter": [wrong]}),
+        await asked.post("/v1/recommendations", json={"basket": ["item-00"], "filter": [wrong]}),
+    ]
+    for answer in answers:
+        assert answer.status_code == 422 and "KEY:VALUE" in answer.json()["detail"], answer.text
+        assert CANARY not in answer.text
+
+
+def test_a_filter_is_parsed_to_a_key_and_its_values() -> None:
+    assert parse_filters(["a:b", r"k\:1:x|y\|z|x", "u:http://h|2"]) == (
+        ("a", ("b",)),
+        ("k:1", ("x", "y|z")),
+        ("u", ("http://h", "2")),
+    )
+    with pytest.raises(ProtocolError, match=f"at most {MOST_VALUES} values"):
+        parse_filters(["a:" + "|".join(map(str, range(MOST_VALUES + 1)))])
+
+
+def test_features_of_the_shard_are_filtered_by_until_something_else_is_said(tmp_path: Path) -> None:
+    pairs = pl.DataFrame({"user": ["u"] * 3, "item": ["a", "b", "c"], "split": ["train"] * 3})
+    items = pl.DataFrame({"item": ["a", "b", "c"], "colour": ["red", "blue", None], "year": [1999, 2000, 1999]})
+    write_shard(tmp_path / "shop", "shop", pairs, items)
+    shard = read_shard(tmp_path / "shop")
+    plain = ItemFacts(shard, {})
+    assert plain.mask([("colour", ("red",))]).tolist() == [True, False, False]
+    assert plain.mask([("year", ("1999.0",))]).tolist() == [True, False, True]
+    assert not plain.mask([("colour", ("1999",))]).any()
+    told = ItemFacts(shard, {"a": ItemIn(attributes={"colour": "blue"}), "zz": ItemIn(attributes={"colour": "red"})})
+    assert told.mask([("colour", ("blue", "red"))]).tolist() == [True, True, False]
+    assert not told.mask([("colour", ("red",))]).any()
+    assert not told.mask([(CATEGORY, ("film",))]).any()
+    found = told.of("a")
+    assert found is not None and found.attributes == {"colour": "blue", "year": 1999.0}
+
+
+def test_masks_are_kept_for_as_long_as_the_facts_are(settings: ClientSettings) -> None:
+    shard = read_shard(settings.shard)
+    facts = ItemFacts(shard, {"item-00": ItemIn(categories=("x",))})
+    first = facts.mask_value(CATEGORY, "x")
+    assert facts.mask_value(CATEGORY, "x") is first and first.tolist() == [True] + [False] * 11
+    with pytest.raises(ValueError, match="read-only"):
+        first[0] = False
+    assert np.array_equal(facts.mask([]), np.ones(12, dtype=bool))
+
+
+@pytest.mark.anyio
+async def test_pages_of_a_list_are_the_list(asked: httpx.AsyncClient, shard: Shard) -> None:
+    user = shard.user_ids[0]
+    for who in (user, "nobody"):
+        whole = await listed_for(asked, who, f"k={EVERYTHING}")
+        pages = [await listed_for(asked, who, f"k=3&offset={offset}") for offset in range(0, EVERYTHING + 3, 3)]
+        assert [item for page in pages for item in page] == whole and pages[-1] == []
+    for given in ({"users": [user]}, {"basket": ["item-03", "item-04"]}):
+        body = {**given, "exclude_seen": False}
+        whole = (await asked.post("/v1/recommendations", json=body)).json()["results"][0]
+        page = (await asked.post("/v1/recommendations", json={**body, "k": 2, "offset": 3})).json()["results"][0]
+        assert ids(page) == ids(whole)[3:5]
+
+
+@pytest.mark.anyio
+async def test_reasons_are_given_to_whoever_asks_for_them_and_cost_nobody_else(
+    asked: httpx.AsyncClient, shard: Shard
+) -> None:
+    user = shard.user_ids[0]
+    own = {shard.item_ids[row] for row in shard.train[[0]].indices}
+    path = f"/v1/users/{user}/recommendations?k=1"
+    plain, told = (await asked.get(path)).json()["items"], (await asked.get(f"{path}&explain=true")).json()["items"]
+    assert "because" not in plain[0] and plain[0]["item"] == told[0]["item"]
+    assert {one["item"] for one in told[0]["because"]} <= own and told[0]["because"][0]["title"]
+    await asked.post("/v1/interactions", json={"interactions": [{"event": "e", "user": "new", "item": "item-00"}]})
+    new = (await asked.get("/v1/users/new/recommendations?k=1&explain=true")).json()["items"]
+    assert [one["item"] for one in new[0]["because"]] == ["item-00"]
+    body = {"basket": ["item-00"], "k": 1, "explain": True}
+    basket = (await asked.post("/v1/recommendations", json=body)).json()["results"][0]["items"]
+    assert basket == new
+
+
+@pytest.mark.anyio
+async def test_a_page_beyond_the_deepest_list_is_refused_with_the_limit(asked: httpx.AsyncClient) -> None:
+    answers = [
+        await asked.get("/v1/users/u/recommendations?k=600&offset=401"),
+        await asked.post("/v1/recommendations", json={"users": ["u"], "k": 600, "offset": 401}),
+        await asked.post("/v1/recommendations", json={"basket": ["item-00"], "k": 600, "offset": 401}),
+    ]
+    for answer in answers:
+        assert answer.status_code == 422 and "expected at most 1000, got 1001" in answer.json()["detail"]
+    assert (await asked.get("/v1/users/u/recommendations?k=600&offset=400")).status_code == 200
+
+
+@pytest.mark.anyio
+async def test_items_are_found_by_all_words_of_their_titles_in_any_case(asked: httpx.AsyncClient, shard: Shard) -> None:
+    found = (await asked.get("/v1/items", params={"query": "äpfel  second"})).json()
+    facts = {"title": "The Second  ÄPFEL", "categories": ["film"], "attributes": {"genre": "Comedy"}}
+    rest = {"hidden": False, "in_catalogue": True}
+    assert found == {"total": 1, "items": [{"item": "item-08", **facts, **rest}]}
+    everything = (await asked.get("/v1/items?query=TITLE")).json()
+    assert ids(everything) == [item for item in shard.item_ids if item != "item-08"] and everything["total"] == 11
+    assert (await asked.get("/v1/items?query=title+nothing")).json() == {"total": 0, "items": []}
+    assert (await asked.get("/v1/items?query=t.tle")).json()["total"] == 0  # no pattern
+
+
+@pytest.mark.anyio
+async def test_pages_of_the_catalogue_are_the_catalogue_without_hidden_items(
+    asked: httpx.AsyncClient, shard: Shard
+) -> None:
+    await asked.delete("/v1/items/item-03")
+    pages = [(await asked.get(f"/v1/items?k=5&offset={offset}")).json() for offset in (0, 5, 10, 15)]
+    assert [item for page in pages for item in ids(page)] == [one for one in shard.item_ids if one != "item-03"]
+    assert {page["total"] for page in pages} == {11}
+    for wrong in ("offset=-1", "k=0", "k=1001", f"query={'x' * 201}", "offset=3000000000"):
+        assert (await asked.get(f"/v1/items?{wrong}")).status_code == 422, wrong
+
+
+@pytest.mark.anyio
+async def test_an_item_is_told_as_it_was_put(asked: httpx.AsyncClient) -> None:
+    expected = {**FACTS["item-00"], "attributes": {"genre": "Comedy", "year": 1999.0, "dubbed": True}}
+    own = {"item": "item-00", "title": "Title of item-00", "hidden": False, "in_catalogue": True}
+    assert (await asked.get("/v1/items/item-00")).json() == {**own, **expected}
+    await asked.put("/v1/items/new%2Fone", json={"title": "New", "hidden": True})
+    new = (await asked.get("/v1/items/new%2Fone")).json()
+    assert (new["item"], new["title"], new["hidden"], new["in_catalogue"]) == ("new/one", "New", True, False)
+    unknown = await asked.get(f"/v1/items/{CANARY}")
+    assert unknown.status_code == 404 and CANARY not in unknown.text
+
+
+@pytest.mark.anyio
+async def test_the_model_is_described(asked: httpx.AsyncClient, shard: Shard) -> None:
+    await asked.delete("/v1/items/item-03")
+    await asked.delete(f"/v1/users/{shard.user_ids[0]}")
+    found = (await asked.get("/v1/model")).json()
+    assert (found["version"], found["run"], found["round"]) == ("run-1.0", "run-1", 0)
+    assert (found["users"], found["items"]) == (len(shard.user_ids) - 1, 11)
+    assert datetime.fromisoformat(found["kept_at"]).tzinfo is not None and found["score"]
+
+
+@pytest.mark.anyio
+async def test_without_a_model_the_sizes_are_told(silo: httpx.AsyncClient) -> None:
+    found = (await silo.get("/v1/model")).json()
+    assert "version" not in found and "kept_at" not in found and found["items"] == EVERYTHING
