@@ -6,19 +6,24 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
+from fastapi import Response
 from fastapi.concurrency import run_in_threadpool
 
 from client_service.device import choose_device
 from client_service.feedback.feedback import Feedback
 from client_service.metrics import RequestMetrics
 from client_service.renewal import REFRESH
-from client_service.serving.messages import SCORE, ModelOut, RecommendationsIn, RecommendationsOut
+from client_service.serving.messages import MOST_USERS, SCORE, ModelOut, RecommendationsIn, RecommendationsOut
 from client_service.serving.questions import Basket, Limits
 from client_service.serving.recommender import Recommender
 from client_service.serving.together import Together
 from client_service.settings import ClientSettings
+from client_service.streaming import NDJSON, stream_lists
 from client_service.tasks import task_named
-from shared.errors import UnavailableError
+from shared.errors import ProtocolError, UnavailableError
+
+BasketAsked = tuple[Recommender, Basket]
+"""A refresh may put another recommender in place while a basket waits; its limits are of the catalogue of this one."""
 
 
 class Answering:
@@ -59,33 +64,32 @@ class Answering:
 
     async def answer_basket(self, message: RecommendationsIn) -> RecommendationsOut:
         """A list for the message's basket, computed with all others that wait."""
-        return await self.baskets.ask(Basket(message.basket or (), await self._limits(message)))
+        recommender = self.recommender
+        basket = Basket(message.basket or (), await _read_limits(recommender, message))
+        return await self.baskets.ask((recommender, basket))
 
     async def answer_users(self, message: RecommendationsIn) -> tuple[RecommendationsOut, ...]:
         """A list for each of the message's users."""
-        limits = await self._limits(message)
-        return await run_in_threadpool(self.recommender.for_users, message.users or (), limits)
+        users = message.users or ()
+        if len(users) > MOST_USERS:
+            raise ProtocolError(f"users: expected at most {MOST_USERS} without {NDJSON}, got {len(users)}")
+        recommender = self.recommender
+        return await run_in_threadpool(recommender.for_users, users, await _read_limits(recommender, message))
 
-    async def _limits(self, message: RecommendationsIn) -> Limits:
-        """What a message asks for, before it is computed with others: its mistakes are its own."""
-        read = partial(
-            self.recommender.limits,
-            message.k,
-            message.exclude_seen,
-            message.allow,
-            message.exclude,
-            message.filter,
-            offset=message.offset,
-            mmr=message.mmr,
-            freshness=message.freshness,
-            explain=message.explain,
-            raw=message.raw,
-        )
-        lists = message.allow is not None or message.exclude or message.filter or message.freshness
-        return await run_in_threadpool(read) if lists else read()
+    async def stream_users(self, message: RecommendationsIn) -> Response:
+        """The same, line by line; what is wrong with the message is found before the first line."""
+        recommender = self.recommender
+        limits = await _read_limits(recommender, message)
+        return stream_lists(message.users or (), lambda users: recommender.for_users(users, limits))
 
-    def _recommend_baskets(self, asked: Sequence[Basket]) -> tuple[RecommendationsOut, ...]:
-        return self.recommender.for_baskets(asked)
+    def _recommend_baskets(self, asked: Sequence[BasketAsked]) -> tuple[RecommendationsOut, ...]:
+        """All together, but for those that were read for the shard before a refresh."""
+        found: dict[int, RecommendationsOut] = {}
+        for recommender in {id(one): one for one, _ in asked}.values():
+            places = [place for place, (one, _) in enumerate(asked) if one is recommender]
+            answers = recommender.for_baskets([asked[place][1] for place in places])
+            found.update(zip(places, answers, strict=True))
+        return tuple(found[place] for place in range(len(asked)))
 
     @property
     def live(self) -> bool:
@@ -98,3 +102,23 @@ class Answering:
         if self._recommender is None:
             return "the client is reading its shard"
         return None if self.live else "the agent has ended; the log says why"
+
+
+async def _read_limits(recommender: Recommender, message: RecommendationsIn) -> Limits:
+    """What a message asks of the catalogue of this recommender, before it is computed with others: its mistakes are
+    its own."""
+    read = partial(
+        recommender.limits,
+        message.k,
+        message.exclude_seen,
+        message.allow,
+        message.exclude,
+        message.filter,
+        offset=message.offset,
+        mmr=message.mmr,
+        freshness=message.freshness,
+        explain=message.explain,
+        raw=message.raw,
+    )
+    lists = message.allow is not None or message.exclude or message.filter or message.freshness
+    return await run_in_threadpool(read) if lists else read()

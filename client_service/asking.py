@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from client_service.callers import ForApplications
@@ -32,6 +32,7 @@ from client_service.serving.messages import (
     SimilarOut,
 )
 from client_service.serving.questions import DEEPEST
+from client_service.streaming import NDJSON, wants_lines
 
 MOST_EXCLUDED = 200  # items that a query can name; a body can name more
 LONGEST_WORDS = 200
@@ -40,6 +41,10 @@ FURTHEST = 1 << 31  # place of an item in the catalogue
 recommendations = APIRouter(tags=["recommendations"], route_class=ForApplications, **COMMON)
 catalogue = APIRouter(tags=["catalogue"], route_class=ForApplications, **COMMON)
 looked_up = APIRouter(tags=["recommendations"], route_class=LookedUp, **COMMON)
+LINES: dict[str, Any] = {
+    "description": "the lists; with `Accept: application/x-ndjson` a line of JSON for each user",
+    "content": {NDJSON: {"schema": {"type": "string", "description": "lines as `results` holds them"}}},
+}
 routers = (looked_up, recommendations, catalogue)
 
 UserPath = Annotated[str, Path(min_length=1, max_length=512, description="the user's id", examples=["4711"])]
@@ -95,9 +100,14 @@ async def recommend(
     return await run_in_threadpool(recommender.for_user, user, limits)
 
 
-@recommendations.post("/recommendations", response_model_exclude_none=True)
-async def recommend_batch(message: RecommendationsIn, service: Service) -> BatchOut:
-    """Computed in worker threads: users each batch by itself, baskets with all others that wait."""
+@recommendations.post(
+    "/recommendations", response_model=BatchOut, response_model_exclude_none=True, responses={200: LINES}
+)
+async def recommend_batch(message: RecommendationsIn, service: Service, request: Request) -> BatchOut | Response:
+    """Lists for users, or one for a basket. With `Accept: application/x-ndjson` each user is a line, computed and sent
+    in chunks, for up to 100,000 of them."""
+    if message.users is not None and wants_lines(request.headers.get("accept", "")):
+        return await service.stream_users(message)
     if message.basket is not None:
         return BatchOut(results=(await service.answer_basket(message),))
     return BatchOut(results=await service.answer_users(message))

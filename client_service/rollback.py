@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from client_service.best_model import load_version
-from client_service.schemas import ModelOut, ModelsOut
+from client_service.schemas import KeptModelOut, ModelsOut
 from client_service.serving.checkpoint import ModelHead
 from client_service.serving.versions import choose_version, kept_versions
 from client_service.silo import Silo
@@ -36,5 +36,5 @@ def serve_version(folder: Path, silo: Silo, version: str) -> ModelsOut:
     return list_models(folder)
 
 
-def _describe(head: ModelHead, served: bool) -> ModelOut:
-    return ModelOut(version=head.version, run=head.run, round=head.round, served=served, values=head.values)
+def _describe(head: ModelHead, served: bool) -> KeptModelOut:
+    return KeptModelOut(version=head.version, run=head.run, round=head.round, served=served, values=head.values)

@@ -42,7 +42,7 @@ class RefreshOut(Message):
     problem: str | None = Field(None, description="why the last one failed; it is tried again")
 
 
-class ModelOut(Message):
+class KeptModelOut(Message):
     """A kept model. `values`: its measures on validation data."""
 
     version: str
@@ -57,7 +57,7 @@ class ModelOut(Message):
 class ModelsOut(Message):
     """The kept models; the one that answers is the first."""
 
-    models: tuple[ModelOut, ...]
+    models: tuple[KeptModelOut, ...]
 
 
 class StatusOut(Message):

@@ -18,6 +18,11 @@ FILTER = (
     "several filters all must hold; `\\` before a `:`, `|` or `\\` that belongs to one; "
     "no item has an unknown key or value"
 )
+MOST_USERS, MOST_STREAMED = 1000, 100_000  # in one answer, and where each is a line of its own
+USERS = (
+    f"ids of users, each answered by a list; at most {MOST_USERS}, or with `Accept: application/x-ndjson` "
+    f"{MOST_STREAMED}"
+)
 OFFSET = f"items of the list that come before the first answered one; offset + k at most {DEEPEST}"
 EXCLUDE = "none of these items; unknown ones change nothing"
 SCORE = (
@@ -48,7 +53,7 @@ class RecommendationsIn(Message):
     """A batch of users, or one basket of somebody who is in no graph."""
 
     users: tuple[Id, ...] | None = Field(
-        None, min_length=1, max_length=1000, description="ids of users, each answered by a list", examples=[["4711"]]
+        None, min_length=1, max_length=MOST_STREAMED, description=USERS, examples=[["4711"]]
     )
     basket: tuple[Id, ...] | None = Field(
         None, min_length=1, max_length=10_000, description="ids of items that somebody likes", examples=[["boots"]]

@@ -14,9 +14,11 @@ import polars as pl
 import pytest
 
 from client_service import rebuilding
+from client_service.answering import Answering
 from client_service.feedback.messages import InteractionIn
 from client_service.feedback.store import NAME, FeedbackStore
 from client_service.serving.checkpoint import read_head
+from client_service.serving.questions import Basket
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, change_shard, read_shard
 from client_service.shard.changes import append_events
@@ -371,3 +373,18 @@ def test_a_log_of_the_version_before_is_taken_over(tmp_path: Path) -> None:
     store = FeedbackStore(tmp_path)
     assert [one.user for one in store.interactions()] == ["u"] and store.read_stale() == ()
     store.close()
+
+
+def test_baskets_that_were_read_before_a_refresh_are_answered_by_the_shard_that_they_were_read_for(
+    settings: ClientSettings,
+) -> None:
+    """A refresh comes between the reading of a request and its answer; the new catalogue is longer than its mask."""
+    shard, before = keep_first_model(settings)
+    rows = pl.DataFrame({"user": ["user-00"], "item": ["a new one"]})
+    change_shard(settings.shard, lambda old: append_events(old, rows, Path()))
+    _, after = keep_first_model(settings, "run-2")
+    answering = Answering(settings)
+    basket = (shard.item_ids[0],)
+    asked = [(one, Basket(basket, one.limits(3, exclude=[shard.item_ids[2]]))) for one in (before, after, before)]
+    first, second, third = answering._recommend_baskets(asked)
+    assert (first.model, second.model, third.model) == ("run-1.0", "run-2.0", "run-1.0") and first == third
