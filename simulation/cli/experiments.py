@@ -64,7 +64,7 @@ def demo(
     if clients < FEWEST_CLIENTS:
         common_basis = options.BasisKind.off
     method = method_settings(**options.method_changes(None, common_basis, rank, basis_rounds))
-    shards = cut_shards(data, Cut(clients, None if data == CHAIN else "users"), fresh / "shards")
+    shards = cut_shards(data, _demo_cut(data, clients), fresh / "shards")
     experiment = Experiment(
         shards.paths, fresh, method, rounds=rounds, secure=secure or common_basis is not options.BasisKind.off
     )
@@ -77,6 +77,11 @@ def demo(
         return options.print_json(_demo_document(seen))
     _print_demo(seen)
     _print_request(seen, keep=keep)
+
+
+def _demo_cut(data: str, clients: int) -> Cut:
+    how = None if data == CHAIN else options.Method.users
+    return options.choose_cut(data, clients, how, 0, 0, None)
 
 
 def _demo_document(seen: DemoResult) -> dict[str, Any]:
@@ -113,12 +118,14 @@ def partition(
     as_json: options.AsJson = False,
 ) -> None:
     """Divide a data set into shards, one folder a client."""
-    shards = cut_shards(
-        data, Cut(clients, options.method_name(method), number, split_seed, min_rating), options.ensure_folder(out)
-    )
+    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating)
+    shards = cut_shards(data, cut, options.ensure_folder(out))
     if as_json:
         return options.print_json(shards.summary)
     OUT.print(partition_table(shards.summary))
+    if (kept := shards.edges_kept) is not None and kept < 1.0:
+        dropped = f"{1 - kept:.1%} of the training interactions lie between clients and are dropped"
+        OUT.print(f"- {dropped}; --method users keeps all of them")
     for note in shards.summary["notes"]:
         OUT.print(f"- {note}")
 
@@ -153,7 +160,7 @@ def simulate(
     conduct = choose_engine(engine.value, RayCluster(ray_address, ray_cpus))
     changed = options.method_changes(changes, common_basis, rank, basis_rounds)
     agreed = method_settings(preset.value, **changed)
-    cut = Cut(clients, options.method_name(method), number, split_seed, min_rating)
+    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating)
     named = {"strategy": strategy.value, "seed": seed, "rounds": rounds, "threads": threads, "device": device.value}
     folder = _run_folder(out, engine, command_words(data, cut, **named, method=agreed.model_dump(mode="json")))
     shards = find_or_cut_again(data, cut, folder / "shards")

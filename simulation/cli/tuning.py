@@ -16,7 +16,7 @@ from client_service.learning.quality import TITLE
 from shared.method.settings import MethodSettings, method_settings
 from simulation.cli import options
 from simulation.console import ERR, OUT, count_bar
-from simulation.source import Cut, find_or_cut_shards
+from simulation.source import find_or_cut_shards
 from simulation.tuning.blind import write_blind_shards
 from simulation.tuning.search import Search, open_study, run_search, spent_trials, summarise_search, write_best_settings
 from simulation.tuning.spaces import search_space
@@ -47,7 +47,7 @@ def tune(
     fixed = options.parse_pairs(changes or [])
     base = method_settings(preset.value, **fixed)
     space = search_space(strategy.value, base, fixed)
-    cut = Cut(clients, options.method_name(method), number, split_seed, min_rating)
+    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating)
     shards = find_or_cut_shards(data, cut, out / "shards")
     with tempfile.TemporaryDirectory(prefix="lpsfed-blind-") as folder:
         blind, cache = write_blind_shards(shards.paths, Path(folder) / "shards"), Path(folder) / "cache"
