@@ -81,8 +81,8 @@ How = Annotated[
     typer.Option(
         "--method",
         metavar="<method>",
-        help=f"how to divide users and items: {', '.join(Method)}; by default spectral, the paper's, which drops what lies"
-        " between clients; of a file users, which drops nothing; of a chain its shops",
+        help=f"how to divide users and items: {', '.join(Method)}; by default spectral, the paper's, which drops what"
+        " lies between clients; of a file users, which drops nothing; of a chain its shops",
     ),
 ]
 SplitSeed = Annotated[int, typer.Option(min=0, help="of the 8:1:1 split, where the data bring none")]
