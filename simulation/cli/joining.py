@@ -38,7 +38,9 @@ SPLIT_SEED = 0
 def invite(
     names: Names,
     operator_token_file: options.OperatorToken,
-    url: Annotated[str, typer.Option(help="of the aggregator, as the silos call it")] = "http://127.0.0.1:8800",
+    url: Annotated[
+        str, typer.Option(show_default=False, help="of the aggregator, as the silos call it; by default this machine's")
+    ] = options.DEFAULT_URL,
     days: Annotated[float, typer.Option(min=0.01, max=365, help="until an invitation expires")] = 7.0,
     out: Annotated[Path | None, typer.Option(help="folder for NAME.invite; by default one is printed")] = None,
     ca: options.Authority = None,
