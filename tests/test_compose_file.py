@@ -215,11 +215,11 @@ def test_a_network_with_a_way_to_the_machine_holds_one_gateway_and_hides_no_addr
         assert composed.file["networks"][network]["driver_opts"] == masquerade
 
 
-def test_a_shard_is_mounted_by_its_client_alone_and_read_only(composed: Composed) -> None:
+def test_a_shard_is_mounted_by_its_client_alone_which_refreshes_and_erases_there(composed: Composed) -> None:
     for number in composed.numbers:
         own = {f"client-{number}", f"probe-client-{number}"}
         assert composed.holders(f"shard-{number}") == own | {"partition"}
-        assert composed.mounts(f"client-{number}")[f"shard-{number}"].endswith(":ro")
+        assert composed.mounts(f"client-{number}")[f"shard-{number}"] == "/shard"
         assert composed.holders(f"secret-{number}") == own | {"secrets"} and composed.holders(f"state-{number}") == own
         settings = composed.services[f"client-{number}"]["environment"]
         assert settings["LPSFED_CLIENT_SIGNING_KEY_FILE"].endswith(f"{number}.key")
@@ -315,7 +315,7 @@ def test_what_its_probe_expects_of_a_part_is_what_it_is_given(composed: Composed
         written = {place for place in composed.mounts(name).values() if not place.endswith(":ro")}
         written |= {place.partition(":")[0] for place in composed.services[name]["tmpfs"]}
         read = {place.removesuffix(":ro") for place in composed.mounts(name).values() if place.endswith(":ro")}
-        assert written <= set(expected.write) <= {"/state", "/tmp"} and read <= set(expected.read), name
+        assert written <= set(expected.write) <= {"/shard", "/state", "/tmp"} and read <= set(expected.read), name
         assert role == "gateway" or (read, written) == (set(expected.read), set(expected.write)), name
 
 

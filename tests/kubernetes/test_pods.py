@@ -119,7 +119,7 @@ def test_whatever_runs_to_an_end_has_a_limit(documents: list[Document]) -> None:
         assert document["kind"] == "Pod" or document["spec"]["backoffLimit"] <= 10
 
 
-def test_a_client_cannot_write_to_its_shard_and_holds_no_other(documents: list[Document], pods: Pods) -> None:
+def test_a_client_alone_writes_its_shard_and_holds_no_other(documents: list[Document], pods: Pods) -> None:
     """And the aggregator mounts none."""
     for pod in pods(documents):
         claims = {
@@ -129,9 +129,11 @@ def test_a_client_cannot_write_to_its_shard_and_holds_no_other(documents: list[D
         }
         mounts = [one for one in pod["spec"]["containers"][0]["volumeMounts"] if one["name"] in claims]
         if pod["metadata"]["name"] == "client":
-            assert [(one["mountPath"], one["readOnly"]) for one in mounts] == [("/shards", True)]
+            assert [(one["mountPath"], one.get("readOnly", False)) for one in mounts] == [("/shards", False)]
         elif pod["metadata"]["name"] == "aggregator":
             assert mounts == []
+        elif pod["metadata"]["name"] == "serving":
+            assert all(one["readOnly"] for one in mounts)
 
 
 def test_a_gpu_is_asked_for_and_its_node_sought(render: Render, pods: Pods) -> None:
