@@ -72,7 +72,7 @@ class Answering:
         """A list for each of the message's users."""
         users = message.users or ()
         if len(users) > MOST_USERS:
-            raise ProtocolError(f"users: expected at most {MOST_USERS} without {NDJSON}, got {len(users)}")
+            raise ProtocolError(f"body.users: expected at most {MOST_USERS} without {NDJSON}, got {len(users)}")
         recommender = self.recommender
         return await run_in_threadpool(recommender.for_users, users, await _read_limits(recommender, message))
 
