@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from functools import partial
+from typing import Any
 
 import httpx
 
@@ -126,9 +127,7 @@ class ClientService(Answering):
             self.recommender.served = await loop.run_in_executor(worker, self._stored_model, shard, interrupt)
             await loop.run_in_executor(worker, return_free_memory)
             assert self._agent is not None
-            async with asyncio.TaskGroup() as both:
-                both.create_task(self._agent.follow())
-                both.create_task(self.refresher.follow())
+            await _until_one_ends(self._agent.follow(), self.refresher.follow())
         except Exception:
             LOGGER.exception("agent_ended")
             raise
@@ -276,6 +275,19 @@ class ClientService(Answering):
     def declaration(self) -> Declaration:
         """All that may leave this client."""
         return self.settings.declaration()
+
+
+async def _until_one_ends(*jobs: Coroutine[Any, Any, None]) -> None:
+    """Both go on for ever: the mistake that ends one ends the other, and is raised as it is."""
+    tasks = [asyncio.create_task(job) for job in jobs]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @asynccontextmanager
