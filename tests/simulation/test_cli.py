@@ -107,7 +107,7 @@ def test_the_doctor_names_what_is_wrong(shards: Path, tmp_path: Path, free_tcp_p
         (("simulate", "synthetic", "--set", "gamma"), 2, "expected key=value, got 'gamma'"),
         (("simulate", "synthetic", "--clients", "5000"), 1, "5000"),
         (("report", "."), 1, "report.json"),
-        (("aggregator", "--state-directory", "s"), 2, "operator_token"),
+        (("aggregator",), 2, "state_directory"),
         (("client", "--name", "Not a name", "--shard", "s", "--state-directory", "s"), 2, "name"),
     ],
 )
