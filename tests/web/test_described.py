@@ -56,7 +56,15 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-REAL = {"run": "run-1", "number": 1, "client": "client-1", "user": "user-01", "item": "item-01"}  # in a path
+REAL = {  # in a path
+    "run": "run-1",
+    "number": 1,
+    "client": "client-1",
+    "user": "user-01",
+    "item": "item-01",
+    "receipt": "0" * 32,
+    "version": "run-1.1",
+}
 
 
 def callers(always: str, **statuses: set[int]) -> Any:
