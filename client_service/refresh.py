@@ -94,16 +94,16 @@ class Refresher:
 
     async def _refresh(self) -> None:
         began = time.perf_counter()
-        self._note(phase="waiting", problem=None)
+        self._tell(phase="waiting", problem=None)
         try:
-            done = await self._work(lambda: self._note(phase="working"))
+            done = await self._work(lambda: self._tell(phase="working"))
         except (FederationError, OSError) as error:
             reason = str(error) if isinstance(error, FederationError) else f"expected room to write, {error.strerror}"
             LOGGER.warning("refresh_failed", reason=reason)
-            return self._note(phase="idle", problem=reason)
+            return self._tell(phase="idle", problem=reason)
         seconds = time.perf_counter() - began
         LOGGER.info("refreshed", model=done.model, changed=done.changed, erased=done.erased, seconds=round(seconds, 3))
-        self._note(
+        self._tell(
             phase="idle",
             ended_at=datetime.now(UTC),
             changed=done.changed,
@@ -112,5 +112,5 @@ class Refresher:
             seconds=seconds,
         )
 
-    def _note(self, **changes: object) -> None:
+    def _tell(self, **changes: object) -> None:
         self.standing = self.standing.model_copy(update=changes)

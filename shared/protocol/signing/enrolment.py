@@ -80,7 +80,7 @@ def register(public: Path, folder: Path) -> str:
 
     ConflictError where the name has another key, or the key another name.
     """
-    name = public.name.removesuffix(".pub")
+    name = _check_name(public.name.removesuffix(".pub"))
     register_key(name, read_public(public), folder)
     return name
 

@@ -131,7 +131,7 @@ async def test_the_operator_sees_where_an_open_round_stands(secured: Secured) ->
             "expelled": [],
         }
         page = (await made.federation.operate("GET", "/")).text
-        assert "step shares, missing: bob, dan" in page
+        assert "step shares, waiting for bob, dan" in page
         await made.phase("shares", "bob", "dan")
         for phase in PHASES[2:]:
             await made.phase(phase)
