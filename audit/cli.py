@@ -22,6 +22,7 @@ from audit.presence import WITHIN_SECONDS as WITHIN
 from audit.presence import ReportRequirements
 from audit.probes.meeting import SystemPart, leave_meeting, meet_parts, parse_peer, wait_for_others
 from audit.report import make_report
+from audit.terminal import OUT
 from shared.errors import SettingsError
 from shared.web.calling import Calling
 
@@ -120,7 +121,7 @@ def _print_probes(gathered: PartEvidence, *, as_json: bool) -> None:
         shown = gathered.model_dump_json(indent=1, include={"name", "role", "taken_at", "probes", "sent"})
         sys.stdout.write(shown + "\n")
     else:
-        console.OUT.print(
+        OUT.print(
             console.probe_table(f"Probes of {gathered.name}", ((gathered.name, result) for result in gathered.probes))
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -15,9 +15,8 @@ from audit.evidence import ProbeResult
 from audit.findings import SHOWN, AuditFinding
 from audit.probing import ProbeGroup
 from audit.report import ClientRound, PrivacyReport
+from audit.terminal import OUT
 
-OUT = Console()
-ERR = Console(stderr=True)
 SHORT = 12  # characters of a digest
 MOST_FAULTS = 40  # that are told one by one
 GOOD, BAD = Text("held", "green"), Text("NOT HELD", "bold red")

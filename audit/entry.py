@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from rich.markup import escape
 
-from audit.console import ERR
+from audit.terminal import ERR
 from shared.errors import FederationError, SettingsError
 
 CLOSED_PIPE = 128 + signal.SIGPIPE  # as a shell reports a command that wrote to a reader who had gone

@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FILES = ("pyproject.toml", "README.md", "LICENSE")
-PACKAGES = ("aggregator_service", "audit", "client_service", "shared", "simulation")
+PACKAGES = ("aggregator_service", "audit", "client_service", "lpsfed", "shared", "simulation")
 BUILD = "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
 
 

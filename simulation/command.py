@@ -6,7 +6,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 
 NAME = "lpsfed"
-OWN = {"aggregator_service", "audit", "client_service", "shared", "simulation"}
+OWN = {"aggregator_service", "audit", "client_service", "lpsfed", "shared", "simulation"}
 
 
 def version_line() -> str:
@@ -24,9 +24,10 @@ def main() -> None:
         return
     try:
         from simulation.cli import main as run
-    except ModuleNotFoundError as error:
+
+        run()
+    except ModuleNotFoundError as error:  # of the command line, or of the command, which is imported when it is called
         sys.exit(_describe_missing(error))
-    run()
 
 
 def _describe_missing(error: ModuleNotFoundError) -> str:

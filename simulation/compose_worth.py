@@ -20,8 +20,9 @@ from client_service.schemas import GroupOut, QualityOut
 from shared.errors import DataError, FederationError, UnavailableError
 from shared.protocol.schemas import RunHistoryOut
 from shared.timeouts import TIMEOUT_SECONDS
-from simulation.console import OUT, crossed_lines, worth_table
+from simulation.console import OUT
 from simulation.means import user_mean
+from simulation.tables import crossed_lines, worth_table
 from simulation.worth import ALONE, COMMON, STRICT, RunResult, Way, federated_way
 
 PATIENCE_SECONDS = 1800.0  # for a silo's last evaluation, after the aggregator has ended the run

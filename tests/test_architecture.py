@@ -13,14 +13,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("aggregator_service", "audit", "benchmarks", "client_service", "shared", "simulation")
+PACKAGES = ("aggregator_service", "audit", "benchmarks", "client_service", "lpsfed", "shared", "simulation")
 MAY_IMPORT = {
     "shared": set(),
     "aggregator_service": {"shared"},
     "client_service": {"shared"},
     "audit": {"shared", "client_service"},
-    "simulation": {"shared", "aggregator_service", "audit", "client_service"},
-    "benchmarks": {"shared", "aggregator_service", "audit", "client_service", "simulation"},
+    "lpsfed": set(),  # an application has it without the rest
+    "simulation": {"shared", "aggregator_service", "audit", "client_service", "lpsfed"},
+    "benchmarks": {"shared", "aggregator_service", "audit", "client_service", "lpsfed", "simulation"},
 }
 HEAVY = {"torch", "polars"}  # the client's; the aggregator's image does not hold them
 TERMINAL = {"typer", "rich", "matplotlib"}  # the simulation's; the audit has a command line too, and no plots
@@ -189,7 +190,7 @@ def test_of_a_client_the_audit_knows_the_boundary_alone() -> None:
 
 def test_only_the_audit_s_commands_know_the_terminal() -> None:
     knowing = {path.name for path in files("audit") if tops(path) & TERMINAL}
-    assert knowing == {"cli.py", "console.py", "entry.py"}
+    assert knowing == {"cli.py", "console.py", "entry.py", "terminal.py"}
     assert [str(path) for path in files("audit") if tops(path) & (HEAVY | {"matplotlib"})] == []
 
 

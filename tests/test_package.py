@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("aggregator_service", "audit", "client_service", "shared", "simulation")
+PACKAGES = ("aggregator_service", "audit", "client_service", "lpsfed", "shared", "simulation")
 SITE = Path("lib", f"python{sys.version_info.major}.{sys.version_info.minor}", "site-packages")
 DATA = """
 from pathlib import Path

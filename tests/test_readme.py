@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from aggregator_service.settings import AggregatorSettings
 from client_service.settings import ClientSettings
 from shared.protocol.schemas import RunIn
-from simulation.cli import app
+from simulation.cli.commands import COMMANDS
 from simulation.cli.keys import app as keys
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
@@ -28,10 +28,11 @@ def test_every_field_of_a_run_is_documented() -> None:
 
 def test_every_command_that_the_readme_shows_exists() -> None:
     shown = set(re.findall(r"lpsfed ([a-z-]+)", "\n".join(re.findall(r"```sh\n(.*?)```", README, flags=re.S))))
-    names = (command.name or (command.callback and command.callback.__name__) for command in app.registered_commands)
-    groups = (group.name for group in app.registered_groups)
-    commands = {str(name).replace("_", "-") for name in (*names, *groups)}
-    assert {"demo", "partition", "simulate", "report", "run", "secret", "keys", "privacy-report"} <= shown <= commands
+    assert (
+        {"demo", "partition", "simulate", "report", "run", "secret", "keys", "privacy-report"}
+        <= shown
+        <= COMMANDS.keys()
+    )
 
 
 def test_every_command_about_keys_that_the_readme_shows_exists() -> None:

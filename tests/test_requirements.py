@@ -33,7 +33,7 @@ def pins(lock: str) -> dict[str, str]:
 
 def asked(extra: str) -> list[Requirement]:
     """What pyproject.toml asks for by name, with what its extras take from one another."""
-    found = [Requirement(line) for line in PROJECT["dependencies"]]
+    found: list[Requirement] = []
     for line in PROJECT["optional-dependencies"][extra]:
         requirement = Requirement(line)
         own = requirement.name == PROJECT["name"]

@@ -48,7 +48,7 @@ CALIBRATION = 200_000  # hashes of one kilobyte
 
 
 @dataclass
-class Client:
+class MaskingClient:
     """One client without its training. `masking`: there in a secure federation."""
 
     link: Aggregator
@@ -108,7 +108,7 @@ async def _measure_clients(
         await link.join(settings.declaration(), None)
         said = {"noised": False, "changing_members": False}
         masking = open_masking(name, folder / name, key, members, memory, **said) if secure else None
-        taking_part[name] = Client(link, settings.declaration(), masking)
+        taking_part[name] = MaskingClient(link, settings.declaration(), masking)
     headers = {"Authorization": f"Bearer {TOKEN}"}
     operator = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=URL, headers=headers)
     async with operator:
@@ -117,7 +117,7 @@ async def _measure_clients(
     return await _play_rounds(list(taking_part.values()), rounds)
 
 
-async def _play_rounds(clients: list[Client], rounds: int) -> tuple[float, float, int, int]:
+async def _play_rounds(clients: list[MaskingClient], rounds: int) -> tuple[float, float, int, int]:
     generator, wall, cpu = np.random.default_rng(0), [], []
     start = await clients[0].link.model("run-1")
     for client in clients:
@@ -129,7 +129,7 @@ async def _play_rounds(clients: list[Client], rounds: int) -> tuple[float, float
             _draw_update(client.declaration, generator, place / len(clients)) for place, client in enumerate(clients)
         ]
         began = time.perf_counter(), time.process_time()
-        await asyncio.gather(*(map(Client.take_part, clients, states, contents)))
+        await asyncio.gather(*(map(MaskingClient.take_part, clients, states, contents)))
         wall.append(1000 * (time.perf_counter() - began[0]))
         cpu.append(1000 * (time.process_time() - began[1]))
     traffic = clients[0].link.traffic

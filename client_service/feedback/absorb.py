@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from client_service.feedback.store import FeedbackStore, Interaction, Told, mark_of
+from client_service.feedback.store import FeedbackStore, LoggedInteraction, Told, mark_of
 from client_service.shard import Shard, change_shard
 from client_service.shard.changes import append_events, erase_users
 
@@ -49,7 +49,7 @@ def forget_absorbed(store: FeedbackStore, absorbed: Absorbed, least_rating: floa
     store.forget_absorbed(absorbed.upto, least_rating, absorbed.erased)
 
 
-def _absorbed(shard: Shard, liked: Sequence[Interaction], told: Told, where: Path) -> Shard:
+def _absorbed(shard: Shard, liked: Sequence[LoggedInteraction], told: Told, where: Path) -> Shard:
     gone = [user for user in shard.user_ids if mark_of(user, told.key) in told.erased] if told.erased else []
     after = erase_users(shard, gone) if gone else shard
     if not liked:

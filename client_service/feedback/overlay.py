@@ -13,7 +13,7 @@ import numpy as np
 
 from client_service.feedback.facts import ItemFacts, Mask
 from client_service.feedback.messages import ItemIn
-from client_service.feedback.store import FeedbackStore, Interaction, Told, mark_of
+from client_service.feedback.store import FeedbackStore, LoggedInteraction, Told, mark_of
 from client_service.models.ranker import Rows
 from client_service.shard import Shard
 
@@ -103,12 +103,12 @@ class Overlay:
         self._told = replace(self._told, items={**self._told.items, item: facts})
         self._show_items(self._told)
 
-    def add(self, interactions: Sequence[Interaction]) -> int:
+    def add(self, interactions: Sequence[LoggedInteraction]) -> int:
         """Take interactions up that the store has; returns how many are of items outside the catalogue."""
         self._last = interactions[-1].sequence if interactions else self._last
         return len(interactions) - self._add_to(self._met, interactions)
 
-    def _add_to(self, met: dict[str, dict[int, bool]], interactions: Iterable[Interaction]) -> int:
+    def _add_to(self, met: dict[str, dict[int, bool]], interactions: Iterable[LoggedInteraction]) -> int:
         known = 0
         for one in interactions:
             if (row := self._shard.item_row(one.item)) is not None:

@@ -43,7 +43,7 @@ PRAGMA user_version = {VERSION};
 
 
 @dataclass(frozen=True)
-class Interaction:
+class LoggedInteraction:
     """One row. `time`: seconds since 1970, UTC."""
 
     sequence: int
@@ -113,7 +113,7 @@ class FeedbackStore:
         with self._lock:
             self._rows.close()
 
-    def append(self, interactions: Sequence[InteractionIn]) -> list[Interaction]:
+    def append(self, interactions: Sequence[InteractionIn]) -> list[LoggedInteraction]:
         """Those whose event id is new, durable; ConflictError where the log would hold too many."""
         with self._transaction():
             last = self._require_room(len(interactions))
@@ -135,16 +135,16 @@ class FeedbackStore:
                 raise ConflictError(f"{words}: let the shard absorb them")
         return int(last)
 
-    def interactions(self, after: int = 0) -> list[Interaction]:
+    def interactions(self, after: int = 0) -> list[LoggedInteraction]:
         """Those with a higher sequence number, in its order."""
         with self._errors(), self._lock:
             return list(self._select(after))
 
-    def _select(self, after: int) -> Iterator[Interaction]:
+    def _select(self, after: int) -> Iterator[LoggedInteraction]:
         rows = self._rows.execute(
             "SELECT sequence, user, item, time, rating FROM interactions WHERE sequence > ? ORDER BY sequence", [after]
         )
-        return (Interaction(*row) for row in rows)
+        return (LoggedInteraction(*row) for row in rows)
 
     def read_told(self) -> Told:
         """What else is known at this moment."""

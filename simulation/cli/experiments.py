@@ -13,17 +13,7 @@ from shared.method.settings import PRESET_ROUNDS, method_settings
 from shared.protocol.secure.messages import FEWEST_CLIENTS
 from shared.strategies import build_strategy
 from simulation.cli import options
-from simulation.console import (
-    ERR,
-    OUT,
-    answer_table,
-    crossed_lines,
-    crossing_table,
-    field_table,
-    partition_table,
-    quality_table,
-    worth_table,
-)
+from simulation.console import ERR, OUT, answer_table
 from simulation.demo import DemoResult, run_demonstration, stop_kept_services
 from simulation.engines import choose_engine
 from simulation.engines.folder_of_run import command_words, find_or_cut_again, open_run_folder
@@ -34,6 +24,7 @@ from simulation.privacy import parse_privacy
 from simulation.report import measure_labels
 from simulation.source import CHAIN, SYNTHETIC, Cut, cut_shards
 from simulation.study import run_study
+from simulation.tables import crossed_lines, crossing_table, field_table, partition_table, quality_table, worth_table
 
 
 def demo(

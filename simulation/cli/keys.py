@@ -16,7 +16,9 @@ from simulation.console import OUT, word_table
 
 Registry = Annotated[Path, typer.Option("--keys", help="folder of the aggregator's: LPSFED_AGGREGATOR_KEYS_DIRECTORY")]
 
-app = typer.Typer(no_args_is_help=True, help="Enrol clients: their key pairs, and who is registered.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Enrol clients: their key pairs, and who is registered."
+)
 
 
 @app.command()

@@ -14,7 +14,11 @@ from shared.protocol.signing.keys import PrivateKey, read_private
 from simulation.cli.options import AsJson, print_json
 from simulation.console import OUT
 
-app = typer.Typer(no_args_is_help=True, help="A client's records: verify them, renew their key, adopt what is left.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="A client's records: verify them, renew their key, adopt what is left.",
+)
 
 State = Annotated[Path, typer.Option("--state-directory", help="of a client that does not run; or a copy of it")]
 Records = Annotated[Path | None, typer.Option("--records-directory", help="LPSFED_CLIENT_RECORDS_DIRECTORY, if set")]

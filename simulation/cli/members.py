@@ -16,7 +16,9 @@ from simulation.console import OUT, word_table
 
 MembersFile = Annotated[Path, typer.Argument(help="the file of members")]
 
-app = typer.Typer(no_args_is_help=True, help="The members of a federation, as each silo pins them.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="The members of a federation, as each silo pins them."
+)
 
 
 @app.command()

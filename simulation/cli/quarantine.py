@@ -14,7 +14,11 @@ from simulation.cli import options
 from simulation.console import OUT, word_table
 from simulation.operator_calls import open_operator
 
-app = typer.Typer(no_args_is_help=True, help="Clients that are shut out: see them, shut one out, let one in again.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Clients that are shut out: see them, shut one out, let one in again.",
+)
 
 Name = Annotated[str, typer.Argument(help="the client's")]
 

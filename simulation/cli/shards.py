@@ -20,7 +20,11 @@ from simulation.cli.options import AsJson, print_json
 from simulation.console import OUT
 from simulation.datasets import read_events, read_titles
 
-app = typer.Typer(no_args_is_help=True, help="Change a shard. A client works with the new one from its next start on.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Change a shard. A client works with the new one from its next start on.",
+)
 
 Folder = Annotated[Path, typer.Argument(help="the shard: a folder with interactions.parquet")]
 

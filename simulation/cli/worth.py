@@ -13,7 +13,8 @@ from client_service.worth.estimate import DRAWS, estimate_worth
 from client_service.worth.trials import trainings
 from shared.method.settings import method_settings
 from simulation.cli.options import AsJson, print_json
-from simulation.console import OUT, count_bar, forecast_table
+from simulation.console import OUT, count_bar
+from simulation.tables import forecast_table
 
 
 def worth(

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
-from typer.core import TyperGroup
-from typer.main import get_command
 from typer.testing import CliRunner
 
 from shared.strategies import STRATEGIES
-from simulation import console
-from simulation.cli import app, keys, services
+from simulation import tables
+from simulation.cli import app, keys, machine
+from simulation.cli.commands import COMMANDS
 from simulation.cli.help import join_lines
+from simulation.cli.lazy import load_command
+from simulation.console import answer_table
 from simulation.doctor import Check
 from simulation.groups import METHODS
 
@@ -27,11 +28,9 @@ LONG_NAME = "a-silo-with-a-name-that-is-longer-than-those-of-examples"
 
 def paths() -> Iterator[tuple[str, ...]]:
     """Every command, and every group of them."""
-    root = get_command(app)
-    assert isinstance(root, TyperGroup)
-    for name, command in root.commands.items():
+    for name in COMMANDS:
         yield (name,)
-        yield from ((name, inner) for inner in getattr(command, "commands", ()))
+        yield from ((name, inner) for inner in getattr(load_command(name), "commands", ()))
 
 
 def show_help(*path: str) -> str:
@@ -87,7 +86,7 @@ def entries(calls: dict[str, tuple[int, int]]) -> list[dict[str, Any]]:
 def test_the_calls_of_a_secure_run_and_their_bytes_are_whole(name: str) -> None:
     calls = {"join": (1, 802), "model": (2, 0), "current": (17, 0), "anchor": (10, 0), "roster": (3, 14_977_123)}
     calls |= {"update": (11, 127_814_177), "personalized": (11, 0)}
-    shown = render(console.crossing_table({name: entries(calls)}))
+    shown = render(tables.crossing_table({name: entries(calls)}))
     assert CUT not in shown and "personalized" in shown and "current" in shown
     assert {"802", "44,931,369", "1,405,955,947"} <= set(shown.split())
 
@@ -95,14 +94,14 @@ def test_the_calls_of_a_secure_run_and_their_bytes_are_whole(name: str) -> None:
 def test_figures_stay_whole_beside_a_long_name() -> None:
     summary = {"data": "ratings", "method": "users", "partition": 0, "edges_kept": 1.0}
     sizes = {"users": 1_234_567, "items": 2_345_678, "train": 123_456_789, "valid": 23_456_789, "test": 34_567_891}
-    shown = render(console.partition_table({**summary, "clients": [{"client": LONG_NAME, **sizes}]}))
+    shown = render(tables.partition_table({**summary, "clients": [{"client": LONG_NAME, **sizes}]}))
     assert CUT not in shown and {f"{size:,}" for size in sizes.values()} <= set(shown.split())
     item = {
         "item": LONG_NAME,
         "title": "A title that is much longer than a line of a terminal has room for",
         "score": 1.5,
     }
-    shown = render(console.answer_table({"user": "u", "items": [item]}))
+    shown = render(answer_table({"user": "u", "items": [item]}))
     assert CUT not in shown and "1.500" in shown.split()
 
 
@@ -117,7 +116,7 @@ def test_keys_are_listed_with_whole_fingerprints(tmp_path: Path, monkeypatch: py
 
 def test_the_doctor_shows_a_path_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     found = f"/somewhere/{LONG_NAME}/{LONG_NAME}/interactions.parquet: expected a readable file"
-    monkeypatch.setattr(services, "examine_machine", lambda **_: [Check("shard", False, found)])
-    monkeypatch.setattr(services, "OUT", Console(width=80))
+    monkeypatch.setattr(machine, "examine_machine", lambda **_: [Check("shard", False, found)])
+    monkeypatch.setattr(machine, "OUT", Console(width=80))
     shown = CliRunner().invoke(app, ["doctor"]).stdout
     assert CUT not in shown and unfold(found) in unfold(shown)

@@ -129,7 +129,7 @@ def test_each_rating_counts_where_that_is_said_and_no_data_are_an_error(
 
 def test_the_aggregator_writes_invitations_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[AggregatorSettings] = []
-    monkeypatch.setattr("simulation.cli.services.serve_aggregator", served.append)
+    monkeypatch.setattr("simulation.cli.serving.serve_aggregator", served.append)
     monkeypatch.chdir(tmp_path)
     done = call(
         "aggregator", "--state-directory", "operator", "--port", "8900", "--invite", "north", "--invite", "south"

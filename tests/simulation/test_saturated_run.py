@@ -13,7 +13,6 @@ from rich.console import Console
 from client_service.saturation import SATURATED, saturation_notices
 from client_service.schemas import QualityOut, RoundQuality
 from shared.method.settings import method_settings
-from simulation.console import quality_table
 from simulation.experiment import Experiment
 from simulation.federation import Outcome, conduct_run
 from simulation.floors import Bounds, measure_all_floors
@@ -22,6 +21,7 @@ from simulation.plots import markdown_table
 from simulation.report import build_report
 from simulation.run import open_federation, simulate_experiment
 from simulation.source import Cut, cut_shards
+from simulation.tables import quality_table
 
 WORDS = "of the positives lay at the angle pi, where the loss has no gradient"
 ROUNDS = 4

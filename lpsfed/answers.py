@@ -1,0 +1,111 @@
+"""What a silo answers, as values. A field that a later version adds is left out, not refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+
+@dataclass(frozen=True)
+class Reason:
+    """An item of the user's own that counts for a recommended one; contribution: what it adds to `explained`."""
+
+    item: str
+    contribution: float
+    title: str | None = None
+
+
+@dataclass(frozen=True)
+class RecommendedItem:
+    """An item of a list.
+
+    score: relevance in [0, 1], or with `raw` the score by which the model ranks; the cosine in a list of similar items.
+    because, explained: with `explain`, where the served model has a closed-form part.
+    """
+
+    item: str
+    score: float
+    title: str | None = None
+    because: tuple[Reason, ...] = ()
+    explained: float | None = None
+
+
+@dataclass(frozen=True)
+class Recommendations:
+    """A list, best first. fallback: why these are popular items; None for a personal list."""
+
+    items: tuple[RecommendedItem, ...]
+    user: str | None = None
+    model: str | None = None
+    fallback: str | None = None
+    unknown_items: int = 0
+
+
+@dataclass(frozen=True)
+class SimilarItems:
+    """Items like an item, nearest first."""
+
+    item: str
+    items: tuple[RecommendedItem, ...]
+    model: str | None = None
+
+
+@dataclass(frozen=True)
+class CatalogueItem:
+    """What is known of an item."""
+
+    item: str
+    title: str | None = None
+    categories: tuple[str, ...] = ()
+    attributes: dict[str, bool | float | str] = field(default_factory=dict)
+    hidden: bool = False
+    in_catalogue: bool = True
+
+
+@dataclass(frozen=True)
+class CataloguePage:
+    """A page of the catalogue, by id; total: items on all pages."""
+
+    total: int
+    items: tuple[CatalogueItem, ...]
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """The model that answers now; users: who get a list of their own; items: which can be recommended."""
+
+    users: int
+    items: int
+    score: str
+    version: str | None = None
+    kept_at: str | None = None
+    run: str | None = None
+    round: int | None = None
+
+
+@dataclass(frozen=True)
+class SentInteractions:
+    """What became of interactions.
+
+    repeated: whose event has come before. unknown_items: accepted, of items that the shard does not have yet.
+    """
+
+    accepted: int = 0
+    repeated: int = 0
+    unknown_items: int = 0
+
+    def __add__(self, other: SentInteractions) -> SentInteractions:
+        return SentInteractions(
+            self.accepted + other.accepted, self.repeated + other.repeated, self.unknown_items + other.unknown_items
+        )
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """Where the erasure of a user stands. done_at: since when no file of the silo has anything of the user; None
+    before. remains: what is left to do, or what no erasure can take back."""
+
+    receipt: str
+    asked_at: datetime
+    remains: str
+    done_at: datetime | None = None

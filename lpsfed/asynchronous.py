@@ -1,0 +1,139 @@
+"""A client whose calls are awaited: those of `Client`, one by one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from os import PathLike
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+import httpx
+
+from lpsfed import calls
+from lpsfed.answers import (
+    CatalogueItem,
+    CataloguePage,
+    Erasure,
+    Recommendations,
+    SentInteractions,
+    ServedModel,
+    SimilarItems,
+)
+from lpsfed.calls import ApiCall, Interaction, ListOptions
+from lpsfed.connection import TIMEOUT_SECONDS, connection_options, describe_failure
+from lpsfed.retrying import Retrying
+
+Answer = TypeVar("Answer")
+
+
+class AsyncClient:
+    """A silo's own API, asked with an application's key; arguments, calls and errors are those of `Client`."""
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        ca: str | PathLike[str] | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+        retrying: Retrying | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._http = httpx.AsyncClient(**connection_options(url, key, ca, timeout), transport=transport)
+        self._retrying = retrying or Retrying()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def recommend(self, user: str, **options: Unpack[ListOptions]) -> Recommendations:
+        """A list for a user; popular items for one whom the silo does not know."""
+        return await self._send(calls.recommend(user, options))
+
+    async def recommend_users(
+        self, users: Iterable[str], **options: Unpack[ListOptions]
+    ) -> AsyncIterator[Recommendations]:
+        """A list for each user, in this order, for however many: they are asked for a few hundred at a time."""
+        for chunk in calls.split_chunks(users, calls.USERS_A_CALL):
+            for one in (await self._send(calls.recommend_users(chunk, options))).results:
+                yield one
+
+    async def recommend_basket(self, basket: Iterable[str], **options: Unpack[ListOptions]) -> Recommendations:
+        """A list for somebody who likes these items, and whom the silo need not know."""
+        [found] = (await self._send(calls.recommend_basket(basket, options))).results
+        return found
+
+    async def find_similar(self, item: str, k: int = 20) -> SimilarItems:
+        """Items like an item. RefusedError with code `not-found` for an unknown one."""
+        return await self._send(calls.find_similar(item, k))
+
+    async def search_items(self, query: str = "", *, k: int = 20, offset: int = 0) -> CataloguePage:
+        """Items whose titles hold each word of `query`; without it the whole catalogue, page by page."""
+        return await self._send(calls.search_items(query, k, offset))
+
+    async def read_item(self, item: str) -> CatalogueItem:
+        """What is known of an item. RefusedError with code `not-found` for an unknown one."""
+        return await self._send(calls.read_item(item))
+
+    async def put_item(
+        self,
+        item: str,
+        *,
+        title: str | None = None,
+        categories: Sequence[str] = (),
+        attributes: Mapping[str, bool | float | str] | None = None,
+        hidden: bool = False,
+    ) -> None:
+        """Say what an item is; it replaces what was said before. A hidden one appears in no list."""
+        await self._send(calls.put_item(item, title, categories, attributes or {}, hidden))
+
+    async def delete_item(self, item: str) -> None:
+        """Hide an item, and forget what was said of it."""
+        await self._send(calls.delete_item(item))
+
+    async def send_interactions(self, interactions: Iterable[Interaction]) -> SentInteractions:
+        """Tell what users did, for however many interactions. All are on the silo's disk when this returns.
+
+        Where it raises, those of the first calls are; the same Interaction objects may be sent again: each counts once.
+        """
+        sent = SentInteractions()
+        for chunk in calls.split_chunks(interactions, calls.INTERACTIONS_A_CALL):
+            sent += await self._send(calls.send_interactions(chunk))
+        return sent
+
+    async def erase_user(self, user: str) -> Erasure:
+        """Erase a user from all that the silo keeps. The receipt asks later whether it is done."""
+        return await self._send(calls.erase_user(user))
+
+    async def read_erasure(self, receipt: str) -> Erasure:
+        """Where an erasure stands."""
+        return await self._send(calls.read_erasure(receipt))
+
+    async def read_model(self) -> ServedModel:
+        """The model that answers now."""
+        return await self._send(calls.read_model())
+
+    async def _send(self, call: ApiCall[Answer]) -> Answer:
+        request, attempts = call.build(self._http), self._retrying.attempts
+        for attempt in range(1, attempts + 1):
+            last = await self._try_once(request)
+            if isinstance(last, httpx.Response) and not self._retrying.is_busy(last):
+                return call.read(last)
+            if attempt < attempts:
+                await asyncio.sleep(self._retrying.pause(attempt, last if isinstance(last, httpx.Response) else None))
+        raise describe_failure(call, attempts, last)
+
+    async def _try_once(self, request: httpx.Request) -> httpx.Response | httpx.TransportError:
+        try:
+            return await self._http.send(request)
+        except httpx.TransportError as error:
+            return error

@@ -1,0 +1,217 @@
+"""A question to a silo -> a call over HTTP, and its answer -> a value. Nothing here sends anything.
+
+Every call may be sent again: it reads, or it says what it said before, or its interactions have event ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from functools import cache
+from itertools import islice
+from typing import Any, Generic, TypedDict, TypeVar
+from urllib.parse import quote
+from uuid import uuid4
+
+import httpx
+from pydantic import TypeAdapter, ValidationError
+
+from lpsfed.answers import (
+    CatalogueItem,
+    CataloguePage,
+    Erasure,
+    Recommendations,
+    SentInteractions,
+    ServedModel,
+    SimilarItems,
+)
+from lpsfed.errors import AnswerError, RefusedError
+
+USERS_A_CALL = 250
+INTERACTIONS_A_CALL = 1000
+LONGEST_WORDS = 500  # of an answer that is no problem document
+
+Answer = TypeVar("Answer")
+One = TypeVar("One")
+
+
+class ListOptions(TypedDict, total=False):
+    """What a list is made of; docs/asking.md says what each does. What is left out is as the silo has it."""
+
+    k: int
+    exclude_seen: bool
+    filter: Sequence[str]
+    exclude: Sequence[str]
+    offset: int
+    mmr: float
+    freshness: float
+    explain: bool
+    raw: bool
+
+
+@dataclass(frozen=True)
+class Interaction:
+    """One user met one item.
+
+    time: with an offset from UTC; by default when it arrives. rating: below the silo's least rating the item is seen
+    and not liked. event: made here, so that the same interaction counts once, however often it is sent.
+    """
+
+    user: str
+    item: str
+    time: datetime | None = None
+    rating: float | None = None
+    event: str = field(default_factory=lambda: uuid4().hex)
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields as the silo takes them. ValueError for a time without an offset: it would mean any hour."""
+        if self.time is not None and self.time.utcoffset() is None:
+            raise ValueError("time: expected one with an offset from UTC, got one without")
+        time = None if self.time is None else self.time.isoformat()
+        return {name: value for name, value in (asdict(self) | {"time": time}).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class ApiCall(Generic[Answer]):
+    """A call. name: what errors say, without any id. answer: the type that its answer is read as."""
+
+    name: str
+    method: str
+    path: str
+    answer: type[Answer]
+    query: Mapping[str, Any] = field(default_factory=dict)
+    body: Mapping[str, Any] | None = None
+
+    def build(self, http: httpx.Client | httpx.AsyncClient) -> httpx.Request:
+        """The request, for the address and with the headers of `http`."""
+        return http.build_request(self.method, self.path, params=dict(self.query), json=self.body)
+
+    def read(self, answer: httpx.Response) -> Answer:
+        """The answer's value. RefusedError for a refusal, AnswerError for what no silo answers."""
+        if not answer.is_success:
+            raise self._refusal(answer)
+        try:
+            value: Answer = _reader(self.answer).validate_json(answer.content)  # type: ignore[arg-type]
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            place = ".".join(str(part) for part in first["loc"]) or "the answer"
+            raise AnswerError(f"{self.name}: expected the answer of a silo, got {place}: {first['msg']}") from None
+        return value
+
+    def _refusal(self, answer: httpx.Response) -> RefusedError:
+        said = read_problem(answer)
+        return RefusedError(self.name, answer.status_code, said.get("code", ""), said.get("detail", ""))
+
+
+@cache
+def _reader(answer: Any) -> TypeAdapter[Any]:
+    """What reads JSON as a type; to build one takes a thousand times as long as to use it."""
+    return TypeAdapter(answer)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    results: tuple[Recommendations, ...]
+
+
+def read_problem(answer: httpx.Response) -> dict[str, str]:
+    """`code` and `detail` of a problem document; of another answer its beginning as detail."""
+    try:
+        said = answer.json()
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        return {"detail": answer.text[:LONGEST_WORDS]}
+    return {name: str(said[name]) for name in ("code", "detail") if name in said}
+
+
+def recommend(user: str, options: ListOptions) -> ApiCall[Recommendations]:
+    """A list for one user."""
+    path = f"/v1/users/{_escape(user)}/recommendations"
+    return ApiCall("GET /v1/users/{user}/recommendations", "GET", path, Recommendations, query=_words(options))
+
+
+def recommend_users(users: Sequence[str], options: ListOptions) -> ApiCall[_Batch]:
+    """A list for each of at most USERS_A_CALL users."""
+    return _ask_lists({"users": list(users)}, options)
+
+
+def recommend_basket(basket: Iterable[str], options: ListOptions) -> ApiCall[_Batch]:
+    """A list for somebody who likes these items, and is in no graph."""
+    return _ask_lists({"basket": list(basket)}, options)
+
+
+def find_similar(item: str, k: int) -> ApiCall[SimilarItems]:
+    """Items by the cosine of their embeddings."""
+    path = f"/v1/items/{_escape(item)}/similar"
+    return ApiCall("GET /v1/items/{item}/similar", "GET", path, SimilarItems, query={"k": k})
+
+
+def search_items(query: str, k: int, offset: int) -> ApiCall[CataloguePage]:
+    """A page of the items whose titles hold all words of `query`."""
+    asked = {"query": query, "k": k, "offset": offset}
+    return ApiCall("GET /v1/items", "GET", "/v1/items", CataloguePage, query=asked)
+
+
+def read_item(item: str) -> ApiCall[CatalogueItem]:
+    """What is known of an item."""
+    return ApiCall("GET /v1/items/{item}", "GET", f"/v1/items/{_escape(item)}", CatalogueItem)
+
+
+def put_item(
+    item: str, title: str | None, categories: Sequence[str], attributes: Mapping[str, bool | float | str], hidden: bool
+) -> ApiCall[object]:
+    """Say what an item is, in the place of all that was said before."""
+    facts = {"title": title, "categories": list(categories), "attributes": dict(attributes), "hidden": hidden}
+    return ApiCall("PUT /v1/items/{item}", "PUT", f"/v1/items/{_escape(item)}", object, body=facts)
+
+
+def delete_item(item: str) -> ApiCall[object]:
+    """Hide an item, and forget what was said of it."""
+    return ApiCall("DELETE /v1/items/{item}", "DELETE", f"/v1/items/{_escape(item)}", object)
+
+
+def send_interactions(interactions: Sequence[Interaction]) -> ApiCall[SentInteractions]:
+    """Tell what at most INTERACTIONS_A_CALL users did."""
+    body = {"interactions": [one.to_json() for one in interactions]}
+    return ApiCall("POST /v1/interactions", "POST", "/v1/interactions", SentInteractions, body=body)
+
+
+def erase_user(user: str) -> ApiCall[Erasure]:
+    """Erase a user from everything that the silo keeps."""
+    return ApiCall("DELETE /v1/users/{user}", "DELETE", f"/v1/users/{_escape(user)}", Erasure)
+
+
+def read_erasure(receipt: str) -> ApiCall[Erasure]:
+    """Where an erasure stands."""
+    return ApiCall("GET /v1/erasures/{receipt}", "GET", f"/v1/erasures/{_escape(receipt)}", Erasure)
+
+
+def read_model() -> ApiCall[ServedModel]:
+    """The model that answers now."""
+    return ApiCall("GET /v1/model", "GET", "/v1/model", ServedModel)
+
+
+def split_chunks(values: Iterable[One], size: int) -> Iterator[tuple[One, ...]]:
+    """The values in tuples of `size`, the last one shorter; each is taken when it is asked for."""
+    rest = iter(values)
+    while chunk := tuple(islice(rest, size)):
+        yield chunk
+
+
+def _ask_lists(whom: Mapping[str, Any], options: ListOptions) -> ApiCall[_Batch]:
+    return ApiCall("POST /v1/recommendations", "POST", "/v1/recommendations", _Batch, body={**whom, **options})
+
+
+def _words(options: ListOptions) -> dict[str, Any]:
+    """Options as a query has them; none that is empty."""
+    words = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
+    return {name: value for name, value in words.items() if value != []}
+
+
+def _escape(name: str) -> str:
+    """A name as one step of a path. ValueError for none: the call would be another one."""
+    if not name:
+        raise ValueError("expected an id, got an empty text")
+    return quote(name, safe="")

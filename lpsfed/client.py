@@ -1,0 +1,139 @@
+"""A client that waits for each answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from os import PathLike
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+import httpx
+
+from lpsfed import calls
+from lpsfed.answers import (
+    CatalogueItem,
+    CataloguePage,
+    Erasure,
+    Recommendations,
+    SentInteractions,
+    ServedModel,
+    SimilarItems,
+)
+from lpsfed.calls import ApiCall, Interaction, ListOptions
+from lpsfed.connection import TIMEOUT_SECONDS, connection_options, describe_failure
+from lpsfed.retrying import Retrying
+
+Answer = TypeVar("Answer")
+
+
+class Client:
+    """A silo's own API, asked with an application's key.
+
+    ca: PEM file of the authorities that a silo's certificate may be from; without it those that httpx knows. timeout:
+    seconds of silence in one attempt. transport: of httpx, in place of sockets. Each call raises RefusedError,
+    UnreachableError or AnswerError. Threads may share a client.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        ca: str | PathLike[str] | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+        retrying: Retrying | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._http = httpx.Client(**connection_options(url, key, ca, timeout), transport=transport)
+        self._retrying = retrying or Retrying()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def recommend(self, user: str, **options: Unpack[ListOptions]) -> Recommendations:
+        """A list for a user; popular items for one whom the silo does not know."""
+        return self._send(calls.recommend(user, options))
+
+    def recommend_users(self, users: Iterable[str], **options: Unpack[ListOptions]) -> Iterator[Recommendations]:
+        """A list for each user, in this order, for however many: they are asked for a few hundred at a time."""
+        for chunk in calls.split_chunks(users, calls.USERS_A_CALL):
+            yield from self._send(calls.recommend_users(chunk, options)).results
+
+    def recommend_basket(self, basket: Iterable[str], **options: Unpack[ListOptions]) -> Recommendations:
+        """A list for somebody who likes these items, and whom the silo need not know."""
+        [found] = self._send(calls.recommend_basket(basket, options)).results
+        return found
+
+    def find_similar(self, item: str, k: int = 20) -> SimilarItems:
+        """Items like an item. RefusedError with code `not-found` for an unknown one."""
+        return self._send(calls.find_similar(item, k))
+
+    def search_items(self, query: str = "", *, k: int = 20, offset: int = 0) -> CataloguePage:
+        """Items whose titles hold each word of `query`; without it the whole catalogue, page by page."""
+        return self._send(calls.search_items(query, k, offset))
+
+    def read_item(self, item: str) -> CatalogueItem:
+        """What is known of an item. RefusedError with code `not-found` for an unknown one."""
+        return self._send(calls.read_item(item))
+
+    def put_item(
+        self,
+        item: str,
+        *,
+        title: str | None = None,
+        categories: Sequence[str] = (),
+        attributes: Mapping[str, bool | float | str] | None = None,
+        hidden: bool = False,
+    ) -> None:
+        """Say what an item is; it replaces what was said before. A hidden one appears in no list."""
+        self._send(calls.put_item(item, title, categories, attributes or {}, hidden))
+
+    def delete_item(self, item: str) -> None:
+        """Hide an item, and forget what was said of it."""
+        self._send(calls.delete_item(item))
+
+    def send_interactions(self, interactions: Iterable[Interaction]) -> SentInteractions:
+        """Tell what users did, for however many interactions. All are on the silo's disk when this returns.
+
+        Where it raises, those of the first calls are; the same Interaction objects may be sent again: each counts once.
+        """
+        chunks = calls.split_chunks(interactions, calls.INTERACTIONS_A_CALL)
+        return sum((self._send(calls.send_interactions(chunk)) for chunk in chunks), SentInteractions())
+
+    def erase_user(self, user: str) -> Erasure:
+        """Erase a user from all that the silo keeps. The receipt asks later whether it is done."""
+        return self._send(calls.erase_user(user))
+
+    def read_erasure(self, receipt: str) -> Erasure:
+        """Where an erasure stands."""
+        return self._send(calls.read_erasure(receipt))
+
+    def read_model(self) -> ServedModel:
+        """The model that answers now."""
+        return self._send(calls.read_model())
+
+    def _send(self, call: ApiCall[Answer]) -> Answer:
+        request, attempts = call.build(self._http), self._retrying.attempts
+        for attempt in range(1, attempts + 1):
+            last = self._try_once(request)
+            if isinstance(last, httpx.Response) and not self._retrying.is_busy(last):
+                return call.read(last)
+            if attempt < attempts:
+                time.sleep(self._retrying.pause(attempt, last if isinstance(last, httpx.Response) else None))
+        raise describe_failure(call, attempts, last)
+
+    def _try_once(self, request: httpx.Request) -> httpx.Response | httpx.TransportError:
+        try:
+            return self._http.send(request)
+        except httpx.TransportError as error:
+            return error

@@ -1,0 +1,49 @@
+"""What both clients tell httpx, and what a call that nobody has answered ends with."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from os import PathLike
+from typing import Any
+
+import httpx
+
+from lpsfed.calls import ApiCall, read_problem
+from lpsfed.errors import UnreachableError
+
+TIMEOUT_SECONDS = 30.0  # of one attempt
+
+
+def connection_options(url: str, key: str | None, ca: str | PathLike[str] | None, timeout: float) -> dict[str, Any]:
+    """Options of an httpx client. ValueError for an address or a key that cannot be one, OSError for no such `ca`."""
+    address = httpx.URL(url)
+    if address.scheme not in ("http", "https") or not address.host:
+        raise ValueError(f"url: expected http://HOST:PORT or https://HOST:PORT, got {url!r}")
+    if key is not None and not (key and key.isascii() and key.isprintable() and " " not in key):
+        raise ValueError("key: expected ASCII characters without spaces, got others, or none")
+    silence_request_log()
+    verify: Any = True if ca is None else ssl.create_default_context(cafile=ca)
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    return {"base_url": address, "headers": headers, "timeout": timeout, "verify": verify, "trust_env": False}
+
+
+def silence_request_log() -> None:
+    """Keep users' ids out of the application's log: httpx writes the address of each request at level INFO.
+
+    Who sets a level for the logger `httpx` has decided otherwise, and it stays.
+    """
+    logger = logging.getLogger("httpx")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.WARNING)
+
+
+def describe_failure(
+    call: ApiCall[Any], attempts: int, last: httpx.TransportError | httpx.Response
+) -> UnreachableError:
+    """The error of a call whose last attempt ended so."""
+    if isinstance(last, httpx.Response):
+        what = f"{last.status_code} {read_problem(last).get('detail', '')}"
+    else:
+        what = type(last).__name__
+    return UnreachableError(f"{call.name}: expected an answer within {attempts} attempts, got {what.strip()}")

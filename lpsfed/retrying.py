@@ -1,0 +1,41 @@
+"""When a call is sent again, and after how long."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import httpx
+
+BUSY = frozenset({429, 502, 503, 504})  # another attempt may be answered
+
+
+@dataclass(frozen=True)
+class Retrying:
+    """Attempts of a call, and the pauses between them: a random part of `pause_seconds`, doubled each time.
+
+    The randomness keeps callers that failed together from coming back together. A Retry-After in seconds is waited for
+    instead, where it is longer. No pause is longer than `longest_seconds`.
+    """
+
+    attempts: int = 5
+    pause_seconds: float = 0.2
+    longest_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ValueError(f"attempts: expected at least 1, got {self.attempts}")
+
+    def is_busy(self, answer: httpx.Response) -> bool:
+        """Is this no answer yet?"""
+        return answer.status_code in BUSY
+
+    def pause(self, attempt: int, answer: httpx.Response | None = None) -> float:
+        """Seconds before another attempt, once `attempt` of them have failed, the last one with this answer."""
+        own = random.uniform(0.0, self.pause_seconds * 2 ** (attempt - 1))
+        return min(max(own, _asked_seconds(answer)), self.longest_seconds)
+
+
+def _asked_seconds(answer: httpx.Response | None) -> float:
+    asked = "" if answer is None else answer.headers.get("Retry-After", "")
+    return float(asked) if asked.isascii() and asked.isdigit() else 0.0

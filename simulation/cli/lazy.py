@@ -1,0 +1,49 @@
+"""A group of commands that imports a command's module when that command is called, and not to list it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command as build_command
+
+from simulation.cli.commands import COMMANDS
+from simulation.cli.help import set_help_texts
+
+
+def load_command(name: str) -> TyperCommand | TyperGroup:
+    """A command of the table, or a group of them, as it is defined."""
+    entry = COMMANDS[name]
+    found = getattr(import_module(entry.module_name), entry.attribute)
+    if isinstance(found, typer.Typer):
+        app = found
+    else:
+        app = typer.Typer(add_completion=False)
+        app.command(name)(found)
+    set_help_texts(app)
+    command = build_command(app)
+    assert isinstance(command, TyperCommand | TyperGroup)
+    command.name = name
+    return command
+
+
+class LazyCommands(TyperGroup):
+    """The commands of the table. What lists or completes their names sees their help texts alone."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        """Names in the table's order."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | None:  # noqa: ARG002
+        """A command that has a help text, and cannot be called."""
+        entry = COMMANDS.get(cmd_name)
+        return None if entry is None else TyperCommand(cmd_name, help=entry.help)
+
+    def resolve_command(
+        self, ctx: Any, args: list[str]
+    ) -> tuple[str | None, TyperCommand | TyperGroup | None, list[str]]:
+        """The command that is called, as it is defined."""
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, None if name is None else load_command(name), rest

@@ -1,0 +1,66 @@
+"""Commands for a machine before it serves: secrets, certificates, and what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shared.new_files import create_secret
+from shared.web.address import require_port
+from simulation.certificates import AUTHORITY, DAYS, development_files, write_files
+from simulation.cli import options
+from simulation.console import ERR, OUT, word_table
+from simulation.doctor import check_aggregator, examine_machine
+
+
+def doctor(
+    shard: Annotated[Path | None, typer.Option(help="a shard to read")] = None,
+    settings: options.SettingsFile = None,
+    folder: Annotated[Path, typer.Option(help="where state would go")] = Path(),
+    ports: Annotated[list[int] | None, typer.Option("--port", help="ports that should be free")] = None,
+    aggregator_url: Annotated[str | None, typer.Option(help="an aggregator that should answer")] = None,
+    ca: options.Authority = None,
+    certificate: options.Certificate = None,
+    certificate_key: options.CertificateKey = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Check Python, packages, device, disk, ports, shard, settings with their certificates, and the aggregator."""
+    wanted = tuple(require_port("--port", port) for port in ports or (8800, 8801))
+    checks = examine_machine(shard=shard, folder=folder, ports=wanted, settings=settings)
+    if aggregator_url is not None:
+        checks.append(check_aggregator(aggregator_url, ca, certificate, certificate_key))
+    if as_json:
+        options.print_json([vars(check) for check in checks])
+    else:
+        table = word_table("check", "", "found", whole=("check", ""))
+        for check in checks:
+            table.add_row(check.name, "[green]good[/]" if check.good else "[red]bad[/]", check.found)
+        OUT.print(table)
+    if not all(check.good for check in checks):
+        raise typer.Exit(1)
+
+
+def secret(paths: Annotated[list[Path], typer.Argument(help="files to make, readable by their owner alone")]) -> None:
+    """Make random 256-bit secrets. A file that is there already is left as it is."""
+    for path in paths:
+        ERR.print(f"{path}: {'made' if create_secret(path) else 'there already'}", soft_wrap=True)
+
+
+def certificates(
+    folder: Annotated[Path, typer.Argument(help="where they go; nothing that is there is overwritten")],
+    names: Annotated[
+        list[str] | None, typer.Option("--name", help="host or address to be called by; repeatable")
+    ] = None,
+    clients: options.Clients = 4,
+) -> None:
+    """Make a development authority, and certificates for aggregator, clients and operator. Not for production."""
+    services = ("aggregator", *(f"client-{number}" for number in range(1, clients + 1)), "operator")
+    write_files(folder, development_files(services, names or ()))
+    ERR.print(
+        f"{folder}: made {AUTHORITY}.crt and a certificate with its key for {', '.join(services)}", soft_wrap=True
+    )
+    ERR.print(
+        f"For development only: whoever has {AUTHORITY}.key is believed to be any of them. They end in {DAYS} days."
+    )

@@ -1,0 +1,128 @@
+"""Commands of the federation's operator: start a run, look at it, end it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from shared.errors import FederationError, NotFoundError
+from shared.method.settings import PRESET_ROUNDS, method_settings, validate_settings
+from shared.protocol.schemas import RunIn
+from shared.web.calling import Calling
+from simulation.cli import options
+from simulation.console import OUT, round_lines, tell_on_stderr
+from simulation.operate import (
+    agree_on_basis,
+    cancel_run,
+    describe_run,
+    fetch_run,
+    follow_run,
+    hold_basis_run,
+    latest_run,
+    start_run,
+    start_run_if_none,
+)
+from simulation.operator_calls import PATIENCE_SECONDS, ignore_line, open_operator
+
+
+def run(
+    operator_token_file: options.OperatorToken,
+    aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
+    clients: options.Clients = 4,
+    rounds: Annotated[int | None, typer.Option(min=1, help="by default the preset's")] = None,
+    quorum: Annotated[int | None, typer.Option(min=1, help="updates that a round needs at its deadline")] = None,
+    deadline_seconds: Annotated[float, typer.Option(min=1, help="longest wait in any one phase")] = 3600.0,
+    preset: options.PresetName = options.PresetName.default,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    changes: options.Changes = None,
+    common_basis: options.CommonBasis = options.BasisKind.off,
+    rank: options.Rank = None,
+    basis_rounds: options.BasisRounds = None,
+    renew_basis: Annotated[
+        bool, typer.Option("--renew-basis", help="sum it anew, where a basis run like that has finished before")
+    ] = False,
+    changing_members: Annotated[
+        bool,
+        typer.Option("--changing-members", help="secure: a silo that allows it may leave or join alone"),
+    ] = False,
+    if_none: Annotated[
+        bool, typer.Option("--if-none", help="follow the latest run with this common basis, unless it failed")
+    ] = False,
+    wait_seconds: Annotated[
+        float, typer.Option(min=0, help="for an aggregator that does not answer")
+    ] = PATIENCE_SECONDS,
+    ca: options.Authority = None,
+    certificate: options.Certificate = None,
+    certificate_key: options.CertificateKey = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Start a run at an aggregator, as its operator, and follow it to its end. Whom it waits for it says on stderr.
+
+    With a common basis it holds the basis run first, unless one like that has finished before.
+    """
+    changed = options.method_changes(changes, common_basis, rank, basis_rounds)
+    asked = {
+        "rounds": rounds or PRESET_ROUNDS[preset.value],
+        "seed": seed,
+        "clients": clients,
+        "quorum": quorum,
+        "deadline_seconds": deadline_seconds,
+        "method": method_settings(preset.value, **changed),
+        "changing_members": changing_members,
+    }
+    request = validate_settings(RunIn, asked)
+    calling, tell = Calling(ca, certificate, certificate_key), ignore_line if as_json else tell_on_stderr
+    with open_operator(aggregator_url, operator_token_file, calling, patience=wait_seconds, tell=tell) as operator:
+        if request.method.basis.kind != "off":
+            request = request.model_copy(update={"method": agree_on_basis(operator, request.method)})
+            with round_lines(shown=not as_json) as observe:
+                hold_basis_run(operator, request, observe, renew=renew_basis)
+        started = start_run_if_none(operator, request) if if_none else start_run(operator, request)
+        with round_lines(shown=not as_json) as observe:
+            history = follow_run(operator, started.run, observe)
+    if as_json:
+        options.print_json(history.model_dump(mode="json"))
+
+
+def status(
+    operator_token_file: options.OperatorToken,
+    aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
+    run: Annotated[str | None, typer.Option(help="such as run-3; by default the newest")] = None,
+    ca: options.Authority = None,
+    certificate: options.Certificate = None,
+    certificate_key: options.CertificateKey = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say where a run stands: who is missing and until when, or why it failed. Exit code 1 for one that failed."""
+    calling = Calling(ca, certificate, certificate_key)
+    with open_operator(aggregator_url, operator_token_file, calling) as operator:
+        history = fetch_run(operator, run)
+    if as_json:
+        options.print_json(None if history is None else history.model_dump(mode="json"))
+    elif history is None or history.phase != "failed":
+        OUT.print("no run yet" if history is None else describe_run(history), highlight=False, soft_wrap=True)
+    if history is not None and history.phase == "failed":
+        raise FederationError(describe_run(history))
+
+
+def cancel(
+    operator_token_file: options.OperatorToken,
+    aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
+    run: Annotated[str | None, typer.Option(help="such as run-3; by default the newest")] = None,
+    ca: options.Authority = None,
+    certificate: options.Certificate = None,
+    certificate_key: options.CertificateKey = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """End a run before its time. Each silo stops at its next call, and goes on answering by the best model it has."""
+    calling = Calling(ca, certificate, certificate_key)
+    with open_operator(aggregator_url, operator_token_file, calling) as operator:
+        name = run or (newest.run if (newest := latest_run(operator)) else None)
+        if name is None:
+            raise NotFoundError("expected a run to cancel, got an aggregator that has had none")
+        history = cancel_run(operator, name)
+    if as_json:
+        options.print_json(history.model_dump(mode="json"))
+    else:
+        OUT.print(describe_run(history), highlight=False, soft_wrap=True)

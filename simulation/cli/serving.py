@@ -1,0 +1,99 @@
+"""Commands that serve one side: the aggregator, or a silo's client."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from aggregator_service.__main__ import serve as serve_aggregator
+from aggregator_service.settings import aggregator_settings
+from client_service.__main__ import serve as serve_client
+from client_service.settings import client_settings
+from shared.errors import SettingsError
+from shared.new_files import create_secret
+from simulation.cli import options
+from simulation.console import ERR
+from simulation.detached import serve_detached
+from simulation.inviting import write_invitations
+
+PortCertificate = Annotated[Path | None, typer.Option(help="PEM; with it the port speaks TLS")]
+PortKey = Annotated[Path | None, typer.Option(help="PEM, the certificate's")]
+PortAuthority = Annotated[Path | None, typer.Option(help="PEM; callers must show a certificate of these")]
+
+
+def aggregator(
+    state_directory: Annotated[Path | None, typer.Option(help="database and blobs")] = None,
+    operator_token_file: Annotated[Path | None, typer.Option(help="file with the operator's secret")] = None,
+    keys_directory: Annotated[Path | None, typer.Option(help="folder of the clients' public keys")] = None,
+    strategy: options.StrategyOrNone = None,
+    host: Annotated[str | None, typer.Option()] = None,
+    port: Annotated[int | None, typer.Option()] = None,
+    tls_certificate: PortCertificate = None,
+    tls_key: PortKey = None,
+    tls_client_authority: PortAuthority = None,
+    invite: Annotated[
+        list[str] | None, typer.Option("--invite", help="a silo, whose NAME.invite is written here; repeatable")
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="as the invited call it; by default http://127.0.0.1:PORT")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="serve in the background, until it is killed")] = False,
+) -> None:
+    """Serve the aggregator. Settings also come from LPSFED_AGGREGATOR_*; flags win.
+
+    With a state directory and no operator token, the token is made there: operator.token.
+    """
+    flags = options.given_flags(locals())
+    flags = {name: value for name, value in flags.items() if name not in ("invite", "url", "detach")}
+    if made := _made_token(flags):
+        flags["operator_token_file"] = made
+    settings = aggregator_settings(**flags)
+    for path in write_invitations(settings, invite or (), url, Path()):
+        ERR.print(f"{path}: an invitation, for that silo alone", soft_wrap=True)
+    if not detach:
+        return serve_aggregator(settings)
+    log, url = settings.state_directory / "aggregator.log", f"http://127.0.0.1:{settings.port}"
+    if settings.tls_certificate is not None:
+        raise SettingsError("--detach: expected a port without TLS, got one with it: start it as a service")
+    words = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    pid = serve_detached(["aggregator", *words], log, url)
+    ERR.print(f"{url} answers; `kill {pid}` ends it; log: {log}", soft_wrap=True)
+
+
+def _made_token(flags: Mapping[str, Any]) -> Path | None:
+    """A file with a new token, or the one that was made before; None where the operator says which it is."""
+    folder = flags.get("state_directory") or os.environ.get("LPSFED_AGGREGATOR_STATE_DIRECTORY")
+    said = {name for name in ("OPERATOR_TOKEN", "OPERATOR_TOKEN_FILE") if f"LPSFED_AGGREGATOR_{name}" in os.environ}
+    if "operator_token_file" in flags or said or folder is None:
+        return None
+    path = Path(folder) / "operator.token"
+    if create_secret(path):
+        ERR.print(f"{path}: made; who has it operates this aggregator", soft_wrap=True)
+    return path
+
+
+def client(
+    settings: options.SettingsFile = None,
+    name: Annotated[str | None, typer.Option(help="given by the operator")] = None,
+    shard: Annotated[Path | None, typer.Option(help="folder with interactions.parquet")] = None,
+    state_directory: Annotated[Path | None, typer.Option(help="ledger and models")] = None,
+    signing_key_file: Annotated[Path | None, typer.Option(help="private key; else NAME.key with the state")] = None,
+    application_key_file: Annotated[Path | None, typer.Option(help="who asks for recommendations has this key")] = None,
+    operator_key_file: Annotated[Path | None, typer.Option(help="who sees status, ledger, pages has this key")] = None,
+    aggregator_url: Annotated[str | None, typer.Option()] = None,
+    aggregator_authority: Annotated[Path | None, typer.Option(help="PEM; whose certificate it must show")] = None,
+    members: Annotated[Path | None, typer.Option(help="keys of the aggregator and of all clients")] = None,
+    strategy: options.StrategyOrNone = None,
+    device: Annotated[options.Device | None, typer.Option()] = None,
+    host: Annotated[str | None, typer.Option()] = None,
+    port: Annotated[int | None, typer.Option()] = None,
+    tls_certificate: PortCertificate = None,
+    tls_key: PortKey = None,
+    tls_client_authority: PortAuthority = None,
+) -> None:
+    """Serve one silo's client. Settings also come from LPSFED_CLIENT_* and a TOML file; flags win."""
+    flags = options.given_flags(locals())
+    flags.pop("settings", None)
+    serve_client(client_settings(settings, **flags))

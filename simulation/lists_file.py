@@ -1,0 +1,67 @@
+"""Lists of recommendations -> a table on the disk, a row for each item of each user's list."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from lpsfed import Recommendations
+from lpsfed.calls import split_chunks
+from shared.errors import SettingsError
+
+ROWS: Final = {
+    "user": pl.String,
+    "rank": pl.Int32,
+    "item": pl.String,
+    "score": pl.Float64,
+    "title": pl.String,
+    "fallback": pl.String,
+    "model": pl.String,
+}
+LISTS_A_PART = 5000  # in memory at a time
+SINKS: Final[dict[str, Callable[[pl.LazyFrame, Path], Any]]] = {
+    ".parquet": pl.LazyFrame.sink_parquet,
+    ".csv": pl.LazyFrame.sink_csv,
+    ".ndjson": pl.LazyFrame.sink_ndjson,
+}
+
+
+def require_format(path: Path) -> Path:
+    """SettingsError for a file of a kind that is not written, or for a place that is none."""
+    if path.suffix not in SINKS:
+        raise SettingsError(f"--out: expected a file that ends in {', '.join(SINKS)}, got {path.name}")
+    if not path.parent.is_dir():
+        raise SettingsError(f"--out: expected a file in a folder that is there, got {path}")
+    return path
+
+
+def save_lists(lists: Iterable[Recommendations], path: Path) -> int:
+    """Write the lists, whole or not at all; how many there were. Only a part of them is in memory at a time."""
+    require_format(path)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as place:
+        parts = [_write_part(part, Path(place, f"{n}.parquet")) for n, part in enumerate(_split_lists(lists))]
+        whole = Path(place, f"whole{path.suffix}")
+        read = partial(pl.scan_parquet, [file for file, _ in parts]) if parts else pl.LazyFrame(schema=ROWS).lazy
+        SINKS[path.suffix](read(), whole)
+        os.replace(whole, path)
+    return sum(count for _, count in parts)
+
+
+def _split_lists(lists: Iterable[Recommendations]) -> Iterable[Sequence[Recommendations]]:
+    return split_chunks(lists, LISTS_A_PART)
+
+
+def _write_part(lists: Sequence[Recommendations], file: Path) -> tuple[Path, int]:
+    rows = [
+        (one.user, rank, item.item, item.score, item.title, one.fallback, one.model)
+        for one in lists
+        for rank, item in enumerate(one.items, start=1)
+    ]
+    pl.DataFrame(rows, schema=ROWS, orient="row").write_parquet(file)
+    return file, len(lists)

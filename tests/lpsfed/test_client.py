@@ -1,0 +1,174 @@
+"""The Python client asks a real silo; both kinds of client have the same calls."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import pytest
+
+from client_service.shard import Shard
+from lpsfed import AsyncClient, Client, Interaction, RefusedError, Retrying, UnreachableError, calls
+from tests.lpsfed.conftest import KEY
+
+ONCE = Retrying(attempts=1)
+
+
+def test_a_list_is_the_one_that_the_silo_answers(client: Client, silo: str, shard: Shard) -> None:
+    user = shard.user_ids[0]
+    found = client.recommend(user, k=4, exclude_seen=False)
+    said = httpx.get(
+        f"{silo}/v1/users/{user}/recommendations?k=4&exclude_seen=false", headers={"Authorization": f"Bearer {KEY}"}
+    ).json()
+    assert (found.user, found.model, found.fallback) == (user, "run-1.0", None)
+    assert [(one.item, one.score) for one in found.items] == [(one["item"], one["score"]) for one in said["items"]]
+
+
+def test_options_reach_the_silo_in_a_query_and_in_a_body(client: Client, shard: Shard) -> None:
+    client.put_item("item-00", title="Winter boots", categories=["shoes"], attributes={"year": 1999, "warm": True})
+    user, asked = shard.user_ids[0], {"k": 5, "filter": ["category:shoes"], "exclude_seen": False}
+    assert [one.item for one in client.recommend(user, **asked).items] == ["item-00"]  # type: ignore[arg-type]
+    [found] = client.recommend_users([user], **asked)  # type: ignore[arg-type]
+    assert [one.title for one in found.items] == ["Winter boots"]
+    assert client.recommend(user, filter=[], exclude=("item-00",), raw=True).items
+    reasons = client.recommend_basket(["item-00", "item-01"], k=2, explain=True)
+    assert len(reasons.items) == 2 and reasons.user is None
+
+
+def test_items_are_found_described_and_hidden(client: Client) -> None:
+    client.put_item("a/b?c#d%e ü", title="Odd one", attributes={"year": 1999, "warm": True, "maker": "x"})
+    odd = client.read_item("a/b?c#d%e ü")
+    assert odd.attributes == {"year": 1999, "warm": True, "maker": "x"} and not odd.in_catalogue
+    assert client.search_items("ITEM-00", k=1).items[0].item == "item-00"
+    assert client.search_items(k=3, offset=2).total == 12
+    assert client.find_similar("item-00", 3).item == "item-00"
+    client.delete_item("item-00")
+    assert client.read_item("item-00").hidden
+
+
+def test_interactions_count_once_however_often_they_are_sent(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "INTERACTIONS_A_CALL", 2)
+    told = [Interaction("new", f"item-0{n}", datetime(2026, 11, 1, tzinfo=UTC), 5.0) for n in range(5)]
+    assert client.send_interactions(told).accepted == 5
+    again = client.send_interactions(iter(told))
+    assert (again.accepted, again.repeated) == (0, 5)
+    assert client.recommend("new").fallback is None
+    with pytest.raises(ValueError, match="expected one with an offset"):
+        client.send_interactions([Interaction("new", "item-00", datetime(2026, 11, 1))])
+
+
+def test_a_user_is_erased_and_the_receipt_tells_when(client: Client, shard: Shard) -> None:
+    erased = client.erase_user(shard.user_ids[0])
+    assert client.read_erasure(erased.receipt).asked_at == erased.asked_at
+    assert client.recommend(shard.user_ids[0]).fallback == "unknown user"
+
+
+def test_the_model_says_whom_it_can_answer(client: Client) -> None:
+    model = client.read_model()
+    assert (model.version, model.run, model.users) == ("run-1.0", "run-1", 16)
+
+
+def test_very_many_users_are_asked_for_some_at_a_time(
+    client: Client, shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "USERS_A_CALL", 3)
+    taken: list[str] = []
+
+    def observe() -> object:
+        for user in shard.user_ids:
+            taken.append(user)
+            yield user
+
+    lists = client.recommend_users(observe(), k=1)  # type: ignore[arg-type]
+    assert next(lists).user == shard.user_ids[0] and len(taken) == 3
+    assert [one.user for one in lists] == list(shard.user_ids[1:])
+
+
+def test_a_refusal_says_what_was_expected_and_names_no_user(client: Client, silo: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        client.recommend("canary-4711", filter=["nonsense"])
+    assert (refused.value.status, refused.value.code) == (422, "protocol")
+    assert "canary" not in str(refused.value) and "/v1/users/{user}/recommendations: 422 filter" in str(refused.value)
+    with pytest.raises(RefusedError) as unknown, Client(silo, "another-key", retrying=ONCE) as stranger:
+        stranger.read_model()
+    assert (unknown.value.status, unknown.value.code) == (401, "authentication")
+
+
+def test_no_user_s_id_is_in_the_application_s_log(
+    client: Client, caplog: pytest.LogCaptureFixture, shard: Shard
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        client.recommend(shard.user_ids[0])
+    own = [record for record in caplog.records if record.name.startswith("http")]
+    assert own and [record for record in own if shard.user_ids[0] in record.getMessage()] == []
+
+
+def test_whoever_wants_the_log_of_requests_keeps_it(caplog: pytest.LogCaptureFixture, silo: str) -> None:
+    with caplog.at_level(logging.INFO, logger="httpx"), Client(silo, KEY) as client:
+        client.read_model()
+    assert "/v1/model" in caplog.text
+
+
+@pytest.mark.anyio
+async def test_the_awaited_client_answers_the_same(client: Client, silo: str, shard: Shard) -> None:
+    async with AsyncClient(silo, KEY) as awaited:
+        user = shard.user_ids[1]
+        assert await awaited.recommend(user, k=3) == client.recommend(user, k=3)
+        assert [one async for one in awaited.recommend_users([user], k=3)] == [client.recommend(user, k=3)]
+        assert await awaited.recommend_basket(["item-00"]) == client.recommend_basket(["item-00"])
+        assert await awaited.find_similar("item-00") == client.find_similar("item-00")
+        assert await awaited.search_items("item") == client.search_items("item")
+        assert await awaited.read_model() == client.read_model()
+        await awaited.put_item("item-00", title="Boots")
+        assert (await awaited.read_item("item-00")).title == "Boots"
+        await awaited.delete_item("item-00")
+        assert (await awaited.send_interactions([Interaction("new", "item-01")])).accepted == 1
+        receipt = (await awaited.erase_user("new")).receipt
+        assert (await awaited.read_erasure(receipt)).receipt == receipt
+
+
+def test_both_clients_have_the_same_calls() -> None:
+    def signatures(kind: type) -> dict[str, list[str]]:
+        public = {name: call for name, call in vars(kind).items() if inspect.isfunction(call) and name[0] != "_"}
+        return {
+            name: [str(one) for one in inspect.signature(call).parameters.values()] for name, call in public.items()
+        }
+
+    assert len(signatures(Client)) > 12 and signatures(Client) == signatures(AsyncClient)
+
+
+def test_every_call_that_applications_may_make_is_one_of_the_client_s(silo: str) -> None:
+    paths = httpx.get(f"{silo}/openapi.json").json()["paths"]
+    tags = {"recommendations", "catalogue", "feedback"}
+    offered = {
+        f"{method.upper()} {path}"
+        for path, said in paths.items()
+        for method, one in said.items()
+        if tags & {*one["tags"]}
+    }
+    source = Path(calls.__file__).read_text(encoding="utf-8")
+    assert len(offered) > 8 and [name for name in offered if json.dumps(name) not in source] == []
+
+
+def test_nobody_there_is_an_error_without_an_id() -> None:
+    with Client("http://127.0.0.1:1", retrying=ONCE) as client, pytest.raises(UnreachableError) as failed:
+        client.recommend("canary-4711")
+    assert str(failed.value).endswith("within 1 attempts, got ConnectError") and "canary" not in str(failed.value)
+    assert failed.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("url", "key"), [("silo:8801", "k"), ("", "k"), ("http://silo", "two words"), ("http://s", "")]
+)
+def test_an_address_or_a_key_that_is_none_is_refused_at_once(url: str, key: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        Client(url, key)
+
+
+def test_an_id_is_never_empty() -> None:
+    with Client("http://127.0.0.1:1", retrying=ONCE) as client, pytest.raises(ValueError, match="expected an id"):
+        client.erase_user("")
