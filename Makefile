@@ -35,7 +35,7 @@ FAULT_TESTS := tests/faults tests/attacks/test_clock_turned_back.py tests/attack
 	tests/web/test_described.py
 
 .PHONY: help install demo stop check format test test-fast rounding faults engines engine-ray engine-flower storage soak benchmark guard \
-	e2e-compose dist lock sbom audit base-digest clean
+	e2e-compose site notebook dist lock sbom audit base-digest clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 14
@@ -107,6 +107,13 @@ guard: install ## measure the main costs against committed ratios, about a minut
 e2e-compose: install ## build and run docker-compose.yml for real; skipped where no Docker engine answers
 	$(BIN)/pytest -m containers -rs -s tests/containers
 
+site: .venv-site/.installed ## write build/site: the documentation with a reference made from the code; links are checked
+	.venv-site/bin/python docs/site/stage.py build/site-source
+	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --strict
+
+notebook: .venv-site/.installed ## run docs/tutorial.ipynb from its beginning; build/tutorial has the outputs, and `make site` shows them
+	.venv-site/bin/python docs/site/execute.py docs/tutorial.ipynb build/tutorial/tutorial.ipynb
+
 dist: install ## write build/dist: the package as a wheel and as a source archive
 	$(BIN)/python requirements/make_dist.py build/dist
 
@@ -119,6 +126,7 @@ lock: $(SUPPLY)/.installed ## write requirements/*.txt anew from pyproject.toml;
 	$(LOCK) --extra flower --fork-strategy fewest pyproject.toml requirements/engines.in --output-file requirements/flower.txt
 	$(LOCK) --extra storage --constraint requirements/aggregator.txt --constraint requirements/client.txt pyproject.toml --output-file requirements/aggregator-storage.txt
 	$(LOCK) --extra simulation --extra storage --constraint requirements/client.txt --constraint requirements/aggregator-storage.txt pyproject.toml requirements/engines.in requirements/storage.in --output-file requirements/storage.txt
+	$(LOCK) --extra simulation --constraint requirements/tools.txt pyproject.toml requirements/engines.in requirements/site.in --output-file requirements/site.txt
 	$(LOCK) requirements/supply-chain.in --output-file requirements/supply-chain.txt
 	grep -oE 'torch==[0-9.]+' pyproject.toml > requirements/torch.txt
 
@@ -141,4 +149,4 @@ base-digest: ## pin the images in .env to the digests that their registry gives 
 	$(PYTHON) requirements/pin_images.py
 
 clean: ## remove what was built, not what was measured
-	rm -rf $(VENV) .venv-ray .venv-flower .venv-storage build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .venv-ray .venv-flower .venv-storage .venv-site build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -1,14 +1,14 @@
 #!/bin/sh
 # The environment of an engine that is no dependency of development, or of the aggregator's servers:
-#   sh make_engine_environment.sh ray|flower|storage [PYTHON]
+#   sh make_engine_environment.sh ray|flower|storage|site [PYTHON]
 # It becomes .venv-ray, .venv-flower or .venv-storage beside .venv, from a lock of its own, and holds the engine or what
 # reaches the servers, this checkout and what its tests need.
 set -eu
-engine=${1:?expected ray, flower or storage}
+engine=${1:?expected ray, flower, storage or site}
 python=${2:-python3}
 cd "$(dirname "$0")/.."
 lock=requirements/$engine.txt
-[ -f "$lock" ] || { echo "expected ray, flower or storage, got $engine" >&2; exit 2; }
+[ -f "$lock" ] || { echo "expected ray, flower, storage or site, got $engine" >&2; exit 2; }
 place=.venv-$engine
 "$python" -m venv --clear "$place"
 "$place/bin/pip" install --quiet --require-hashes --only-binary :all: --requirement "$lock"

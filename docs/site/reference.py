@@ -1,0 +1,157 @@
+"""The code -> pages of reference: the command line, settings, both APIs, strategies."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+from typer.core import TyperCommand, TyperGroup
+
+from aggregator_service.app import create_app as create_aggregator
+from aggregator_service.settings import AggregatorSettings
+from aggregator_service.settings import aggregator_settings as read_aggregator_settings
+from client_service.app import create_app as create_client
+from client_service.settings import ClientSettings, Policy, client_settings
+from shared.method.settings import MethodSettings
+from shared.protocol.schemas import RunIn
+from shared.strategies import STRATEGIES, build_strategy
+from simulation.cli.commands import COMMANDS
+from simulation.cli.lazy import load_command
+
+GENERATED = "<!-- made from the code by docs/site/reference.py -->\n\n"
+SETTINGS: Mapping[str, tuple[type[BaseModel], str]] = {
+    "Client": (ClientSettings, "Each is `LPSFED_CLIENT_<NAME>` in the environment, or a name in a client's TOML file."),
+    "A client's policy": (Policy, "In a client's `[policy]`: what the silo allows, whatever a federation asks for."),
+    "Aggregator": (AggregatorSettings, "Each is `LPSFED_AGGREGATOR_<NAME>` in the environment."),
+    "Method": (MethodSettings, "In a run's `method`, in both services' `METHOD`, and by `--set` of the command line."),
+    "Run": (RunIn, "The body of `POST /v1/runs`, and the flags of `lpsfed run`."),
+}
+
+
+def reference_pages() -> dict[str, str]:
+    """Name of a file -> its page."""
+    return {
+        "command-line.md": command_line_page(),
+        "settings.md": settings_page(),
+        "client-api.md": api_page("The client's API", _client_document()),
+        "aggregator-api.md": api_page("The aggregator's API", _aggregator_document()),
+        "strategies.md": strategies_page(),
+    }
+
+
+def command_line_page() -> str:
+    """Every command with its arguments and options."""
+    parts = [f"{GENERATED}# The command line\n"]
+    for name in COMMANDS:
+        command = load_command(name)
+        parts.extend(_command_parts(f"lpsfed {name}", command, "##"))
+        inner = command.commands.items() if isinstance(command, TyperGroup) else ()
+        for word, one in inner:
+            assert isinstance(one, TyperCommand)
+            parts.extend(_command_parts(f"lpsfed {name} {word}", one, "###"))
+    return "\n".join(parts)
+
+
+def _command_parts(title: str, command: TyperCommand | TyperGroup, mark: str) -> Iterator[str]:
+    yield f"{mark} {title}\n\n{_plain(command.help or '')}\n"
+    rows = [_parameter_row(one) for one in command.params if one.name != "help"]
+    if rows and not isinstance(command, TyperGroup):
+        yield "| parameter | default | meaning |\n| --- | --- | --- |"
+        yield "\n".join(rows) + "\n"
+
+
+def _parameter_row(parameter: Any) -> str:
+    names = parameter.opts if parameter.param_type_name == "option" else [str(parameter.name)]
+    needed = "needed" if parameter.required else _default(parameter.default)
+    text = getattr(parameter, "help", None) or ""
+    return f"| {', '.join(f'`{name}`' for name in names)} | {needed} | {_cell(text)} |"
+
+
+def settings_page() -> str:
+    """Every setting with its type, default and meaning."""
+    parts = [f"{GENERATED}# Settings\n"]
+    for title, (model, words) in SETTINGS.items():
+        parts.append(f"## {title}\n\n{words}\n\n| name | type | default | meaning |\n| --- | --- | --- | --- |")
+        parts.append("\n".join(_setting_row(name, field) for name, field in model.model_fields.items()) + "\n")
+    return "\n".join(parts)
+
+
+def _setting_row(name: str, field: Any) -> str:
+    kind = inspect.formatannotation(field.annotation).replace("pathlib.", "").replace("typing.", "")
+    default = "needed" if field.default is PydanticUndefined else _default(field.default)
+    plain = kind if "[" in kind else kind.rpartition(".")[2]
+    return f"| `{name}` | `{_cell(plain)}` | {default} | {_cell(field.description or '')} |"
+
+
+def api_page(title: str, document: Mapping[str, Any]) -> str:
+    """Every call of an OpenAPI document with its parameters and statuses."""
+    words = "`/openapi.json` at the service's own port has the schemas; `/docs` tries each call."
+    parts = [f"{GENERATED}# {title}\n\n{words}\n"]
+    for path, methods in document["paths"].items():
+        for method, call in methods.items():
+            parts.extend(_call_parts(method.upper(), path, call))
+    return "\n".join(parts)
+
+
+def _call_parts(method: str, path: str, call: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## {method} {path}\n\n{_plain(call.get('description') or call.get('summary') or '')}\n"
+    asked = call.get("parameters", ())
+    rows = [f"| `{one['name']}` | {one['in']} | {_cell(one.get('description') or '')} |" for one in asked]
+    if rows:
+        yield "| parameter | in | meaning |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n"
+    answers = ", ".join(f"{status} {_cell(one['description'])}" for status, one in call["responses"].items())
+    yield f"Answers: {answers}.\n"
+
+
+def strategies_page() -> str:
+    """Every strategy with what leaves a client."""
+    rows = []
+    for name in STRATEGIES:
+        strategy = build_strategy(name, MethodSettings(catalogue=1000))
+        module = inspect.getmodule(STRATEGIES[name])
+        words = (inspect.getdoc(module) or "").split("\n\n")[0].replace("\n", " ")
+        rows.append(f"| `{name}` | {_cell(words)} | {', '.join(strategy.scalars) or 'none'} |")
+    head = f"{GENERATED}# Strategies\n\n| name | what it is | scalars |\n| --- | --- | --- |\n"
+    return head + "\n".join(rows) + "\n"
+
+
+def _client_document() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as place:
+        settings = client_settings(name="silo", shard=Path(place, "shard"), state_directory=Path(place, "state"))
+        return _document(create_client(settings))
+
+
+def _aggregator_document() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as place:
+        token = "a-token-of-no-service-that-runs-1234"
+        return _document(create_aggregator(read_aggregator_settings(state_directory=Path(place), operator_token=token)))
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    document: dict[str, Any] = app.openapi()
+    return document
+
+
+def _default(value: Any) -> str:
+    if value is None or value is ... or value == () or value == "":
+        return "none"
+    if isinstance(value, BaseModel):
+        return "its own defaults"
+    text = str(getattr(value, "value", value))
+    return f"`{_cell(text)}`" if len(text) < 60 else "see the source"
+
+
+def _plain(text: str) -> str:
+    return "\n".join(line.strip() for line in text.replace("<", "&lt;").splitlines())
+
+
+def _cell(text: str) -> str:
+    """Text in one cell of a table."""
+    return json.dumps(text, ensure_ascii=False)[1:-1].replace('\\"', '"').replace("|", "\\|").replace("<", "&lt;")
