@@ -22,6 +22,7 @@ from shared.method.graph import interaction_matrix
 from shared.words import count_noun, counted_lines
 from simulation.datasets import Dataset
 from simulation.groups import METHODS
+from simulation.naming import number_silos
 from simulation.strays import FEWEST, Groups
 
 Int64 = NDArray[np.int64]
@@ -178,11 +179,10 @@ def _ordered_parts(parts: Sequence[ClientPart], method: str, least: int) -> tupl
         each = "the one client" if len(parts) == 1 else f"each of {len(parts)} clients"
         expected = f"expected at least {least} users and {FEWEST} items at {each}"
         raise DataError(f"partition: {expected} by {method!r}, got {sizes}; fewer clients may do")
-    digits = len(str(len(parts)))
     ordered = sorted(parts, key=lambda part: (-part.sizes.train, -part.sizes.users, -part.sizes.items, part.users[0]))
     return tuple(
-        ClientPart(f"client-{number:0{digits}d}", part.users, part.items, part.sizes)
-        for number, part in enumerate(ordered, start=1)
+        ClientPart(f"client-{number}", part.users, part.items, part.sizes)
+        for number, part in zip(number_silos(len(ordered)), ordered, strict=True)
     )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from dataclasses import dataclass
 from functools import cached_property
+from ipaddress import collapse_addresses, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,8 @@ from simulation.certificates import write_files
 from simulation.chain import generate_chain
 from simulation.cli import app
 from simulation.compose_secrets import make_certificate, make_secrets
-from simulation.deployment.compose import MAIN, MOST_SILOS, USER, compose_files, write_compose
+from simulation.deployment.compose import IN_POOLS, MAIN, MOST_SILOS, USER, compose_files, write_compose
+from simulation.naming import number_silos
 from simulation.partition import partition_shops
 
 ROOT = Path(__file__).parents[1]
@@ -51,8 +54,8 @@ class Composed:
         return {name: one for name, one in self.services.items() if one["image"].startswith("lpsfed/")}
 
     @property
-    def numbers(self) -> range:
-        return range(1, self.silos + 1)
+    def numbers(self) -> tuple[str, ...]:
+        return number_silos(self.silos)
 
     def networks(self, name: str) -> set[str]:
         return set(self.services[name].get("networks", ()))
@@ -76,7 +79,7 @@ class Composed:
         return bool((self.file["networks"][network] or {}).get("internal"))
 
 
-@pytest.fixture(scope="module", params=[1, 4, MOST_SILOS], ids="{} silos".format)
+@pytest.fixture(scope="module", params=[1, 4, IN_POOLS, 12, MOST_SILOS], ids="{} silos".format)
 def silos(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
@@ -107,14 +110,32 @@ def test_the_command_writes_into_the_folder_in_which_it_is_called(
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
         str(path): text for path, text in compose_files(6).items()
     }
-    refused = CliRunner().invoke(app, ["compose", "--silos", "9"])
-    assert isinstance(refused.exception, SettingsError) and "got 9" in str(refused.exception)
+    refused = CliRunner().invoke(app, ["compose", "--silos", "33"])
+    assert isinstance(refused.exception, SettingsError) and "got 33" in str(refused.exception)
 
 
 def test_an_engine_s_own_address_pools_hold_all_networks() -> None:
     """15 of 172.17.0.0/12 and 16 of 192.168.0.0/16, less the engine's own."""
-    networks = [len(yaml.safe_load(compose_files(silos)[Path(MAIN)])["networks"]) for silos in (1, MOST_SILOS)]
-    assert networks == [7, 28] and networks[-1] <= 30
+    networks = [yaml.safe_load(compose_files(silos)[Path(MAIN)])["networks"] for silos in (1, IN_POOLS)]
+    assert [len(one) for one in networks] == [7, 28] and len(networks[-1]) <= 30
+    assert [name for one in networks for name in one if "ipam" in one[name]] == []
+
+
+@pytest.mark.parametrize(("silos", "subnets"), [(IN_POOLS + 1, None), (MOST_SILOS, None), (4, "192.168.64.0/20")])
+def test_networks_beyond_the_pools_have_subnets_of_their_own(silos: int, subnets: str | None) -> None:
+    networks = yaml.safe_load(compose_files(silos, subnets=subnets)[Path(MAIN)])["networks"]
+    stated = [ip_network(one["ipam"]["config"][0]["subnet"]) for one in networks.values()]
+    assert len(stated) == 3 * silos + 4 and sum(one.num_addresses for one in stated) == len(stated) * 16
+    assert len(list(collapse_addresses(stated))) < len(stated) == len(set(stated))
+    assert all(one.subnet_of(ip_network(subnets or "10.201.0.0/16")) for one in stated)
+
+
+@pytest.mark.parametrize(
+    "subnets", ["10.201.0.0/25", "10.201.0.0/30", "8.8.0.0/16", "fd00::/48", "10.201.0.1/16", "here"]
+)
+def test_a_range_of_addresses_that_is_of_no_use_is_refused(subnets: str) -> None:
+    with pytest.raises(SettingsError, match=f"--subnets: expected .*, got {subnets}"):
+        compose_files(9, subnets=subnets)
 
 
 def test_the_files_beside_the_main_one_are_called_after_it(tmp_path: Path) -> None:
@@ -129,7 +150,7 @@ def test_the_user_of_the_last_screen_is_one_of_client_1_s() -> None:
     for silos in range(1, MOST_SILOS + 1):
         chain = generate_chain(0, silos)
         first = partition_shops(chain.dataset, chain.shops).parts[0]
-        assert USER in first.users and first.name.startswith("client-1")
+        assert USER in first.users and first.name == f"client-{number_silos(silos)[0]}"
         assert f"/v1/users/{USER}/" in compose_files(silos)[Path(MAIN)]
 
 
@@ -162,7 +183,7 @@ def test_whoever_is_told_how_many_silos_there_are_is_told_the_same(composed: Com
 
 def test_every_gateway_has_a_port_of_its_own(composed: Composed) -> None:
     ports = {name: one["ports"] for name, one in composed.services.items() if name.startswith("gateway")}
-    silos = {f"gateway-{number}": [f"127.0.0.1:{8800 + number}:8800"] for number in composed.numbers}
+    silos = {f"gateway-{number}": [f"127.0.0.1:{8800 + int(number)}:8800"] for number in composed.numbers}
     assert ports == {"gateway": ["127.0.0.1:8800:8800"]} | silos
 
 
@@ -271,13 +292,19 @@ def test_every_key_is_made_once_in_the_folder_of_whoever_needs_it(composed: Comp
     assert members.aggregator == read_public(tmp_path / own[3])
 
 
+def expand(words: str) -> list[str]:
+    """Words of a shell's loop, as it takes them."""
+    done = subprocess.run(["sh", "-c", f"printf '%s ' {words}"], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
 def test_no_container_takes_a_new_volume_away_from_the_user_who_fills_it(composed: Composed) -> None:
     """Compose 2 creates all containers before it starts one, and each gives an empty volume what its image has at the
     place that the volume covers: its owner, and folders that other volumes are meant to cover."""
     text = (ROOT / "client_service" / "Dockerfile").read_text(encoding="utf-8")
     (loop,) = re.findall(r"for part in ([^;]+);", text)
     of_all = set(re.findall(r"/(?:keys|public|audit/\w+)\b", text))
-    folders = of_all | {f"/{above}/{part}" for above in ("handed-over", "shards") for part in loop.split()}
+    folders = of_all | {f"/{above}/{part}" for above in ("handed-over", "shards") for part in expand(loop)}
     for name, one in composed.ours.items():
         for where in composed.mounts(name).values():
             place = where.partition(":")[0]
@@ -297,7 +324,7 @@ def test_a_start_that_was_cut_off_between_two_files_is_made_good(tmp_path: Path)
 
 
 def test_every_part_that_serves_has_a_probe_in_its_place_with_its_mounts(composed: Composed) -> None:
-    serving = {name for name in composed.services if re.fullmatch(r"aggregator|client-\d|gateway(-\d)?", name)}
+    serving = {name for name in composed.services if re.fullmatch(r"aggregator|client-\d+|gateway(-\d+)?", name)}
     for name in serving:
         probe = composed.services[f"probe-{name}"]
         assert probe["network_mode"] == probe["pid"] == f"service:{name}"
@@ -365,7 +392,10 @@ def test_nothing_waits_for_a_health_check_and_none_starts_a_program_of_ours(comp
 
 
 def test_whoever_waits_in_it_waits_long(composed: Composed) -> None:
-    run, probe = composed.services["run"]["command"], composed.services["probe-client-1"]["environment"]
+    run, probe = (
+        composed.services["run"]["command"],
+        composed.services[f"probe-client-{composed.numbers[0]}"]["environment"],
+    )
     assert float(run[run.index("--wait-seconds") + 1]) >= 1800
     assert float(run[run.index("--deadline-seconds") + 1]) >= 3600
     assert float(probe["LPSFED_PROBE_MEET_SECONDS"]) >= 600
@@ -378,13 +408,13 @@ def test_a_machine_with_one_core_is_enough(composed: Composed) -> None:
 
 def test_the_file_for_newer_engines_adds_a_start_interval_to_each_health_check_and_nothing_else(silos: int) -> None:
     added = yaml.safe_load(compose_files(silos)[Path("docker-compose.start-interval.yml")])["services"]
-    assert set(added) == {"aggregator", *(f"client-{number}" for number in range(1, silos + 1))}
+    assert set(added) == {"aggregator", *(f"client-{number}" for number in number_silos(silos))}
     assert all(service == {"healthcheck": {"start_interval": "2s"}} for service in added.values())
 
 
 def test_the_file_for_a_gpu_tells_the_clients_probes_of_it(silos: int) -> None:
     added = yaml.safe_load(compose_files(silos)[Path("docker-compose.gpu.yml")])["services"]
     expected = {name: one["environment"]["LPSFED_PROBE_EXPECTED"] for name, one in added.items() if "probe" in name}
-    numbers = range(1, silos + 1)
+    numbers = number_silos(silos)
     assert expected == {f"probe-client-{number}": "compose,gpu" for number in numbers}
     assert set(added) == {*expected, *(f"client-{number}" for number in numbers)}

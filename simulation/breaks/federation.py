@@ -10,6 +10,7 @@ from typing import Any
 
 from shared.errors import SettingsError, UnavailableError
 from simulation.breaks.engine import Engine, compose_command
+from simulation.naming import number_silos
 
 TOOLS = "lpsfed/tools:0.1.0"
 LABEL = "com.docker.compose"
@@ -52,8 +53,7 @@ class ComposeFederation:
     @property
     def volumes(self) -> tuple[str, ...]:
         """The volumes with states and evidence."""
-        numbers = range(1, self.silos + 1)
-        silos = (f"{kind}-{number}" for kind in ("state", "evidence") for number in numbers)
+        silos = (f"{kind}-{number}" for kind in ("state", "evidence") for number in number_silos(self.silos))
         return ("state-aggregator", "evidence", *silos)
 
     def volume_name(self, name: str) -> str:

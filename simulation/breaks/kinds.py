@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simulation.breaks.planted_header import HEADER, SOURCE
+from simulation.naming import number_silos
 
 # What an engine leaves to a root user who drops nothing.
 DEFAULT_RIGHTS = (
@@ -39,7 +40,8 @@ class Break:
 
 def known_breaks(silos: int) -> dict[str, Break]:
     """By kind, in a federation of so many silos. Different kinds change different silos as far as there are any."""
-    key, header, evidence, root = ((number - 1) % silos + 1 for number in (1, 2, 3, 4))
+    numbers = number_silos(silos)
+    key, header, evidence, root = (numbers[place % silos] for place in range(4))
     return {
         "key": key_in_aggregator(key),
         "header": changed_code(header),
@@ -49,7 +51,7 @@ def known_breaks(silos: int) -> dict[str, Break]:
     }
 
 
-def key_in_aggregator(silo: int) -> Break:
+def key_in_aggregator(silo: str) -> Break:
     """The silo's private key, mounted into the aggregator."""
     return Break(
         f"client-{silo}'s private key is mounted into the aggregator",
@@ -58,7 +60,7 @@ def key_in_aggregator(silo: int) -> Break:
     )
 
 
-def changed_code(silo: int) -> Break:
+def changed_code(silo: str) -> Break:
     """A client whose code adds its interactions to the headers of its requests."""
     name = f"client-{silo}"
     return Break(
@@ -73,7 +75,7 @@ def changed_code(silo: int) -> Break:
     )
 
 
-def root_gateway(silo: int) -> Break:
+def root_gateway(silo: str) -> Break:
     """A gateway as root with default rights, a writable root and the engine's socket."""
     name = f"gateway-{silo}"
     rights = {"user": "0:0", "read_only": False, "cap_add": [*DEFAULT_RIGHTS], "volumes": [f"{ENGINE_SOCKET}:/spare"]}
@@ -91,7 +93,7 @@ def root_gateway(silo: int) -> Break:
     )
 
 
-def copied_shard(silo: int) -> Break:
+def copied_shard(silo: str) -> Break:
     """A copy of the silo's shard in the aggregator's volume."""
     return Break(
         f"client-{silo}'s shard lies as train.parquet in the aggregator's own volume",
@@ -103,7 +105,7 @@ def copied_shard(silo: int) -> Break:
     )
 
 
-def missing_evidence(silo: int) -> Break:
+def missing_evidence(silo: str) -> Break:
     """A silo whose evidence is removed after the probes."""
     return Break(
         f"client-{silo}'s evidence is gone",

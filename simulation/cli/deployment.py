@@ -12,7 +12,8 @@ from shared.words import count_noun
 from simulation.cli import options
 from simulation.console import ERR
 from simulation.deployment import kubernetes as demo
-from simulation.deployment.compose import MAIN, MOST_SILOS, write_compose
+from simulation.deployment.compose import IN_POOLS, MAIN, MOST_SILOS, write_compose
+from simulation.deployment.subnets import USUAL
 
 
 def compose(
@@ -21,13 +22,17 @@ def compose(
         MAIN
     ),
     common_basis: options.CommonBasis = options.BasisKind.exact,
+    subnets: Annotated[
+        str | None,
+        typer.Option(help=f"range of addresses for all networks; by default of more than {IN_POOLS} silos {USUAL}"),
+    ] = None,
 ) -> None:
     """Write docker-compose.yml for a number of silos, and beside it the two files that can be added to it.
 
     All that `docker compose up` starts follows from the number. Secure aggregation, and with it the common basis, needs
     three silos or more.
     """
-    _print_paths(write_compose(silos, out, common_basis.value), silos)
+    _print_paths(write_compose(silos, out, common_basis.value, subnets), silos)
 
 
 def kubernetes(

@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from shared.protocol.secure.messages import FEWEST_CLIENTS
 from simulation.deployment.files import BasisKind, require_silos, write_files
+from simulation.deployment.subnets import USUAL, assign_subnets
+from simulation.naming import number_silos
 
 MAIN = "docker-compose.yml"
 ADDED = (".gpu.yml", ".start-interval.yml")  # ends of the names of the files that may be added to it
 TEMPLATES = Path(__file__).parent / "templates"
-MOST_SILOS = 8  # each needs three networks, and all together four; an engine's own address pools hold thirty
+MOST_SILOS = 32  # clients on one machine
+IN_POOLS = (
+    8  # silos for whose networks an engine's own address pools have room: three for each and four for all, of thirty
+)
+CLOSED, WITH_A_PORT = ("link", "door"), ("loopback",)  # networks of each silo
 USER = "user-00006"  # a customer of the first shop of the generated chain, whatever the number of shops
 
 
-def compose_files(silos: int, out: Path = Path(MAIN), basis: BasisKind = "exact") -> dict[Path, str]:
+@dataclass(frozen=True)
+class ComposeNetwork:
+    """A network of the file; kind: its anchor in the template; subnet: None leaves the choice to the engine."""
+
+    name: str
+    kind: str
+    subnet: IPv4Network | None = None
+
+
+def compose_files(
+    silos: int, out: Path = Path(MAIN), basis: BasisKind = "exact", subnets: str | None = None
+) -> dict[Path, str]:
     """The main file `out` and the two beside it -> their texts. SettingsError for a number that is out of range.
 
     basis: the common basis by default; fewer than three silos have none, because nothing can be masked between them.
+    subnets: a range of addresses for all networks; by default of more than eight silos one is stated, and for fewer the
+    engine chooses.
     """
-    numbers = range(1, require_silos(silos, MOST_SILOS, "for which an engine has networks") + 1)
+    numbers = number_silos(require_silos(silos, MOST_SILOS, "on one machine"))
+    within = subnets or (USUAL if silos > IN_POOLS else None)
 
     def join_numbered(prefix: str, separator: str) -> str:
         return separator.join(f"{prefix}{number}" for number in numbers)
@@ -29,14 +52,24 @@ def compose_files(silos: int, out: Path = Path(MAIN), basis: BasisKind = "exact"
     summed = "off" if silos < FEWEST_CLIENTS else basis
     known = {"silos": silos, "numbers": numbers, "series": join_numbered, "user": USER, "most": MOST_SILOS}
     known |= {"basis": summed, "secure": "false" if summed == "off" else "true"}
+    known |= {"networks": compose_networks(numbers, within), "subnets": within}
     environment, templates = _template_environment(), _compose_paths(Path(MAIN))
     texts = [environment.get_template(template.name).render(known) for template in templates]
     return dict(zip(_compose_paths(out), texts, strict=True))
 
 
-def write_compose(silos: int, out: Path, basis: BasisKind = "exact") -> tuple[Path, ...]:
+def compose_networks(numbers: Sequence[str], within: str | None) -> tuple[ComposeNetwork, ...]:
+    """Every network: four for all silos, three for each. SettingsError for a range of addresses that is too small."""
+    kinds = {"door": "closed", "watch": "closed", "loopback": "loopback", "loopback-grafana": "loopback"}
+    kinds |= {f"{name}-{number}": "closed" for number in numbers for name in CLOSED}
+    kinds |= {f"{name}-{number}": "loopback" for number in numbers for name in WITH_A_PORT}
+    stated = {} if within is None else assign_subnets(kinds, within)
+    return tuple(ComposeNetwork(name, kind, stated.get(name)) for name, kind in kinds.items())
+
+
+def write_compose(silos: int, out: Path, basis: BasisKind = "exact", subnets: str | None = None) -> tuple[Path, ...]:
     """Write `out` and the two files beside it, whose names begin as its own. Their paths."""
-    return write_files(compose_files(silos, out, basis))
+    return write_files(compose_files(silos, out, basis, subnets))
 
 
 def _compose_paths(main: Path) -> tuple[Path, ...]:

@@ -26,6 +26,7 @@ from simulation.breaks.kinds import known_breaks
 from simulation.breaks.planted_header import HEADER, SOURCE
 from simulation.cli import app, breaks
 from simulation.deployment.compose import MAIN, MOST_SILOS, compose_files
+from simulation.naming import number_silos
 
 ROOT = Path(__file__).parents[2]
 BREAKS = known_breaks(4)
@@ -73,7 +74,7 @@ def inspected(folder: Path) -> str:
 
 
 def parts(silos: int) -> tuple[str, ...]:
-    numbers = range(1, silos + 1)
+    numbers = number_silos(silos)
     return "aggregator", "gateway", *(f"{kind}-{number}" for kind in ("client", "gateway") for number in numbers)
 
 
