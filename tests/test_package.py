@@ -23,7 +23,7 @@ from aggregator_service.storage.database import MIGRATIONS
 from audit.probes.expected import FOLDER as EXPECTED
 from client_service.pages import routes as silo
 from shared.web.pages import FOLDER as WEB
-from simulation.deployment.compose import TEMPLATES
+from simulation.deployment.files import TEMPLATES
 folders = [MIGRATIONS, EXPECTED, WEB / "static", WEB / "templates", TEMPLATES]
 print(*(path for folder in folders for path in folder.iterdir() if path.is_file()), sep="\\n")
 print(operator.TEMPLATE.filename, silo.TEMPLATE.filename, sep="\\n")

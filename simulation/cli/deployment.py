@@ -3,36 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from shared.errors import SettingsError
+from shared.protocol.signing.invitation import read_invitation
 from shared.words import count_noun
 from simulation.cli import options
 from simulation.console import ERR
 from simulation.deployment import kubernetes as demo
 from simulation.deployment.compose import IN_POOLS, MAIN, MOST_SILOS, write_compose
+from simulation.deployment.compose_silo import SUBNET, TEMPLATE, SiloCompose, choose_owner, write_compose_silo
 from simulation.deployment.subnets import USUAL
 
 
+class Role(StrEnum):
+    """Who a deployment is written for."""
+
+    demo = "demo"
+    silo = "silo"
+
+
+WhichRole = Annotated[Role, typer.Option(help="demo: a federation on one machine; silo: one of its silos")]
+InvitationFile = Annotated[Path | None, typer.Option("--invitation", help="NAME.invite, from the operator")]
+
+
 def compose(
-    silos: Annotated[int, typer.Option(help=f"1 to {MOST_SILOS}")] = 4,
-    out: Annotated[Path, typer.Option(help="in the repository's root: its paths are relative to where it lies")] = Path(
-        MAIN
-    ),
+    silos: Annotated[int, typer.Option(help=f"of the demo: 1 to {MOST_SILOS}")] = 4,
+    out: Annotated[
+        Path | None, typer.Option(help=f"by default {MAIN}, of a silo {TEMPLATE}; in the repository's root")
+    ] = None,
     common_basis: options.CommonBasis = options.BasisKind.exact,
     subnets: Annotated[
         str | None,
         typer.Option(help=f"range of addresses for all networks; by default of more than {IN_POOLS} silos {USUAL}"),
     ] = None,
+    role: WhichRole = Role.demo,
+    invitation: InvitationFile = None,
+    data: Annotated[Path | None, typer.Option(help="the silo's own interactions")] = None,
+    folder: Annotated[Path | None, typer.Option(help="the silo's: keys, shard, state; by default its name")] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="of this machine, where the silo answers")] = 8801,
+    min_rating: Annotated[float | None, typer.Option(help="of a liking, as `lpsfed join` has it")] = None,
 ) -> None:
     """Write docker-compose.yml for a number of silos, and beside it the two files that can be added to it.
 
     All that `docker compose up` starts follows from the number. Secure aggregation, and with it the common basis, needs
-    three silos or more.
+    three silos or more. With --role silo it is one silo's, whose aggregator is elsewhere: `up` joins and serves.
     """
-    _print_paths(write_compose(silos, out, common_basis.value, subnets), silos)
+    if role is Role.demo:
+        return _print_paths(write_compose(silos, out or Path(MAIN), common_basis.value, subnets), silos)
+    asked = read_invitation(_require_given(invitation, "--invitation", "the operator's"))
+    own = _require_given(data, "--data", "the silo's own interactions")
+    silo = SiloCompose(folder or Path(asked.name), own, choose_owner(), port, min_rating, subnets or SUBNET)
+    path = write_compose_silo(silo, asked, out or Path(TEMPLATE))
+    ERR.print(f"{path}: docker compose -f {path} up --build --wait", highlight=False, soft_wrap=True)
+    ERR.print(f"http://127.0.0.1:{port} answers then; keys: {silo.folder}", highlight=False, soft_wrap=True)
+
+
+def _require_given(value: Path | None, flag: str, what: str) -> Path:
+    if value is None:
+        raise SettingsError(f"{flag}: expected {what} with --role silo, got none")
+    return value
 
 
 def kubernetes(

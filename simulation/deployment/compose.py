@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from shared.protocol.secure.messages import FEWEST_CLIENTS
-from simulation.deployment.files import BasisKind, require_silos, write_files
+from simulation.deployment.files import BasisKind, render_template, require_silos, write_files
 from simulation.deployment.subnets import USUAL, assign_subnets
 from simulation.naming import number_silos
 
 MAIN = "docker-compose.yml"
 ADDED = (".gpu.yml", ".start-interval.yml")  # ends of the names of the files that may be added to it
-TEMPLATES = Path(__file__).parent / "templates"
 MOST_SILOS = 32  # clients on one machine
 IN_POOLS = (
     8  # silos for whose networks an engine's own address pools have room: three for each and four for all, of thirty
@@ -53,8 +50,7 @@ def compose_files(
     known = {"silos": silos, "numbers": numbers, "series": join_numbered, "user": USER, "most": MOST_SILOS}
     known |= {"basis": summed, "secure": "false" if summed == "off" else "true"}
     known |= {"networks": compose_networks(numbers, within), "subnets": within}
-    environment, templates = _template_environment(), _compose_paths(Path(MAIN))
-    texts = [environment.get_template(template.name).render(known) for template in templates]
+    texts = [render_template(template.name, known) for template in _compose_paths(Path(MAIN))]
     return dict(zip(_compose_paths(out), texts, strict=True))
 
 
@@ -74,13 +70,3 @@ def write_compose(silos: int, out: Path, basis: BasisKind = "exact", subnets: st
 
 def _compose_paths(main: Path) -> tuple[Path, ...]:
     return (main, *(main.with_suffix(end) for end in ADDED))
-
-
-def _template_environment() -> Environment:
-    return Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        undefined=StrictUndefined,
-        line_statement_prefix="#:",
-        keep_trailing_newline=True,
-        autoescape=False,  # YAML, and nothing in it comes from anybody
-    )

@@ -1,13 +1,16 @@
-"""What both kinds of deployment need: a number of silos that is in range, and files replaced by new texts."""
+"""What all deployments need: a number of silos that is in range, templates, and files replaced by new texts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from shared.errors import SettingsError
 
+TEMPLATES = Path(__file__).parent / "templates"
 BasisKind = Literal["off", "exact", "iterated"]
 
 
@@ -16,6 +19,18 @@ def require_silos(silos: int, most: int, reason: str) -> int:
     if not 1 <= silos <= most:
         raise SettingsError(f"--silos: expected 1 to {most}, {reason}, got {silos}")
     return silos
+
+
+def render_template(name: str, values: Mapping[str, Any]) -> str:
+    """A template's text with these values; one that is missing is an error."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        line_statement_prefix="#:",
+        keep_trailing_newline=True,
+        autoescape=False,  # YAML; where a value comes from somebody, its caller has held it to what YAML reads as it is
+    )
+    return environment.get_template(name).render(values)
 
 
 def write_files(texts: Mapping[Path, str]) -> tuple[Path, ...]:

@@ -1,0 +1,97 @@
+"""An invitation and a silo's own data -> a compose file for that silo, whose aggregator is elsewhere."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from shared.errors import SettingsError
+from shared.new_files import PRIVATE, replace_file
+from shared.protocol.signing.invitation import Invitation
+from simulation.deployment.files import render_template, write_files
+from simulation.deployment.subnets import PREFIX, assign_subnets
+
+TEMPLATE = "docker-compose.silo.yml"
+SUBNET = "10.202.0.0/28"  # of the client, the exit and, once, `join`
+USUAL_PORTS = {"http": 80, "https": 443}
+UNPLAIN = set(":$\\\"'#{}[],&*\n")  # what YAML or Compose read as something else in a path
+IMAGE_USER = (10001, 10001)
+
+
+@dataclass(frozen=True)
+class SiloCompose:
+    """What the file says of one silo.
+
+    folder: for keys, shard and state, on this machine. port: of its loopback, where the silo's applications ask. owner:
+    (user, group) of the containers, who owns the folder.
+    """
+
+    folder: Path
+    data: Path
+    owner: tuple[int, int]
+    port: int = 8801
+    min_rating: float | None = None
+    subnet: str = SUBNET
+
+
+def choose_owner() -> tuple[int, int]:
+    """Whoever calls, or the images' own user in the place of root."""
+    return (os.getuid(), os.getgid()) if os.getuid() else IMAGE_USER
+
+
+def compose_silo(silo: SiloCompose, invitation: Invitation, out: Path = Path(TEMPLATE)) -> str:
+    """The file's text. SettingsError for data that containers cannot read, and for a path that no mount names."""
+    _require_readable(silo.data, silo.owner)
+    return render_template(TEMPLATE, _template_values(silo, invitation, out))
+
+
+def write_compose_silo(silo: SiloCompose, invitation: Invitation, out: Path) -> Path:
+    """Write the file, and the invitation into the silo's folder, which is made. The file's path."""
+    text = compose_silo(silo, invitation, out)
+    silo.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    inner = silo.folder / "invitation"
+    replace_file(inner, invitation.model_dump_json().encode(), PRIVATE)
+    if os.getuid() == 0:
+        for path in (silo.folder, inner):
+            os.chown(path, *silo.owner)
+    write_files({out: text})
+    return out
+
+
+def _template_values(silo: SiloCompose, invitation: Invitation, out: Path) -> dict[str, Any]:
+    address, data = urlsplit(invitation.url), _require_plain(silo.data)
+    (subnet,) = assign_subnets(["link"], silo.subnet).values()
+    return {
+        "file": out.name,
+        "host": address.hostname,
+        "port": address.port or USUAL_PORTS[address.scheme],
+        "bound": f"127.0.0.1:{silo.port}",
+        "folder": _require_plain(silo.folder),
+        "user": ":".join(map(str, silo.owner)),
+        "data": data,
+        "data_name": data.name,
+        "rating": "" if silo.min_rating is None else f', --min-rating, "{silo.min_rating:g}"',
+        "subnet": subnet,
+        "exit": subnet[(1 << (32 - PREFIX)) - 2],
+    }
+
+
+def _require_plain(path: Path) -> Path:
+    found = path.resolve()
+    if wrong := sorted(set(str(found)) & UNPLAIN):
+        raise SettingsError(f"{found}: expected a path that a mount can name, got one with {' '.join(wrong)}")
+    return found
+
+
+def _require_readable(path: Path, owner: tuple[int, int]) -> None:
+    try:
+        state = path.stat()
+    except OSError as error:
+        raise SettingsError(f"--data: expected the silo's own interactions, got {path} ({error.strerror})") from None
+    mine = (owner[0] == state.st_uid, 0o400), (owner[1] == state.st_gid, 0o040), (True, 0o004)
+    readable = next(state.st_mode & bit for holds, bit in mine if holds)
+    if not readable:
+        raise SettingsError(f"{path}: expected a file that user {owner[0]}, as whom the containers run, may read")
