@@ -20,7 +20,9 @@ from aggregator_service.settings import AggregatorSettings
 from shared.web import problems, reference
 from shared.web.access import Observed, Timed
 from shared.web.built import build
+from shared.web.head_requests import HeadAsGet
 from shared.web.pace import Buckets, Paced
+from shared.web.targets import DecodedTargets
 
 
 def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> FastAPI:
@@ -36,6 +38,8 @@ def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> Fas
     reference.install(app)
     problems.install(app)
     build(app)
+    app.add_middleware(HeadAsGet)
+    app.add_middleware(DecodedTargets)
     app.add_middleware(Timed, seconds=settings.longest_body_seconds)
     heads = Heads(settings.trusted_proxies)
     app.add_middleware(Signed, coordinator=coordinator, heads=heads)

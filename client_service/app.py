@@ -20,7 +20,9 @@ from shared.web import problems, reference
 from shared.web.access import Addressed, Limited, Observed, Timed
 from shared.web.built import build
 from shared.web.calling import Calling
+from shared.web.head_requests import HeadAsGet
 from shared.web.pace import Buckets, Paced
+from shared.web.targets import DecodedTargets
 from shared.web.tls import Identity
 
 
@@ -63,6 +65,8 @@ def _finish(app: FastAPI, settings: ClientSettings) -> FastAPI:
     service.metrics.watch(app.state.identities)
     problems.install(app)
     build(app)
+    app.add_middleware(HeadAsGet)
+    app.add_middleware(DecodedTargets)
     app.add_middleware(Limited)
     app.add_middleware(Timed)
     app.add_middleware(Paced, buckets=Buckets(settings.pace), who=keys.who)

@@ -16,6 +16,7 @@ from starlette.types import Scope
 
 from client_service.settings import ClientSettings
 from shared.errors import AuthenticationError, ForbiddenError
+from shared.web.content_types import require_content_type
 from shared.web.credentials import OPERATOR, bearer, operator_secret, same
 from shared.web.crowd import vouch
 from shared.web.pace import by_address
@@ -82,6 +83,7 @@ class Guarded(APIRoute):
         async def guarded(request: Request) -> Response:
             self.admit(request)
             await require_declared(request)
+            await require_content_type(request)
             return await answer(request)
 
         return guarded

@@ -46,26 +46,31 @@ Service = Annotated[ClientService, Depends(service)]
 
 @silo.get("/status", response_model_exclude_none=True)
 async def read_status(service: Service) -> StatusOut:
+    """Where this client stands, and what keeps it from going on, if anything."""
     return service.status()
 
 
 @silo.get("/quality")
 async def read_quality(service: Service) -> QualityOut:
+    """What a run has taught this client: each round on validation items, the best one on test items."""
     return service.quality()
 
 
 @silo.get("/spectrum")
 async def read_spectrum(service: Service) -> SpectrumOut:
+    """Both kernels that rho compares (Eq. 11): the shard's own and the anchor's."""
     return service.spectrum()
 
 
 @silo.get("/declaration")
 async def read_declaration(service: Service) -> Declaration:
+    """What may leave this client."""
     return service.declaration()
 
 
 @silo.get("/ledger")
 def read_ledger(service: Service, after: After = 0, limit: Limit = 100) -> LedgerOut:
+    """All that has left this client, entry by entry; `verified`: no entry was changed or removed."""
     try:
         total, verified = service.ledger.verify(), True
     except DataError:
@@ -105,6 +110,7 @@ async def probe_gate(service: Service) -> GateOut:
 
 @inside.get("/health/live")
 async def live(service: Service) -> dict[str, str]:
+    """The process answers, and its agent runs."""
     if not service.live:
         raise UnavailableError("the agent has ended; the log says why")
     return {"status": "live"}
@@ -112,6 +118,7 @@ async def live(service: Service) -> dict[str, str]:
 
 @inside.get("/health/ready")
 async def ready(service: Service) -> dict[str, str]:
+    """It takes calls; 503 says why it does not."""
     if (hindrance := service.hindrance) is not None:
         raise UnavailableError(hindrance)
     return {"status": "ready", "model": "none yet" if service.recommender.served is None else "serving"}
@@ -119,4 +126,5 @@ async def ready(service: Service) -> dict[str, str]:
 
 @inside.get("/metrics", response_class=Response)
 async def metrics(service: Service) -> Response:
+    """Counts and times, for Prometheus."""
     return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -13,6 +13,7 @@ from shared.errors import AuthenticationError, ForbiddenError
 from shared.protocol.lengths import longest_join, longest_message, with_room
 from shared.protocol.secure.messages import FromClient
 from shared.protocol.signing.messages import HEADERS
+from shared.web.content_types import require_content_type
 from shared.web.credentials import OPERATOR, bearer, operator_secret, same
 from shared.web.crowd import vouch
 from shared.web.undeclared import require_declared
@@ -60,6 +61,7 @@ class SignedRoute(APIRoute):
 
         async def handle(request: Request) -> Response:
             await signer(request)
+            await require_content_type(request)
             if self.body_field is not None:  # read here: the framework hides what goes wrong where it reads itself
                 await read_whole(request, await longest_body(request, await coordinator(request)))
             return await handler(request)
@@ -91,6 +93,7 @@ class OperatedRoute(APIRoute):
         async def handle(request: Request) -> Response:
             await require_declared(request)
             await operator(request, await coordinator(request))
+            await require_content_type(request)
             if self.body_field is not None:
                 await read_whole(request, LONGEST_BY_OPERATOR)
             return await handler(request)

@@ -83,6 +83,7 @@ inside = APIRouter(tags=["service"])
 
 @clients.post("/clients")
 async def join(message: JoinIn, signer: Signer, service: Service) -> JoinOut:
+    """A client joins with its declaration. It may say the same again."""
     return await service.join_client(message, signer)
 
 
@@ -90,17 +91,20 @@ async def join(message: JoinIn, signer: Signer, service: Service) -> JoinOut:
 async def read_current(
     service: Service, caller: Caller, response: Response, after: int | None = None, wait: Wait = 0.0
 ) -> RunOut:
+    """Where the run stands, and the asking client in it; with `after` and `wait` a long poll."""
     response.headers.update(PRIVATE)
     return await service.current_run(caller, after=after, wait=wait)
 
 
 @clients.get("/runs/{run}/model", response_class=Response, dependencies=[Depends(caller)], responses=PARAMETERS)
 async def read_model(run: RunPath, service: Service) -> Response:
+    """The parameters that a run begins with."""
     return _parameters_response(await service.starting_body(run))
 
 
 @clients.get("/runs/{run}/rounds/{number}/anchor", dependencies=[Depends(caller)])
 async def read_anchor(run: RunPath, number: RoundPath, response: Response, service: Service) -> AnchorOut:
+    """The anchor's kernel, with which each client compares its spectrum (Eq. 11)."""
     response.headers.update(PRIVATE)
     anchor = await service.round_anchor(run, number)
     return AnchorOut(run=run, round=number, kernel=anchor.kernel, source=anchor.source, size=anchor.size)
@@ -113,6 +117,7 @@ async def read_anchor(run: RunPath, number: RoundPath, response: Response, servi
     openapi_extra=UPDATE_BODY,
 )
 async def put_update(place: Place, request: Request, response: Response, service: Service) -> ReceiptOut:
+    """A client's update of a round. The same one may come again; another one under its address is refused."""
     receipt, new = await service.receive_update(place, request.stream())
     response.status_code = 201 if new else 200
     return ReceiptOut.model_validate(asdict(receipt) | {"received_at": instant(receipt.received_at)})
@@ -122,62 +127,74 @@ async def put_update(place: Place, request: Request, response: Response, service
     "/runs/{run}/rounds/{number}/clients/{client}/personalized", response_class=Response, responses=PARAMETERS | NOT_YET
 )
 async def read_personalised(place: Place, service: Service, wait: Wait = 0.0) -> Response:
+    """The mean of a round, mixed for the asking client (Eq. 14); with `wait` a long poll."""
     body = await service.personalised_body(place, wait=wait)
     return not_yet() if body is None else _parameters_response(body)
 
 
 @operated.post("/runs", status_code=201)
 async def start_run(message: RunIn, service: Service) -> RunHistoryOut:
+    """Start a run, which waits until its clients have joined."""
     return await service.start_run(message)
 
 
 @operated.get("/runs")
 async def list_runs(service: Service) -> list[RunHistoryOut]:
+    """All runs, the oldest first."""
     return await service.run_histories()
 
 
 @operated.get("/runs/{run}")
 async def read_run(run: RunPath, service: Service) -> RunHistoryOut:
+    """A run with its rounds: who has sent, who was missing, and how many bytes came."""
     return await service.run_history(run)
 
 
 @operated.delete("/runs/{run}")
 async def cancel_run(run: RunPath, service: Service) -> RunHistoryOut:
+    """End a run before its time. Each silo stops at its next call."""
     return await service.cancel_run(run)
 
 
 @operated.get("/clients")
 async def list_clients(service: Service) -> list[MemberOut]:
+    """The clients that have joined, and the quarantined ones with the cause."""
     return await service.federation.quarantines.members()
 
 
 @operated.post("/clients/{client}/quarantine", status_code=201)
 async def quarantine(client: ClientPath, message: QuarantineIn, service: Service) -> MemberOut:
+    """Shut a client out: nothing that it sends is taken until the quarantine is lifted."""
     return await service.federation.quarantines.impose_quarantine(client, message.reason)
 
 
 @operated.delete("/clients/{client}/quarantine")
 async def lift_quarantine(client: ClientPath, service: Service) -> MemberOut:
+    """Let a quarantined client in again."""
     return await service.federation.quarantines.lift_quarantine(client)
 
 
 @operated.get("/arrivals")
 async def list_arrivals(service: Service, after: After = 0, limit: Limit = 100) -> ArrivalsOut:
+    """The record of all that has arrived, which a privacy report holds against the ledgers."""
     return await service.federation.arrivals.page(after, limit)
 
 
 @operated.get("/declaration")
 async def read_declaration(service: Service) -> Declaration:
+    """What a client may send in this federation."""
     return service.declaration
 
 
 @inside.get("/health/live")
 async def live() -> dict[str, str]:
+    """The process answers."""
     return {"status": "live"}
 
 
 @inside.get("/health/ready")
 async def ready(service: Service) -> dict[str, str]:
+    """It takes calls; 503 says why it does not."""
     if (hindrance := service.hindrance) is not None:
         raise UnavailableError(hindrance)
     return {"status": "ready"}
@@ -185,6 +202,7 @@ async def ready(service: Service) -> dict[str, str]:
 
 @inside.get("/metrics", response_class=Response)
 async def metrics(service: Service) -> Response:
+    """Counts and times, for Prometheus."""
     return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

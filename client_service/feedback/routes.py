@@ -24,6 +24,7 @@ async def take_interactions(message: InteractionsIn, service: Service) -> Intera
 
 @router.put("/items/{item:path}")
 async def put_item(item: StoredPath, facts: ItemIn, service: Service) -> ItemIn:
+    """Say what an item is, in the place of all that was said before."""
     return await run_in_threadpool(service.feedback.put_item, item, facts)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from asyncio import sslproto
+from http import HTTPStatus
 from typing import Any
 
 import h11
@@ -18,12 +19,16 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
+from shared.errors import UnavailableError
 from shared.timeouts import ANSWER_SECONDS, HANDSHAKE_SECONDS, HEAD_SECONDS, UNREAD_SECONDS
 from shared.web.corked import CorkedTransport
 from shared.web.crowd import VOUCH, Crowd, Guest
+from shared.web.problems import CODES, SOON, problem
 from shared.web.raw_heads import STATE, MeasuredConnection, RawHead
+from shared.web.whole import CLOSE
 
 LONGEST_HEAD = 32 << 10  # bytes of a request's first line and headers
+NO_ROOM = "expected at most so many connections at once, got one more"
 MOST_UNREAD = 2 << 20  # bytes of a body that go on coming after its refusal
 # asyncio sets so many bytes aside for each connection by TLS; by itself 256 KiB, a gigabyte for four thousand callers
 # who say nothing. A record of TLS has at most 16.
@@ -63,7 +68,8 @@ class Connection(H11Protocol):
         if standing == "refused":
             transport.abort()
             return
-        self.limit_concurrency = None if standing == "welcome" else 0  # 0: whatever is asked, there is no room
+        if standing != "welcome":  # whatever is asked, there is no room
+            self.app = problem(503, code=UnavailableError.code, detail=NO_ROOM, headers=CLOSE | SOON)
         if self.config.context is None:
             self._begin(transport)
         else:
@@ -99,6 +105,21 @@ class Connection(H11Protocol):
             if self._unread < 0:
                 self.transport.close()
         self._watch(HEAD_SECONDS)
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP is refused here, before anybody knows whose request it would be."""
+        detail = f"expected a request of HTTP/1.1 whose head has at most {LONGEST_HEAD} bytes, got another one"
+        refusal = problem(
+            400, code=CODES[HTTPStatus.BAD_REQUEST], detail=f"{detail} ({msg.rstrip('.').lower()})", headers=CLOSE
+        )
+        status = HTTPStatus.BAD_REQUEST
+        for event in (
+            h11.Response(status_code=status, headers=refusal.raw_headers, reason=status.phrase.encode()),
+            h11.Data(data=bytes(refusal.body)),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

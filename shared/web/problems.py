@@ -16,6 +16,7 @@ from shared import errors
 from shared.protocol.schemas import ProblemOut
 from shared.timeouts import RETRY_AFTER_SECONDS
 from shared.web import request_ids
+from shared.web.refusals import list_refusals
 from shared.web.whole import CLOSE
 
 MEDIA_TYPE, JSON = "application/problem+json", "application/json"
@@ -83,6 +84,7 @@ def _describe(describe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         content = answered.get("content", {})
         if str(content.get(JSON, {}).get("schema", {}).get("$ref", "")).endswith(f"/{ProblemOut.__name__}"):
             content[MEDIA_TYPE] = content.pop(JSON)
+    list_refusals(document)
     return document
 
 

@@ -343,7 +343,8 @@ async def test_other_bad_questions_get_a_problem_document_without_what_came(silo
         answer = await silo.request(method, path, content=content, headers={"Content-Type": "application/json"})
         detail = problem(answer, status)
         assert detail and CANARY not in answer.text, (method, path)
-    long = await silo.post("/v1/recommendations", content=b'{"users": ["' + b"x" * (5 << 20))
+    headers = {"Content-Type": "application/json"}
+    long = await silo.post("/v1/recommendations", content=b'{"users": ["' + b"x" * (5 << 20), headers=headers)
     assert problem(long, 413)
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import numpy as np
@@ -272,3 +273,18 @@ async def test_the_model_is_described(asked: httpx.AsyncClient, shard: Shard) ->
 async def test_without_a_model_the_sizes_are_told(silo: httpx.AsyncClient) -> None:
     found = (await silo.get("/v1/model")).json()
     assert "version" not in found and "kept_at" not in found and found["items"] == EVERYTHING
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", ["a/b", "a%2Fb", "a?b#c", "/", "a//b", "ends/recommendations", "ä \U0001f600"])
+async def test_an_id_may_hold_what_a_path_is_made_of(asked: httpx.AsyncClient, name: str) -> None:
+    path = quote(name, safe="")
+    assert (await asked.put(f"/v1/items/{path}", json={"title": "Odd"})).status_code == 200
+    assert (await asked.get(f"/v1/items/{path}")).json()["item"] == name
+    assert (await asked.delete(f"/v1/items/{path}")).json()["hidden"] is True
+    told = {"interactions": [{"event": f"odd-{name}", "user": name, "item": "item-00"}]}
+    assert (await asked.post("/v1/interactions", json=told)).json()["accepted"] == 1
+    known = (await asked.get(f"/v1/users/{path}/recommendations?k=3")).json()
+    assert known["user"] == name and "fallback" not in known
+    assert (await asked.delete(f"/v1/users/{path}")).json()["interactions"] == 1
+    assert (await asked.get(f"/v1/users/{path}/recommendations?k=3")).json()["fallback"] == "unknown user"

@@ -205,7 +205,8 @@ def test_beyond_so_many_requests_under_way_callers_are_told_to_come_again(
         line.sendall(b"GET /held HTTP/1.1\r\nHost: silo\r\nConnection: close\r\n\r\n")
         assert begun.acquire(timeout=LONGEST_SECONDS)
     refused = httpx.get(url)
-    assert refused.status_code == 503
+    assert (refused.status_code, refused.headers["content-type"]) == (503, "application/problem+json")
+    assert "connections at once" in refused.json()["detail"] and refused.headers["retry-after"].isdigit()
     go_on.set()
     assert all(read_to_end(line).startswith(b"HTTP/1.1 200") for line in lines)
     assert httpx.get(url).is_success

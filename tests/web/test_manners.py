@@ -1,0 +1,152 @@
+"""What any client of HTTP may expect of both services: HEAD, content types, refusals that can be read, UTF-8."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from aggregator_service.app import create_app as create_aggregator
+from client_service.app import create_app as create_client
+from client_service.settings import ClientSettings
+from shared.protocol.signing.enrolment import kept_pair
+from shared.web.connection import LONGEST_HEAD
+from shared.web.problems import MEDIA_TYPE
+from tests.support.federation import Unreachable
+from tests.support.given import Silos
+from tests.support.kept import keep_first_model
+from tests.support.serving import serve
+from tests.support.small import BEARER, small_aggregator, small_client
+
+Both = Callable[[str], FastAPI]
+SERVICES = ("aggregator", "client")
+
+
+@pytest.fixture
+def settings(silos: Silos, tmp_path: Any) -> ClientSettings:
+    plain = small_client(silos(1)[0], tmp_path)
+    kept_pair(plain.name, plain.state_directory)
+    keep_first_model(plain)
+    return plain
+
+
+@pytest.fixture(params=SERVICES)
+def service(request: pytest.FixtureRequest, settings: ClientSettings, tmp_path: Any) -> tuple[str, FastAPI]:
+    if request.param == "client":
+        return request.param, create_client(settings, Unreachable())
+    return request.param, create_aggregator(small_aggregator(tmp_path / "aggregator"))
+
+
+@pytest.fixture
+def url(service: tuple[str, FastAPI]) -> Iterator[str]:
+    name, app = service
+    wind_down = app.state.coordinator.wind_down if name == "aggregator" else lambda: None
+    with serve(app, wind_down=wind_down) as url:
+        yield url
+
+
+@pytest.fixture
+async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=url, trust_env=False, headers=BEARER) as http:
+        yield http
+
+
+def require_problem(answer: httpx.Response, status: int) -> dict[str, Any]:
+    assert (answer.status_code, answer.headers["content-type"]) == (status, MEDIA_TYPE), answer.text
+    found: dict[str, Any] = answer.json()
+    assert found["status"] == status and found["code"] and found["detail"] and found["title"]
+    return found
+
+
+@pytest.mark.anyio
+async def test_head_is_a_get_without_its_body(service: tuple[str, FastAPI], http: httpx.AsyncClient) -> None:
+    name, _ = service
+    paths = {"aggregator": ["/v1/runs", "/v1/clients"], "client": ["/v1/items", "/v1/users/user-01/recommendations"]}
+    for path in ("/health/live", "/openapi.json", "/nowhere", *paths[name]):
+        get, head = await http.get(path), await http.head(path)
+        assert (head.status_code, head.content) == (get.status_code, b""), path
+        kept = ("content-type", "content-length", "cache-control")
+        assert {key: head.headers.get(key) for key in kept} == {key: get.headers.get(key) for key in kept}, path
+    again = await http.get("/health/live")  # on the same connection
+    assert again.json() == {"status": "live"}
+
+
+@pytest.mark.anyio
+async def test_head_needs_what_get_needs(service: tuple[str, FastAPI], http: httpx.AsyncClient) -> None:
+    if service[0] == "aggregator":
+        assert (await http.head("/v1/runs", headers={"Authorization": "Bearer other"})).status_code == 401
+        assert (await http.head("/v1/runs/current")).status_code == 401
+        browser = httpx.BasicAuth("operator", BEARER["Authorization"].removeprefix("Bearer "))
+        assert (await http.head("/v1/runs", auth=browser)).status_code == 200
+    refused = await http.head("/v1/recommendations" if service[0] == "client" else "/v1/invitations")
+    assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", ["text/plain", "application/xml", "multipart/form-data; boundary=x", None])
+async def test_a_body_of_another_kind_is_415(
+    service: tuple[str, FastAPI], http: httpx.AsyncClient, kind: str | None
+) -> None:
+    path = {"aggregator": "/v1/runs", "client": "/v1/recommendations"}[service[0]]
+    headers = {} if kind is None else {"Content-Type": kind}
+    refused = require_problem(await http.post(path, content=b'{"users": ["u"]}', headers=headers), 415)
+    assert refused["code"] == "media-type" and "expected application/json, got" in refused["detail"]
+    fine = await http.post(path, content=b"{}", headers={"Content-Type": "Application/JSON; charset=utf-8"})
+    assert fine.status_code in (201, 422)
+
+
+RAW = {
+    "no first line": b"hello\r\n\r\n",
+    "another protocol": b"GET / HTCPCP/1.0\r\nHost: a\r\n\r\n",
+    "a header without a colon": b"GET / HTTP/1.1\r\nHost a\r\n\r\n",
+    "no host": b"GET / HTTP/1.1\r\n\r\n",
+    "two lengths": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+    "a head that is too long": b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * (LONGEST_HEAD + 1),
+}
+
+
+@pytest.mark.parametrize("request_bytes", RAW.values(), ids=RAW)
+def test_what_is_no_http_is_refused_in_words(url: str, request_bytes: bytes) -> None:
+    refused = require_problem(ask_raw(url, request_bytes), 400)
+    assert "expected a request of HTTP/1.1" in refused["detail"] and len(refused["detail"]) < 400
+
+
+def ask_raw(url: str, request: bytes) -> httpx.Response:
+    """The answer to bytes that no library sends."""
+    with socket.create_connection((httpx.URL(url).host, httpx.URL(url).port), timeout=10) as wire:
+        wire.sendall(request)
+        came = b"".join(iter(lambda: wire.recv(65536), b""))
+    head, _, body = came.partition(b"\r\n\r\n")
+    first, *lines = head.decode("ascii").split("\r\n")
+    headers = [tuple(line.split(": ", 1)) for line in lines]
+    return httpx.Response(int(first.split()[1]), headers=headers, content=body)  # type: ignore[arg-type]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("target", ["/v1/users/%ff/recommendations", "/v1/items?query=%c3%28", "/%e2%82", "/?%80"])
+async def test_what_is_no_utf_8_is_400(http: httpx.AsyncClient, target: str, caplog: pytest.LogCaptureFixture) -> None:
+    refused = require_problem(await http.get(target), 400)
+    assert refused["detail"] == "path and query: expected UTF-8, got other bytes"
+    assert "%ff" not in caplog.text and "�" not in caplog.text
+
+
+def test_every_operation_says_what_it_is_and_how_it_refuses(service: tuple[str, FastAPI]) -> None:
+    document = service[1].openapi()
+    assert document == service[1].openapi()
+    for path, operations in document["paths"].items():
+        for method, one in operations.items():
+            assert one.get("description"), f"{method} {path}"
+            assert "4XX" not in one["responses"], f"{method} {path}"
+            if not path.startswith("/v1"):
+                continue
+            refusals = {status for status in one["responses"] if status >= "400"}
+            assert refusals >= {"400", "401", "403", "422", "429", "503"}, f"{method} {path}"
+            assert ("415" in refusals) == ("requestBody" in one) and ("404" in refusals or method == "get")
+            for status in refusals:
+                assert list(one["responses"][status]["content"]) == [MEDIA_TYPE], f"{method} {path} {status}"
+    assert json.dumps(document).count("Successful Response") < len(document["paths"]) * 3
