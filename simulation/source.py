@@ -13,6 +13,7 @@ from simulation.chain import generate_chain
 from simulation.datasets import Dataset, LeastRating, load_dataset
 from simulation.generator import generate_dataset
 from simulation.partition import Partition, partition_dataset, partition_shops, write_partition
+from simulation.split import SplitKind
 
 SYNTHETIC = "synthetic"
 CHAIN = "chain"
@@ -31,6 +32,7 @@ class Cut:
     number: int = 0
     split_seed: int = 0
     min_rating: LeastRating = None
+    split: SplitKind | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,15 @@ class Shards:
         kept: float | None = self.summary.get("edges_kept")
         return kept
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the cut has dropped, and how the data were read, where it is known."""
+        notes = tuple(self.summary.get("notes", ()))
+        if self.edges_kept is None or self.edges_kept == 1.0:
+            return notes
+        dropped = f"{1 - self.edges_kept:.1%} of the training interactions lie between clients and are dropped"
+        return f"{dropped}; --method users keeps all of them", *notes
+
 
 def find_or_cut_shards(data: str, cut: Cut, folder: Path) -> Shards:
     """A folder of shards as it is, or another data set divided into `folder`. SettingsError where shards that are there
@@ -56,6 +67,8 @@ def find_or_cut_shards(data: str, cut: Cut, folder: Path) -> Shards:
     count = len(found.paths)
     if cut.clients not in (None, count):
         raise SettingsError(f"--clients: expected {count}, as many as {data} has shards, or none, got {cut.clients}")
+    if cut.split is not None:
+        raise SettingsError(f"--split: expected none with a folder of shards, which are split, got {cut.split}")
     if cut.min_rating is not None:
         raise SettingsError("--min-rating: expected none with a folder of shards, which are read as they are")
     if cut.method is not None:
@@ -74,6 +87,8 @@ def cut_shards(data: str, cut: Cut, folder: Path) -> Shards:
 
 def _divided_data(data: str, cut: Cut) -> tuple[Dataset, Partition]:
     clients = cut.clients or USUAL_CLIENTS
+    if data in (CHAIN, SYNTHETIC) and cut.split is not None:
+        raise SettingsError(f"--split: expected none with {data}, whose data are generated, got {cut.split}")
     if data == CHAIN:
         chain = generate_chain(cut.split_seed, clients)
         if cut.method is None:
@@ -82,7 +97,7 @@ def _divided_data(data: str, cut: Cut) -> tuple[Dataset, Partition]:
     elif data == SYNTHETIC:
         dataset = generate_dataset(cut.split_seed)
     else:
-        dataset = load_dataset(Path(data), cut.split_seed, cut.min_rating)
+        dataset = load_dataset(Path(data), cut.split_seed, cut.min_rating, cut.split)
     method = cut.method or USUAL_METHOD
     return dataset, partition_dataset(dataset, clients=clients, method=method, seed=cut.number)
 

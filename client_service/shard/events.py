@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from client_service.shard.ids import find_unusable_ids
 from client_service.shard.times import TIMES, parse_times
 from shared.errors import DataError
 from shared.words import count_noun, counted_lines
@@ -88,6 +89,8 @@ def id_column(table: pl.DataFrame, name: str, path: Path) -> pl.Series:
     missing = ids.null_count() + int((ids == "").sum())
     if missing:
         raise DataError(f"{path}: expected a value in every row of column {name!r}, {missing} are missing")
+    if (found := find_unusable_ids(ids)) is not None:
+        raise DataError(f"{path}: expected in column {name!r} {found[1]}, in {count_noun(int(found[0].sum()), 'row')}")
     return ids
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import polars as pl
 
-TIMES = "whole seconds since 1970 or ISO 8601"  # what an error says was expected
+TIMES = "whole seconds or milliseconds since 1970, or ISO 8601"  # what an error says was expected
 FIRST, LAST = -62_135_596_800, 253_402_300_799  # the years 1 and 9999: milliseconds of today lie beyond
+FIRST_MILLI, LAST_MILLI = 315_532_800_000, 4_102_444_800_000  # 1980 and 2100 in milliseconds; no seconds lie there
 ISO = r"^(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d)(:\d\d(?:[.,]\d+)?)?(Z|z|[+-]\d\d(?::?\d\d)?)?)?$"
 
 
 def parse_times(column: pl.Series) -> tuple[pl.Series, pl.Series]:
     """The times as Int64, null where there is none; and a Boolean column: which values are no time.
 
-    Numbers are seconds since 1970, text is a number or ISO 8601; a date means its first second, a time without a zone
-    is UTC, and fractions of a second are cut off. Outside the years 1 to 9999, as milliseconds are, nothing is a time.
+    Numbers are seconds since 1970, or milliseconds where `are_milliseconds` says so of all of them; text is a number
+    or ISO 8601; a date means its first second, a time without a zone is UTC, and fractions of a second are cut off.
+    Outside the years 1 to 9999 nothing is a time.
     """
     missing = column.is_null()
     if column.dtype == pl.String:
@@ -38,7 +40,22 @@ def _seconds(column: pl.Series) -> pl.Series:
 
 def _drop_fractions(column: pl.Series) -> pl.Series:
     """Numbers without their fractions. Seconds are far below 2^53, above which float64 is not exact."""
-    return column.cast(pl.Float64, strict=False).floor().cast(pl.Int64, strict=False)
+    numbers = column.cast(pl.Float64, strict=False)
+    return (numbers / 1000 if _lie_in_milliseconds(numbers) else numbers).floor().cast(pl.Int64, strict=False)
+
+
+def are_milliseconds(column: pl.Series) -> bool:
+    """Is each value a number that is a time from 1980 to 2100 in milliseconds? In seconds none of them would be."""
+    if not (column.dtype.is_numeric() or column.dtype == pl.String):
+        return False
+    values = column.replace("", None) if column.dtype == pl.String else column
+    numbers = values.cast(pl.Float64, strict=False)
+    return numbers.null_count() == values.null_count() < len(values) and _lie_in_milliseconds(numbers)
+
+
+def _lie_in_milliseconds(numbers: pl.Series) -> bool:
+    known = numbers.drop_nulls()
+    return not known.is_empty() and bool(known.is_between(FIRST_MILLI, LAST_MILLI).all())
 
 
 def _iso(column: pl.Series) -> pl.Series:

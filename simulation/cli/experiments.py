@@ -104,20 +104,18 @@ def partition(
     clients: options.Clients = 4,
     method: options.How = None,
     number: options.Number = 0,
+    split: options.SplitChoice = None,
     split_seed: options.SplitSeed = 0,
     min_rating: options.MinRating = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Divide a data set into shards, one folder a client."""
-    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating)
+    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating, split)
     shards = cut_shards(data, cut, options.ensure_folder(out))
     if as_json:
         return options.print_json(shards.summary)
     OUT.print(partition_table(shards.summary))
-    if (kept := shards.edges_kept) is not None and kept < 1.0:
-        dropped = f"{1 - kept:.1%} of the training interactions lie between clients and are dropped"
-        OUT.print(f"- {dropped}; --method users keeps all of them")
-    for note in shards.summary["notes"]:
+    for note in shards.notes:
         OUT.print(f"- {note}")
 
 
@@ -133,6 +131,7 @@ def simulate(
     privacy: options.Privacy = None,
     method: options.How = None,
     number: options.Number = 0,
+    split: options.SplitChoice = None,
     split_seed: options.SplitSeed = 0,
     min_rating: options.MinRating = None,
     device: options.Device = options.Device.auto,
@@ -151,10 +150,12 @@ def simulate(
     conduct = choose_engine(engine.value, RayCluster(ray_address, ray_cpus))
     changed = options.method_changes(changes, common_basis, rank, basis_rounds)
     agreed = method_settings(preset.value, **changed)
-    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating)
+    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating, split)
     named = {"strategy": strategy.value, "seed": seed, "rounds": rounds, "threads": threads, "device": device.value}
     folder = _run_folder(out, engine, command_words(data, cut, **named, method=agreed.model_dump(mode="json")))
     shards = find_or_cut_again(data, cut, folder / "shards")
+    if not as_json:
+        options.print_notes(shards.notes)
     experiment = Experiment(
         shards.paths,
         folder,

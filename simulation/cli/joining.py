@@ -30,6 +30,7 @@ from simulation.joining import (
     write_settings,
 )
 from simulation.operator_calls import Operator, call_as_operator, open_operator
+from simulation.split import SplitKind
 
 Names = Annotated[list[str], typer.Argument(help="of the silos: a-z, 0-9, _ and -")]
 SPLIT_SEED = 0
@@ -74,6 +75,7 @@ def join(
     min_rating: Annotated[
         float | None, typer.Option(help="of a liking; by default 4 of 5, 8 of 10, and of other scales any; 0: any")
     ] = None,
+    split: options.SplitChoice = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="by default the first free one from 8801")] = None,
     start: Annotated[bool, typer.Option(help="serve the client once it has joined")] = True,
     detach: Annotated[bool, typer.Option("--detach", help="serve in the background, until it is killed")] = False,
@@ -87,7 +89,7 @@ def join(
     silo = SiloFolder(folder or Path(asked.name))
     if not silo.settings.exists():
         require_open(asked)
-        _keep_data(silo, asked.name, data, min_rating)
+        _keep_data(silo, asked.name, data, min_rating, options.split_kind(split))
         enrolled = enrol_silo(asked, silo)
         write_settings(asked, silo, enrolled, {} if port is None else {"port": port})
         ERR.print(f"{asked.name}: registered at {asked.url}; settings: {silo.settings}", soft_wrap=True)
@@ -95,12 +97,14 @@ def join(
         _serve(silo, detach=detach)
 
 
-def _keep_data(silo: SiloFolder, name: str, data: Path | None, min_rating: float | None) -> None:
+def _keep_data(
+    silo: SiloFolder, name: str, data: Path | None, min_rating: float | None, split: SplitKind | None
+) -> None:
     head = kept_shard(silo)
     if head is None:
         if data is None:
             raise SettingsError("--data: expected the silo's own interactions, got none")
-        dataset = load_dataset(data, SPLIT_SEED, "usual" if min_rating is None else min_rating)
+        dataset = load_dataset(data, SPLIT_SEED, "usual" if min_rating is None else min_rating, split)
         head = keep_shard(silo, name, dataset)
         for note in dataset.notes:
             ERR.print(f"- {note}", highlight=False, soft_wrap=True)

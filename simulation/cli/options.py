@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,8 +14,10 @@ import typer
 from audit.cli import AsJson, Authority, Certificate, CertificateKey
 from shared.errors import SettingsError
 from shared.strategies import STRATEGIES
+from simulation.console import ERR
 from simulation.datasets import LeastRating
 from simulation.source import CHAIN, SYNTHETIC, USUAL_CLIENTS, Cut
+from simulation.split import SplitKind
 
 
 class Method(StrEnum):
@@ -55,6 +58,14 @@ class EngineChoice(StrEnum):
     ray = "ray"
 
 
+class SplitName(StrEnum):
+    """How `--split` divides a user's interactions, by the names of simulation.split.SplitKind."""
+
+    random = "random"
+    time = "time"
+    leave_one_out = "leave-one-out"
+
+
 class Device(StrEnum):
     """Where a client computes."""
 
@@ -83,6 +94,13 @@ How = Annotated[
         metavar="<method>",
         help=f"how to divide users and items: {', '.join(Method)}; by default spectral, the paper's, which drops what"
         " lies between clients; of a file users, which drops nothing; of a chain its shops",
+    ),
+]
+SplitChoice = Annotated[
+    SplitName | None,
+    typer.Option(
+        "--split",
+        help="of each user's interactions, where the data bring none: random (the default), time, or leave-one-out",
     ),
 ]
 SplitSeed = Annotated[int, typer.Option(min=0, help="of the 8:1:1 split, where the data bring none")]
@@ -121,15 +139,26 @@ def method_name(how: Method | None) -> str | None:
     return None if how is None else how.value
 
 
+def split_kind(split: SplitName | None) -> SplitKind | None:
+    """The split that was asked for, as `load_dataset` takes it."""
+    return None if split is None else split.value
+
+
 def choose_cut(
-    data: str, clients: int | None, how: Method | None, number: int, split_seed: int, min_rating: float | None
+    data: str,
+    clients: int | None,
+    how: Method | None,
+    number: int,
+    split_seed: int,
+    min_rating: float | None,
+    split: SplitName | None = None,
 ) -> Cut:
     """How to divide `data`. Of one's own file of interactions every one is kept, divided by users, and a rating counts
     by its scale; a data set in a folder is divided, and its ratings are read, as in published tables."""
     own = Path(data).is_file()
     method = method_name(how) or ("users" if own else None)
     least: LeastRating = "usual" if own and min_rating is None else min_rating
-    return Cut(clients, method, number, split_seed, least)
+    return Cut(clients, method, number, split_seed, least, split_kind(split))
 
 
 def given_flags(flags: dict[str, Any]) -> dict[str, Any]:
@@ -166,6 +195,12 @@ def ensure_folder(folder: Path, flag: str = "--out") -> Path:
     except OSError as error:
         raise SettingsError(f"{flag}: expected a folder, or a place for one, got {folder} ({error.strerror})") from None
     return folder
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Print lines about data on stderr, before what is computed of them."""
+    for note in notes:
+        ERR.print(f"- {note}", highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

@@ -16,9 +16,11 @@ from client_service.shard.changes import append_events, erase_events, erase_user
 from client_service.shard.files import read_bytes
 from shared.errors import SettingsError
 from shared.words import count_noun
-from simulation.cli.options import AsJson, print_json
+from simulation.cli.options import AsJson, print_json, print_notes
 from simulation.console import OUT
-from simulation.datasets import read_events, read_titles
+from simulation.datasets import LeastRating, read_events, read_titles
+from simulation.datasets.dataset import WHOLE
+from simulation.datasets.likings import choose_likings
 
 app = typer.Typer(
     add_completion=False,
@@ -34,10 +36,17 @@ def append(
     folder: Folder,
     events: Annotated[Path, typer.Argument(help="file of interactions: user, item, and split, time, rating if known")],
     items: Annotated[Path | None, typer.Option(help="file of titles for new items")] = None,
+    min_rating: Annotated[
+        float | None, typer.Option(help="of a liking; by default 4 of 5, 8 of 10, and of other scales any; 0: any")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Add interactions to a shard, whole or not at all. Those without a split are for training."""
-    table, titles = read_events(events), None if items is None else read_titles(items)
+    least: LeastRating = "usual" if min_rating is None else min_rating
+    chosen, notes = choose_likings({WHOLE: read_events(events)}, least, events)
+    table, titles = chosen[WHOLE], None if items is None else read_titles(items)
+    if not as_json:
+        print_notes(notes)
     _print_change(*change_shard(folder, lambda shard: append_events(shard, table, events, titles)), as_json=as_json)
 
 

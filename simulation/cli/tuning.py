@@ -36,6 +36,7 @@ def tune(
     changes: options.Changes = None,
     method: options.How = None,
     number: options.Number = 0,
+    split: options.SplitChoice = None,
     split_seed: options.SplitSeed = 0,
     min_rating: options.MinRating = None,
     device: options.Device = options.Device.auto,
@@ -47,8 +48,10 @@ def tune(
     fixed = options.parse_pairs(changes or [])
     base = method_settings(preset.value, **fixed)
     space = search_space(strategy.value, base, fixed)
-    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating)
+    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating, split)
     shards = find_or_cut_shards(data, cut, out / "shards")
+    if not as_json:
+        options.print_notes(shards.notes)
     with tempfile.TemporaryDirectory(prefix="lpsfed-blind-") as folder:
         blind, cache = write_blind_shards(shards.paths, Path(folder) / "shards"), Path(folder) / "cache"
         task = Search(blind, strategy.value, base, space, rounds, seed, device.value, threads, cache)

@@ -12,7 +12,7 @@ import polars as pl
 from client_service.shard.events import SPLIT_TYPE, SPLITS, clean_events, known_columns, sort_pairs
 from shared.errors import DataError
 from shared.words import count_noun, counted_lines
-from simulation.split import split_by_user, split_validation
+from simulation.split import SplitKind, describe_split, require_times, split_by_user, split_validation
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,18 +42,20 @@ def assemble_dataset(
     seed: int,
     titles: pl.DataFrame | None = None,
     path: Path | None = None,
+    split: SplitKind = "random",
 ) -> Dataset:
-    """`tables`: events (user, item; time and rating) by split, or all of them under `WHOLE`. `seed` draws the splits
-    that did not come. `path` is named in errors.
+    """`tables`: events (user, item; time and rating) by split, or all of them under `WHOLE`, which `split` says how to
+    divide. `seed` draws the splits that did not come. `path` is named in errors.
 
-    Raises DataError when there is no training event.
+    Raises DataError when there is no training event, or a time is missing by which to divide.
     """
-    named = {"train" if split == WHOLE else split: table for split, table in tables.items()}
-    parts = [part.with_columns(split=pl.lit(split, dtype=SPLIT_TYPE)) for split, part in named.items()]
+    named = {"train" if name == WHOLE else name: table for name, table in tables.items()}
+    parts = [part.with_columns(split=pl.lit(name, dtype=SPLIT_TYPE)) for name, part in named.items()]
     events, notes = clean_events(pl.concat(parts, how="diagonal"), path or name)
     if set(tables) == {WHOLE}:
-        events = split_by_user(events, seed)  # sorted
-        notes.append(f"split drawn by user 8:1:1 with seed {seed}")
+        require_times(events, split, path or name)
+        events = split_by_user(events, seed, split)  # sorted
+        notes.extend(describe_split(events, seed, split))
     else:
         drawn = _draw_validation(events, seed, notes) if set(tables) == {"train", "test"} else events
         events = sort_pairs(drawn)

@@ -7,34 +7,45 @@ from pathlib import Path
 
 import polars as pl
 
-from shared.errors import DataError
+from shared.errors import DataError, SettingsError
 from simulation.datasets.content import format_extension
 from simulation.datasets.dataset import WHOLE, Dataset, assemble_dataset, ordered_splits
 from simulation.datasets.formats import FORMATS, TITLES
 from simulation.datasets.likings import LeastRating, choose_likings
 from simulation.datasets.locate import locate_files, require_format
+from simulation.datasets.tables import Table
+from simulation.split import SplitKind
 
 
-def load_dataset(path: Path, seed: int, min_rating: LeastRating = None) -> Dataset:
-    """The data set at `path`, a file or a folder. A split that comes with it is kept; `seed` draws what is missing.
+def load_dataset(path: Path, seed: int, min_rating: LeastRating = None, split: SplitKind | None = None) -> Dataset:
+    """The data set at `path`, a file or a folder. A split that comes with it is kept; `seed` draws what is missing, or
+    `split` says how it is made: then none may have come (SettingsError).
     Interactions with a rating below `min_rating` are left out; None: each counts as a liking; a note says which.
 
     Raises DataError naming the file, the line where there is one, what was expected and what came; never an id.
     """
     files = locate_files(path)
-    tables = {split: read_events(file) for split, file in files.interactions.items()}
+    read = {name: _read_table(file) for name, file in files.interactions.items()}
+    tables = {name: table.event_table() for name, table in read.items()}
     if WHOLE in tables and "split" in tables[WHOLE].columns:
         parts = tables[WHOLE].partition_by("split", as_dict=True, maintain_order=True)
         tables = ordered_splits({str(split): part for (split,), part in parts.items()}, path)
+    if split is not None and tables.keys() != {WHOLE}:
+        raise SettingsError(f"--split: expected none for data that bring their own split, got {split} for {path}")
     titles = None if files.titles is None else read_titles(files.titles)
     chosen, notes = choose_likings(tables, min_rating, path)
-    dataset = assemble_dataset(files.name, chosen, seed=seed, titles=titles, path=path)
-    return replace(dataset, notes=(*notes, *dataset.notes))
+    dataset = assemble_dataset(files.name, chosen, seed=seed, titles=titles, path=path, split=split or "random")
+    times = dict.fromkeys(note for table in read.values() for note in table.time_notes())
+    return replace(dataset, notes=(*times, *notes, *dataset.notes))
 
 
 def read_events(path: Path) -> pl.DataFrame:
     """(user, item) of one file, and split, time and rating where it has them. Raises DataError."""
-    return FORMATS[require_format(path)].read(path).event_table()
+    return _read_table(path).event_table()
+
+
+def _read_table(path: Path) -> Table:
+    return FORMATS[require_format(path)].read(path)
 
 
 def read_titles(path: Path) -> pl.DataFrame:

@@ -10,7 +10,8 @@ import numpy as np
 import polars as pl
 
 from client_service.shard.events import SPLITS
-from client_service.shard.times import TIMES, parse_times
+from client_service.shard.ids import find_unusable_ids
+from client_service.shard.times import TIMES, are_milliseconds, parse_times
 from simulation.datasets.content import line_error
 
 COLUMNS = {
@@ -80,7 +81,14 @@ class Table:
             )
         empty = (column.is_null() | (column == "")).fill_null(True)
         self._require_none(empty, f"a value in the field {field!r}, got none")
+        if (found := find_unusable_ids(column)) is not None:
+            self._require_none(found[0], f"in the field {field!r} {found[1]}")
         return column
+
+    def time_notes(self) -> list[str]:
+        """What is to be said of how times were read."""
+        column = self._find_column("time")
+        return ["times were read as milliseconds"] if column is not None and are_milliseconds(column) else []
 
     def _known_names(self) -> str:
         """The known names in the header. Others are not told: of a file without a header they would be ids."""

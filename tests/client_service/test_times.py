@@ -29,7 +29,8 @@ NOON = 1_426_334_400  # 2015-03-14T12:00:00Z
         ("2015-03-14", NOON - 12 * 3600),
         ("2015-02-30", None),
         ("14.03.2015", None),
-        ("1426334400000", None),  # milliseconds
+        ("1426334400999", NOON),  # milliseconds
+        ("4102444800001", None),  # of 2100, and no second
         ("nan", None),
         ("inf", None),
         ("soon", None),

@@ -72,8 +72,16 @@ def test_bad_lightgcn_text_is_refused_with_its_line(write: Write, content: str |
         ("ratings.csv", "", ("line 1", "an empty file")),
         ("interactions.csv", "user,item,split\n1,2,train\n1,3,dev\n", ("line 3", "train, valid or test")),
         ("interactions.parquet", "user,item\n1,2\n", ("expected a Parquet file",)),
-        ("ratings.csv", "user,item,time\n1,2,\n1,3,soon\n", ("line 3", "seconds since 1970 or ISO 8601", "'time'")),
-        ("ratings.csv", "user,item,time\n1,2,1433221332117\n", ("line 2", "seconds since 1970")),
+        (
+            "ratings.csv",
+            "user,item,time\n1,2,\n1,3,soon\n",
+            ("line 3", "since 1970, or ISO 8601", "'time'"),
+        ),
+        ("ratings.csv", "user,item,time\n1,2,1433221332117\n1,3,1433221332\n", ("line 2", "seconds since 1970")),
+        ("ratings.csv", "user,item\n1,2\nNaN,3\n", ("line 3", "in the field 'user' an id, got NaN")),
+        ("ratings.csv", "user,item\n1,2\n1,nan\n", ("line 3", "in the field 'item' an id, got NaN")),
+        ("ratings.csv", "user,item\n1,2\n1,a\x00b\n", ("line 3", "without control characters")),
+        ("ratings.csv", f"user,item\n1,{'i' * 513}\n", ("line 2", "at most 512 characters")),
         ("ratings.csv", "user,item,rating\n1,2,good\n", ("line 2", "a number in the field 'rating'")),
     ],
 )
