@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from client_service.settings import client_settings
 from shared.errors import SettingsError
 from shared.protocol.signing.invitation import read_invitation
 from shared.words import count_noun
@@ -17,7 +18,9 @@ from simulation.console import ERR
 from simulation.deployment import kubernetes as demo
 from simulation.deployment.compose import IN_POOLS, MAIN, MOST_SILOS, write_compose
 from simulation.deployment.compose_silo import SUBNET, TEMPLATE, SiloCompose, choose_owner, write_compose_silo
+from simulation.deployment.kubernetes_silo import SiloCluster, write_kubernetes_silo
 from simulation.deployment.subnets import USUAL
+from simulation.joining import SETTINGS
 
 
 class Role(StrEnum):
@@ -70,16 +73,30 @@ def _require_given(value: Path | None, flag: str, what: str) -> Path:
 
 
 def kubernetes(
-    silos: Annotated[int, typer.Option(help=f"1 to {demo.MOST_SILOS}")] = 4,
+    silos: Annotated[int, typer.Option(help=f"of the demo: 1 to {demo.MOST_SILOS}")] = 4,
     folder: Annotated[Path, typer.Option(help="the project's k8s/")] = Path("k8s"),
     common_basis: options.CommonBasis = options.BasisKind.exact,
+    role: WhichRole = Role.demo,
+    silo: Annotated[Path | None, typer.Option(help="folder of a silo that has joined, by `lpsfed join`")] = None,
+    address: Annotated[str | None, typer.Option(help="of the aggregator: all that the silo can reach")] = None,
+    image: Annotated[str | None, typer.Option(help="of the client, as the cluster's nodes pull it")] = None,
+    out: Annotated[Path | None, typer.Option(help="of the silo's manifests; by default SILO/kubernetes")] = None,
 ) -> None:
     """Write the silos of the Kubernetes demo, each after the folder of silo-1, and remove those beyond the number.
 
     The overlays demo, no-dns, tls, secure and common-basis then have so many silos; the last one has a basis of
-    that kind. The commands of docs/kubernetes.md name four.
+    that kind. The commands of docs/kubernetes.md name four. With --role silo it is one silo's own folder of manifests,
+    for a cluster of its own, with its keys in it.
     """
-    _print_paths(demo.write_kubernetes(folder, silos, common_basis.value), silos)
+    if role is Role.demo:
+        return _print_paths(demo.write_kubernetes(folder, silos, common_basis.value), silos)
+    own = _require_given(silo, "--silo", "the folder of a silo that has joined")
+    if address is None:
+        raise SettingsError("--address: expected the aggregator's IP address with --role silo, got none")
+    script = write_kubernetes_silo(
+        client_settings(own / SETTINGS), SiloCluster(folder, address, image), out or own / "kubernetes"
+    )
+    ERR.print(f"sh {script}", highlight=False, soft_wrap=True)
 
 
 def _print_paths(paths: Sequence[Path], silos: int) -> None:

@@ -1,0 +1,111 @@
+"""The folder of a silo that has joined -> manifests for its client in a cluster without the aggregator."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from client_service.settings import ClientSettings
+from shared.errors import SettingsError
+from shared.method.settings import MethodSettings
+from shared.new_files import PRIVATE, PUBLIC, replace_file
+from shared.protocol.signing.enrolment import KeyFiles
+from simulation.deployment.files import render_template
+
+KUSTOMIZATION, SCRIPT = "kustomization.yaml", "apply.sh"
+TEMPLATES = {KUSTOMIZATION: "kubernetes-silo.yml", SCRIPT: "kubernetes-silo.sh"}
+START_SECONDS = 300
+UNPLAIN = set("\"'`$\\\n")  # in a path that stands in the script
+
+
+@dataclass(frozen=True)
+class SiloCluster:
+    """manifests: the project's k8s/. address: of the aggregator, the only one that the client can reach. image: of the
+    client, by the name that the cluster's nodes pull; None as it is built here."""
+
+    manifests: Path
+    address: str
+    image: str | None = None
+
+
+def write_kubernetes_silo(settings: ClientSettings, cluster: SiloCluster, out: Path) -> Path:
+    """Write the kustomization, what it reads, and the script that applies it, into `out`; the script's path.
+
+    SettingsError for an aggregator that is not at https://NAME, no address, or no manifests.
+    """
+    _require_usable(settings, cluster)
+    out.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, source in _copied_files(settings).items():
+        replace_file(out / name, source.read_bytes(), PRIVATE)
+    values = _template_values(settings, cluster, out)
+    for name, template in TEMPLATES.items():
+        replace_file(out / name, render_template(template, values).encode(), PUBLIC)
+    return out / SCRIPT
+
+
+def _copied_files(settings: ClientSettings) -> dict[str, Path]:
+    """Name in the folder -> what is copied there."""
+    key = settings.signing_key_file or KeyFiles.of(settings.name, settings.state_directory).private
+    found = {
+        "key": key,
+        "application": settings.application_key_file,
+        "operator": settings.operator_key_file,
+        "members.toml": settings.members,
+        "authority.crt": settings.aggregator_authority,
+    }
+    if settings.application_key_file is None or settings.operator_key_file is None:
+        raise SettingsError(
+            "silo.toml: expected application_key_file and operator_key_file, as `lpsfed join` writes them"
+        )
+    return {name: path for name, path in found.items() if path is not None}
+
+
+def _template_values(settings: ClientSettings, cluster: SiloCluster, out: Path) -> dict[str, Any]:
+    return {
+        "name": settings.name,
+        "namespace": f"lpsfed-silo-{settings.name.replace('_', '-').rstrip('-')}",
+        "manifests": os.path.relpath(cluster.manifests.resolve(), out.resolve()),
+        "members": settings.members is not None,
+        "authority": settings.aggregator_authority is not None,
+        "settings": tuple(_config_values(settings)),
+        "address": cluster.address,
+        "image": cluster.image,
+        "script": out / SCRIPT,
+        "shard": settings.shard.resolve(),
+        "seconds": START_SECONDS,
+    }
+
+
+def _config_values(settings: ClientSettings) -> Iterator[tuple[str, str]]:
+    """What the silo's settings say beside places and ports, which are the pod's."""
+    yield "NAME", settings.name
+    yield "AGGREGATOR_URL", settings.aggregator_url
+    yield "STRATEGY", settings.strategy
+    yield "SECURE", str(settings.secure).lower()
+    yield "TRUST_ON_FIRST_USE", str(settings.trust_on_first_use).lower()
+    for name, default in (("method", MethodSettings()), ("policy", type(settings.policy)()), ("privacy", None)):
+        own = getattr(settings, name).model_dump(mode="json", exclude_unset=default is None)
+        usual = {} if default is None else default.model_dump(mode="json")
+        changed = {key: value for key, value in own.items() if value is not None and value != usual.get(key)}
+        if changed:
+            yield name.upper(), json.dumps(changed, separators=(",", ":"))
+
+
+def _require_usable(settings: ClientSettings, cluster: SiloCluster) -> None:
+    url = urlsplit(settings.aggregator_url)
+    if url.scheme != "https" or url.port is not None:
+        raise SettingsError(f"aggregator: expected https://NAME, at port 443, got {settings.aggregator_url}")
+    try:
+        ip_address(cluster.address)
+    except ValueError:
+        raise SettingsError(f"--address: expected the aggregator's IP address, got {cluster.address}") from None
+    if not (cluster.manifests / "base/silo" / KUSTOMIZATION).is_file():
+        raise SettingsError(f"--folder: expected the project's k8s/, got {cluster.manifests}")
+    if wrong := sorted(set(str(settings.shard.resolve())) & UNPLAIN):
+        raise SettingsError(f"{settings.shard}: expected a path without {' '.join(wrong)}")
