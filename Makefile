@@ -8,6 +8,9 @@ TORCH_INDEX ?=
 # Of `make lock` and what looks at the locks: in a place of their own, never in .venv nor in an image.
 SUPPLY := build/supply-chain
 UPGRADE ?=
+# Of `make images`.
+PLATFORMS ?= linux/amd64,linux/arm64
+REGISTRY ?=
 LOCK := $(SUPPLY)/bin/uv pip compile --quiet --python $(SUPPLY)/bin/python --universal --python-version 3.11 \
 	--generate-hashes --no-strip-markers --no-annotate --no-emit-package torch --custom-compile-command 'make lock' \
 	$(if $(UPGRADE),--upgrade)
@@ -35,7 +38,7 @@ FAULT_TESTS := tests/faults tests/attacks/test_clock_turned_back.py tests/attack
 	tests/web/test_described.py
 
 .PHONY: help install demo stop check format test test-fast rounding faults engines engine-ray engine-flower storage soak benchmark guard \
-	e2e-compose site notebook dist lock sbom audit base-digest clean
+	e2e-compose site notebook dist lock sbom audit platforms images base-digest clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 14
@@ -144,6 +147,16 @@ sbom: install $(SUPPLY)/.installed ## write build/sbom: what is in each image an
 
 audit: $(SUPPLY)/.installed ## look for known vulnerabilities in all that is locked
 	$(SUPPLY)/bin/python requirements/audit.py
+
+platforms: install ## look whether each locked package of the images has a wheel for x86_64 and for aarch64
+	$(BIN)/python requirements/check_platforms.py
+
+images: ## build the images for PLATFORMS and push them to REGISTRY=host/path; needs docker buildx
+	for image in aggregator client tools; do \
+		folder=$$([ $$image = aggregator ] && echo aggregator_service || echo client_service); \
+		docker buildx build --platform $(PLATFORMS) --file $$folder/Dockerfile \
+			$$([ $$image = aggregator ] || echo --target $$image) --build-arg TORCH_INDEX=$(TORCH_INDEX) \
+			--tag $(or $(REGISTRY),$(error REGISTRY: expected one to push to))/lpsfed/$$image:$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml) --push . || exit 1; done
 
 base-digest: ## pin the images in .env to the digests that their registry gives today; needs Docker and its registry
 	$(PYTHON) requirements/pin_images.py
