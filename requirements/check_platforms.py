@@ -1,7 +1,7 @@
 """Each locked package of the images has a wheel for every platform that they are built for: `make platforms`.
 
-pip resolves the locks for a platform without installing anything. An image of another platform than this machine's needs
-docker buildx; whether it can be built at all is seen here.
+pip resolves the locks for a platform without installing anything. An image of another platform than this machine's
+needs docker buildx; whether it can be built at all is seen here.
 """
 
 from __future__ import annotations

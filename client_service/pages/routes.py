@@ -18,6 +18,7 @@ from client_service.pages.standing import sizes, standing
 from client_service.pages.trial import SHOWN as LISTED
 from client_service.pages.trial import Question, trial
 from client_service.service import ClientService
+from client_service.serving.filters import LONGEST_FILTER
 from shared.web.pages import PageHead, page, statics, templates
 
 SECTIONS = (
@@ -73,10 +74,11 @@ def show(
     user: Annotated[str | None, Query(max_length=512)] = None,
     item: Annotated[str | None, Query(max_length=512)] = None,
     basket: Annotated[str | None, Query(max_length=4096)] = None,
+    filter: Annotated[str | None, Query(max_length=LONGEST_FILTER)] = None,
     k: Annotated[int, Query(ge=1, le=100)] = LISTED,
 ) -> Response:
     found: Page = request.app.state.page
-    return page(request, found.html(before, Question(user, item, k, basket)))
+    return page(request, found.html(before, Question(user, item, k, basket, filter)))
 
 
 def _address(before: int | None) -> str:

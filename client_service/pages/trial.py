@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from client_service.serving.messages import ItemOut, RecommendationsOut
 from client_service.serving.questions import Limits
 from client_service.serving.recommender import Recommender
-from shared.errors import NotFoundError
+from shared.errors import NotFoundError, ProtocolError
 from shared.words import count_noun
 
 SHOWN, HISTORY = 10, 30
@@ -17,12 +17,16 @@ BETWEEN = re.compile(r"[,;\r\n]+")  # items of a basket; an id may have spaces i
 
 @dataclass(frozen=True)
 class Question:
-    """A user to recommend to, an item to find the like of, or a basket; none of them where nothing was asked."""
+    """A user to recommend to, an item to find the like of, or a basket; none of them where nothing was asked.
+
+    filter: KEY:VALUE, as applications ask by; for a user and for a basket.
+    """
 
     user: str | None
     item: str | None
     k: int
     basket: str | None = None
+    filter: str | None = None
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class Trial:
     user: str
     k: int
     basket: str = ""
+    filter: str = ""
     heading: str | None = None
     note: str = ""
     warns: bool = False
@@ -42,24 +47,37 @@ class Trial:
     history: tuple[ItemOut, ...] | None = None
     beyond: int = 0
 
+    @property
+    def explained(self) -> bool:
+        """Is there a reason for any item? A model without a closed-form part has none."""
+        return any(one.because for one in self.items)
+
 
 def trial(question: Question, recommender: Recommender) -> Trial:
     """Ask the recommender as its own API would; the page says so where the list is not personal."""
-    if question.user:
-        return _for_user(question.user, question.k, recommender)
-    if question.basket:
-        return _for_basket(question.basket, question.k, recommender)
+    if question.user or question.basket:
+        return _list_trial(question, recommender)
     if question.item:
         return _similar_trial(question.item, question.k, recommender)
     return Trial(user="", k=question.k)
 
 
-def _for_user(user: str, k: int, recommender: Recommender) -> Trial:
-    found = recommender.for_user(user, Limits(k))
+def _list_trial(question: Question, recommender: Recommender) -> Trial:
+    """A list with the reasons of each item. What is wrong with a filter stands in the list's place."""
+    asked = Trial(question.user or "", question.k, question.basket or "", question.filter or "")
+    try:
+        limits = recommender.limits(question.k, filters=(asked.filter,) if asked.filter else (), explain=True)
+    except ProtocolError as error:
+        return replace(asked, heading="No list", note=f"{error}.", warns=True)
+    return _for_user(asked, limits, recommender) if asked.user else _for_basket(asked, limits, recommender)
+
+
+def _for_user(asked: Trial, limits: Limits, recommender: Recommender) -> Trial:
+    user = asked.user
+    found = recommender.for_user(user, limits)
     history, count = recommender.history(user, HISTORY)
-    return Trial(
-        user=user,
-        k=k,
+    return replace(
+        asked,
         heading=f"For {user}",
         note=_describe(found),
         warns=found.fallback is not None,
@@ -69,14 +87,12 @@ def _for_user(user: str, k: int, recommender: Recommender) -> Trial:
     )
 
 
-def _for_basket(basket: str, k: int, recommender: Recommender) -> Trial:
-    items = tuple(filter(None, (one.strip() for one in BETWEEN.split(basket))))
-    found = recommender.for_basket(items, Limits(k))
+def _for_basket(asked: Trial, limits: Limits, recommender: Recommender) -> Trial:
+    items = tuple(item for one in BETWEEN.split(asked.basket) if (item := one.strip()))
+    found = recommender.for_basket(items, limits)
     unknown = f" {count_noun(found.unknown_items, 'item')} of it not in the catalogue." if found.unknown_items else ""
-    return Trial(
-        user="",
-        k=k,
-        basket=basket,
+    return replace(
+        asked,
         heading=f"For a basket of {count_noun(len(items), 'item')}",
         note=_describe(found) + unknown,
         warns=found.fallback is not None,

@@ -30,6 +30,7 @@ from shared.web.pages import figure
 from simulation.experiment import Experiment
 from simulation.federation import Progress, conduct_run
 from simulation.run import open_federation
+from tests.support.federation import bearer
 from tests.support.given import Opened, Until
 
 DECLARATION = Declaration(strategy="lpsfed", tensors=(TensorSpec(name="w", shape=(2, 3)),), scalars=("rho",))
@@ -335,13 +336,28 @@ async def test_a_user_s_history_stands_beside_the_list_and_a_basket_is_answered(
         basket = await page(http, basket="item-02, item-04;item-99,,", k=3)
         unknown = plain(await page(http, basket="item-99"))
         assert (await http.get("/", params={"basket": "x" * 5000})).status_code == 422
+        await http.put("/v1/items/item-03", json={"categories": ["shoes"]}, headers=bearer(described.application_key))
+        shoes = await page(http, basket="item-02, item-04", filter="category:shoes")
+        none = plain(await page(http, user="user-01", filter="colour:red"))
+        wrong = plain(await page(http, user="user-01", filter="nonsense"))
     listed, history = of_user.split('id="answer"')[1].split('id="history"')
     had, given = (set(re.findall(r"<code>(item-\d\d)</code>", part.split("</table>")[0])) for part in (history, listed))
     assert len(had) == 4 and given and not had & given
     assert "no training items of this user" in plain(of_nobody)
     assert "For a basket of 3 items" in plain(basket) and "1 item of it not in the catalogue" in plain(basket)
     assert basket.count(">similar items</a>") == 3 and 'value="item-02, item-04;item-99,,"' in basket
+    assert re.findall(r"<code>(item-\d\d)</code>", shoes.split('id="answer"')[1]) == ["item-03"]
+    assert 'value="category:shoes"' in shoes and "Best first" not in none and "No list" not in none
+    assert "No list" in wrong and "expected KEY:VALUE" in wrong
+    reasons = re.findall(r'<td class="title">([^<]*)</td><td><a href', listed)
+    counted = {one for row in reasons if row for one in row.split("; ")}
+    assert "Because of" in listed and counted and counted <= titles(history)
     assert "Not personal, but the most popular items: no known item in the basket." in unknown
+
+
+def titles(history: str) -> set[str]:
+    """Those of a history's table."""
+    return set(re.findall(r'<td class="title">([^<]*)</td></tr>', history))
 
 
 def trained(number: int, loss: float | None, *, with_margins: bool = False) -> RoundQuality:
