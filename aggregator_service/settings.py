@@ -160,8 +160,8 @@ class AggregatorSettings(Listening):
     def require_same_shape(self, method: MethodSettings) -> None:
         """ProtocolError for settings that would exchange other tensors or scalars than this federation does;
         SettingsError for settings that are not for its strategy. A run may do without the federation's basis."""
-        asked = declare_federation(build_strategy(self.strategy, method), method, secure=False)
-        expected = declare_federation(build_strategy(self.strategy, self.method), self.method, secure=False)
+        asked = declare_federation(build_strategy(self.strategy, method), method, secure=self.secure)
+        expected = declare_federation(build_strategy(self.strategy, self.method), self.method, secure=self.secure)
         if asked.basis is None:
             expected = expected.of_part("training")
         if (difference := describe_difference(expected, asked)) is not None:

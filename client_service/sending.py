@@ -25,6 +25,7 @@ from shared.protocol.schemas import ReceiptOut, RunOut
 from shared.protocol.secure.messages import RoundTerms
 from shared.strategies import build_strategy, strategy_of_part
 from shared.strategies.mixing import Mixing
+from shared.strategies.strategy import Strategy
 
 T = TypeVar("T")
 
@@ -119,20 +120,29 @@ class UpdateSender:
     async def _send(self, run_part: RunPart, update: Parameters, state: RunOut) -> ReceiptOut:
         """As it is, or masked where the silo demands that; never the one for the other."""
         declaration = self._declared.of_part(run_part.part)
-        body = pass_gate(declaration, update)
         run, number = run_part.place.run, run_part.moment.round
         if self._masking is None:
-            return await self._aggregator.upload(run, number, body)
+            return await self._aggregator.upload(run, number, pass_gate(declaration, update))
         if state.threshold is None:
             raise PrivacyError("expected a secure round, as this silo demands, got an open one")
         require_trained_so(run_part, state)
-        require_similar(self._mixing(run_part), self._least_similarity)
+        require_similar(self._strategy(run_part).mixing, self._least_similarity)
         terms = self._masking.terms(declaration, run_part.place.method, run, number, state)
         if run_part.part == "basis" and run_part.place.method.basis.epsilon is not None:
             update = await self._noised_part(run_part, update, terms)
+        update = await self._with_reports(run_part, update, self._masking)
+        pass_gate(declaration, update)
         basis = _basis_part(run_part, self._masking)
         exchange = SecureExchange(self._masking, self._aggregator, wait=self._wait, worker=self._worker, basis=basis)
         return await exchange.send(terms, update)
+
+    async def _with_reports(self, run_part: RunPart, leaving: Parameters, masking: Masking) -> Parameters:
+        """What leaves, after its noise, with the reports that the run's strategy makes of it."""
+        report, number = self._strategy(run_part).report, run_part.moment.round
+        if report is None:
+            return leaving
+        base = await self._off_loop(lambda: masking.start_of(run_part.place.run, number))
+        return await self._off_loop(lambda: report(leaving, base.arrays))
 
     async def _noised_part(self, run_part: RunPart, update: Parameters, terms: RoundTerms) -> Parameters:
         """With this silo's part of the noise; asked again, the same."""
@@ -151,9 +161,11 @@ class UpdateSender:
         """
         if self._masking is None:
             return given
-        mixing = self._mixing(run_part)
+        strategy, masking = self._strategy(run_part), self._masking
+        mixing = strategy.mixing
         mean = given if mixing is None else mixing.without_told(given)
-        self._masking.remember_start(run_part.place.run, number + 1, mean)
+        run, whole = run_part.place.run, strategy.report is not None
+        await self._off_loop(lambda: masking.remember_start(run, number + 1, mean, whole=whole))
         if number == 0:
             return given
         if mixing is None:
@@ -165,9 +177,9 @@ class UpdateSender:
         self.forget()
         return mean if own is None else mixing.mix(told, mean, own)
 
-    def _mixing(self, run_part: RunPart) -> Mixing | None:
-        """Of the run's strategy."""
-        return strategy_of_part(run_part.part, self._declared.strategy, run_part.place.method).mixing
+    def _strategy(self, run_part: RunPart) -> Strategy:
+        """Of the run."""
+        return strategy_of_part(run_part.part, self._declared.strategy, run_part.place.method)
 
     def forget(self) -> None:
         """The secrets of a round that is over."""

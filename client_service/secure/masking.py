@@ -13,6 +13,7 @@ import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from client_service.secure.kept_start import keep_start, kept_start
 from client_service.secure.members import KnownMembers
 from client_service.secure.memory import RoundMemory
 from client_service.secure.vault import Vault
@@ -33,14 +34,16 @@ SECRET_BYTES = 32
 
 @dataclass(frozen=True)
 class Masking:
-    """noised: what the client sends is differentially private. changing_members: see `PublicKeys`. basis_changes: the
-    least number of silos by whose data two sums of the common basis may differ, as the silo's policy has it."""
+    """folder: the client's state directory. noised: what the client sends is differentially private. changing_members:
+    see `PublicKeys`. basis_changes: the least number of silos by whose data two sums of the common basis may differ, as
+    the silo's policy has it."""
 
     name: str
     identity: PrivateKey
     members: KnownMembers
     memory: RoundMemory
     vault: Vault
+    folder: Path
     draw_secret: bytes = field(repr=False)
     noised: bool = False
     changing_members: bool = False
@@ -60,9 +63,16 @@ class Masking:
         """What stands for the silo's data in sums of the common basis. Who has not the secret cannot guess at them."""
         return hmac.digest(self.draw_secret, f"stamp of {data}".encode(), hashlib.sha256).hex()
 
-    def remember_start(self, run: str, number: int, given: Parameters) -> None:
-        """Round `number` begins with these parameters, as everybody was given them."""
+    def remember_start(self, run: str, number: int, given: Parameters, *, whole: bool = False) -> None:
+        """Round `number` begins with these parameters, as everybody was given them. whole: keep them, and not only
+        their digest."""
+        if whole:
+            keep_start(self.folder, number, given)
         self.memory.remember_start(self._aggregator, run, number, digest_start(given))
+
+    def start_of(self, run: str, number: int) -> Parameters:
+        """What everybody was given for round `number`, kept whole. PrivacyError where it is not what was told."""
+        return kept_start(self.folder, number, self.memory.start_of(self._aggregator, run, number))
 
     def terms(
         self, declaration: Declaration, method: MethodSettings, run: str, number: int, state: RunOut
@@ -95,7 +105,7 @@ def open_masking(
 ) -> Masking:
     """From a client's state directory. `members`, `memory`: as they are used for the aggregator's answers too."""
     vault, secret = Vault(folder), read_draw_secret(folder)
-    return Masking(name, identity, members, memory, vault, secret, noised, changing_members, basis_changes)
+    return Masking(name, identity, members, memory, vault, folder, secret, noised, changing_members, basis_changes)
 
 
 def read_draw_secret(folder: Path) -> bytes:

@@ -14,6 +14,8 @@ from shared.method.margin_readings import MarginReading
 
 Preset = Literal["default", "paper"]
 Model = TypeVar("Model", bound=BaseModel)
+Server = Literal["none", "momentum", "adagrad", "adam", "yogi", "ga"]
+Magnitudes = Literal["off", "computed", "reported"]
 TOLERANT = ("trimmed_mean", "krum")  # ways to aggregate that are told how many clients may be bad
 
 
@@ -73,6 +75,22 @@ class BasisSettings(Message):
         return self.rounds_needed if self.words is not None else min(2, self.rounds_needed)
 
 
+class ServerStepSettings(Message):
+    """How the server steps, where `server` is not none."""
+
+    rate: float | None = Field(None, gt=0, le=1e3, description="eta; none: 1 with momentum, .005 with the others")
+    beta1: float = Field(0.9, ge=0, lt=1, description="how much of the first moment lasts a round")
+    beta2: float = Field(0.99, ge=0, lt=1, description="how much of the second moment lasts a round")
+    tau: float = Field(1e-3, gt=0, le=1e3, description="least divisor of a step; its square begins the second moment")
+    second_moment: Literal["clip", "ramp"] = Field("clip", description="ga: which reading of C-SME")
+    magnitudes: Magnitudes | None = Field(
+        None,
+        description="what the second moment follows: the mean's change (off), or the mean of the clients' absolute"
+        " changes, which the aggregator computes or, where it sees sums alone, clients report; none: computed with ga,"
+        " off with the others",
+    )
+
+
 class MethodSettings(Message):
     """Settings of LPSFed. `default` is what validation chose; `paper` is Appendix D.6."""
 
@@ -121,6 +139,14 @@ class MethodSettings(Message):
     )
     quarantine_factor: float = Field(
         0.0, ge=0, le=1e6, description="a client whose change is more times the round's median is shut out; 0: none is"
+    )
+    server: Server = Field(
+        "none",
+        description="how the state follows the centre of a round's updates: it adopts it, or an optimiser steps to it",
+        exclude_if=lambda server: server == "none",
+    )
+    server_step: ServerStepSettings = Field(
+        ServerStepSettings(), exclude_if=lambda settings: settings == ServerStepSettings()
     )
     anchor: AnchorSettings = AnchorSettings()
     basis: BasisSettings = Field(BasisSettings(), validate_default=True, exclude_if=lambda basis: basis.kind == "off")
@@ -179,7 +205,12 @@ class MethodSettings(Message):
         return min(self.warmup_rounds, 1) if rounds <= SHORT_RUN else self.warmup_rounds
 
 
-NESTED = {"anchor": "anchor.graph", "basis": "basis.kind", "strategy": "strategy.mu"}
+NESTED = {
+    "anchor": "anchor.graph",
+    "basis": "basis.kind",
+    "server_step": "server_step.rate",
+    "strategy": "strategy.mu",
+}
 """Fields that are settings themselves, each with an example of a name in it."""
 SHORT_RUN = 5  # a run this short would spend half of its rounds in a two-round warm-up
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from shared.errors import ProtocolError, SettingsError
 from shared.method.declaration import Declaration, Part
 from shared.method.settings import MethodSettings
+from shared.strategies.adaptive import fedadam, fedga, fedyogi
 from shared.strategies.common_basis import NAME as COMMON_BASIS
 from shared.strategies.common_basis import common_basis
 from shared.strategies.f2mf import f2mf
@@ -23,6 +24,7 @@ from shared.strategies.local import local
 from shared.strategies.lpsfed import lpsfed
 from shared.strategies.pfedrec import pfedrec
 from shared.strategies.robust.choice import robust
+from shared.strategies.server.choice import optimise
 from shared.strategies.strategy import Scalar, Strategy, read_own
 
 STRATEGIES: dict[str, Callable[[MethodSettings], Strategy]] = {
@@ -39,6 +41,9 @@ STRATEGIES: dict[str, Callable[[MethodSettings], Strategy]] = {
     "fedrap": fedrap,
     "fedpergnn": fedpergnn,
     "fedhgnn": fedhgnn,
+    "fedadam": fedadam,
+    "fedyogi": fedyogi,
+    "fedga": fedga,
 }
 
 
@@ -68,7 +73,7 @@ def build_strategy(name: str, method: MethodSettings) -> Strategy:
         raise SettingsError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {name!r}")
     strategy = STRATEGIES[name](method)
     read_own(type(strategy.settings), method)
-    return robust(strategy, method)
+    return optimise(robust(strategy, method), method)
 
 
 def strategy_of_part(part: Part, name: str, method: MethodSettings) -> Strategy:

@@ -6,6 +6,7 @@ from shared.errors import SettingsError
 from shared.method.declaration import Declaration
 from shared.method.settings import MethodSettings
 from shared.strategies.common_basis import declare_basis
+from shared.strategies.server.choice import magnitudes_for
 from shared.strategies.strategy import Strategy
 
 SINGLE = ("clip_factor", "quarantine_factor")  # 0 turns each off
@@ -15,6 +16,9 @@ def declare_federation(strategy: Strategy, method: MethodSettings, *, secure: bo
     """All that a federation's clients may send, in training runs and in basis runs. SettingsError for what cannot be
     secure."""
     declaration, basis = strategy.declaration(method), declare_basis(method)
+    if declaration.reports and not secure:
+        words = "expected computed, because the aggregator sees the updates"
+        raise SettingsError(f"server_step.magnitudes: {words}, got reported in a federation that is not secure")
     if secure:
         declaration = secure_declaration(declaration, strategy, method)
         basis = None if basis is None else basis.model_copy(update={"secure": True})
@@ -23,6 +27,9 @@ def declare_federation(strategy: Strategy, method: MethodSettings, *, secure: bo
 
 def secure_declaration(declaration: Declaration, strategy: Strategy, method: MethodSettings) -> Declaration:
     """The declaration of a federation that sums in secret. SettingsError for what needs to see single updates."""
+    if strategy.server != "none" and magnitudes_for(strategy.server, method) == "computed":
+        words = "expected server_step.magnitudes = reported, where clients mask the sizes of their changes too"
+        raise SettingsError(f"secure: {words}, or off; got computed")
     if strategy.needs_single_updates or not declaration.tensors:
         raise SettingsError(f"secure: expected a strategy that needs the mean alone, got {strategy.name!r}")
     require_mean(method)

@@ -11,17 +11,17 @@ from shared.method.exchanged import Scalars, State, Update
 from shared.method.parameters import Array, Arrays, Float32, UInt32, blocks, form, part
 
 
-def mean_of_updates(state: State, updates: Sequence[Update], *, without: str = "") -> State:
+def mean_of_updates(state: State, updates: Sequence[Update]) -> State:
     """Eq. 13: unweighted mean of the round's updates, tensor by tensor, summed in the order of client names. U32
-    tensors are summed modulo 2^32.
+    tensors are summed modulo 2^32."""
+    arrays = {name: centre_array(name, updates) for name in tensor_names(state, updates)}
+    return centre_of(state, updates, arrays, mean_scalars(updates))
 
-    Scalars are summed exactly, so that the mean of equal ones is that very one. without: a tensor to pass over.
-    """
-    ordered = sorted(updates, key=lambda update: update.client)
-    arrays = {name: _centre_array(name, ordered) for name in tensor_names(state, ordered) if name != without}
-    names = sorted({name for update in ordered for name in update.scalars})
-    scalars = {name: statistics.mean(u.scalars[name] for u in ordered if name in u.scalars) for name in names}
-    return centre_of(state, ordered, arrays, scalars)
+
+def mean_scalars(updates: Sequence[Update]) -> Scalars:
+    """Of each scalar, over those who sent it. Summed exactly, so that the mean of equal ones is that very one."""
+    names = sorted({name for update in updates for name in update.scalars})
+    return {name: statistics.mean(u.scalars[name] for u in updates if name in u.scalars) for name in names}
 
 
 def tensor_names(state: State, updates: Sequence[Update]) -> tuple[str, ...]:
@@ -32,16 +32,19 @@ def tensor_names(state: State, updates: Sequence[Update]) -> tuple[str, ...]:
 
 def centre_of(state: State, updates: Sequence[Update], arrays: Arrays, scalars: Scalars) -> State:
     """The centre of these updates: arrays that the state has, reports, scalars, and each client's latest scalars."""
-    latest = {**state.latest, **{update.client: dict(update.scalars) for update in updates}}
+    ordered = sorted(updates, key=lambda update: update.client)
+    latest = {**state.latest, **{update.client: dict(update.scalars) for update in ordered}}
     shared = {name: value for name, value in arrays.items() if name in state.arrays}
     reports = {name: value for name, value in arrays.items() if name not in state.arrays}
     return State(shared, scalars, latest, reports=reports)
 
 
-def _centre_array(name: str, updates: Sequence[Update]) -> Array:
-    kind = form(updates[0].arrays, name)
+def centre_array(name: str, updates: Sequence[Update]) -> Array:
+    """One tensor's mean, or of U32 its sum, in the order of client names."""
+    ordered = sorted(updates, key=lambda update: update.client)
+    kind = form(ordered[0].arrays, name)
     centre = _sum_array if kind.dtype == "U32" else _mean_array
-    return centre(name, kind.shape, updates)
+    return centre(name, kind.shape, ordered)
 
 
 def _sum_array(name: str, shape: tuple[int, ...], updates: Sequence[Update]) -> UInt32:

@@ -11,9 +11,9 @@ from shared.message import Message
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.exchange import EXCHANGES, ITEM_TABLE, ExchangeableTensors, Tensor
 from shared.method.exchanged import Parameters, Scalars, State, Update
-from shared.method.parameters import Array
+from shared.method.parameters import Array, Arrays
 from shared.method.ranges import Range, Ranges
-from shared.method.settings import MethodSettings, validate_settings
+from shared.method.settings import MethodSettings, Server, validate_settings
 from shared.method.start import initial_parameters
 from shared.strategies.local_client import PLAIN, LocalClient, Objective
 from shared.strategies.mean import mean_of_updates
@@ -75,6 +75,8 @@ Combine = Callable[[State, Sequence[Update]], State]
 """(state before the round, its updates) -> the centre of the updates: arrays, scalars and reports."""
 Step = Callable[[State, State], State]
 """(state before the round, centre of its updates) -> the state after it, with what the step remembers. Pure."""
+Report = Callable[[Parameters, Arrays], Parameters]
+"""(what leaves a client, where the round began for all) -> the same with the declared reports."""
 Answer = Callable[[State, Update | None], Parameters]
 """(state, the client's last accepted update; None if it never sent) -> the parameters of that client."""
 
@@ -84,12 +86,13 @@ class Strategy:
     """One algorithm, both halves; where a function is None, FedAvg's is used.
 
     shared: which of the tensors that clients with this model can exchange leave a client. scalars: what may leave
-    beside them. reports: tensors that only go up. fit: the client's half of a round. combine: the centre of the
-    updates; None: their mean (Eq. 13). step: what the server makes of the centre; None: it adopts it. mixing: how the
-    mean and a client's own update are mixed. answer: each client's parameters, where neither the state's arrays nor
-    `mixing` give them. model: a model of the client, "" the one that the settings name. settings: its own ones.
-    own_tensors: what it exchanges in place of a model's tensors, where it trains none. enough_rounds: after so many
-    nothing changes any more; None: it trains.
+    beside them. fit: the client's half of a round. reports: tensors that only go up; report: what makes them of that
+    which leaves, after its noise. combine: the centre of the updates; None: their mean (Eq. 13). step: what the server
+    makes of the centre; None: it adopts it. server: the optimiser that the step is built from, where the settings name
+    none. mixing: how the mean and a client's own update are mixed. answer: each client's parameters, where neither the
+    state's arrays nor `mixing` give them. model: a model of the client, "" the one that the settings name. settings:
+    its own ones. own_tensors: what it exchanges in place of a model's tensors, where it trains none. enough_rounds:
+    after so many nothing changes any more; None: it trains.
     """
 
     name: str
@@ -97,8 +100,10 @@ class Strategy:
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
     reports: tuple[TensorSpec, ...] = ()
     fit: Callable[[LocalClient, Parameters], Parameters] = fit_plain
+    report: Report | None = None
     combine: Combine | None = None
     step: Step | None = None
+    server: Server = "none"
     mixing: Mixing | None = None
     answer: Answer | None = None
     model: str = ""

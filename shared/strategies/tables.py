@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shared.method.exchange import ITEM_TABLE
 from shared.method.exchanged import State, Update
-from shared.method.parameters import Float32, blocks, part
-from shared.strategies.mean import mean_of_updates
+from shared.method.parameters import Float32, blocks, form, part
+from shared.strategies.mean import centre_array, centre_of, mean_scalars, tensor_names
 
 
 def only_items(name: str) -> bool:
@@ -27,21 +26,24 @@ def moved_rows(before: Float32, after: Float32) -> NDArray[np.bool_]:
 
 def mean_of_moved(state: State, updates: Sequence[Update]) -> State:
     """Item table: what was received plus the sum of the changes over the number of clients that moved the row; any
-    other tensor and every scalar: the plain mean. Summed in the order of client names."""
+    other tensor and every scalar: the plain mean. Summed in the order of client names. A report of the table, which
+    begins at 0, is treated as the table."""
     # Paper: the mean over all clients; here: over those that moved the row, because a silo that does not have an item
     # sends its row back as it came, and would only hold the others' changes down.
-    others = mean_of_updates(state, updates, without=ITEM_TABLE)
-    return replace(others, arrays={**others.arrays, ITEM_TABLE: _table(state.arrays[ITEM_TABLE], updates)})
+    names = tensor_names(state, updates)
+    tables = {name: _table(name, state, updates) for name in names if name.endswith(ITEM_TABLE)}
+    plain = {name: centre_array(name, updates) for name in names if name not in tables}
+    return centre_of(state, updates, {**plain, **tables}, mean_scalars(updates))
 
 
-def _table(before: Float32, updates: Sequence[Update]) -> Float32:
+def _table(name: str, state: State, updates: Sequence[Update]) -> Float32:
     """Rows by rows, because a table may be large."""
-    ordered, width = sorted(updates, key=lambda one: one.client), before.shape[1]
-    found = np.empty(before.shape, dtype=np.float32)
-    for begin, end in blocks(before.size, multiple=width):
-        rows = slice(begin // width, end // width)
-        after = (part(update.arrays, ITEM_TABLE, begin, end).reshape(-1, width) for update in ordered)
-        found[rows] = _mean_of_moved(before[rows], after)
+    ordered, shape = sorted(updates, key=lambda one: one.client), form(updates[0].arrays, name).shape
+    found, before = np.empty(shape, dtype=np.float32), state.arrays.get(name)
+    for begin, end in blocks(found.size, multiple=shape[1]):
+        rows = slice(begin // shape[1], end // shape[1])
+        after = (part(update.arrays, name, begin, end).reshape(-1, shape[1]) for update in ordered)
+        found[rows] = _mean_of_moved(np.zeros_like(found[rows]) if before is None else before[rows], after)
     return found
 
 

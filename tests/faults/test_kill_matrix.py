@@ -11,7 +11,7 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,10 @@ import anyio
 import pytest
 
 from client_service.boundary.ledger import Ledger
-from shared.method.settings import MethodSettings
+from shared.method.settings import MethodSettings, ServerStepSettings
+from shared.new_files import PRIVATE, write_new
 from shared.protocol.schemas import RunHistoryOut
+from shared.protocol.signing.keys import new_key, private_pem
 from shared.timeouts import RETRY_SECONDS
 from simulation.experiment import Experiment
 from simulation.run import simulate_experiment
@@ -33,11 +35,18 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 ROUNDS = 3  # one of the warm-up, the one that is hit, and one more
+SECURE_DEADLINE_SECONDS = 1300.0  # of which a masked vector may take half
 ALWAYS = {("after upload, before commit", AGGREGATOR), ("mid-upload", CLIENT)}  # the others are for `make faults`
+KINDS = {"mean": ("none", False), "yogi": ("yogi", False), "ga, secure": ("ga", True)}
+"""What the state is made by: (server, secure). The last two remember moments; the last sums masked magnitudes."""
+OF_A_SECURE_ROUND = {"while training", "while aggregating", "while distributing"}
+"""Moments that are the same there; its own six phases are killed in tests/client_service/secure."""
 CELLS = [
-    pytest.param(moment, victim, marks=() if (moment, victim) in ALWAYS else pytest.mark.slow)
+    pytest.param(kind, moment, victim, marks=() if (moment, victim) in ALWAYS else pytest.mark.slow)
+    for kind in KINDS
     for moment in MOMENTS
     for victim in (AGGREGATOR, CLIENT)
+    if kind != "ga, secure" or moment in OF_A_SECURE_ROUND
 ]
 
 
@@ -52,6 +61,8 @@ class Digests:
 
 def digests(experiment: Experiment, history: RunHistoryOut, endings: dict[str, Ending]) -> Digests:
     assert history.phase == "finished", history.reason
+    if experiment.secure:  # what was sent is masked, by new secrets in each run
+        endings = {name: replace(ending, sent=()) for name, ending in endings.items()}
     answers = {shard.name: received(experiment.state_of(shard)) for shard in experiment.shards}
     return Digests(dict(rows(experiment, "select round, digest from states")), answers, endings)
 
@@ -73,51 +84,72 @@ def received(state: Path) -> dict[int, str]:
     return found
 
 
+@pytest.fixture(scope="session")
+def aggregator_key() -> bytes:
+    """In a secure federation the draws of training follow from it: runs that are compared need the same."""
+    return private_pem(new_key())
+
+
 @pytest.fixture
 def described(
-    silos: Silos, small: MethodSettings, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    silos: Silos,
+    small: MethodSettings,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    aggregator_key: bytes,
 ) -> Described:
     """Three clients whose shards are the same in every test; a round has several batches."""
     cache, method = tmp_path_factory.getbasetemp() / "kept-by-processes", small.model_copy(update={"batch_size": 24})
     shards = silos(3)
 
-    def describe(name: str) -> Experiment:
-        return Experiment(shards, tmp_path / name, method, rounds=ROUNDS, seed=7, device="cpu", cache=cache)
+    def describe(name: str, kind: str) -> Experiment:
+        server, secure = KINDS[kind]
+        step = ServerStepSettings(magnitudes="reported" if secure else None)
+        stepped = method if server == "none" else method.model_copy(update={"server": server, "server_step": step})
+        (tmp_path / name / AGGREGATOR).mkdir(parents=True)
+        write_new(tmp_path / name / AGGREGATOR / "aggregator.key", aggregator_key, PRIVATE)
+        one = Experiment(shards, tmp_path / name, stepped, rounds=ROUNDS, seed=7, device="cpu", cache=cache)
+        return replace(one, secure=secure)
 
     return describe
 
 
-Described = Callable[[str], Experiment]
+Described = Callable[[str, str], Experiment]
 
 
 @pytest.fixture(scope="session")
-def remembered() -> list[Digests]:
-    """The undisturbed run's, once there has been one."""
-    return []
+def remembered() -> dict[str, Digests]:
+    """The undisturbed run's of each kind, once there has been one."""
+    return {}
 
 
 @pytest.fixture
-async def undisturbed(described: Described, remembered: list[Digests]) -> Digests:
-    if not remembered:
-        experiment = described("undisturbed")
+async def undisturbed(described: Described, remembered: dict[str, Digests], kind: str) -> Digests:
+    if kind not in remembered:
+        experiment = described("undisturbed", kind)
         found = await anyio.to_thread.run_sync(simulate_experiment, experiment, lambda _: None)
-        remembered.append(digests(experiment, found.history, endings_of(found)))
-    return remembered[0]
+        remembered[kind] = digests(experiment, found.history, endings_of(found))
+    return remembered[kind]
 
 
 @asynccontextmanager
 async def lived(experiment: Experiment, plan: Plan | None = None) -> AsyncIterator[Supervised]:
     with anyio.fail_after(LONGEST_SECONDS):
         async with supervised(experiment, plan) as running:
-            await running.begin()
+            await running.begin(**({"deadline_seconds": SECURE_DEADLINE_SECONDS} if experiment.secure else {}))
             yield running
 
 
-@pytest.mark.parametrize(("moment", "victim"), CELLS)
+@pytest.mark.parametrize(("kind", "moment", "victim"), CELLS)
 async def test_whoever_is_killed_whenever_the_run_ends_as_the_undisturbed_one(
-    described: Described, undisturbed: Digests, record_property: Callable[[str, object], None], moment: str, victim: str
+    described: Described,
+    undisturbed: Digests,
+    record_property: Callable[[str, object], None],
+    kind: str,
+    moment: str,
+    victim: str,
 ) -> None:
-    experiment = described("disturbed")
+    experiment = described("disturbed", kind)
     plan = Plan(moment, victim, experiment.folder / "supervised")
     async with lived(experiment, plan) as running:
         seconds = await running.recovered()

@@ -57,14 +57,14 @@ def _drawn_back(state: State, update: Update, distance: float, most: float) -> U
 
 @dataclass(frozen=True)
 class Nearer(Mapping[str, Float32]):
-    """before + share * (sent - before), each tensor computed when asked for."""
+    """before + share * (sent - before), each tensor computed when asked for. A report begins at 0."""
 
     before: Arrays
     sent: Arrays
     share: float
 
     def __getitem__(self, name: str) -> Float32:
-        before = np.asarray(self.before[name], dtype=np.float64)
+        before = np.asarray(self.before.get(name, 0.0), dtype=np.float64)
         moved: Float32 = (before + self.share * (self.sent[name] - before)).astype(np.float32)
         return moved
 

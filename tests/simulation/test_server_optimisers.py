@@ -1,0 +1,71 @@
+"""Whole federations whose server steps: open and secure give the same, and what it remembers lies in the state."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from client_service.boundary.ledger import Ledger
+from client_service.secure.masking import Masking
+from shared.method.parameters import Float32
+from shared.method.settings import MethodSettings, ServerStepSettings
+from simulation.experiment import Experiment
+from simulation.run import simulate_experiment
+
+if TYPE_CHECKING:
+    from conftest import Silos
+
+ROUNDS = 2
+Run = Callable[..., list[dict[str, Float32]]]
+
+
+def states(one: Experiment) -> list[dict[str, Float32]]:
+    """The aggregator's state after each round, its memory with it."""
+    folder = one.folder / "aggregator"
+    with closing(sqlite3.connect(folder / "aggregator.sqlite")) as database:
+        return [
+            load_file(folder / "blobs" / blob) for (blob,) in database.execute("select blob from states order by round")
+        ]
+
+
+@pytest.fixture
+def run(silos: Silos, small: MethodSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Both modes train alike: without it a secure run's draws follow from a secret of each silo."""
+    monkeypatch.setattr(Masking, "draws", lambda *_: b"")
+
+    def hold(server: str, *, secure: bool) -> list[dict[str, Float32]]:
+        reported = "reported" if secure and server == "ga" else None
+        step = ServerStepSettings(magnitudes=reported, tau=0.1, rate=0.05)
+        changes = {"start": "random", "mlp_learning_rate": 0.01, "server": server, "server_step": step}
+        method, folder = small.model_copy(update=changes), tmp_path / f"{server}-{secure}"
+        one = replace(Experiment(silos(3), folder, method, rounds=ROUNDS, seed=3, device="cpu"), secure=secure)
+        simulate_experiment(one, lambda _: None)
+        return states(one)
+
+    return hold
+
+
+@pytest.mark.parametrize("server", ["adam", "yogi", "ga"])
+def test_open_and_secure_federations_take_the_same_steps_and_remember_the_same(run: Run, server: str) -> None:
+    opened, secured = run(server, secure=False), run(server, secure=True)
+    assert len(opened) == len(secured) == ROUNDS
+    for one, other in zip(opened, secured, strict=True):
+        assert set(one) == set(other) and any(name.startswith("@memory/v.") for name in one)
+        for name, value in one.items():
+            np.testing.assert_allclose(other[name], value, rtol=1e-3, atol=2e-6, err_msg=name)
+    assert max(abs(value).max() for name, value in opened[-1].items() if name.startswith("@memory/m.")) > 1e-5
+
+
+def test_a_client_says_in_its_ledger_what_it_reported(run: Run, tmp_path: Path) -> None:
+    run("ga", secure=True)
+    (file, *_) = sorted((tmp_path / "ga-True").rglob("ledger.jsonl"))
+    uploads = [entry for entry in Ledger(file).entries() if entry.get("call") == "update"]
+    assert "magnitude.pooling.hidden.weight" in str(uploads[0])
