@@ -15,6 +15,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
+from shared.strategies.server.choice import build_optimiser
 
 Space = dict[str, BaseDistribution]
 """The name of a field of MethodSettings, or strategy.<name of the strategy's own> -> where its values come from."""
@@ -32,6 +33,12 @@ ITEM_TABLES: Space = {
     "negatives": COMMON["negatives"],
 }
 """Of strategies whose clients share a table of items: no MLPs, no softmax, no start to be pulled back to."""
+
+SERVER_STEP: Space = {
+    "server_step.rate": FloatDistribution(1e-4, 1.0, log=True),
+    "server_step.tau": FloatDistribution(1e-6, 1e-1, log=True),
+}
+"""Of strategies whose server steps, whatever else they search: a step is about eta m / tau where changes are small."""
 
 SPACES: dict[str, Space] = {
     "lpsfed": COMMON
@@ -54,9 +61,11 @@ def search_space(strategy: str, base: MethodSettings, fixed: Collection[str] = (
 
     Raises SettingsError for an unknown strategy, or when nothing is left.
     """
-    usual = ITEM_TABLES if build_strategy(strategy, base).shares_items(base) else COMMON
+    built = build_strategy(strategy, base)
+    usual = ITEM_TABLES if built.shares_items(base) else COMMON
+    own = SPACES.get(strategy, usual) | (SERVER_STEP if built.server != "none" else {})
     idle = {"temperature"} if base.loss == "bpr" else set()  # BPR knows no temperature
-    space = {n: values for n, values in SPACES.get(strategy, usual).items() if n not in idle and n not in fixed}
+    space = {n: values for n, values in own.items() if n not in idle and n not in fixed}
     if not space:
         raise SettingsError(f"tune: expected a setting of {strategy!r} that is not fixed, got all of them fixed")
     return space
@@ -64,5 +73,9 @@ def search_space(strategy: str, base: MethodSettings, fixed: Collection[str] = (
 
 def initial_value(name: str, strategy: str, base: MethodSettings) -> Any:
     """The value that a searched setting has before the search."""
-    own = name.removeprefix("strategy.")
-    return getattr(base, name) if own == name else getattr(build_strategy(strategy, base).settings, own)
+    group, _, field = name.rpartition(".")
+    built = build_strategy(strategy, base)
+    if group == "server_step":
+        optimiser = build_optimiser(built.server, base.server_step, resistant=False)
+        return getattr(optimiser, field)
+    return getattr(built.settings, field) if group == "strategy" else getattr(base, name)

@@ -1,0 +1,74 @@
+"""Scores of all candidates -> the rank of the click that came next -> HR@k and MRR@k.
+
+An item that the session has had stays a candidate: in a third of real sessions the last click repeats an earlier one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from client_service.learning.interrupt import NEVER, Interrupt
+from client_service.learning.quality import MeasureLabel, Measures
+from client_service.sessions.prefixes import Int64, Prefixes
+from shared.method.parameters import Float32
+
+PRIMARY = "mrr20"
+LABELS = {
+    "hr10": MeasureLabel("hr@10", "HR@10"),
+    "hr20": MeasureLabel("hr@20", "HR@20"),
+    "mrr10": MeasureLabel("mrr@10", "MRR@10"),
+    "mrr20": MeasureLabel("mrr@20", "MRR@20"),
+}
+SCORES = 1 << 23  # that are computed at a time
+MOST = 512  # examples at a time
+
+ScoreItems = Callable[[Prefixes], Float32]
+"""Some examples -> the scores of all C candidates, (B, C)."""
+
+
+def rank_targets(scores: Float32, columns: Int64) -> Int64:
+    """The rank, from 1 on, of one column of each row: above it are better scores, and equal ones further left.
+
+    A column of -1 is no candidate: its rank is 0.
+    """
+    rows = np.arange(len(scores))
+    own = scores[rows, columns][:, None]
+    better = (scores > own).sum(axis=1)
+    ties = (scores == own) & (np.arange(scores.shape[1]) < columns[:, None])
+    return np.where(columns < 0, 0, 1 + better + ties.sum(axis=1))
+
+
+def measure_ranks(ranks: Int64) -> Measures:
+    """HR@k: share of examples whose target is in the list; MRR@k: mean of 1 / rank, 0 outside. Ranks of 0 are misses."""
+    values = {}
+    for k in (10, 20):
+        hit = (ranks > 0) & (ranks <= k)
+        values[f"hr{k}"] = float(hit.mean()) if len(ranks) else 0.0
+        values[f"mrr{k}"] = float(np.where(hit, 1.0 / np.maximum(ranks, 1), 0.0).mean()) if len(ranks) else 0.0
+    return Measures(values, len(ranks), PRIMARY)
+
+
+def measure_prefixes(
+    score: ScoreItems, examples: Prefixes, candidates: Int64, interrupt: Interrupt = NEVER
+) -> Measures:
+    """The measures of a way to score on all examples. candidates: the items of the scores' columns, ascending, (C,)."""
+    found = [
+        rank_targets(score(block), _columns(block.targets, candidates))
+        for block in interrupt.each(_blocks(examples, len(candidates)))
+    ]
+    return measure_ranks(np.concatenate(found) if found else np.zeros(0, dtype=np.int64))
+
+
+def _columns(targets: Int64, candidates: Int64) -> Int64:
+    """The column of each target, -1 of one that is no candidate."""
+    places = np.minimum(np.searchsorted(candidates, targets), max(len(candidates) - 1, 0))
+    return np.where(candidates[places] == targets, places, -1)
+
+
+def _blocks(examples: Prefixes, candidates: int) -> Iterator[Prefixes]:
+    """Of similar lengths, so that little is padding."""
+    order = np.argsort(examples.lengths, kind="stable")
+    step = max(1, min(MOST, SCORES // max(candidates, 1)))
+    return (examples.select(order[first : first + step]) for first in range(0, len(order), step))

@@ -1,0 +1,1 @@
+"""Click sessions for experiments: read, filtered, generated, divided among silos or devices."""

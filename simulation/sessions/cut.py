@@ -1,0 +1,86 @@
+"""Sessions -> which client each belongs to: by time, at random, by the items in them, or a few sessions a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy import sparse
+from scipy.cluster.vq import kmeans2
+from scipy.sparse.linalg import svds
+
+from client_service.sessions.prefixes import Int64
+from simulation.sessions.sessions import Sessions
+
+DIRECTIONS = 32  # of the sessions' items, in which they are clustered
+PAIRS = 20_000  # of clients, of which the divergence of a cut is a mean
+
+
+def cut_by_time(sessions: Sessions, clients: int, seed: int) -> Int64:
+    """Blocks of sessions as they lie, each split by itself. Of a client's own days it is judged on the last."""
+    del seed
+    found = np.empty(len(sessions), dtype=np.int64)
+    for split in np.unique(sessions.splits):
+        rows = np.flatnonzero(sessions.splits == split)
+        found[rows] = np.arange(len(rows)) * clients // len(rows)
+    return found
+
+
+def cut_at_random(sessions: Sessions, clients: int, seed: int) -> Int64:
+    """Drawn, of equal size."""
+    return np.random.default_rng(seed).permutation(len(sessions)) % clients
+
+
+def cut_by_items(sessions: Sessions, clients: int, seed: int) -> Int64:
+    """Sessions whose items are alike: k-means of what each has of the items' main directions."""
+    owners = np.repeat(np.arange(len(sessions)), sessions.lengths)
+    shape = (len(sessions), len(sessions.items))
+    having = sparse.csr_array((np.ones(len(owners)), (owners, sessions.clicks)), shape=shape)
+    having.data[:] = 1.0
+    having = sparse.diags_array(1.0 / np.sqrt(having.sum(axis=1))) @ having
+    start = np.random.default_rng(seed).normal(size=min(shape))
+    _, _, directions = svds(having, k=min(DIRECTIONS, min(shape) - 1), v0=start)
+    places = having @ directions.T
+    places /= np.maximum(np.linalg.norm(places, axis=1, keepdims=True), 1e-12)
+    _, groups = kmeans2(places, clients, minit="++", rng=seed)
+    return np.asarray(groups, dtype=np.int64)
+
+
+def cut_by_device(sessions: Sessions, clients: int, seed: int) -> Int64:
+    """Sessions that begin with items near in number share a device; devices differ as much as whole visits do."""
+    del seed
+    first = sessions.clicks[sessions.starts[:-1]]
+    found = np.empty(len(sessions), dtype=np.int64)
+    for split in np.unique(sessions.splits):
+        rows = np.flatnonzero(sessions.splits == split)
+        order = rows[np.argsort(first[rows], kind="stable")]
+        found[order] = np.arange(len(rows)) * clients // len(rows)
+    return found
+
+
+CUTS: dict[str, Callable[[Sessions, int, int], Int64]] = {
+    "time": cut_by_time,
+    "random": cut_at_random,
+    "items": cut_by_items,
+    "device": cut_by_device,
+}
+"""(sessions, clients, seed) -> the client of each session, (S,)."""
+
+
+def jaccard_distance(sessions: Sessions, clients: Int64, *, seed: int = 0) -> float:
+    """JD: the mean over pairs of clients of 1 - |I_i and I_j| / |I_i or I_j|, I the items in a client's sessions.
+
+    Of more than PAIRS pairs so many are drawn.
+    """
+    # Paper: the formula of JD is an image that the text does not have; here: this reading of its name.
+    count = int(clients.max()) + 1
+    owners = np.repeat(clients, sessions.lengths)
+    having = sparse.csr_array((np.ones(len(owners)), (owners, sessions.clicks)), shape=(count, len(sessions.items)))
+    having.data[:] = 1.0
+    first, second = np.triu_indices(count, k=1)
+    if len(first) > PAIRS:
+        chosen = np.random.default_rng(seed).choice(len(first), PAIRS, replace=False)
+        first, second = first[chosen], second[chosen]
+    both = np.asarray(having[first].multiply(having[second]).sum(axis=1))
+    sizes = np.asarray(having.sum(axis=1))
+    return float(np.mean(1.0 - both / (sizes[first] + sizes[second] - both)))
