@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +14,7 @@ from client_service.learning.beginning import Choice, begin_model
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.margins import Margins, fit_tables
 from client_service.learning.measures import MEASURES, more_active
+from client_service.learning.named import Moment, copy_named, load_named, seed_draws, seed_noise, tensors_of
 from client_service.learning.sampling import PairSampler
 from client_service.learning.state import MODEL, TABLES, TrainingState, capture, fill, fits, restore_optimiser
 from client_service.learning.train import build_optimiser, pair_loss
@@ -24,7 +22,7 @@ from client_service.models.fusion import Recipe
 from client_service.models.popularity import PopularityTables
 from client_service.models.start import Filter
 from client_service.shard import Shard
-from shared.errors import ProtocolError
+from shared.errors import SettingsError
 from shared.method.exchange import EXCHANGES
 from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
@@ -34,21 +32,8 @@ from shared.method.spectrum import Spectrum
 from shared.method.start import initial_parameters
 from shared.strategies.local_client import PLAIN, Objective, Penalty
 
+__all__ = ["Figures", "LocalTraining", "Moment", "ObjectiveTerms"]
 EQUAL_WEIGHTS = (1.0, 1.0)
-
-
-@dataclass(frozen=True)
-class Moment:
-    """Where in a run a client trains: round 1..rounds, the run's seed, the anchor's kernel if there is one.
-
-    draws: a secret from which the draws follow too, in a secure federation; without it they follow from the seed alone.
-    """
-
-    round: int
-    rounds: int
-    seed: int
-    anchor: Float64 | None = None
-    draws: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
@@ -94,6 +79,10 @@ class LocalTraining:
         self.shard, self.spectrum, self.method, self.device, self.interrupt = shard, spectrum, method, device, interrupt
         name = kind or method.model
         self._exchange = EXCHANGES[name]
+        if self._exchange.task != "items":
+            raise SettingsError(
+                f"model: expected one for interactions of users, got {name!r}, for {self._exchange.task}"
+            )
         begun = begin_model(shard, spectrum, method, name, Choice(start=start, recipe=recipe), interrupt, basis)
         self.basis = basis.digest if basis is not None else ""
         self.start, self.recipe, self.fusion, self.codes = begun.start, begun.recipe, begun.fusion, begun.codes
@@ -130,14 +119,7 @@ class LocalTraining:
 
     def load(self, received: Parameters) -> None:
         """Overwrite the named parameters, and keep what came for penalties and for the refined margin."""
-        own = dict(self.model.named_parameters())
-        with torch.no_grad():
-            for name, value in received.arrays.items():
-                if name not in own or own[name].shape != value.shape:
-                    raise ProtocolError(
-                        f"expected a parameter of this model, got {name!r} of shape {list(value.shape)}"
-                    )
-                own[name].copy_(torch.from_numpy(np.array(value)))
+        load_named(self.model, received)
         self.received, self._received_tensors = received, None
 
     def state(self) -> TrainingState:
@@ -176,26 +158,19 @@ class LocalTraining:
 
     def arrays(self) -> dict[str, Float32]:
         """What clients with this model can exchange, as it is now, on the CPU."""
-        own = dict(self.model.named_parameters())
-        names = (spec.name for spec in self._exchange.tensors(self.method))
-        return {name: own[name].detach().cpu().numpy().copy() for name in names}
+        return copy_named(self.model, (spec.name for spec in self._exchange.tensors(self.method)))
 
     def measure(self, name: str) -> tuple[float, ...]:
         """The numbers of a measure, by its name in MEASURES."""
         return MEASURES[name](self)
 
     def generator(self, purpose: str, *, once_a_run: bool = False) -> np.random.Generator:
-        """Noise on what leaves must not be guessed: beside what the aggregator knows, the shard's content seeds it."""
-        number = 0 if once_a_run else self.moment.round
-        text = f"{self.shard.digest}/{self.moment.seed}/{number}/{purpose}"
-        return np.random.default_rng(int.from_bytes(hashlib.sha256(text.encode()).digest()))
+        """Random numbers for noise on what leaves: see `seed_noise`."""
+        return seed_noise(self.shard.digest, self.moment, purpose, once_a_run=once_a_run)
 
     def torch_generator(self, purpose: str) -> torch.Generator:
         """One stream a run, client, round and purpose: a round that is run again draws the same."""
-        text = f"{self.moment.seed}/{self.shard.name}/{self.moment.round}/{purpose}".encode()
-        if not self.moment.draws:
-            return torch.Generator().manual_seed(zlib.crc32(text))
-        return torch.Generator().manual_seed(int.from_bytes(hmac.digest(self.moment.draws, text, hashlib.sha256)[:8]))
+        return torch.Generator().manual_seed(seed_draws(self.shard.name, self.moment, purpose))
 
     def _terms(self, objective: Objective, *, warming: bool) -> ObjectiveTerms:
         margins = weights = None
@@ -226,8 +201,7 @@ class LocalTraining:
 
     def _penalised(self, penalty: Penalty) -> Tensor:
         if self._received_tensors is None:  # once a round, not once a batch
-            arrays = self.received.arrays.items()
-            self._received_tensors = {name: torch.from_numpy(np.array(v)).to(self.device) for name, v in arrays}
+            self._received_tensors = tensors_of(self.received, self.device)
         value: Tensor = penalty(dict(self.model.named_parameters()), self._received_tensors)
         return value
 

@@ -22,7 +22,9 @@ def build_optimiser(model: Model, method: MethodSettings, only: str = "") -> tor
     mlps = [parameter for name, parameter in named if name.startswith(MLPS)]
     rates = ((private, method.learning_rate), (mlps, method.mlp_learning_rate))
     groups = [{"params": members, "lr": rate} for members, rate in rates if members]
-    return torch.optim.Adam(groups, fused=True) if method.optimiser == "adam" else torch.optim.RMSprop(groups)
+    if method.optimiser == "adam":
+        return torch.optim.Adam(groups, fused=True)
+    return torch.optim.SGD(groups) if method.optimiser == "sgd" else torch.optim.RMSprop(groups)
 
 
 def pair_loss(

@@ -12,8 +12,8 @@ class SessionGraphs(NamedTuple):
     """B sequences of up to L clicks over up to n distinct items each.
 
     nodes: items, (B, n), 0 where there is none. places: the node of each click, (B, L). inside: is there a click,
-    (B, L). incoming, outgoing: (B, n, n); row v of incoming has 1 / indegree(v) at each node before v, row u of outgoing
-    1 / outdegree(u) at each node after u; rows without an edge are 0. An edge that repeats counts once.
+    (B, L). incoming, outgoing: (B, n, n); row v of incoming has 1 / indegree(v) at each node before v, row u of
+    outgoing 1 / outdegree(u) at each node after u; rows without an edge are 0. An edge that repeats counts once.
     """
 
     nodes: Tensor

@@ -20,7 +20,7 @@ class SRGNN(nn.Module):
 
     def __init__(self, items: int, width: int) -> None:
         super().__init__()
-        self.item = Table(items, width)
+        self.item = ItemTable(items, width)
         self.edges = Edges(width)
         self.cell = nn.GRUCell(2 * width, width)
         self.attention = Attention(width)
@@ -28,7 +28,8 @@ class SRGNN(nn.Module):
 
     def forward(self, clicks: Tensor, lengths: Tensor) -> Tensor:
         """Scores of all items as the next click, (B, N)."""
-        return self.score(*self.encode(clicks, lengths), self.item.table)
+        scores: Tensor = self.score(*self.encode(clicks, lengths), self.item.table)
+        return scores
 
     def encode(self, clicks: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The session vectors s, (B, d), the vectors of the clicks, (B, L, d), and where there are clicks, (B, L)."""
@@ -42,7 +43,7 @@ class SRGNN(nn.Module):
     def propagate(self, nodes: Tensor, graphs: SessionGraphs) -> Tensor:
         """What each node, (B, n, d), becomes by its neighbours before and after it."""
         messages = self.edges(nodes, graphs)
-        moved = self.cell(messages.flatten(0, 1), nodes.flatten(0, 1))
+        moved: Tensor = self.cell(messages.flatten(0, 1), nodes.flatten(0, 1))
         return moved.reshape(nodes.shape)
 
     def score(self, sessions: Tensor, hidden: Tensor, inside: Tensor, candidates: Tensor) -> Tensor:
@@ -51,7 +52,7 @@ class SRGNN(nn.Module):
         return sessions @ candidates.T
 
 
-class Table(nn.Module):
+class ItemTable(nn.Module):
     """A row for each item, (N, d)."""
 
     def __init__(self, items: int, width: int) -> None:

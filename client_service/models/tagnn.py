@@ -30,7 +30,7 @@ class TAGNN(SRGNN):
         seen = self.target(hidden)
         pieces = [
             checkpoint(self._score_piece, sessions, hidden, seen, inside, piece, use_reentrant=False)
-            for piece in candidates.split(CHUNK)
+            for piece in torch.split(candidates, CHUNK)
         ]
         return torch.cat(pieces, dim=1)
 

@@ -1,6 +1,6 @@
 """What sessions tell without a network: popular items, what followed the last click, sessions that share clicks.
 
-Hidasi et al., ICLR 2016, and Jannach, Ludewig, RecSys 2017, found such figures hard to beat: every table stands beside them.
+Hidasi et al., ICLR 2016, and Jannach, Ludewig, RecSys 2017, found such figures hard to beat.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
+from client_service.sessions.incidence import count_pairs, occurring_pairs, scale_rows
 from client_service.sessions.measures import ScoreItems
-from client_service.sessions.prefixes import Int64, Prefixes
+from client_service.sessions.prefixes import Int64
 from shared.method.parameters import Float32
 
 SMOOTHING = 20.0  # of the item neighbours: an item of few sessions is not near to all of them
@@ -32,22 +33,21 @@ def score_by_popularity(clicks: Int64, items: int) -> ScoreItems:
 
 def score_by_successors(clicks: Int64, starts: Int64, items: int) -> ScoreItems:
     """How often an item was clicked next after the last click."""
-    before = np.ones(len(clicks), dtype=bool)
-    before[starts[1:] - 1] = False  # the last click of a session has none behind it
-    pairs = (clicks[:-1][before[:-1]], clicks[1:][before[:-1]])
-    counts = sparse.csr_array((np.ones(len(pairs[0]), dtype=np.float32), pairs), shape=(items, items))
+    within = np.ones(len(clicks), dtype=bool)
+    within[starts[1:] - 1] = False  # the last click of a session has none behind it
+    before = np.flatnonzero(within)
+    counts = count_pairs(clicks[before], clicks[before + 1], (items, items))
     return lambda examples: _rows(counts, examples.last)
 
 
 def score_by_neighbours(clicks: Int64, starts: Int64, items: int) -> ScoreItems:
     """The cosine of an item's sessions and those of the last click, |both| / sqrt(|a| |b|), damped for rare items."""
     owners = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    having = sparse.csr_array((np.ones(len(clicks), dtype=np.float32), (owners, clicks)), shape=(len(starts) - 1, items))
-    having.data[:] = 1.0
+    having = occurring_pairs(owners, clicks, (len(starts) - 1, items))
     both = sparse.csr_array(having.T @ having)
-    both.setdiag(0.0)
-    weight = 1.0 / np.sqrt(np.asarray(having.sum(axis=0)) + SMOOTHING)
-    near = sparse.csr_array(sparse.diags_array(weight) @ both @ sparse.diags_array(weight), dtype=np.float32)
+    weight = 1.0 / np.sqrt(having.sum(axis=0) + SMOOTHING)
+    near = scale_rows(sparse.csr_array(scale_rows(both, weight).T), weight)  # symmetric, so that columns are rows
+    near.setdiag(0.0)
     return lambda examples: _rows(near, examples.last)
 
 

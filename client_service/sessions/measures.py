@@ -41,7 +41,7 @@ def rank_targets(scores: Float32, columns: Int64) -> Int64:
 
 
 def measure_ranks(ranks: Int64) -> Measures:
-    """HR@k: share of examples whose target is in the list; MRR@k: mean of 1 / rank, 0 outside. Ranks of 0 are misses."""
+    """HR@k: share of examples whose target is in the list; MRR@k: mean of 1 / rank, 0 outside. Rank 0: a miss."""
     values = {}
     for k in (10, 20):
         hit = (ranks > 0) & (ranks <= k)

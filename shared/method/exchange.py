@@ -91,6 +91,32 @@ def attended_specification(sizes: Sizes) -> tuple[Tensor, ...]:
     return (*attention, *table_specification(sizes))
 
 
+def session_specification(sizes: Sizes) -> tuple[Tensor, ...]:
+    """All of SR-GNN: the item table and 14 d^2 + 14 d numbers. Each begins uniform in +-1 / sqrt(d), biases too."""
+    width, (table,) = sizes.width, table_specification(sizes)
+    start = f"uniform:{width**-0.5!r}"
+    linear = {"edges.incoming": 1, "edges.outgoing": 1, "attention.last": 1, "attention.each": 1, "transform": 2}
+    shapes: dict[str, Shape] = {
+        "attention.query.weight": (1, width),
+        "cell.bias_hh": (3 * width,),
+        "cell.bias_ih": (3 * width,),
+        "cell.weight_hh": (3 * width, width),
+        "cell.weight_ih": (3 * width, 2 * width),
+        "edges.incoming_bias": (width,),
+        "edges.outgoing_bias": (width,),
+        table.name: table.shape,
+    }
+    shapes |= {f"{name}.weight": (width, inputs * width) for name, inputs in linear.items()}
+    shapes |= {f"{name}.bias": (width,) for name in linear}
+    return tuple(Tensor(name, shape, start) for name, shape in sorted(shapes.items()))
+
+
+def target_attentive_specification(sizes: Sizes) -> tuple[Tensor, ...]:
+    """All of TAGNN: SR-GNN's and the d^2 numbers of the attention of each item over the clicks."""
+    attention = Tensor("target.weight", (sizes.width, sizes.width), f"uniform:{sizes.width**-0.5!r}")
+    return (*session_specification(sizes), attention)
+
+
 def encoded_width(width: int) -> int:
     """Numbers that an eigenvalue is encoded as: itself, and the sine and cosine at each of width // 2 frequencies."""
     return 1 + 2 * max(1, width // 2)
@@ -120,11 +146,15 @@ LEAST = _Numbers(1, 1, 1)
 
 @dataclass(frozen=True)
 class ExchangeableTensors:
-    """The tensors that clients with this model can exchange, by the settings; and whether the model has a base path
-    that can begin at a low-pass filter (`start` = exact), so that its MLPs begin with nothing to add to it."""
+    """The tensors that clients with this model can exchange, by the settings.
+
+    starts_at_filter: the model has a base path that can begin at a low-pass filter (`start` = exact), so that its MLPs
+    begin with nothing to add to it. task: what its data are, interactions of users with items, or sessions.
+    """
 
     tensors: Callable[[Sizes], tuple[Tensor, ...]]
     starts_at_filter: bool = False
+    task: str = "items"
 
     @property
     def names(self) -> frozenset[str]:
@@ -142,4 +172,6 @@ EXCHANGES: dict[str, ExchangeableTensors] = {
     "fedrap": ExchangeableTensors(table_specification),
     "attention": ExchangeableTensors(table_specification),
     "metapath": ExchangeableTensors(attended_specification),
+    "srgnn": ExchangeableTensors(session_specification, task="sessions"),
+    "tagnn": ExchangeableTensors(target_attentive_specification, task="sessions"),
 }

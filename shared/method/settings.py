@@ -103,7 +103,7 @@ class MethodSettings(Message):
         "exact", description="start at the low-pass filter of the own graph, or of the common basis, or at normal noise"
     )
     fusion: bool = Field(True, description="rank by the trained score together with closed-form full-spectrum scores")
-    optimiser: Literal["adam", "rmsprop"] = "adam"
+    optimiser: Literal["adam", "rmsprop", "sgd"] = "adam"
     learning_rate: float = Field(1e-3, gt=0, le=1, description="of embeddings and kernels")
     mlp_learning_rate: float = Field(3e-5, gt=0, le=1, description="of both MLPs")
     table_learning_rate: float = Field(0.05, gt=0, le=10, description="rate of the popularity tables")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy import sparse
 from scipy.cluster.vq import kmeans2
 from scipy.sparse.linalg import svds
 
+from client_service.sessions.incidence import occurring_pairs, scale_rows
 from client_service.sessions.prefixes import Int64
+from shared.method.graph import Float64
 from simulation.sessions.sessions import Sessions
 
 DIRECTIONS = 32  # of the sessions' items, in which they are clustered
@@ -34,13 +35,11 @@ def cut_at_random(sessions: Sessions, clients: int, seed: int) -> Int64:
 def cut_by_items(sessions: Sessions, clients: int, seed: int) -> Int64:
     """Sessions whose items are alike: k-means of what each has of the items' main directions."""
     owners = np.repeat(np.arange(len(sessions)), sessions.lengths)
-    shape = (len(sessions), len(sessions.items))
-    having = sparse.csr_array((np.ones(len(owners)), (owners, sessions.clicks)), shape=shape)
-    having.data[:] = 1.0
-    having = sparse.diags_array(1.0 / np.sqrt(having.sum(axis=1))) @ having
-    start = np.random.default_rng(seed).normal(size=min(shape))
-    _, _, directions = svds(having, k=min(DIRECTIONS, min(shape) - 1), v0=start)
-    places = having @ directions.T
+    having = occurring_pairs(owners, sessions.clicks, (len(sessions), len(sessions.items)))
+    having = scale_rows(having, 1.0 / np.sqrt(np.diff(having.indptr)))
+    start = np.random.default_rng(seed).normal(size=min(having.shape))
+    _, _, directions = svds(having, k=min(DIRECTIONS, min(having.shape) - 1), v0=start)
+    places = np.asarray(having @ directions.T)
     places /= np.maximum(np.linalg.norm(places, axis=1, keepdims=True), 1e-12)
     _, groups = kmeans2(places, clients, minit="++", rng=seed)
     return np.asarray(groups, dtype=np.int64)
@@ -75,12 +74,11 @@ def jaccard_distance(sessions: Sessions, clients: Int64, *, seed: int = 0) -> fl
     # Paper: the formula of JD is an image that the text does not have; here: this reading of its name.
     count = int(clients.max()) + 1
     owners = np.repeat(clients, sessions.lengths)
-    having = sparse.csr_array((np.ones(len(owners)), (owners, sessions.clicks)), shape=(count, len(sessions.items)))
-    having.data[:] = 1.0
+    having = occurring_pairs(owners, sessions.clicks, (count, len(sessions.items)))
     first, second = np.triu_indices(count, k=1)
     if len(first) > PAIRS:
         chosen = np.random.default_rng(seed).choice(len(first), PAIRS, replace=False)
         first, second = first[chosen], second[chosen]
-    both = np.asarray(having[first].multiply(having[second]).sum(axis=1))
-    sizes = np.asarray(having.sum(axis=1))
+    both: Float64 = having[first].multiply(having[second]).sum(axis=1)
+    sizes = np.diff(having.indptr)
     return float(np.mean(1.0 - both / (sizes[first] + sizes[second] - both)))

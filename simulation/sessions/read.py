@@ -14,7 +14,15 @@ import numpy as np
 import polars as pl
 
 from shared.errors import DataError
-from simulation.sessions.sessions import TEST, TRAIN, VALID, Sessions, hold_out_last, keep_usual_lengths, only_known_items
+from simulation.sessions.sessions import (
+    TEST,
+    TRAIN,
+    VALID,
+    Sessions,
+    hold_out_last,
+    keep_usual_lengths,
+    only_known_items,
+)
 
 TRAIN_FILE, TEST_FILE = "train_sessions.txt", "test.txt"
 COLUMNS = ("session", "time", "item")

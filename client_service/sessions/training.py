@@ -1,0 +1,151 @@
+"""One silo's click sessions and a session model behind the verbs that a strategy may use: load, train, arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from client_service.learning.interrupt import NEVER, Interrupt
+from client_service.learning.local import Figures
+from client_service.learning.named import Moment, copy_named, load_named, seed_draws, seed_noise, tensors_of
+from client_service.models.fusion import Recipe
+from client_service.models.srgnn import SRGNN
+from client_service.models.start import Filter
+from client_service.models.tagnn import TAGNN
+from client_service.sessions.prefixes import Int64, Prefixes, shuffled_batches
+from shared.errors import SettingsError
+from shared.method.exchange import EXCHANGES
+from shared.method.exchanged import Parameters
+from shared.method.parameters import Float32
+from shared.method.settings import MethodSettings
+from shared.method.start import initial_parameters
+from shared.strategies.local_client import PLAIN, Objective, Penalty
+
+MODELS: dict[str, type[SRGNN]] = {"srgnn": SRGNN, "tagnn": TAGNN}
+WEIGHT_DECAY = 1e-5  # SR-GNN's; of the optimiser, over all tensors
+
+
+@dataclass(frozen=True)
+class SessionShard:
+    """What a silo or a device trains and is judged on.
+
+    digest: of its content. train: examples. candidates: the items that may come next, as rows of the item table,
+    ascending, (C,).
+    """
+
+    name: str
+    digest: str
+    train: Prefixes
+    candidates: Int64
+
+
+class SessionTraining:
+    """The client's half of every strategy with a session model. `moment` is set each round.
+
+    There are no private parameters: what stays in the silo is the sessions, and what the optimiser remembers.
+    """
+
+    start: Filter | None = None
+    recipe: Recipe | None = None
+    basis = ""
+
+    def __init__(
+        self,
+        shard: SessionShard,
+        method: MethodSettings,
+        device: torch.device,
+        interrupt: Interrupt = NEVER,
+        kind: str = "",
+    ) -> None:
+        name = kind or method.model
+        if name not in MODELS:
+            raise SettingsError(f"model: expected one of {', '.join(MODELS)} for sessions, got {name!r}")
+        self.shard, self.method, self.device, self.interrupt = shard, method, device, interrupt
+        self._tensors = EXCHANGES[name].tensors(method)
+        self.model = MODELS[name](method.catalogue, method.width).to(device)
+        self._candidates = torch.from_numpy(shard.candidates).to(device)
+        self.figures, self.moment = Figures(), Moment(round=1, rounds=1, seed=0)
+        self._optimisers: dict[str, torch.optim.Optimizer] = {}
+        self._received_tensors: dict[str, Tensor] | None = None
+        self.initialise(seed=0)
+
+    def initialise(self, seed: int) -> None:
+        """All parameters where a run with this seed begins."""
+        self.load(Parameters(initial_parameters(sorted(self._tensors), seed, exact=False)))
+
+    def load(self, received: Parameters) -> None:
+        """Overwrite the named parameters, and keep what came for penalties."""
+        load_named(self.model, received)
+        self.received, self._received_tensors = received, None
+
+    def train(self, objective: Objective = PLAIN) -> None:
+        """The round's local epochs of cross entropy over the candidates. SettingsError for another loss."""
+        if objective.loss or objective.bias_aware:
+            raise SettingsError(
+                "strategy: expected one that trains with the model's own loss, as sessions have no other"
+            )
+        generator = np.random.default_rng(seed_draws(self.shard.name, self.moment, "train"))
+        optimiser = self._optimisers.setdefault(objective.only, self._build_optimiser(objective.only))
+        for _ in range(self.method.local_epochs):
+            batches = shuffled_batches(self.shard.train.lengths, self.method.batch_size, generator)
+            losses = [self._step(optimiser, rows, objective.penalty) for rows in self.interrupt.each(batches)]
+            self.figures = Figures(loss=float(torch.stack(losses).mean()) if losses else float("nan"))
+
+    def arrays(self) -> dict[str, Float32]:
+        """What clients with this model can exchange, as it is now, on the CPU."""
+        return copy_named(self.model, (tensor.name for tensor in self._tensors))
+
+    def measure(self, name: str) -> tuple[float, ...]:
+        """SettingsError: nothing is known of a session model by a number."""
+        raise SettingsError(f"strategy: expected one that needs no {name!r}, which sessions have not")
+
+    def generator(self, purpose: str, *, once_a_run: bool = False) -> np.random.Generator:
+        """Random numbers for noise on what leaves: see `seed_noise`."""
+        return seed_noise(self.shard.digest, self.moment, purpose, once_a_run=once_a_run)
+
+    def _step(self, optimiser: torch.optim.Optimizer, rows: Int64, penalty: Penalty | None) -> Tensor:
+        clicks, lengths, targets = self._batch(self.shard.train.select(rows))
+        scores = score_candidates(self.model, clicks, lengths, self._candidates)
+        loss = nn.functional.cross_entropy(scores, torch.searchsorted(self._candidates, targets))
+        loss = loss if penalty is None else loss + self._penalised(penalty)
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        return loss.detach()
+
+    def _batch(self, examples: Prefixes) -> tuple[Tensor, Tensor, Tensor]:
+        clicks, lengths = examples.pad()
+        clicks_, lengths_, targets = map(torch.from_numpy, (clicks, lengths, examples.targets))
+        return clicks_.to(self.device), lengths_.to(self.device), targets.to(self.device)
+
+    def _penalised(self, penalty: Penalty) -> Tensor:
+        if self._received_tensors is None:  # once a round, not once a batch
+            self._received_tensors = tensors_of(self.received, self.device)
+        value: Tensor = penalty(dict(self.model.named_parameters()), self._received_tensors)
+        return value
+
+    def _build_optimiser(self, only: str) -> torch.optim.Optimizer:
+        trained = [value for name, value in self.model.named_parameters() if name.startswith(only)]
+        rate = self.method.learning_rate
+        if self.method.optimiser == "adam":
+            return torch.optim.Adam(trained, lr=rate, weight_decay=WEIGHT_DECAY, fused=True)
+        kind = torch.optim.SGD if self.method.optimiser == "sgd" else torch.optim.RMSprop
+        return kind(trained, lr=rate, weight_decay=WEIGHT_DECAY)
+
+
+def score_candidates(model: SRGNN, clicks: Tensor, lengths: Tensor, candidates: Tensor) -> Tensor:
+    """Scores of some items as the next click, (B, C): the rows of the others are not touched."""
+    table = model.item.table
+    whole = len(candidates) == len(table)
+    return model.score(*model.encode(clicks, lengths), table if whole else table[candidates])
+
+
+@torch.no_grad()
+def score_examples(model: SRGNN, examples: Prefixes, candidates: Tensor) -> Float32:
+    """Scores (B, C) of the candidates after each prefix, on the CPU."""
+    clicks, lengths = (torch.from_numpy(part).to(candidates.device) for part in examples.pad())
+    found: Float32 = score_candidates(model, clicks, lengths, candidates).cpu().numpy()
+    return found
