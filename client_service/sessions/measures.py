@@ -31,13 +31,15 @@ ScoreItems = Callable[[Prefixes], Float32]
 def rank_targets(scores: Float32, columns: Int64) -> Int64:
     """The rank, from 1 on, of one column of each row: above it are better scores, and equal ones further left.
 
-    A column of -1 is no candidate: its rank is 0.
+    The rank is 0, a miss, where the column is -1, no candidate, and where a score of its row is no number: a model that
+    has diverged would otherwise have everything in the first place.
     """
     rows = np.arange(len(scores))
     own = scores[rows, columns][:, None]
     better = (scores > own).sum(axis=1)
     ties = (scores == own) & (np.arange(scores.shape[1]) < columns[:, None])
-    return np.where(columns < 0, 0, 1 + better + ties.sum(axis=1))
+    lost = (columns < 0) | np.isnan(scores).any(axis=1)
+    return np.where(lost, 0, 1 + better + ties.sum(axis=1))
 
 
 def measure_ranks(ranks: Int64) -> Measures:

@@ -63,14 +63,19 @@ class SessionTraining:
         name = kind or method.model
         if name not in MODELS:
             raise SettingsError(f"model: expected one of {', '.join(MODELS)} for sessions, got {name!r}")
-        self.shard, self.method, self.device, self.interrupt = shard, method, device, interrupt
+        self.method, self.device, self.interrupt = method, device, interrupt
         self._tensors = EXCHANGES[name].tensors(method)
         self.model = MODELS[name](method.catalogue, method.width).to(device)
-        self._candidates = torch.from_numpy(shard.candidates).to(device)
         self.figures, self.moment = Figures(), Moment(round=1, rounds=1, seed=0)
-        self._optimisers: dict[str, torch.optim.Optimizer] = {}
         self._received_tensors: dict[str, Tensor] | None = None
+        self.take_up(shard)
         self.initialise(seed=0)
+
+    def take_up(self, shard: SessionShard) -> None:
+        """Train on this shard from now on; of another one nothing is remembered but the parameters."""
+        self.shard = shard
+        self._candidates = torch.from_numpy(shard.candidates).to(self.device)
+        self._optimisers: dict[str, torch.optim.Optimizer] = {}
 
     def initialise(self, seed: int) -> None:
         """All parameters where a run with this seed begins."""

@@ -1,0 +1,83 @@
+"""Hundreds of small devices, a sample of them a round, over the functions that the services use; without HTTP.
+
+It measures algorithms where clients differ as much as single visitors do. It shows no boundary: nothing is signed,
+kept or gated, and all devices are in one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from client_service.learning.named import Moment
+from shared.method.exchanged import Parameters, State, Update
+from shared.method.settings import MethodSettings
+from shared.strategies import build_strategy
+from shared.strategies.local_client import LocalClient
+from shared.strategies.strategy import Strategy
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """sample: devices of a round, drawn anew without replacement; all where it is not less than their number."""
+
+    strategy: str
+    method: MethodSettings
+    rounds: int
+    sample: int
+    seed: int = 0
+
+
+class Crew(Protocol):
+    """Whoever trains for the devices."""
+
+    @property
+    def names(self) -> Sequence[str]: ...
+
+    def visit(self, device: str, moment: Moment) -> LocalClient:
+        """That device, about to train in a round; it is used until the next visit."""
+
+
+@dataclass(frozen=True)
+class DeviceRound:
+    """The state after a round, the mean loss of its devices, and the bytes that each of them sent."""
+
+    number: int
+    state: State
+    loss: float
+    bytes: int
+
+
+def train_devices(plan: DevicePlan, crew: Crew, loss_of: Callable[[LocalClient], float]) -> Iterator[DeviceRound]:
+    """The rounds of a run; asked for one after the other, so that whoever judges them may stop."""
+    strategy = build_strategy(plan.strategy, plan.method)
+    state, last = State(strategy.start(plan.method, plan.seed)), dict[str, Update]()
+    generator = np.random.default_rng(plan.seed)
+    for number in range(1, plan.rounds + 1):
+        moment, updates, losses = Moment(number, plan.rounds, plan.seed), list[Update](), list[float]()
+        for device in _draw(crew.names, plan.sample, generator):
+            client = crew.visit(device, moment)
+            updates.append(_fit(strategy, client, device, strategy.personalise(state, last.get(device))))
+            losses.append(loss_of(client))
+        state = strategy.aggregate(state, updates)
+        if strategy.mixing is not None or strategy.answer is not None:
+            last |= {update.client: update for update in updates}
+        yield DeviceRound(number, state, float(np.mean(losses)), _bytes_of(updates[0]))
+
+
+def _fit(strategy: Strategy, client: LocalClient, device: str, received: Parameters) -> Update:
+    sent = strategy.fit(client, received)
+    return Update(device, sent.arrays, sent.scalars)
+
+
+def _draw(names: Sequence[str], sample: int, generator: np.random.Generator) -> list[str]:
+    if sample >= len(names):
+        return list(names)
+    return [names[place] for place in np.sort(generator.choice(len(names), sample, replace=False))]
+
+
+def _bytes_of(update: Update) -> int:
+    return sum(np.asarray(value).nbytes for value in update.arrays.values())
