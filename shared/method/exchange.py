@@ -92,7 +92,7 @@ def attended_specification(sizes: Sizes) -> tuple[Tensor, ...]:
 
 
 def session_specification(sizes: Sizes) -> tuple[Tensor, ...]:
-    """All of SR-GNN: the item table and 14 d^2 + 14 d numbers. Each begins uniform in +-1 / sqrt(d), biases too."""
+    """All of SR-GNN: the item table and 15 d^2 + 14 d numbers. Each begins uniform in +-1 / sqrt(d), biases too."""
     width, (table,) = sizes.width, table_specification(sizes)
     start = f"uniform:{width**-0.5!r}"
     linear = {"edges.incoming": 1, "edges.outgoing": 1, "attention.last": 1, "attention.each": 1, "transform": 2}
