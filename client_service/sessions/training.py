@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -16,6 +14,7 @@ from client_service.models.srgnn import SRGNN
 from client_service.models.start import Filter
 from client_service.models.tagnn import TAGNN
 from client_service.sessions.prefixes import Int64, Prefixes, shuffled_batches
+from client_service.sessions.shard import SessionShard
 from shared.errors import SettingsError
 from shared.method.exchange import EXCHANGES
 from shared.method.exchanged import Parameters
@@ -26,20 +25,6 @@ from shared.strategies.local_client import PLAIN, Objective, Penalty
 
 MODELS: dict[str, type[SRGNN]] = {"srgnn": SRGNN, "tagnn": TAGNN}
 WEIGHT_DECAY = 1e-5  # SR-GNN's; of the optimiser, over all tensors
-
-
-@dataclass(frozen=True)
-class SessionShard:
-    """What a silo or a device trains and is judged on.
-
-    digest: of its content. train: examples. candidates: the items that may come next, as rows of the item table,
-    ascending, (C,).
-    """
-
-    name: str
-    digest: str
-    train: Prefixes
-    candidates: Int64
 
 
 class SessionTraining:

@@ -7,23 +7,23 @@ from collections.abc import Sequence
 import torch
 
 from client_service.learning.named import Moment
+from client_service.sessions.shard import SessionShard
 from client_service.sessions.training import SessionTraining
 from shared.method.settings import MethodSettings
 from shared.strategies.local_client import LocalClient
-from simulation.sessions.shards import SessionClient
 
 
 class PassingDevices:
     """Devices that keep nothing between rounds: one model serves all, its optimiser begins anew at each visit."""
 
-    def __init__(self, clients: Sequence[SessionClient], method: MethodSettings, device: torch.device) -> None:
-        self._clients = {one.shard.name: one for one in clients}
+    def __init__(self, clients: Sequence[SessionShard], method: MethodSettings, device: torch.device) -> None:
+        self._clients = {one.name: one for one in clients}
         self.names: Sequence[str] = tuple(self._clients)
-        self._training = SessionTraining(clients[0].shard, method, device)
+        self._training = SessionTraining(clients[0], method, device)
 
     def visit(self, device: str, moment: Moment) -> LocalClient:
         """The one model, with that device's sessions."""
-        self._training.take_up(self._clients[device].shard)
+        self._training.take_up(self._clients[device])
         self._training.moment = moment
         return self._training
 
@@ -31,8 +31,8 @@ class PassingDevices:
 class LastingSilos:
     """Silos that keep their model and its optimiser between rounds, as a client service does."""
 
-    def __init__(self, clients: Sequence[SessionClient], method: MethodSettings, device: torch.device) -> None:
-        self._trainings = {one.shard.name: SessionTraining(one.shard, method, device) for one in clients}
+    def __init__(self, clients: Sequence[SessionShard], method: MethodSettings, device: torch.device) -> None:
+        self._trainings = {one.name: SessionTraining(one, method, device) for one in clients}
         self.names: Sequence[str] = tuple(self._trainings)
 
     def visit(self, device: str, moment: Moment) -> LocalClient:

@@ -13,16 +13,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from client_service.sessions.shard import TEST, TRAIN, VALID
 from shared.errors import DataError
-from simulation.sessions.sessions import (
-    TEST,
-    TRAIN,
-    VALID,
-    Sessions,
-    hold_out_last,
-    keep_usual_lengths,
-    only_known_items,
-)
+from simulation.sessions.sessions import Sessions, hold_out_last, keep_usual_lengths, only_known_items
 
 TRAIN_FILE, TEST_FILE = "train_sessions.txt", "test.txt"
 COLUMNS = ("session", "time", "item")

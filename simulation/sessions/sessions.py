@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_service.sessions.prefixes import Int64, Prefixes, prefixes_of_sessions
+from client_service.sessions.shard import TRAIN
 
-TRAIN, VALID, TEST = 0, 1, 2
 SHORTEST, LONGEST = 2, 20  # clicks of a session
 
 

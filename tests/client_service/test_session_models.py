@@ -14,7 +14,8 @@ from client_service.models.tagnn import TAGNN
 from client_service.sessions.floors import floors_of
 from client_service.sessions.measures import measure_prefixes, measure_ranks, rank_targets
 from client_service.sessions.prefixes import Prefixes, last_prefixes, prefixes_of_sessions, shuffled_batches
-from client_service.sessions.training import MODELS, SessionShard, SessionTraining
+from client_service.sessions.shard import SessionShard
+from client_service.sessions.training import MODELS, SessionTraining
 from shared.errors import SettingsError
 from shared.method.exchange import EXCHANGES
 from shared.method.exchanged import Parameters
@@ -25,6 +26,7 @@ from shared.strategies import STRATEGIES, build_strategy
 A, B, C = 0, 1, 2
 SESSION = np.array([A, B, A, C])
 STARTS = np.array([0, 4])
+TRAINED = np.zeros(1, dtype=np.int8)
 CPU = torch.device("cpu")
 
 
@@ -124,8 +126,10 @@ def test_what_can_be_exchanged_is_the_whole_model(kind: str) -> None:
 
 
 def shard(clicks: list[int], name: str = "shop") -> SessionShard:
-    flat = np.array(clicks)
-    return SessionShard(name, "digest", prefixes_of_sessions(flat, np.array([0, len(flat)])), np.unique(flat))
+    places, rows = np.unique(clicks, return_inverse=True)
+    return SessionShard(
+        name, tuple("abcdef"[place] for place in places), rows, np.array([0, len(rows)]), TRAINED, places
+    )
 
 
 @pytest.mark.parametrize("kind", MODELS)

@@ -1,0 +1,85 @@
+"""A silo's sessions: what it trains on, what it is judged on, and its items."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_service.sessions.prefixes import Int64, Prefixes, prefixes_of_sessions
+from client_service.shard.digests import list_content
+
+TRAIN, VALID, TEST = 0, 1, 2
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class SessionShard:
+    """S sessions of K clicks over the silo's own N items.
+
+    item_ids: ascending, (N,). clicks: rows of items, session after session, (K,). starts: where each session begins,
+    and the end of the last, (S + 1,). splits: of each session, (S,). places: the items' rows in the catalogue that
+    all clients share, (N,), ascending; without one their own.
+    """
+
+    name: str
+    item_ids: Sequence[str]
+    clicks: Int64
+    starts: Int64
+    splits: NDArray[np.int8]
+    places: Int64
+    titles: Sequence[str | None] | None = None
+    catalogue: str = ""
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of the content and of the places: what is computed from them is kept under it. The name does not
+        count."""
+        digest = hashlib.sha256(list_content(self.item_ids))
+        for part in (self.clicks, self.starts, self.splits, self.places):
+            digest.update(np.ascontiguousarray(part, dtype="<i8").data)
+        return digest.hexdigest()
+
+    @property
+    def candidates(self) -> Int64:
+        """The items that may come next, as rows of the item table, ascending, (N,)."""
+        return self.places
+
+    @cached_property
+    def train(self) -> Prefixes:
+        return self._examples(TRAIN)
+
+    @cached_property
+    def valid(self) -> Prefixes:
+        return self._examples(VALID)
+
+    @cached_property
+    def test(self) -> Prefixes:
+        return self._examples(TEST)
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """The row of each item by its id."""
+        return {item: row for row, item in enumerate(self.item_ids)}
+
+    def count_sessions(self, split: int) -> int:
+        return int(np.count_nonzero(self.splits == split))
+
+    def with_places(self, places: Int64, catalogue: str) -> SessionShard:
+        """The same over a shared catalogue, of which this is the list's digest."""
+        return replace(self, places=places, catalogue=catalogue)
+
+    def split_sessions(self, split: int) -> tuple[Int64, Int64]:
+        """Clicks, as rows of the item table, and starts of one split's sessions."""
+        lengths = np.diff(self.starts)
+        chosen = np.repeat(self.splits == split, lengths)
+        starts = np.concatenate([[0], np.cumsum(lengths[self.splits == split])])
+        return self.places[self.clicks[chosen]], starts
+
+    def _examples(self, split: int) -> Prefixes:
+        return prefixes_of_sessions(*self.split_sessions(split))
