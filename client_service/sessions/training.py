@@ -72,8 +72,11 @@ class SessionTraining:
         self.received, self._received_tensors = received, None
 
     def train(self, objective: Objective = PLAIN) -> None:
-        """The round's local epochs of cross entropy over the candidates. SettingsError for another loss."""
-        if objective.loss or objective.bias_aware:
+        """The round's local epochs of cross entropy over the candidates. There are no margins, whatever is asked for.
+
+        SettingsError for another loss.
+        """
+        if objective.loss:
             raise SettingsError(
                 "strategy: expected one that trains with the model's own loss, as sessions have no other"
             )

@@ -1,0 +1,1 @@
+"""FedGA's tables: server optimisers with session models, over devices and over silos."""

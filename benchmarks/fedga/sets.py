@@ -1,0 +1,69 @@
+"""A data set and a cut -> clients, and the examples on which their common model is judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from client_service.sessions.floors import floors_of
+from client_service.sessions.measures import measure_prefixes
+from client_service.sessions.prefixes import Prefixes
+from client_service.sessions.shard import TEST, TRAIN, VALID, SessionShard
+from simulation.sessions.cut import CUTS, jaccard_distance
+from simulation.sessions.read import read_sessions
+from simulation.sessions.sessions import Sessions
+from simulation.sessions.shards import divide_sessions
+
+SESSIONS_OF_A_DEVICE = 50
+JUDGED = 4000  # validation examples that choose rounds and rates
+ByName = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class SessionSet:
+    """Sessions, divided. divergence: JD of the cut's training sessions."""
+
+    sessions: Sessions
+    shards: list[SessionShard]
+    divergence: float
+
+    @property
+    def valid(self) -> Prefixes:
+        """The same JUDGED validation examples in every run."""
+        examples = self.sessions.examples(VALID)
+        return examples.select(np.random.default_rng(0).permutation(len(examples))[:JUDGED])
+
+    @property
+    def test(self) -> Prefixes:
+        """All test examples."""
+        return self.sessions.examples(TEST)
+
+
+def open_devices(folder: Path) -> SessionSet:
+    """Devices of about SESSIONS_OF_A_DEVICE sessions that begin with near items."""
+    sessions = read_sessions(folder)
+    return divide(sessions, "device", int((sessions.splits == TRAIN).sum()) // SESSIONS_OF_A_DEVICE)
+
+
+def divide(sessions: Sessions, cut: str, clients: int) -> SessionSet:
+    """Divided by a cut of CUTS with seed 0."""
+    train = sessions.of_split(TRAIN)
+    divergence = jaccard_distance(train, CUTS[cut](train, clients, 0))
+    return SessionSet(sessions, divide_sessions(sessions, CUTS[cut](sessions, clients, 0)), divergence)
+
+
+def measure_floors(sessions: Sessions, examples: Prefixes) -> ByName:
+    """The floors from all training sessions together, all items candidates."""
+    train, items = sessions.of_split(TRAIN), len(sessions.items)
+    found = floors_of(train.clicks, train.starts, items)
+    return {name: dict(measure_prefixes(floor, examples, np.arange(items)).values) for name, floor in found.items()}
+
+
+def measure_silo_floors(shard: SessionShard) -> ByName:
+    """The floors that one silo has by itself, on its test examples, its own items candidates."""
+    clicks, starts = shard.split_sessions(TRAIN)
+    found = floors_of(clicks, starts, int(shard.places.max()) + 1)
+    measured = {name: (lambda e, floor=floor: floor(e)[:, shard.places]) for name, floor in found.items()}
+    return {n: dict(measure_prefixes(floor, shard.test, shard.places).values) for n, floor in measured.items()}
