@@ -31,7 +31,7 @@ class DevicePlan:
     seed: int = 0
 
 
-class Crew(Protocol):
+class DeviceCrew(Protocol):
     """Whoever trains for the devices."""
 
     @property
@@ -51,7 +51,7 @@ class DeviceRound:
     bytes: int
 
 
-def train_devices(plan: DevicePlan, crew: Crew, loss_of: Callable[[LocalClient], float]) -> Iterator[DeviceRound]:
+def train_devices(plan: DevicePlan, crew: DeviceCrew, loss_of: Callable[[LocalClient], float]) -> Iterator[DeviceRound]:
     """The rounds of a run; asked for one after the other, so that whoever judges them may stop."""
     strategy = build_strategy(plan.strategy, plan.method)
     state, last = State(strategy.start(plan.method, plan.seed)), dict[str, Update]()

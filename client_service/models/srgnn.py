@@ -20,7 +20,7 @@ class SRGNN(nn.Module):
 
     def __init__(self, items: int, width: int) -> None:
         super().__init__()
-        self.item = ItemTable(items, width)
+        self.item = VisitedItems(items, width)
         self.edges = Edges(width)
         self.cell = nn.GRUCell(2 * width, width)
         self.attention = Attention(width)
@@ -52,7 +52,7 @@ class SRGNN(nn.Module):
         return sessions @ candidates.T
 
 
-class ItemTable(nn.Module):
+class VisitedItems(nn.Module):
     """A row for each item, (N, d)."""
 
     def __init__(self, items: int, width: int) -> None:
