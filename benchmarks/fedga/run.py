@@ -35,7 +35,11 @@ from simulation.sessions.read import read_sessions
 
 RESULTS = Path(__file__).with_name("results.jsonl")
 SAMPLE, EVERY, TUNED_ROUNDS, TUNING_SEED = 20, 10, 60, 100
-CLIENT_RATES, SERVER_RATES = (0.01, 0.03), (0.01, 0.03, 0.1)
+CLIENT_RATES, ALONE_RATES, SERVER_RATES = (
+    (0.03, 0.1),
+    (0.01, 0.03, 0.1, 0.3),
+    (0.03, 0.1, 0.3),
+)  # of clients without a server rate: ALONE
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"strategy": "fedavg"},
     "fedprox": {"strategy": "fedprox"},
@@ -91,7 +95,7 @@ def run_devices(found: SessionSet, changes: dict[str, Any], rounds: int, seed: i
 def choose_rates(found: SessionSet, changes: dict[str, Any]) -> dict[str, float]:
     """The rates with the best validation MRR@20 within TUNED_ROUNDS; the same grid for all that have a server."""
     has_server = changes["strategy"] in ("fedadam", "fedyogi", "fedga")
-    grid = itertools.product((*CLIENT_RATES, *(() if has_server else (0.1,))), SERVER_RATES if has_server else (None,))
+    grid = itertools.product(CLIENT_RATES, SERVER_RATES) if has_server else ((rate, None) for rate in ALONE_RATES)
     tried = []
     for client, server in grid:
         rates = {"learning_rate": client, **({} if server is None else {"server_step.rate": server})}
@@ -177,11 +181,14 @@ def device_runs(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     about = {"part": "devices", "data": arguments.folder.name, "clients": len(found.shards), "jd": found.divergence}
     yield {**about, "method": "floors", "test": measure_floors(found.sessions, found.test)}
     rates: dict[str, dict[str, float]] = {}
-    for name, changes in {**METHODS, **(ABLATION if arguments.ablation else {})}.items():
+    chosen = {**METHODS, **(ABLATION if arguments.ablation else {})}
+    for name in arguments.methods or chosen:
+        changes = chosen[name] | dict(arguments.set)
         rates[name] = choose_rates(found, changes)
         for seed in range(arguments.seeds):
             result = run_devices(found, changes | rates[name], arguments.rounds, seed)
-            yield {**about, "method": name, "rates": rates[name], "seed": seed, "rounds": arguments.rounds, **result}
+            kept = {"rates": rates[name], "set": dict(arguments.set), "seed": seed, "rounds": arguments.rounds}
+            yield {**about, "method": name, **kept, **result}
 
 
 def silo_runs(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -222,6 +229,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=150)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--methods", nargs="+", help="of devices; by default all")
     parser.add_argument("--ablation", action="store_true")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--cut", default="random")
