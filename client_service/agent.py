@@ -170,7 +170,7 @@ class Agent:
 
     def _earlier_quality(self) -> QualityOut:
         """What an earlier process knew of its last run."""
-        return kept_quality(self.silo.settings.state_directory / "model", self.silo.settings.name)
+        return kept_quality(self.silo.settings.models_directory, self.silo.settings.name)
 
     async def _begin(self, state: RunOut, run: str) -> RunPart:
         """This run as an earlier process left it, or with the run's parameters: initial ones, or latest."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from typing import TypeVar
 
 from fastapi import Response
 from fastapi.concurrency import run_in_threadpool
@@ -13,15 +14,18 @@ from client_service.device import choose_device
 from client_service.feedback.feedback import Feedback
 from client_service.metrics import RequestMetrics
 from client_service.renewal import REFRESH
-from client_service.serving.messages import MOST_USERS, SCORE, ModelOut, RecommendationsIn, RecommendationsOut
+from client_service.serving.answerer import Answerer
+from client_service.serving.messages import MOST_USERS, ModelOut, RecommendationsIn, RecommendationsOut
+from client_service.serving.next_items import NextItems
 from client_service.serving.questions import Basket, Limits
 from client_service.serving.recommender import Recommender
 from client_service.serving.together import Together
 from client_service.settings import ClientSettings
 from client_service.streaming import NDJSON, stream_lists
 from client_service.tasks import task_named
-from shared.errors import ProtocolError, UnavailableError
+from shared.errors import ConflictError, ProtocolError, UnavailableError
 
+A = TypeVar("A", bound=Answerer)
 BasketAsked = tuple[Recommender, Basket]
 """A refresh may put another recommender in place while a basket waits; its limits are of the catalogue of this one."""
 
@@ -34,28 +38,47 @@ class Answering:
     def __init__(self, settings: ClientSettings) -> None:
         self.settings, self.task = settings, task_named(settings.task)
         self.device, self.device_reason = choose_device(settings.device)
-        self.models = settings.state_directory / "model"
-        self._recommender: Recommender | None = None
+        self.models = settings.models_directory
+        self._answers: Answerer | None = None
         self._feedback: Feedback | None = None
         self._following: asyncio.Task[None] | None = None
         self.baskets = Together(self._recommend_baskets)
 
     @property
-    def recommender(self) -> Recommender:
-        if self._recommender is None:
+    def answers(self) -> Answerer:
+        """Who answers, whatever the silo's task is."""
+        if self._answers is None:
             raise UnavailableError("the client is reading its shard")
-        return self._recommender
+        return self._answers
+
+    @property
+    def recommender(self) -> Recommender:
+        """ConflictError in a silo that holds no users."""
+        return self._require(Recommender)
+
+    @property
+    def next_items(self) -> NextItems:
+        """ConflictError in a silo that holds no sessions."""
+        return self._require(NextItems)
+
+    def _require(self, kind: type[A]) -> A:
+        if not isinstance(self.answers, kind):
+            raise ConflictError(f"expected a request to a silo of another task, this one's is {self.task.name!r}")
+        return self.answers
 
     @property
     def feedback(self) -> Feedback:
+        """ConflictError in a silo that applications tell nothing."""
+        if self._feedback is None and self._answers is not None:
+            raise ConflictError(f"expected a silo that can be told of users, this one's task is {self.task.name!r}")
         if self._feedback is None:
             raise UnavailableError("the client is reading its shard")
         return self._feedback
 
     def describe_model(self) -> ModelOut:
         """The model that answers now, in an application's words."""
-        recommender, served = self.recommender, self.recommender.served
-        sizes = {"users": recommender.known_users, "items": recommender.catalogue.count_shown(), "score": SCORE}
+        answers, served = self.answers, self.answers.served
+        sizes = {"users": answers.known_users, "items": answers.shown_items, "score": answers.score_meaning}
         if served is None:
             return ModelOut(**sizes)
         run, _, number = served.version.rpartition(".")
@@ -99,7 +122,7 @@ class Answering:
     @property
     def hindrance(self) -> str | None:
         """Why nobody should ask for recommendations now; None where nothing is in the way."""
-        if self._recommender is None:
+        if self._answers is None:
             return "the client is reading its shard"
         return None if self.live else "the agent has ended; the log says why"
 

@@ -31,6 +31,7 @@ from client_service.serving.messages import (
     RecommendationsOut,
     SimilarOut,
 )
+from client_service.serving.next_messages import NextIn, NextListOut
 from client_service.serving.questions import DEEPEST
 from client_service.streaming import NDJSON, wants_lines
 
@@ -111,6 +112,12 @@ async def recommend_batch(message: RecommendationsIn, service: Service, request:
     if message.basket is not None:
         return BatchOut(results=(await service.answer_basket(message),))
     return BatchOut(results=await service.answer_users(message))
+
+
+@recommendations.post("/next", response_model_exclude_none=True)
+def predict_next(message: NextIn, service: Service) -> NextListOut:
+    """What is clicked next after each session; 409 from a silo that holds users and not sessions."""
+    return service.next_items.answer(message)
 
 
 @recommendations.get("/items/{item:path}/similar", response_model_exclude_none=True)

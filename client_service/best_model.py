@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -16,12 +16,13 @@ from client_service.logs import LOGGER
 from client_service.models.relevance import UNFITTED, Relevance
 from client_service.saturation import saturation_notices
 from client_service.schemas import QualityOut, RoundCosts, RoundQuality
+from client_service.serving.answerer import Answerer, AtRest
 from client_service.serving.checkpoint import ModelHead, load_parameters, read_head
-from client_service.serving.recommender import Recommender
-from client_service.serving.served import Served
 from client_service.serving.versions import keep_version, kept_of_run
 from client_service.tasks.task import Place, Task, TaskShard, Training
 from shared.errors import DataError
+
+A = TypeVar("A", bound=AtRest)
 
 
 class BestModel:
@@ -35,14 +36,14 @@ class BestModel:
         place: Place,
         task: Task[Any, Any],
         shard: TaskShard,
-        recommender: Recommender,
+        answers: Answerer,
         training: Training,
         interrupt: Interrupt,
         known: dict[str, Any],
     ) -> None:
         self.place, self._task, self._shard, self._training = place, task, shard, training
-        self._recommender, self._interrupt = recommender, interrupt
-        self.served: Served | None = None
+        self._answers, self._interrupt = answers, interrupt
+        self.served: AtRest | None = None
         earlier = earlier_runs(kept_quality(place.folder, place.client), place.run)
         self.quality = QualityOut(client=place.client, run=place.run, earlier=earlier, **known)
 
@@ -107,17 +108,17 @@ class BestModel:
         served = self._task.freeze(f"{self.place.run}.{number}", self._training)
         self._serve(replace(served, relevance=self._relate(served)))
 
-    def _relate(self, served: Served) -> Relevance:
+    def _relate(self, served: AtRest) -> Relevance:
         return self._task.relate(self._shard, served, self._interrupt)
 
-    def _serve(self, served: Served) -> None:
-        self.served = self._recommender.served = served
+    def _serve(self, served: AtRest) -> None:
+        self.served = self._answers.served = served
 
-    def _keep_and_serve(self, served: Served, number: int, measures: Measures) -> None:
+    def _keep_and_serve(self, served: AtRest, number: int, measures: Measures) -> None:
         """The checkpoint first: what is served survives a restart."""
         pairs, found = self._task.count(self._shard).edges, self._relate(served)
         head = ModelHead(round=number, values=dict(measures.values), chosen_for=pairs, relevance=found, **self.origin)
-        with self._recommender.changing:
+        with self._answers.changing:
             kept = keep_version(self.place.folder, served.model, head, self.place.versions)
             self._serve(as_kept(served, kept))
 
@@ -129,20 +130,21 @@ class BestModel:
         self.quality = quality
 
 
-def kept_model(task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device) -> Served | None:
+def kept_model(task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device) -> AtRest | None:
     """The model kept by an earlier process; None where none fits the shard. DataError where its file is damaged."""
     head = read_head(folder)
     return None if head is None or head.shard != shard.digest else load_version(task, shard, folder, device, head)
 
 
-def load_version(task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device, head: ModelHead) -> Served:
+def load_version(task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device, head: ModelHead) -> AtRest:
     """A kept model of this shard, as it was served. DataError where its file is damaged."""
     training = task.rebuild(head, shard, folder, device)
     if not load_parameters(folder, head, training.model):
         raise DataError(f"{folder / head.parameters}: expected the kept model, got a damaged or other file")
-    return as_kept(task.freeze(head.version, training), head)
+    found: AtRest = task.freeze(head.version, training)
+    return as_kept(found, head)
 
 
-def as_kept(served: Served, head: ModelHead) -> Served:
+def as_kept(served: A, head: ModelHead) -> A:
     """The model with what its head says of it."""
     return replace(served, kept_at=head.kept_at, relevance=head.relevance or UNFITTED)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from client_service.run_place import models_folder
 from client_service.serving.checkpoint import read_head
 from client_service.serving.versions import drop_all
 from client_service.settings import ClientSettings
@@ -26,7 +25,7 @@ def forget_shards(settings: ClientSettings, shard: str, stale: Iterable[str]) ->
     gone = tuple(digest for digest in stale if digest != shard)
     if not gone:
         return gone
-    models = models_folder(settings)
+    models = settings.models_directory
     for folder in {models, settings.cache_directory or models}:
         _remove(folder, (pattern.format(digest[:SHORT]) for digest in gone for pattern in KEYED))
     _remove(models, OF_A_MODEL)

@@ -14,7 +14,7 @@ from client_service.privacy.basis_guard import BasisGuard
 from client_service.privacy.guard import Guard
 from client_service.secure.memory import NAME as ROUNDS
 from client_service.settings import ClientSettings
-from client_service.shard import Shard
+from client_service.tasks.task import TaskShard
 from shared.errors import DataError, SettingsError
 from shared.protocol.signing.keys import PrivateKey
 
@@ -38,7 +38,7 @@ class OpenRecords:
             LOGGER.error("ledger_not_sealed", reason=error.strerror)
 
 
-def open_records(settings: ClientSettings, key: PrivateKey, shard: Shard) -> OpenRecords:
+def open_records(settings: ClientSettings, key: PrivateKey, shard: TaskShard) -> OpenRecords:
     """DataError where one was cut, replaced, or put back from an older copy. Those of an older version are adopted."""
     state = settings.state_directory
     heads = LedgerHeads(state, key, settings.records_directory)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from client_service.feedback.absorb import absorb_feedback, forget_absorbed
 from client_service.feedback.feedback import Feedback
@@ -14,21 +15,13 @@ from client_service.forgetting import forget_shards
 from client_service.memory import return_free_memory
 from client_service.refresh import Refreshed
 from client_service.renewal import renew_model
-from client_service.run_place import models_folder
-from client_service.serving.lists import ListKeeper
+from client_service.serving.opening import open_recommender
 from client_service.serving.recommender import Recommender
-from client_service.serving.served import Served
 from client_service.settings import ClientSettings
 from client_service.shard import Shard
 from client_service.silo import Silo
 
 Publish = Callable[[Recommender], None]
-
-
-def open_recommender(settings: ClientSettings, shard: Shard, overlay: Overlay) -> Recommender:
-    """It keeps lists of its users beside the models, and has no model yet."""
-    keeper = ListKeeper(models_folder(settings), shard, approximate_beyond=settings.approximate_beyond)
-    return Recommender(shard, keeper, overlay)
 
 
 def rebuild_silo(silo: Silo, feedback: Feedback, publish: Publish) -> tuple[Silo, Refreshed]:
@@ -49,7 +42,7 @@ def rebuild_silo(silo: Silo, feedback: Feedback, publish: Publish) -> tuple[Silo
         model = renew_model(settings, silo.task, shard, silo.device, silo.interrupt, choose=choose)
         after = _move_silo(silo, shard, model, feedback, publish, forget)
     erased = complete_erasures(settings, feedback.store, shard.digest)
-    served = after.recommender.served
+    served = after.answers.served
     return after, Refreshed(after is not silo, None if served is None else served.version, erased)
 
 
@@ -64,10 +57,10 @@ def complete_erasures(settings: ClientSettings, store: FeedbackStore, shard: str
 
 
 def _move_silo(
-    silo: Silo, shard: Shard, served: Served | None, feedback: Feedback, publish: Publish, forget: Callable[[], None]
+    silo: Silo, shard: Shard, served: Any, feedback: Feedback, publish: Publish, forget: Callable[[], None]
 ) -> Silo:
     """Answers move before the files of the old model go."""
-    settings, old = silo.settings, silo.recommender
+    settings, old = silo.settings, silo.answers
     overlay = Overlay(shard, least_rating=settings.least_rating)
     new = open_recommender(settings, shard, overlay)
     old.close()  # its lists stay in memory, and no more of them are written
@@ -76,4 +69,4 @@ def _move_silo(
     if silo.guard is not None:
         silo.guard.take_up(shard.digest)
     return_free_memory()
-    return replace(silo, shard=shard, recommender=new, anchors=silo.anchors.of_shard(shard.digest))
+    return replace(silo, shard=shard, answers=new, anchors=silo.anchors.of_shard(shard.digest))

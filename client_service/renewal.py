@@ -15,9 +15,9 @@ from client_service.basis.storage import load_basis
 from client_service.best_model import as_kept
 from client_service.learning.interrupt import Interrupt
 from client_service.logs import LOGGER
-from client_service.run_place import basis_folder, models_folder
+from client_service.run_place import basis_folder
+from client_service.serving.answerer import AtRest
 from client_service.serving.checkpoint import ModelHead, read_head
-from client_service.serving.served import Served
 from client_service.serving.versions import keep_version
 from client_service.settings import ClientSettings
 from client_service.tasks.task import Place, Task, TaskShard, Training
@@ -35,13 +35,13 @@ def renew_model(
     interrupt: Interrupt,
     *,
     choose: bool = True,
-) -> Served | None:
+) -> AtRest | None:
     """None where no model is kept, where the kept one is of this shard, or where training starts at nothing that could
     be served. The old model's files are gone once the new one is there.
 
     choose: validation chooses whatever the shard's size. It must where somebody was erased, whose data chose too.
     """
-    folder = models_folder(settings)
+    folder = settings.models_directory
     before = read_head(folder)
     if before is None or before.shard == shard.digest or before.start is None:
         return None
@@ -61,7 +61,7 @@ def renew_model(
     else:
         training = task.rebuild(head, shard, folder, device)
     training.initialise(SEED)
-    served: Served = task.freeze(head.version, training)
+    served: AtRest = task.freeze(head.version, training)
     related = head.model_copy(update={"relevance": task.relate(shard, served, interrupt)})
     kept = keep_version(folder, served.model, related, settings.kept_models)
     LOGGER.info("model_renewed", model=head.version)
@@ -78,7 +78,7 @@ def _begin_anew(
 ) -> Training:
     """As the first round of a run would find it."""
     basis = load_basis(basis_folder(settings), before.basis) if before.basis else None
-    folder, cache = models_folder(settings), settings.cache_directory
+    folder, cache = settings.models_directory, settings.cache_directory
     place = Place(settings.name, REFRESH, SEED, before.method, folder, before.kind, cache, basis)
     training: Training = task.begin(place, shard, device, interrupt)[0]
     return training

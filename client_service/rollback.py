@@ -30,9 +30,9 @@ def serve_version(folder: Path, silo: Silo, version: str) -> ModelsOut:
         served = load_version(silo.task, silo.shard, folder, silo.device, chosen)
     except DataError as error:
         raise ConflictError(str(error)) from None  # not the caller's mistake
-    with silo.recommender.changing:
+    with silo.answers.changing:
         choose_version(folder, chosen)
-        silo.recommender.served = served
+        silo.answers.served = served
     return list_models(folder)
 
 

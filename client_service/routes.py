@@ -121,7 +121,7 @@ async def ready(service: Service) -> dict[str, str]:
     """It takes calls; 503 says why it does not."""
     if (hindrance := service.hindrance) is not None:
         raise UnavailableError(hindrance)
-    return {"status": "ready", "model": "none yet" if service.recommender.served is None else "serving"}
+    return {"status": "ready", "model": "none yet" if service.answers.served is None else "serving"}
 
 
 @inside.get("/metrics", response_class=Response)

@@ -44,7 +44,7 @@ class RunOpening:
         basis = None if state.basis is None else await self._common_basis(state, method, state.basis)
         place = replace(self._place(state, run, method), basis=basis)
         return await self._off_loop(
-            TrainingRun, place, silo.task, silo.shard, silo.recommender, silo.device, silo.interrupt
+            TrainingRun, place, silo.task, silo.shard, silo.answers, silo.device, silo.interrupt
         )
 
     async def _basis_run(self, state: RunOut, run: str) -> BasisRun:

@@ -15,11 +15,6 @@ from shared.method.settings import BasisSettings, MethodSettings
 from shared.strategies import build_strategy
 
 
-def models_folder(settings: ClientSettings) -> Path:
-    """Where the silo's models and the figures of its runs are kept."""
-    return settings.state_directory / "model"
-
-
 def basis_folder(settings: ClientSettings) -> Path:
     """Where the silo's common bases are kept."""
     return settings.state_directory / FOLDER
@@ -28,7 +23,7 @@ def basis_folder(settings: ClientSettings) -> Path:
 def place_run(settings: ClientSettings, run: str, seed: int, method: MethodSettings) -> Place:
     """The place of a run without a common basis."""
     kind = build_strategy(settings.strategy, method).model
-    folder, cache = models_folder(settings), settings.cache_directory
+    folder, cache = settings.models_directory, settings.cache_directory
     return Place(settings.name, run, seed, method, folder, kind, cache, versions=settings.kept_models)
 
 

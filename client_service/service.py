@@ -21,9 +21,6 @@ from client_service.boundary.code import code_digests
 from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.headed_ledger import HeadedLedger
 from client_service.boundary.self_check import GateOut, check_gate
-from client_service.feedback.feedback import Feedback
-from client_service.feedback.overlay import Overlay
-from client_service.feedback.store import FeedbackStore
 from client_service.figures import kept_quality, kept_spectra, quality_warnings
 from client_service.learning.interrupt import Interrupt
 from client_service.logs import LOGGER
@@ -31,18 +28,18 @@ from client_service.memory import return_free_memory
 from client_service.metrics import ClientMetrics
 from client_service.open_records import OpenRecords, open_records
 from client_service.privacy.guard import Guard, notices
-from client_service.rebuilding import complete_erasures, open_recommender, rebuild_silo
+from client_service.rebuilding import complete_erasures, rebuild_silo
 from client_service.refresh import Refreshed, Refresher
 from client_service.renewal import renew_model
 from client_service.schemas import BasisOut, PrivacyOut, QualityOut, SpectrumOut, StatusOut
 from client_service.secure.masking import Masking, open_masking
 from client_service.secure.members import KnownMembers
 from client_service.secure.memory import RoundMemory
+from client_service.serving.answerer import AtRest
 from client_service.serving.recommender import Recommender
-from client_service.serving.served import Served
 from client_service.settings import ClientSettings
-from client_service.shard import Shard
 from client_service.silo import Silo
+from client_service.tasks.task import TaskShard
 from client_service.worker import TrainingWorker
 from shared.errors import DataError, UnavailableError
 from shared.method.declaration import Declaration
@@ -74,8 +71,10 @@ class ClientService(Answering):
 
     @property
     def refresher(self) -> Refresher:
-        if self._refresher is None:
+        """ConflictError in a silo that applications tell nothing: its shard has nothing to absorb."""
+        if self._refresher is None and self.feedback:
             raise UnavailableError("the client is reading its shard")
+        assert self._refresher is not None
         return self._refresher
 
     @property
@@ -95,8 +94,7 @@ class ClientService(Answering):
         ):
             key = own_key(self.settings.name, self.settings.state_directory, self.settings.signing_key_file)
             shard = await asyncio.get_running_loop().run_in_executor(worker, self.task.read, self.settings)
-            feedback = await asyncio.to_thread(self._open_feedback, shard)
-            self._recommender = open_recommender(self.settings, shard, feedback.overlay)
+            self._answers, self._feedback = await asyncio.to_thread(self.task.open, self.settings, shard)
             LOGGER.info("device", device=str(self.device), reason=self.device_reason, threads=pinned)
             records = await asyncio.get_running_loop().run_in_executor(worker, self._open, key, shard)
             boundary, limits = self._boundary(), self.settings.limits()
@@ -108,31 +106,34 @@ class ClientService(Answering):
             ):
                 self._gate = link.gate
                 self._agent = agent = Agent(self._silo(shard, interrupt, records, masking), link, worker)
-                self._refresher = Refresher(self.settings, feedback, partial(self._refresh, agent))
+                if self._feedback is not None:
+                    self._refresher = Refresher(self.settings, self._feedback, partial(self._refresh, agent))
                 self._following = asyncio.create_task(self._follow(shard, worker, interrupt))
                 try:
                     yield
                 finally:
                     interrupt.set()
-                    self.recommender.close()
+                    self.answers.close()
                     self._following.cancel()
                     with suppress(asyncio.CancelledError):
                         await self._following
-                    feedback.close()
+                    if self._feedback is not None:
+                        self._feedback.close()
 
-    async def _follow(self, shard: Shard, worker: ThreadPoolExecutor, interrupt: Interrupt) -> None:
+    async def _follow(self, shard: TaskShard, worker: ThreadPoolExecutor, interrupt: Interrupt) -> None:
         """Serve the kept model first, then follow the aggregator."""
         try:
             loop = asyncio.get_running_loop()
-            self.recommender.served = await loop.run_in_executor(worker, self._stored_model, shard, interrupt)
+            self.answers.served = await loop.run_in_executor(worker, self._stored_model, shard, interrupt)
             await loop.run_in_executor(worker, return_free_memory)
             assert self._agent is not None
-            await _until_one_ends(self._agent.follow(), self.refresher.follow())
+            refreshing = () if self._refresher is None else (self._refresher.follow(),)
+            await _until_one_ends(self._agent.follow(), *refreshing)
         except Exception:
             LOGGER.exception("agent_ended")
             raise
 
-    def _stored_model(self, shard: Shard, interrupt: Interrupt) -> Served | None:
+    def _stored_model(self, shard: TaskShard, interrupt: Interrupt) -> AtRest | None:
         """The kept model, or for a shard that has changed the one at which training would start. A damaged model is no
         reason to stay away: popular items are served, flagged, until there is a new one."""
         try:
@@ -141,7 +142,8 @@ class ClientService(Answering):
             LOGGER.error("kept_model_refused", reason=str(error))
             return None
         served = kept or renew_model(self.settings, self.task, shard, self.device, interrupt)
-        complete_erasures(self.settings, self.feedback.store, shard.digest)
+        if self._feedback is not None:
+            complete_erasures(self.settings, self._feedback.store, shard.digest)
         return served
 
     async def _refresh(self, agent: Agent, begins: Callable[[], None]) -> Refreshed:
@@ -165,9 +167,9 @@ class ClientService(Answering):
         return self._agent.silo
 
     def _publish(self, recommender: Recommender) -> None:
-        self._recommender = recommender
+        self._answers = recommender
 
-    def _silo(self, shard: Shard, interrupt: Interrupt, records: OpenRecords, masking: Masking | None) -> Silo:
+    def _silo(self, shard: TaskShard, interrupt: Interrupt, records: OpenRecords, masking: Masking | None) -> Silo:
         settings, policy = self.settings, self.settings.policy
         limit = None if settings.privacy.on else policy.anchors
         anchors = KnownAnchors(records.anchors, shard.digest, limit=limit, agreed=policy.anchor_size)
@@ -175,7 +177,7 @@ class ClientService(Answering):
             settings,
             self.task,
             shard,
-            self.recommender,
+            self.answers,
             self.device,
             self.metrics,
             interrupt,
@@ -198,14 +200,7 @@ class ClientService(Answering):
         least, folder = settings.policy.basis_changes, settings.state_directory
         return members, open_masking(settings.name, folder, key, members, memory, basis_changes=least, **said)
 
-    def _open_feedback(self, shard: Shard) -> Feedback:
-        """What has come since the shard was written."""
-        settings = self.settings
-        store = FeedbackStore(settings.state_directory, most=settings.most_interactions)
-        self._feedback = Feedback(store, Overlay(shard, store, least_rating=settings.least_rating))
-        return self._feedback
-
-    def _open(self, key: PrivateKey, shard: Shard) -> OpenRecords:
+    def _open(self, key: PrivateKey, shard: TaskShard) -> OpenRecords:
         self._records = found = open_records(self.settings, key, shard)
         if (guard := found.guard) is not None:
             self.metrics.watch_privacy(lambda: guard.standing)
@@ -225,7 +220,7 @@ class ClientService(Answering):
 
     def status(self) -> StatusOut:
         standing = Standing() if self._agent is None else self._agent.standing
-        served = None if self._recommender is None else self._recommender.served
+        served = None if self._answers is None else self._answers.served
         privacy = None if self._guard is None else self._guard.standing
         return StatusOut(
             client=self.settings.name,
@@ -234,7 +229,7 @@ class ClientService(Answering):
             round=standing.round,
             rounds=standing.rounds,
             model=None if served is None else served.version,
-            listed=0.0 if self._recommender is None else self._recommender.lists_share,
+            listed=0.0 if self._answers is None else self._answers.lists_share,
             shared_digest=standing.shared_digest,
             device=str(self.device),
             device_reason=self.device_reason,

@@ -228,6 +228,11 @@ class ClientSettings(Listening):
             raise ValueError(f"{given[0]}: expected an aggregator_url that begins with https:, got another")
         return self
 
+    @property
+    def models_directory(self) -> Path:
+        """Where the silo's models and the figures of its runs are kept."""
+        return self.state_directory / "model"
+
     def key(self, name: str) -> str | None:
         """The secret that is called application_key or operator_key, wherever it lies; None where there is none."""
         return chosen_secret(name, getattr(self, name), getattr(self, f"{name}_file"), LEAST_KEY)

@@ -13,7 +13,7 @@ from client_service.metrics import ClientMetrics
 from client_service.privacy.basis_guard import BasisGuard
 from client_service.privacy.guard import Guard
 from client_service.secure.masking import Masking
-from client_service.serving.recommender import Recommender
+from client_service.serving.answerer import Answerer
 from client_service.settings import ClientSettings
 from client_service.tasks.task import Task, TaskShard
 
@@ -27,7 +27,7 @@ class Silo:
     settings: ClientSettings
     task: Task[Any, Any]
     shard: TaskShard
-    recommender: Recommender
+    answers: Answerer
     device: torch.device
     metrics: ClientMetrics
     interrupt: Interrupt

@@ -13,7 +13,7 @@ from client_service.figures import keep_spectra, kept_spectra
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.local import Moment
 from client_service.schemas import QualityOut, RoundCosts, SpectrumOut
-from client_service.serving.recommender import Recommender
+from client_service.serving.answerer import Answerer
 from client_service.tasks.task import Place, SummedDigests, Task, TaskShard, Training
 from client_service.training_checkpoint import Recovery
 from shared.method.declaration import Part
@@ -45,14 +45,14 @@ class TrainingRun:
         place: Place,
         task: Task[Any, Any],
         shard: TaskShard,
-        recommender: Recommender,
+        answers: Answerer,
         device: torch.device,
         interrupt: Interrupt = NEVER,
     ) -> None:
         self.place, self._task = place, task
         training, known = task.begin(place, shard, device, interrupt)
         self._training: Training = training
-        self._best = BestModel(place, task, shard, recommender, training, interrupt, known)
+        self._best = BestModel(place, task, shard, answers, training, interrupt, known)
         self._recovery = Recovery(place, training, self._best)
         self._fitted: Fitted | None = None  # until the round's parameters are applied: nothing is trained twice
         self._resumed = False  # and nothing applied since

@@ -23,6 +23,7 @@ from client_service.best_model import kept_model
 from client_service.learning.evaluate import TopItems, find_hits
 from client_service.learning.quality import LABELS, METRICS, PRIMARY, K
 from client_service.serving.checkpoint import read_head
+from client_service.serving.served import Served
 from client_service.shard import Shard, read_shard
 from client_service.shard.storage import with_places
 from client_service.tasks.items import ITEMS
@@ -78,6 +79,7 @@ def _lists_of(folder: Path, path: Path) -> tuple[Shard, tuple[TopItems, TopItems
     served = kept_model(ITEMS, shard, models, torch.device("cpu"))
     if served is None:
         raise DataError(f"{models}: expected a model of {path}, got another shard's")
+    assert isinstance(served, Served)
     return shard, (alone_lists(shard, head.method.cutoff, models), served.ranker.top)
 
 

@@ -19,6 +19,7 @@ from client_service.best_model import kept_model
 from client_service.device import DeviceWish, choose_device, pin_threads
 from client_service.learning.evaluate import TopItems
 from client_service.learning.quality import LABELS, METRICS, PRIMARY, Measures
+from client_service.serving.served import Served
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
 from client_service.shard.storage import with_places
@@ -160,6 +161,7 @@ def _best_lists(experiment: Experiment, shard: Shard, device: torch.device) -> T
     served = kept_model(ITEMS, shard, experiment.models_of(path), device)
     if served is None:
         raise DataError(f"{path.name}: expected the kept model of a finished run, got none")
+    assert isinstance(served, Served)
     return served.ranker.top
 
 

@@ -31,6 +31,7 @@ from client_service.best_model import kept_model
 from client_service.device import pin_threads
 from client_service.learning.evaluate import TopItems, evaluate, on_test, ranked_by
 from client_service.models.ease import ease_scores
+from client_service.serving.served import Served
 from client_service.shard import Shard, read_shard
 from client_service.tasks.items import ITEMS
 
@@ -61,7 +62,7 @@ def closed_forms(shard: Shard, shard_folder: Path, folder: Path, most: int) -> l
     keep_first_model(shard_folder, folder / "state")
     fitted = time.process_time() - before
     served = kept_model(ITEMS, shard, folder / "state" / "model", CPU)
-    assert served is not None
+    assert isinstance(served, Served)
     rows.append(_own_row("first model, all its choices by validation", fitted, served.ranker.top, shard))
     if "ease" in theirs:
         before = time.process_time()

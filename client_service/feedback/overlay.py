@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from client_service.feedback.facts import ItemFacts, Mask
 from client_service.feedback.messages import ItemIn
-from client_service.feedback.store import FeedbackStore, LoggedInteraction, Told, mark_of
+from client_service.feedback.store import NAME, FeedbackStore, LoggedInteraction, Told, mark_of
+from client_service.logs import LOGGER
 from client_service.models.ranker import Rows
 from client_service.shard import Shard
+from shared.errors import DataError, UnavailableError
 
 
 @dataclass(frozen=True)
@@ -130,3 +133,14 @@ class Overlay:
             self.titles = titles
         else:
             self.titles = self._shard.titles
+
+
+def follow_feedback(folder: Path, most: int, overlay: Overlay) -> None:
+    """Take up what the training process has written in `folder`; nothing where it has not begun to."""
+    try:
+        if overlay.has_store:
+            overlay.follow()
+        elif (folder / NAME).is_file():
+            overlay.attach_store(FeedbackStore(folder, most=most, writing=False))
+    except (DataError, UnavailableError) as error:  # it is looked at again the next time
+        LOGGER.warning("feedback_not_read", reason=str(error))

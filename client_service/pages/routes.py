@@ -16,7 +16,7 @@ from client_service.pages.record import Record
 from client_service.pages.report import report
 from client_service.pages.standing import sizes, standing
 from client_service.pages.trial import SHOWN as LISTED
-from client_service.pages.trial import Question, trial
+from client_service.pages.trial import Question
 from client_service.service import ClientService
 from client_service.serving.filters import LONGEST_FILTER
 from shared.web.pages import PageHead, page, statics, templates
@@ -61,7 +61,7 @@ class Page:
             runs_shown=runs_table(quality, tuple(service.task.labels.values())),
             charts=(*curves(quality, service.task), spectra(service.spectrum())),
             report=report(summary, service.declaration(), counts=service.settings.policy.counts),
-            trial_shown=trial(question, service.recommender),
+            trial_shown=service.task.try_out(question, service.answers),
             journal_shown=journal(self.record.entries(last, SHOWN), last, summary),
         )
 

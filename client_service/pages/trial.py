@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from client_service.serving.messages import ItemOut, RecommendationsOut
+from client_service.serving.next_messages import NextItemOut
 from client_service.serving.questions import Limits
 from client_service.serving.recommender import Recommender
 from shared.errors import NotFoundError, ProtocolError
@@ -33,6 +35,7 @@ class Question:
 class Trial:
     """The answer. `note` says what is special about it, `heading` is None where nothing was asked.
 
+    `form`: what may be asked: lists of users, baskets and items, or what comes next in a visit.
     `history`: of a user, as much as the page holds; `beyond`: how many more items there are.
     """
 
@@ -40,17 +43,18 @@ class Trial:
     k: int
     basket: str = ""
     filter: str = ""
+    form: Literal["lists", "visit"] = "lists"
     heading: str | None = None
     note: str = ""
     warns: bool = False
-    items: tuple[ItemOut, ...] = ()
+    items: tuple[ItemOut | NextItemOut, ...] = ()
     history: tuple[ItemOut, ...] | None = None
     beyond: int = 0
 
     @property
     def explained(self) -> bool:
         """Is there a reason for any item? A model without a closed-form part has none."""
-        return any(one.because for one in self.items)
+        return any(isinstance(one, ItemOut) and one.because for one in self.items)
 
 
 def trial(question: Question, recommender: Recommender) -> Trial:

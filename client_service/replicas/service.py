@@ -8,19 +8,14 @@ from contextlib import asynccontextmanager, suppress
 
 from client_service.answering import Answering
 from client_service.best_model import kept_model
-from client_service.feedback.overlay import Overlay
-from client_service.feedback.store import NAME as FEEDBACK
-from client_service.feedback.store import FeedbackStore
 from client_service.logs import LOGGER
 from client_service.memory import return_free_memory
 from client_service.metrics import RequestMetrics
+from client_service.serving.answerer import AtRest
 from client_service.serving.checkpoint import ModelHead, read_head
-from client_service.serving.lists import ListReader
-from client_service.serving.recommender import Recommender
-from client_service.serving.served import Served
 from client_service.settings import ClientSettings
 from client_service.shard.storage import stated_digest
-from shared.errors import DataError, UnavailableError
+from shared.errors import DataError
 
 LOOK_SECONDS = 1.0  # between two looks at which model is kept
 
@@ -45,7 +40,7 @@ class Replica(Answering):
             self._following.cancel()
             with suppress(asyncio.CancelledError):
                 await self._following
-            self.recommender.close()
+            self.answers.close()
 
     async def _follow(self) -> None:
         while True:
@@ -55,24 +50,10 @@ class Replica(Answering):
 
     def _take_up_shard(self) -> None:
         """Read the shard, and what has come since; who asks is answered by the one before until there is a model."""
-        self._shard = shard = self.task.read(self.settings)
-        self._overlay = Overlay(shard, least_rating=self.settings.least_rating)
-        self._take_up_feedback()
-        reader = ListReader(self.models, shard, approximate_beyond=self.settings.approximate_beyond)
-        self._next = Recommender(shard, reader, self._overlay)
-        if self._recommender is None:
-            self._recommender = self._next
-
-    def _take_up_feedback(self) -> None:
-        """What applications have told the client since; nothing where it has not begun to write that down."""
-        folder = self.settings.state_directory
-        try:
-            if self._overlay.has_store:
-                self._overlay.follow()
-            elif (folder / FEEDBACK).is_file():
-                self._overlay.attach_store(FeedbackStore(folder, most=self.settings.most_interactions, writing=False))
-        except (DataError, UnavailableError) as error:  # it is looked at again the next time
-            LOGGER.warning("feedback_not_read", reason=str(error))
+        self._shard = self.task.read(self.settings)
+        self._next, self._take_up_feedback = self.task.follow(self.settings, self._shard)
+        if self._answers is None:
+            self._answers = self._next
 
     async def _take_up_newer(self) -> None:
         """Serve the kept model, if it is another one than that which is served, and its shard, if that is another.
@@ -95,13 +76,13 @@ class Replica(Answering):
         self._serve(served)
         await asyncio.to_thread(return_free_memory)
 
-    def _serve(self, served: Served) -> None:
+    def _serve(self, served: AtRest) -> None:
         self._next.served = served
-        if (before := self.recommender) is not self._next:
-            self._recommender = self._next
+        if (before := self.answers) is not self._next:
+            self._answers = self._next
             before.close()
         self.metrics.serving.set(1)
         LOGGER.info("model_taken_up", model=served.version)
 
-    def _read_model(self) -> Served | None:
+    def _read_model(self) -> AtRest | None:
         return kept_model(self.task, self._shard, self.models, self.device)

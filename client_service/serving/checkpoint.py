@@ -9,9 +9,9 @@ import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from client_service.models.fusion import Recipe
-from client_service.models.model import Model
 from client_service.models.relevance import Relevance
 from client_service.models.start import Filter
 from client_service.schemas import MeasureValues
@@ -48,7 +48,7 @@ class ModelHead(MeasureValues, Message):
         return f"{self.run}.{self.round}"
 
 
-def save_model(folder: Path, model: Model, head: ModelHead) -> ModelHead:
+def save_model(folder: Path, model: nn.Module, head: ModelHead) -> ModelHead:
     """Parameters first, then the head that names their file: whoever reads sees the old pair or the new one.
 
     Returns the head as it is written, with the file's name and the time.
@@ -75,7 +75,7 @@ def read_head(folder: Path) -> ModelHead | None:
         return None
 
 
-def load_parameters(folder: Path, head: ModelHead, model: Model) -> bool:
+def load_parameters(folder: Path, head: ModelHead, model: nn.Module) -> bool:
     """Fill the model; False, and nothing changed, where the file is missing, damaged or of another shape."""
     try:
         tensors = load_file(folder / head.parameters)

@@ -18,7 +18,7 @@ from client_service.serving.catalogue import Catalogue
 from client_service.serving.exclusions import Exclusions, items_of_row
 from client_service.serving.history import history_rows
 from client_service.serving.lists import BLOCK, ListKeeper, Lists
-from client_service.serving.messages import Fallback, ItemOut, RecommendationsOut
+from client_service.serving.messages import SCORE, Fallback, ItemOut, RecommendationsOut
 from client_service.serving.questions import Basket, Limits, Listed, Mask
 from client_service.serving.served import Served
 from client_service.shard import Shard
@@ -39,7 +39,7 @@ class Recommender:
         self._answers, self.catalogue = Answers(shard, self._overlay), Catalogue(shard, self._overlay)
         self._exclusions = Exclusions(shard, self._overlay)
         self._served: Served | None = None
-        self.changing = threading.Lock()  # held by who puts another model in place and on the disk
+        self.changing, self.score_meaning = threading.Lock(), SCORE
         _, by_item = degrees(shard.train)
         self._popularity = by_item.astype(np.float32)
 
@@ -60,6 +60,11 @@ class Recommender:
     def known_users(self) -> int:
         """How many users get a list of their own."""
         return self._overlay.known_users
+
+    @property
+    def shown_items(self) -> int:
+        """How many items can be recommended."""
+        return self.catalogue.count_shown()
 
     @property
     def lists_share(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -11,22 +11,16 @@ import numpy as np
 from client_service.learning.local import LocalTraining
 from client_service.models.model import Model
 from client_service.models.ranker import Ranker
-from client_service.models.relevance import UNFITTED, Relevance
+from client_service.serving.answerer import AtRest
 from shared.method.parameters import Float32
 
 
 @dataclass(frozen=True)
-class Served:
-    """A model that nothing changes any more, with the version that its answers carry.
+class Served(AtRest):
+    """A model of users and items. ranker: from it lists come."""
 
-    kept_at: when it was kept on the disk, UTC, ISO 8601; "" where that is not known. relevance: what its scores mean.
-    """
-
-    version: str
     model: Model
-    ranker: Ranker
-    kept_at: str = ""
-    relevance: Relevance = UNFITTED
+    ranker: Ranker = field(kw_only=True)
 
     @cached_property
     def directions(self) -> Float32:
@@ -42,4 +36,4 @@ def freeze(version: str, training: LocalTraining) -> Served:
     constant = {id(buffer): buffer for buffer in model.buffers()}
     frozen = copy.deepcopy(model, memo=constant).requires_grad_(False)
     frozen.encoder.settle()
-    return Served(version, frozen, frozen.freeze().fused(training.fusion, training.codes))
+    return Served(version, frozen, ranker=frozen.freeze().fused(training.fusion, training.codes))

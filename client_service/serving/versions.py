@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from pydantic import ValidationError
+from torch import nn
 
-from client_service.models.model import Model
 from client_service.serving.checkpoint import CURRENT, ModelHead, read_head, save_model
 from client_service.shard.files import replace_file
 
@@ -28,7 +28,7 @@ def kept_of_run(folder: Path, run: str) -> ModelHead | None:
     return next((head for head in kept_versions(folder) if head.run == run), None)
 
 
-def keep_version(folder: Path, model: Model, head: ModelHead, most: int) -> ModelHead:
+def keep_version(folder: Path, model: nn.Module, head: ModelHead, most: int) -> ModelHead:
     """Make this model the served one, and keep at most `most` with it, all of its shard; its head as it is written."""
     _lay_aside(folder, head)
     written = save_model(folder, model, head)

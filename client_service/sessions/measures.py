@@ -56,11 +56,16 @@ def measure_prefixes(
     score: ScoreItems, examples: Prefixes, candidates: Int64, interrupt: Interrupt = NEVER
 ) -> Measures:
     """The measures of a way to score on all examples. candidates: the items of the scores' columns, ascending, (C,)."""
-    found = [
-        rank_targets(score(block), _columns(block.targets, candidates))
-        for block in interrupt.each(_blocks(examples, len(candidates)))
-    ]
-    return measure_ranks(np.concatenate(found) if found else np.zeros(0, dtype=np.int64))
+    return measure_ranks(rank_prefixes(score, examples, candidates, interrupt))
+
+
+def rank_prefixes(score: ScoreItems, examples: Prefixes, candidates: Int64, interrupt: Interrupt = NEVER) -> Int64:
+    """The rank of each example's target, 0 for a miss, (P,)."""
+    ranks = np.zeros(len(examples), dtype=np.int64)
+    for rows in interrupt.each(_blocks(examples, len(candidates))):
+        block = examples.select(rows)
+        ranks[rows] = rank_targets(score(block), _columns(block.targets, candidates))
+    return ranks
 
 
 def _columns(targets: Int64, candidates: Int64) -> Int64:
@@ -69,8 +74,8 @@ def _columns(targets: Int64, candidates: Int64) -> Int64:
     return np.where(candidates[places] == targets, places, -1)
 
 
-def _blocks(examples: Prefixes, candidates: int) -> Iterator[Prefixes]:
-    """Of similar lengths, so that little is padding."""
+def _blocks(examples: Prefixes, candidates: int) -> Iterator[Int64]:
+    """Rows of examples of similar lengths, so that little is padding."""
     order = np.argsort(examples.lengths, kind="stable")
     step = max(1, min(MOST, SCORES // max(candidates, 1)))
-    return (examples.select(order[first : first + step]) for first in range(0, len(order), step))
+    return (order[first : first + step] for first in range(0, len(order), step))

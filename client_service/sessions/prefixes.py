@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Int64 = NDArray[np.int64]
+LONGEST_PREFIX = 50  # clicks of a prefix that count, the last ones
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,10 @@ class Prefixes:
         """Some of the examples, in this order."""
         return Prefixes(self.clicks, self.begin[rows], self.end[rows])
 
+    def over(self, places: Int64) -> Prefixes:
+        """The same with each click as its place in `places`, which is ascending and has them all."""
+        return Prefixes(np.searchsorted(places, self.clicks), self.begin, self.end)
+
     def pad(self) -> tuple[Int64, Int64]:
         """All prefixes side by side, (P, longest), 0 behind their end; and their lengths, (P,)."""
         lengths = self.lengths
@@ -57,7 +62,7 @@ class Prefixes:
         return np.where(inside, self.clicks[taken], 0), lengths
 
 
-def prefixes_of_sessions(clicks: Int64, starts: Int64, *, longest: int = 50) -> Prefixes:
+def prefixes_of_sessions(clicks: Int64, starts: Int64, *, longest: int = LONGEST_PREFIX) -> Prefixes:
     """Every prefix of every session. starts: where each begins, and the end of the last, (S + 1,).
 
     Of a prefix longer than `longest` its last clicks.
@@ -69,7 +74,7 @@ def prefixes_of_sessions(clicks: Int64, starts: Int64, *, longest: int = 50) -> 
     return Prefixes(clicks, np.maximum(begin[later], end[later] - longest), end[later])
 
 
-def last_prefixes(clicks: Int64, starts: Int64, *, longest: int = 50) -> Prefixes:
+def last_prefixes(clicks: Int64, starts: Int64, *, longest: int = LONGEST_PREFIX) -> Prefixes:
     """Of each session the prefix before its last click, which is the target."""
     end = starts[1:] - 1
     return Prefixes(clicks, np.maximum(starts[:-1], end - longest), end)

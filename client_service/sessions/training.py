@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.local import Figures
 from client_service.learning.named import Moment, copy_named, load_named, seed_draws, seed_noise, tensors_of
+from client_service.learning.state import MODEL, TrainingState, capture, fill, fits, restore_optimiser
 from client_service.models.fusion import Recipe
 from client_service.models.srgnn import SRGNN
 from client_service.models.start import Filter
@@ -24,6 +25,7 @@ from shared.method.start import initial_parameters
 from shared.strategies.local_client import PLAIN, Objective, Penalty
 
 MODELS: dict[str, type[SRGNN]] = {"srgnn": SRGNN, "tagnn": TAGNN}
+NOTHING = nn.Module()  # private parameters: there are none
 WEIGHT_DECAY = 1e-5  # SR-GNN's; of the optimiser, over all tensors
 
 
@@ -55,6 +57,22 @@ class SessionTraining:
         self._received_tensors: dict[str, Tensor] | None = None
         self.take_up(shard)
         self.initialise(seed=0)
+
+    def state(self) -> TrainingState:
+        """As it is now, on the CPU: to be kept before training goes on."""
+        return capture(self.model, NOTHING, self._optimisers, self.received, fitted=True)
+
+    def fits(self, state: TrainingState) -> bool:
+        """Is it a state of this very model?"""
+        return fits(state, self.model, NOTHING)
+
+    def restore(self, state: TrainingState) -> None:
+        """Take over a state that fits: training goes on as it would have, to the bit."""
+        fill(self.model, state.part(MODEL))
+        self.received, self._received_tensors = state.received, None
+        self._optimisers.clear()
+        for only, memory in state.memories().items():
+            self._optimisers[only] = restore_optimiser(self._build_optimiser(only), self.model, memory)
 
     def take_up(self, shard: SessionShard) -> None:
         """Train on this shard from now on; of another one nothing is remembered but the parameters."""

@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
 from client_service.shard.commit import commit_files, current_file, only_writer
@@ -111,16 +112,24 @@ def with_places(shard: Shard, path: Path | None, size: int, *, partly: bool = Fa
     """
     if path is None:
         return shard
+    rows, digest = find_places(shard.item_ids, path, size, partly=partly)
+    return replace(shard, places=rows, catalogue=digest)
+
+
+def find_places(
+    item_ids: Sequence[str], path: Path, size: int, *, partly: bool = False
+) -> tuple[NDArray[np.int64], str]:
+    """The row of each item in the sorted list at `path`, (N,), and the list's digest: see `with_places`."""
     listed = pl.Series("item", read_bytes(path).decode("utf-8", errors="replace").splitlines(), dtype=pl.String)
     if len(listed) != size or listed.n_unique() != size:
         expected = f"{size} different item ids, as many as the method's setting `catalogue` says"
         raise DataError(f"{path}: expected {expected}, got {len(listed)}, {listed.n_unique()} of them different")
     ordered = listed.sort()
-    rows = row_numbers(pl.Series("item", shard.item_ids, dtype=pl.String), ordered)
+    rows = row_numbers(pl.Series("item", item_ids, dtype=pl.String), ordered)
     if (rows < 0).all() or (not partly and (rows < 0).any()):
         expected = "expected some items of the shard" if partly else "expected every item of the shard"
         raise DataError(f"{path}: {expected}, {int((rows < 0).sum())} are not listed")
-    return replace(shard, places=rows.astype(np.int64), catalogue=list_digest(ordered))
+    return rows.astype(np.int64), list_digest(ordered)
 
 
 def stated_digest(folder: Path) -> str | None:

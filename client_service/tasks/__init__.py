@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from client_service.tasks.items import ITEMS
+from client_service.tasks.sessions import SESSIONS
 from client_service.tasks.task import Task
 from shared.errors import SettingsError
 
-TASKS: dict[str, Task[Any, Any]] = {task.name: task for task in (ITEMS,)}
+TASKS: dict[str, Task[Any, Any]] = {task.name: task for task in (ITEMS, SESSIONS)}
 
 
 def task_named(name: str) -> Task[Any, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import torch
 
 from client_service.basis.storage import FOLDER, load_basis
 from client_service.basis.sums import catalogue_matrix, training_digest
+from client_service.feedback.feedback import Feedback
+from client_service.feedback.overlay import Overlay, follow_feedback
+from client_service.feedback.store import FeedbackStore
 from client_service.learning.beginning import Choice, keep_choice, kept_choice
 from client_service.learning.evaluate import on_test, on_validation, validation_users
 from client_service.learning.interrupt import Interrupt
@@ -21,13 +25,15 @@ from client_service.learning.quality import LABELS, PRIMARY, Measures
 from client_service.learning.relevance import fit_relevance
 from client_service.learning.spectra import cached_spectrum
 from client_service.models.relevance import Relevance
+from client_service.pages.trial import trial
 from client_service.schemas import ComparisonOut
 from client_service.serving.checkpoint import ModelHead
+from client_service.serving.opening import open_reader, open_recommender
 from client_service.serving.served import Served, freeze
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
 from client_service.shard.storage import with_places
-from client_service.tasks.task import Place, SummedDigests, Task
+from client_service.tasks.task import Followed, Opened, Place, SummedDigests, Task
 from client_service.worth.comparison import compare_with_alone
 from shared.errors import DataError
 from shared.method.declaration import Counts
@@ -131,6 +137,21 @@ def mean_angles(training: LocalTraining) -> dict[str, Any]:
     return {"angles": {str(bucket): float(angle) for bucket, angle in enumerate(angles)}}
 
 
+def open_lists(settings: ClientSettings, shard: Shard) -> Opened:
+    """Lists of the shard's users beside the models, and the log of what has come since the shard was written."""
+    store = FeedbackStore(settings.state_directory, most=settings.most_interactions)
+    feedback = Feedback(store, Overlay(shard, store, least_rating=settings.least_rating))
+    return Opened(open_recommender(settings, shard, feedback.overlay), feedback)
+
+
+def follow_lists(settings: ClientSettings, shard: Shard) -> Followed:
+    """Lists that the training process has computed, and the log that it writes."""
+    overlay = Overlay(shard, least_rating=settings.least_rating)
+    follow = partial(follow_feedback, settings.state_directory, settings.most_interactions, overlay)
+    follow()
+    return Followed(open_reader(settings, shard, overlay), follow)
+
+
 ITEMS = Task(
     name="items",
     labels=LABELS,
@@ -148,4 +169,7 @@ ITEMS = Task(
     compare_alone=compare_alone,
     compare=compared_kernels,
     describe=mean_angles,
+    open=open_lists,
+    follow=follow_lists,
+    try_out=trial,
 )

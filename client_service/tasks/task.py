@@ -10,19 +10,21 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from scipy import sparse
+from torch import nn
 
 from client_service.basis.common_basis import CommonBasis
+from client_service.feedback.feedback import Feedback
 from client_service.learning.interrupt import Interrupt
 from client_service.learning.local import Figures, Moment
 from client_service.learning.quality import MeasureLabel, Measures
 from client_service.learning.state import TrainingState
 from client_service.models.fusion import Recipe
-from client_service.models.model import Model
 from client_service.models.relevance import Relevance
 from client_service.models.start import Filter
+from client_service.pages.trial import Question, Trial
 from client_service.schemas import ComparisonOut
+from client_service.serving.answerer import Answerer
 from client_service.serving.checkpoint import ModelHead
-from client_service.serving.served import Served
 from client_service.settings import ClientSettings
 from shared.method.declaration import Counts
 from shared.method.exchanged import Parameters
@@ -75,15 +77,34 @@ class Training(LocalClient, Protocol):
     moment: Moment
     figures: Figures
     received: Parameters
-    model: Model
     start: Filter | None
     recipe: Recipe | None
     basis: str
 
+    @property
+    def model(self) -> nn.Module: ...
     def initialise(self, seed: int) -> None: ...
     def state(self) -> TrainingState: ...
     def fits(self, state: TrainingState) -> bool: ...
     def restore(self, state: TrainingState) -> None: ...
+
+
+class Opened(NamedTuple):
+    """answers: without a model yet. feedback: None where applications tell a silo of this task nothing."""
+
+    answers: Answerer
+    feedback: Feedback | None
+
+
+class Followed(NamedTuple):
+    """answers: without a model yet. follow: takes up what applications have told the training process since."""
+
+    answers: Answerer
+    follow: Callable[[], None]
+
+
+def follow_nothing() -> None:
+    """Where applications tell nothing."""
 
 
 S = TypeVar("S", bound=TaskShard)
@@ -107,6 +128,9 @@ class Task(Generic[S, T]):
     compare_alone: the served model beside popular items and what the silo has without any federation, for it alone.
     compare: the anchor's kernel and the own one as the round compared them, for the silo alone; None without an anchor.
     describe: the fields of QualityOut that are known when training is over.
+    open: who answers, and what takes what applications tell.
+    follow: who answers in another process than the one that trains.
+    try_out: the answer to a question that was typed on the silo's page.
     """
 
     name: str
@@ -118,10 +142,13 @@ class Task(Generic[S, T]):
     digest_summed: Callable[[S], SummedDigests]
     begin: Callable[[Place, S, torch.device, Interrupt], tuple[T, dict[str, Any]]]
     rebuild: Callable[[ModelHead, S, Path, torch.device], T]
-    freeze: Callable[[str, T], Served]
-    relate: Callable[[S, Served, Interrupt], Relevance]
-    judge: Callable[[S, Served, Interrupt], Measures]
-    test: Callable[[S, Served, Interrupt], Measures]
-    compare_alone: Callable[[Place, S, Served, Interrupt], ComparisonOut | None]
+    freeze: Callable[[str, T], Any]
+    relate: Callable[[S, Any, Interrupt], Relevance]
+    judge: Callable[[S, Any, Interrupt], Measures]
+    test: Callable[[S, Any, Interrupt], Measures]
+    compare_alone: Callable[[Place, S, Any, Interrupt], ComparisonOut | None]
     compare: Callable[[T], tuple[Float64, Float64] | None]
     describe: Callable[[T], dict[str, Any]]
+    open: Callable[[ClientSettings, S], Opened]
+    follow: Callable[[ClientSettings, S], Followed]
+    try_out: Callable[[Question, Any], Trial]

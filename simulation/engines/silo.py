@@ -13,7 +13,7 @@ from client_service.device import choose_device
 from client_service.figures import kept_quality
 from client_service.learning.local import Moment
 from client_service.run_part import RunPart
-from client_service.run_place import agree_method, basis_folder, models_folder, open_basis_run, place_run
+from client_service.run_place import agree_method, basis_folder, open_basis_run, place_run
 from client_service.schemas import QualityOut, RoundCosts, StatusOut
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
@@ -124,7 +124,7 @@ class SiloRun:
     @property
     def quality(self) -> QualityOut:
         """What the silo knows of its last training run."""
-        return kept_quality(models_folder(self._settings), self._settings.name)
+        return kept_quality(self._settings.models_directory, self._settings.name)
 
     @property
     def status(self) -> StatusOut:

@@ -1,0 +1,150 @@
+"""A session model at rest and the clicks of a visit -> the items that are most likely clicked next."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from client_service.models.srgnn import SRGNN
+from client_service.serving.answerer import AtRest
+from client_service.serving.answers import best_rows
+from client_service.serving.next_messages import NEXT_SCORE, NextFallback, NextIn, NextItemOut, NextListOut, NextOut
+from client_service.sessions.floors import score_by_popularity, score_by_successors
+from client_service.sessions.prefixes import LONGEST_PREFIX, Int64, Prefixes
+from client_service.sessions.shard import TRAIN, SessionShard
+from client_service.sessions.training import SessionTraining
+from shared.method.parameters import Float32
+
+SCORES = 1 << 24  # that are computed at a time
+
+
+@dataclass(frozen=True)
+class ServedSessions(AtRest):
+    """A session model. rows: the vectors of the shard's own items, (N, d)."""
+
+    model: SRGNN
+    rows: Tensor = field(kw_only=True)
+
+    @torch.no_grad()
+    def score(self, examples: Prefixes) -> Float32:
+        """Scores (B, N) of the shard's items after each prefix of rows of the item table, on the CPU."""
+        clicks, lengths = (torch.from_numpy(part).to(self.rows.device) for part in examples.pad())
+        found: Float32 = self.model.score(*self.model.encode(clicks, lengths), self.rows).cpu().numpy()
+        return found
+
+
+def freeze_sessions(version: str, training: SessionTraining) -> ServedSessions:
+    """A copy of the model as it is now."""
+    model = copy.deepcopy(training.model).requires_grad_(False)
+    places, table = training.shard.places, model.item.table
+    whole = len(places) == len(table)
+    rows = table if whole else table[torch.from_numpy(places).to(table.device)]
+    return ServedSessions(version, model, rows=rows.detach())
+
+
+class NextItems:
+    """Answers from one `ServedSessions` at a time. Without a model it counts what followed in the shard's sessions."""
+
+    known_users = 0  # nobody's list is kept: a visit is all that is known of who asks
+    lists_share = 0.0
+
+    def __init__(self, shard: SessionShard) -> None:
+        self._shard = shard
+        self.served: ServedSessions | None = None
+        self.changing, self.score_meaning = threading.Lock(), NEXT_SCORE
+        clicks, starts = shard.split_sessions(TRAIN)
+        own = np.searchsorted(shard.places, clicks)
+        self._popularity = score_by_popularity(own, self.shown_items)
+        self._successors = score_by_successors(own, starts, self.shown_items)
+
+    @property
+    def shown_items(self) -> int:
+        """How many items can be answered."""
+        return len(self._shard.item_ids)
+
+    def close(self) -> None:
+        """Nothing goes on in the background."""
+
+    def answer(self, asked: NextIn) -> NextListOut:
+        """A list for each session, in the order of the request."""
+        served, sessions = self.served, asked.all_sessions
+        known = [self._known_rows(session) for session in sessions]
+        banned = np.array([row for item in asked.exclude if (row := self._shard.rows.get(item)) is not None], dtype=int)
+        results = [NextOut(items=())] * len(sessions)
+        for places in self._blocks(known):
+            rows = [known[place] for place in places]
+            fallback, scores = self._score(served, rows)
+            for place, own, values in zip(places, rows, scores, strict=True):
+                forbidden = np.concatenate([banned, own]) if asked.exclude_seen else banned
+                items = self._write(values, forbidden, asked.k)
+                unknown = len(sessions[place]) - len(own)
+                version = None if fallback else served and served.version
+                results[place] = NextOut(model=version, fallback=fallback, unknown_items=unknown, items=items)
+        return NextListOut(results=tuple(results))
+
+    def title_or_id(self, item: str) -> str:
+        """The item's title where one is known."""
+        return self._title(self._shard.rows.get(item)) or item
+
+    def _known_rows(self, session: Sequence[str]) -> Int64:
+        """The rows of the known items, in the order of clicks, repeats and all."""
+        rows = [row for item in session if (row := self._shard.rows.get(item)) is not None]
+        return np.array(rows, dtype=np.int64)
+
+    def _blocks(self, known: Sequence[Int64]) -> list[list[int]]:
+        """Sessions that have known items, and those that have none, so many at a time as scores fit."""
+        step = max(1, SCORES // max(1, self.shown_items))
+        kinds = ([p for p, rows in enumerate(known) if len(rows)], [p for p, rows in enumerate(known) if not len(rows)])
+        return [kind[first : first + step] for kind in kinds for first in range(0, len(kind), step)]
+
+    def _score(self, served: ServedSessions | None, known: Sequence[Int64]) -> tuple[NextFallback | None, Float32]:
+        """Probabilities (B, N), and why they are no model's; all sessions have known items, or none has."""
+        examples = _prefixes([rows[-LONGEST_PREFIX:] for rows in known])
+        if not len(known[0]):
+            return "no known item in the session", _shares(self._popularity(examples))
+        if served is None:
+            return "no model yet", _shares(self._successors_or_popular(examples))
+        in_table = Prefixes(self._shard.places[examples.clicks], examples.begin, examples.end)
+        return None, _softmax(served.score(in_table))
+
+    def _successors_or_popular(self, examples: Prefixes) -> Float32:
+        """Counts of what followed the last click; beneath one such count, popular items."""
+        popular = self._popularity(examples)
+        found: Float32 = self._successors(examples) + popular / (1.0 + popular.max())
+        return found
+
+    def _write(self, scores: Float32, forbidden: Int64, k: int) -> tuple[NextItemOut, ...]:
+        values = scores.copy()
+        values[forbidden] = -np.inf
+        rows, best = best_rows(values, k)
+        rows, best = rows[rows >= 0], best[rows >= 0]
+        ids = self._shard.item_ids
+        return tuple(
+            NextItemOut(item=ids[row], score=score, title=self._title(row))
+            for row, score in zip(rows.tolist(), best.tolist(), strict=True)
+        )
+
+    def _title(self, row: int | None) -> str | None:
+        return None if row is None or self._shard.titles is None else self._shard.titles[row]
+
+
+def _prefixes(known: Sequence[Int64]) -> Prefixes:
+    ends = np.cumsum([len(rows) for rows in known])
+    return Prefixes(np.concatenate([*known, np.zeros(1, dtype=np.int64)]), np.append(0, ends[:-1]), ends)
+
+
+def _shares(counts: Float32) -> Float32:
+    found: Float32 = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1.0)
+    return found
+
+
+def _softmax(scores: Float32) -> Float32:
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    found: Float32 = powers / powers.sum(axis=1, keepdims=True)
+    return found

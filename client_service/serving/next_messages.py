@@ -1,0 +1,69 @@
+"""The JSON messages of what applications ask of a silo of sessions. They stay in the silo."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from client_service.serving.messages import Id
+from client_service.serving.questions import DEEPEST
+from shared.message import Message
+
+LONGEST_SESSION, MOST_SESSIONS = 200, 1000
+Session = Annotated[tuple[Id, ...], Field(min_length=1, max_length=LONGEST_SESSION)]
+NextFallback = Literal["no model yet", "no known item in the session"]
+NEXT_SCORE = (
+    "probability from 0 to 1 that the item is clicked next, as the model gives it; without a model the share of what "
+    "followed the last click, and for a session without a known item the share of all clicks"
+)
+
+
+class NextIn(Message):
+    """The items that somebody has clicked, in this order, or several such sessions."""
+
+    session: Session | None = Field(
+        None, description="ids of items, the last click last, repeats and all", examples=[["boots", "socks", "boots"]]
+    )
+    sessions: tuple[Session, ...] | None = Field(
+        None, min_length=1, max_length=MOST_SESSIONS, description="several sessions, each answered by a list"
+    )
+    k: int = Field(20, ge=1, le=DEEPEST, description="length of each list")
+    exclude_seen: bool = Field(False, description="leave out the items of the session itself")
+    exclude: tuple[Id, ...] = Field(
+        (), max_length=100_000, description="none of these items; unknown ones change nothing"
+    )
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> NextIn:
+        if (self.session is None) == (self.sessions is None):
+            raise ValueError("expected either session or sessions, got both or neither")
+        return self
+
+    @property
+    def all_sessions(self) -> tuple[tuple[str, ...], ...]:
+        """The one session, or all of the batch."""
+        return (self.session,) if self.session is not None else self.sessions or ()
+
+
+class NextItemOut(Message):
+    """One item of a list."""
+
+    item: str = Field(description="the item's id")
+    score: float = Field(description=NEXT_SCORE)
+    title: str | None = Field(None, description="where one is known")
+
+
+class NextOut(Message):
+    """Most likely first. `fallback` says why these are counts of the silo's own instead of a model's answer."""
+
+    model: str | None = Field(None, description="version of the model that answered")
+    fallback: NextFallback | None = Field(None, description="why no model answered; not there where one did")
+    unknown_items: int = Field(0, ge=0, description="clicks of the session on items that the catalogue does not hold")
+    items: tuple[NextItemOut, ...] = Field(description="at most k; fewer where no more are allowed")
+
+
+class NextListOut(Message):
+    """A list for each session, in the order of the request."""
+
+    results: tuple[NextOut, ...]
