@@ -11,7 +11,9 @@ from pathlib import Path
 
 import polars as pl
 
+from client_service.sessions.storage import CLICKS, read_session_shard
 from client_service.shard import read_shard
+from client_service.shard.commit import current_file
 from client_service.shard.digests import list_content, list_digest
 from client_service.shard.files import replace_file
 from shared.errors import DataError
@@ -48,7 +50,8 @@ def save_catalogue(items: Sequence[str] | pl.Series, path: Path) -> str:
 
 def _items_of(path: Path) -> pl.Series:
     if path.is_dir():
-        return pl.Series("item", read_shard(path).item_ids, dtype=pl.String)
+        ids = read_session_shard(path).item_ids if current_file(path, CLICKS).exists() else read_shard(path).item_ids
+        return pl.Series("item", ids, dtype=pl.String)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -124,9 +124,9 @@ def figure_table(title: str, first: str, *others: str, caption: str | None = Non
     return table
 
 
-def answer_table(answer: Mapping[str, Any]) -> Table:
+def answer_table(said: str, answer: Mapping[str, Any]) -> Table:
     """A list of recommendations."""
-    table = figure_table(f"For {answer['user']}", "item", "title", "score")
+    table = figure_table(said, "item", "title", "score")
     table.columns[1].no_wrap = False
     for item in answer["items"]:
         table.add_row(item["item"], item.get("title") or "", f"{item['score']:.3f}")

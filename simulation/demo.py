@@ -12,13 +12,13 @@ from typing import Any
 import anyio
 import httpx
 
-from client_service.shard import read_shard
 from shared.new_files import PRIVATE, write_new
 from shared.timeouts import TIMEOUT_SECONDS
 from simulation.experiment import Experiment
 from simulation.federation import Observe, Outcome, conduct_run
 from simulation.processes import Addresses, Children, choose_addresses, connect_services, start_services
 from simulation.study import run_study
+from simulation.tasks import Example, simulated_task
 from simulation.worth import COMMON, STRICT, Ledgers, Way, federated_way, own_ways
 
 KEPT = "processes.json"
@@ -28,13 +28,15 @@ KEPT = "processes.json"
 class DemoResult:
     """What the demo ends with. `key_file` holds the key for `url`, `page_key_file` the key for the pages.
 
-    ways: what each silo has alone, in the strict boundary and, where the experiment has one, with the common basis.
+    answer: what the silo says to the example that lies at `url`. ways: what each silo has alone, in the strict boundary
+    and, where the experiment has one, with the common basis.
     """
 
     report: dict[str, Any]
     ways: tuple[Way, ...]
     ledgers: dict[str, list[dict[str, Any]]]
     url: str
+    example: Example
     key_file: Path
     page_key_file: Path
     answer: dict[str, Any]
@@ -58,11 +60,13 @@ def run_demonstration(
         report = run_study(experiment, over_loopback, edges_kept=edges_kept, shown=shown)
         ledgers = {name: _read_ledger(url, experiment.operator_key) for name, url in places.clients.items()}
         ways = _compare_ways(experiment, report, outcomes, ledgers)
-        url, keys = _example_url(experiment, places), _write_keys(experiment)
-        answer = _fetch_json(url, experiment.application_key)
+        shard, keys = experiment.shards[0], _write_keys(experiment)
+        example = simulated_task(experiment.task).find_example(shard)
+        url = places.clients[shard.name] + example.path
+        answer = example.choose(_ask_json(url, experiment.application_key, example.body))
         if keep_in is not None:
             _write_kept_services(keep_in, places, children.keep_running())
-    return DemoResult(report, ways, ledgers, url, *keys, answer)
+    return DemoResult(report, ways, ledgers, url, example, *keys, answer)
 
 
 async def _conduct_over_loopback(
@@ -80,7 +84,8 @@ def _compare_ways(
     experiment: Experiment, report: dict[str, Any], outcomes: list[Outcome], ledgers: Ledgers
 ) -> tuple[Way, ...]:
     declaration, ways = experiment.make_aggregator_settings().declaration(), own_ways(report)
-    for name, outcome in zip((STRICT, COMMON), outcomes, strict=False):
+    strict = STRICT if experiment.strategy == "lpsfed" else f"{experiment.strategy}, no other exchange"
+    for name, outcome in zip((strict, COMMON), outcomes, strict=False):
         basis, run = outcome.history.request.basis, outcome.history.run
         runs = (run,) if basis is None else (basis, run)
         results = tuple(outcome.qualities.values())
@@ -92,6 +97,16 @@ def _fetch_json(url: str, key: str, **query: int) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {key}"}
     answer = httpx.get(url, params=query or None, headers=headers, timeout=TIMEOUT_SECONDS).raise_for_status()
     content: dict[str, Any] = answer.json()
+    return content
+
+
+def _ask_json(url: str, key: str, body: dict[str, Any] | None) -> dict[str, Any]:
+    if body is None:
+        return _fetch_json(url, key)
+    headers = {"Authorization": f"Bearer {key}"}
+    content: dict[str, Any] = (
+        httpx.post(url, json=body, headers=headers, timeout=TIMEOUT_SECONDS).raise_for_status().json()
+    )
     return content
 
 
@@ -111,15 +126,6 @@ def _read_ledger(url: str, key: str) -> list[dict[str, Any]]:
         entries += page["entries"]
         if not page["entries"] or len(entries) >= page["total"]:
             return entries
-
-
-def _example_url(experiment: Experiment, places: Addresses) -> str:
-    """A real user of the first client."""
-    shard = experiment.shards[0]
-    user = httpx.URL(places.clients[shard.name]).copy_with(
-        path=f"/v1/users/{read_shard(shard).user_ids[0]}/recommendations", params={"k": 5}
-    )
-    return str(user)
 
 
 def _write_kept_services(folder: Path, places: Addresses, pids: dict[str, int]) -> None:

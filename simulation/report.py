@@ -15,7 +15,7 @@ from shared.protocol.schemas import RunHistoryOut
 from shared.strategies import build_strategy
 from simulation.experiment import Experiment
 from simulation.federation import Outcome
-from simulation.floors import FLOORS, NO_BOUNDS, START, Bounds, ByName
+from simulation.floors import NO_BOUNDS, START, Bounds, ByName
 from simulation.means import CLIENT_MEAN, FEW_USERS, USER_MEAN, Figures, client_mean, user_mean
 
 Labels = Mapping[str, MeasureLabel]
@@ -64,13 +64,19 @@ def _bounding_figures(bounds: Bounds, labels: Labels) -> dict[str, Any]:
     return {
         "alone": None if start is None else start[USER_MEAN],
         "centralised": None if ceiling is None else ceiling[USER_MEAN],
-        "floors": {name: _floor_means(name, bounds.floors, labels) for name in FLOORS} if bounds.floors else {},
+        "floors": {name: _floor_means(name, bounds.floors, labels) for name in _floor_names(bounds)},
         "untrained": start,
         "floors_by_client": {
             client: {name: _labelled_figures(measures, labels) for name, measures in client_floors.items()}
             for client, client_floors in bounds.floors.items()
         },
     }
+
+
+def _floor_names(bounds: Bounds) -> tuple[str, ...]:
+    """Of every client the same; the start is ours, and no floor."""
+    first: ByName = next(iter(bounds.floors.values()), {})
+    return tuple(name for name in first if name != START)
 
 
 def measure_labels(report: Mapping[str, Any]) -> dict[str, MeasureLabel]:
@@ -173,7 +179,7 @@ def _parameters_digest(outcome: Outcome) -> str:
 
 def _floor_means(name: str, floors: Mapping[str, ByName], labels: Labels) -> BothMeans | None:
     """A floor's means; None when it does not exist for some client, since the means would be of others."""
-    return _means_of({client: by_name[name] for client, by_name in floors.items()}, labels) if floors else None
+    return _means_of({client: by_name.get(name) for client, by_name in floors.items()}, labels) if floors else None
 
 
 def _means_of(measured: ByName, labels: Labels) -> BothMeans | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -58,12 +58,16 @@ class Shards:
         return f"{dropped}; --method users keeps all of them", *notes
 
 
-def find_or_cut_shards(data: str, cut: Cut, folder: Path) -> Shards:
+CutData = Callable[[str, Cut, Path], Shards]
+"""Read, divide and write a data set."""
+
+
+def find_or_cut_shards(data: str, cut: Cut, folder: Path, cut_anew: CutData | None = None) -> Shards:
     """A folder of shards as it is, or another data set divided into `folder`. SettingsError where shards that are there
     are to be divided in another way."""
     found = find_shards(Path(data))
     if found is None:
-        return cut_shards(data, cut, folder)
+        return (cut_anew or cut_shards)(data, cut, folder)
     count = len(found.paths)
     if cut.clients not in (None, count):
         raise SettingsError(f"--clients: expected {count}, as many as {data} has shards, or none, got {cut.clients}")
@@ -112,7 +116,8 @@ def find_shards(folder: Path) -> Shards | None:
     """The shards in a folder's subfolders, or None where it holds none and is a data set."""
     if not folder.is_dir():
         return None
-    paths = tuple(sorted(path.parent for path in folder.glob("*/interactions.parquet")))
+    names = ("interactions.parquet", "sessions.parquet")
+    paths = tuple(sorted(path.parent for name in names for path in folder.glob(f"*/{name}")))
     if not paths:
         return None
     try:

@@ -29,7 +29,7 @@ BESIDE = {
 
 def worth_table(ways: Sequence[Way]) -> Table:
     """What joining was worth: each way's figures at the user mean, and beside them what left a client for it."""
-    keys = [key for key in ("ndcg@20", "recall@20") if all(key in way.figures for way in ways)]
+    keys = [key for key in ("ndcg@20", "recall@20", "hr@20", "mrr@20") if all(key in way.figures for way in ways)]
     table = figure_table("What joining is worth, test data, user mean", "", *keys, "bytes a client")
     for way in ways:
         figures = ("-" if (figure := way.figures[key]) is None else _format_figure(figure) for key in keys)
@@ -46,7 +46,8 @@ def partition_table(summary: Mapping[str, Any]) -> Table:
     """Sizes of every client of a partition, and the share of training edges that it keeps."""
     title = f"{summary['data']}: {summary['method']} partition {summary['partition']}"
     kept = f"{100 * summary['edges_kept']:.1f} % of training edges kept"
-    table = figure_table(title, "client", "users", "items", "train", "valid", "test", caption=kept)
+    kept, counted = summary.get("caption", kept), summary.get("counted", "users")
+    table = figure_table(title, "client", counted, "items", "train", "valid", "test", caption=kept)
     for client in summary["clients"]:
         table.add_row(client["client"], *(f"{client[key]:,}" for key in ("users", "items", "train", "valid", "test")))
     return table
@@ -57,7 +58,7 @@ def quality_table(report: Mapping[str, Any]) -> Group:
 
     A model that loses to a floor, by either mean, is red.
     """
-    labels = measure_labels(report).values()
+    labels = [label for label in measure_labels(report).values() if label.brief]
     keys, floors = [label.key for label in labels], report["floors"]
     own = f"[bold {'red' if _loses(report, keys) else 'green'}]{report['strategy']}"
     table = figure_table(f"{' / '.join(label.title for label in labels)}, test data", "client", *floors, own)

@@ -49,10 +49,12 @@ METRICS: Mapping[str, Metric] = {"recall": Metric("Recall", recall), "ndcg": Met
 
 @dataclass(frozen=True)
 class MeasureLabel:
-    """What a measure is called. key: in test figures and reports; title: on pages and in tables."""
+    """What a measure is called. key: in test figures and reports; title: on pages and in tables. brief: does a narrow
+    table show it?"""
 
     key: str
     title: str
+    brief: bool = True
 
 
 LABELS = {name: MeasureLabel(f"{name}@{K}", f"{metric.title}@{K}") for name, metric in METRICS.items()}

@@ -16,9 +16,9 @@ from shared.method.parameters import Float32
 
 PRIMARY = "mrr20"
 LABELS = {
-    "hr10": MeasureLabel("hr@10", "HR@10"),
+    "hr10": MeasureLabel("hr@10", "HR@10", brief=False),
     "hr20": MeasureLabel("hr@20", "HR@20"),
-    "mrr10": MeasureLabel("mrr@10", "MRR@10"),
+    "mrr10": MeasureLabel("mrr@10", "MRR@10", brief=False),
     "mrr20": MeasureLabel("mrr@20", "MRR@20"),
 }
 SCORES = 1 << 23  # that are computed at a time

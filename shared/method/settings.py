@@ -12,7 +12,7 @@ from shared.message import Message
 from shared.method.exchange import EXCHANGES
 from shared.method.margin_readings import MarginReading
 
-Preset = Literal["default", "paper"]
+Preset = Literal["default", "paper", "sessions"]
 Model = TypeVar("Model", bound=BaseModel)
 Server = Literal["none", "momentum", "adagrad", "adam", "yogi", "ga"]
 Magnitudes = Literal["off", "computed", "reported"]
@@ -234,8 +234,9 @@ PRESETS: dict[Preset, dict[str, Any]] = {
         "warmup_trains": "tables",
         "anchor": {"every_round": True},
     },
+    "sessions": {"model": "srgnn", "batch_size": 100},
 }
-PRESET_ROUNDS: dict[Preset, int] = {"default": 10, "paper": 40}
+PRESET_ROUNDS: dict[Preset, int] = {"default": 10, "paper": 40, "sessions": 5}
 
 
 def method_settings(preset: Preset = "default", **overrides: Any) -> MethodSettings:

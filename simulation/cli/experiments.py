@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
 from shared.errors import SettingsError
-from shared.method.settings import PRESET_ROUNDS, method_settings
+from shared.method.settings import PRESET_ROUNDS, Preset, method_settings
 from shared.protocol.secure.messages import FEWEST_CLIENTS
 from shared.strategies import build_strategy
 from simulation.cli import options
@@ -22,15 +23,17 @@ from simulation.experiment import Experiment
 from simulation.plots import draw_curves, markdown_table, read_report
 from simulation.privacy import parse_privacy
 from simulation.report import measure_labels
-from simulation.source import CHAIN, SYNTHETIC, Cut, cut_shards
+from simulation.source import CHAIN, SYNTHETIC, Cut
 from simulation.study import run_study
 from simulation.tables import crossed_lines, crossing_table, field_table, partition_table, quality_table, worth_table
+from simulation.tasks import simulated_task
 
 
 def demo(
     data: Annotated[
-        str, typer.Option(help="data set, divided by its users; by default generated shops of one chain")
-    ] = CHAIN,
+        str | None, typer.Option(help="data set, divided by its users; by default generated shops of one chain")
+    ] = None,
+    task: options.Task = options.TaskName.items,
     clients: options.Clients = 4,
     rounds: Annotated[int, typer.Option(min=1)] = 5,
     common_basis: options.CommonBasis = options.BasisKind.exact,
@@ -52,12 +55,21 @@ def demo(
     if stop:
         return
     fresh = _next_folder(folder, "--folder")
-    if clients < FEWEST_CLIENTS:
+    doing = simulated_task(task.value)
+    if clients < FEWEST_CLIENTS or not doing.has_basis:
         common_basis = options.BasisKind.off
-    method = method_settings(**options.method_changes(None, common_basis, rank, basis_rounds))
-    shards = cut_shards(data, _demo_cut(data, clients), fresh / "shards")
+    changes = options.method_changes(None, common_basis, rank, basis_rounds)
+    taught = doing.taught if data is None else {}
+    method = method_settings(doing.preset, **taught, **changes)
+    shards = doing.cut(data or doing.generated, _demo_cut(data, clients), fresh / "shards")
     experiment = Experiment(
-        shards.paths, fresh, method, rounds=rounds, secure=secure or common_basis is not options.BasisKind.off
+        shards.paths,
+        fresh,
+        method,
+        doing.strategy,
+        doing.name,
+        rounds=rounds,
+        secure=secure or common_basis is not options.BasisKind.off,
     )
     if not as_json:
         OUT.print(partition_table(shards.summary))
@@ -70,9 +82,9 @@ def demo(
     _print_request(seen, keep=keep)
 
 
-def _demo_cut(data: str, clients: int) -> Cut:
-    how = None if data == CHAIN else options.Method.users
-    return options.choose_cut(data, clients, how, 0, 0, None)
+def _demo_cut(data: str | None, clients: int) -> Cut:
+    how = None if data in (None, CHAIN) else options.Method.users
+    return options.choose_cut(data or CHAIN, clients, how, 0, 0, None)
 
 
 def _demo_document(seen: DemoResult) -> dict[str, Any]:
@@ -92,7 +104,7 @@ def _print_demo(seen: DemoResult) -> None:
         quality_table(seen.report),
         crossing_table(seen.ledgers),
         field_table(first),
-        answer_table(seen.answer),
+        answer_table(seen.example.said, seen.answer),
         worth_table(seen.ways),
     )
     OUT.print(*tables, *crossed_lines(seen.ways), sep="\n")
@@ -101,6 +113,7 @@ def _print_demo(seen: DemoResult) -> None:
 def partition(
     data: Annotated[str, typer.Argument(help=f"data set, '{SYNTHETIC}' or '{CHAIN}'")],
     out: Annotated[Path, typer.Option(help="folder for the shards")],
+    task: options.Task = options.TaskName.items,
     clients: options.Clients = 4,
     method: options.How = None,
     number: options.Number = 0,
@@ -111,7 +124,7 @@ def partition(
 ) -> None:
     """Divide a data set into shards, one folder a client."""
     cut = options.choose_cut(data, clients, method, number, split_seed, min_rating, split)
-    shards = cut_shards(data, cut, options.ensure_folder(out))
+    shards = simulated_task(task.value).cut(data, cut, options.ensure_folder(out))
     if as_json:
         return options.print_json(shards.summary)
     OUT.print(partition_table(shards.summary))
@@ -123,9 +136,10 @@ def simulate(
     data: options.Data,
     out: Annotated[Path | None, typer.Option(help="new or empty folder; by default the next in runs/")] = None,
     clients: options.ClientsOfCut = None,
+    task: options.Task = options.TaskName.items,
     rounds: Annotated[int | None, typer.Option(min=1, help="by default the preset's")] = None,
-    strategy: options.Strategy = options.OURS,
-    preset: options.PresetName = options.PresetName.default,
+    strategy: options.StrategyOrNone = None,
+    preset: Annotated[options.PresetName | None, typer.Option(help="by default the task's")] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     changes: options.Changes = None,
     privacy: options.Privacy = None,
@@ -149,19 +163,32 @@ def simulate(
     """Train a federation on one machine or a cluster, and hold it against the floors."""
     conduct = choose_engine(engine.value, RayCluster(ray_address, ray_cpus))
     changed = options.method_changes(changes, common_basis, rank, basis_rounds)
-    agreed = method_settings(preset.value, **changed)
+    doing = simulated_task(task.value)
+    chosen, named_preset = (
+        options.text_or(strategy, doing.strategy),
+        cast(Preset, options.text_or(preset, doing.preset)),
+    )
+    agreed = method_settings(named_preset, **changed)
     cut = options.choose_cut(data, clients, method, number, split_seed, min_rating, split)
-    named = {"strategy": strategy.value, "seed": seed, "rounds": rounds, "threads": threads, "device": device.value}
+    named = {
+        "task": doing.name,
+        "strategy": chosen,
+        "seed": seed,
+        "rounds": rounds,
+        "threads": threads,
+        "device": device.value,
+    }
     folder = _run_folder(out, engine, command_words(data, cut, **named, method=agreed.model_dump(mode="json")))
-    shards = find_or_cut_again(data, cut, folder / "shards")
+    shards = find_or_cut_again(data, cut, folder / "shards", doing.cut)
     if not as_json:
         options.print_notes(shards.notes)
     experiment = Experiment(
         shards.paths,
         folder,
         agreed,
-        strategy=strategy.value,
-        rounds=rounds or build_strategy(strategy.value, agreed).enough_rounds or PRESET_ROUNDS[preset.value],
+        strategy=chosen,
+        task=doing.name,
+        rounds=rounds or build_strategy(chosen, agreed).enough_rounds or PRESET_ROUNDS[named_preset],
         seed=seed,
         device=device.value,
         threads=threads,
@@ -214,4 +241,5 @@ def _print_request(seen: DemoResult, *, keep: bool) -> None:
         return OUT.print("The services have ended; --keep leaves them answering.")
     OUT.print("The services go on serving until `lpsfed demo --stop`. To ask:\n")
     OUT.print(f"(A browser is asked for a name and a password: operator, and what is in {seen.page_key_file}.)\n")
-    sys.stdout.write(f"curl -H \"Authorization: Bearer $(cat {seen.key_file})\" '{seen.url}'\n")
+    body = "" if seen.example.body is None else f" --json '{json.dumps(seen.example.body)}'"
+    sys.stdout.write(f"curl -H \"Authorization: Bearer $(cat {seen.key_file})\"{body} '{seen.url}'\n")

@@ -21,13 +21,17 @@ from simulation.split import SplitKind
 
 
 class Method(StrEnum):
-    """How `--method` divides a data set, by the names of simulation.groups.METHODS."""
+    """How `--method` divides a data set, by the names of simulation.groups.METHODS; the last three divide sessions, by
+    those of simulation.sessions.cut.CUTS."""
 
     spectral = "spectral"
     users = "users"
     random = "random"
     ego = "ego"
     interconnected = "interconnected"
+    time = "time"
+    items = "items"
+    device = "device"
 
 
 StrategyName = StrEnum("StrategyName", {name: name for name in STRATEGIES})  # type: ignore[misc]
@@ -40,6 +44,14 @@ class PresetName(StrEnum):
 
     default = "default"
     paper = "paper"
+    sessions = "sessions"
+
+
+class TaskName(StrEnum):
+    """What silos do with their data, by the names of simulation.tasks.SIMULATED."""
+
+    items = "items"
+    sessions = "sessions"
 
 
 class BasisKind(StrEnum):
@@ -79,6 +91,7 @@ __all__ = ["AsJson", "Authority", "Certificate", "CertificateKey"]  # the same f
 Data = Annotated[str, typer.Argument(help=f"data set, folder of shards, '{SYNTHETIC}' or '{CHAIN}'")]
 Secure = Annotated[bool, typer.Option("--secure", help="masked updates: nobody sees more than their sum")]
 NoFloors = Annotated[bool, typer.Option("--no-floors", help="neither the floors nor what all silos' data would give")]
+Task = Annotated[TaskName, typer.Option("--task", help="items: lists for users; sessions: what comes next in a visit")]
 Strategy = Annotated[StrategyName, WHICH_STRATEGY]
 StrategyOrNone = Annotated[StrategyName | None, WHICH_STRATEGY]
 Clients = Annotated[int, typer.Option(min=1, help="number of clients")]
@@ -159,6 +172,11 @@ def choose_cut(
     method = method_name(how) or ("users" if own else None)
     least: LeastRating = "usual" if own and min_rating is None else min_rating
     return Cut(clients, method, number, split_seed, least, split_kind(split))
+
+
+def text_or(flag: StrEnum | None, usual: str) -> str:
+    """What was asked for, else what is usual."""
+    return usual if flag is None else flag.value
 
 
 def given_flags(flags: dict[str, Any]) -> dict[str, Any]:

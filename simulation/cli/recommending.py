@@ -117,7 +117,7 @@ def _show(lists: Iterable[Recommendations], *, as_json: bool) -> None:
     if as_json:
         return options.print_json([asdict(one) for one in lists])
     for one in lists:
-        OUT.print(answer_table(asdict(one)))
+        OUT.print(answer_table(f"For {one.user}", asdict(one)))
         if one.fallback is not None:
             OUT.print(f"popular items: {one.fallback}", highlight=False)
         for item in one.items:

@@ -10,7 +10,7 @@ from typing import Any
 
 from client_service.shard.files import replace_file
 from shared.errors import SettingsError
-from simulation.source import SUMMARY, Cut, Shards, find_or_cut_shards, find_shards
+from simulation.source import SUMMARY, Cut, CutData, Shards, find_or_cut_shards, find_shards
 
 COMMAND = "command.json"
 
@@ -28,10 +28,10 @@ def open_run_folder(folder: Path, command: Mapping[str, Any]) -> None:
     return None
 
 
-def find_or_cut_again(data: str, cut: Cut, folder: Path) -> Shards:
+def find_or_cut_again(data: str, cut: Cut, folder: Path, cut_anew: CutData | None = None) -> Shards:
     """The shards of the folder where an earlier process has cut all of them, else as `find_or_cut_shards`."""
     found = find_shards(folder) if (folder / SUMMARY).exists() else None
-    return find_or_cut_shards(data, cut, folder) if found is None else found
+    return find_or_cut_shards(data, cut, folder, cut_anew) if found is None else found
 
 
 def command_words(data: str, cut: Cut, **settings: Any) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def test_the_closed_form_model_is_served_before_anything_is_trained(
 ) -> None:
     monkeypatch.setattr(LocalTraining, "train", None)  # calling it would now fail
     here = part(Interrupt())
-    served = here._best._recommender.served
+    served = here._best._answers.served
     assert served is not None and served.version == "run-1.0" and len(served.ranker.fusion.parts) > 0
     assert [judged.round for judged in here.quality.rounds] == [0]
 
@@ -164,12 +164,12 @@ def test_a_training_run_that_is_interrupted_leaves_what_it_keeps_and_serves_as_i
         "apply": lambda: here.apply(received(small), RoundCosts(round=1)),
         "finish": here.finish,
     }
-    kept, quality, served = contents(tmp_path / "model"), here.quality, here._best._recommender.served
+    kept, quality, served = contents(tmp_path / "model"), here.quality, here._best._answers.served
     interrupt.set()
     with pytest.raises(Interrupted):
         calls[slow]()
     assert contents(tmp_path / "model") == kept and {"model.json", "quality.json"} < set(kept)
-    assert (here.quality, here._best._recommender.served, here.applied) == (quality, served, 0)
+    assert (here.quality, here._best._answers.served, here.applied) == (quality, served, 0)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -1,0 +1,33 @@
+"""Shards of sessions -> what each silo has without any network."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from client_service.learning.quality import Measures
+from client_service.sessions.floors import floors_of
+from client_service.sessions.measures import measure_prefixes
+from client_service.sessions.shard import TRAIN, SessionShard
+from client_service.sessions.storage import read_session_shard
+from simulation.console import count_bar
+from simulation.experiment import Experiment
+from simulation.floors import Bounds
+
+
+def measure_session_bounds(experiment: Experiment, *, shown: bool) -> Bounds:
+    """The floors of every shard. There is no ceiling: a network on all silos' sessions is a run of its own."""
+    found = {}
+    with count_bar("floors", len(experiment.shards), shown=shown) as done:
+        for path in experiment.shards:
+            found[path.name] = measure_own_floors(read_session_shard(path))
+            done(path.name)
+    return Bounds(found)
+
+
+def measure_own_floors(shard: SessionShard) -> dict[str, Measures | None]:
+    """On the shard's test examples, its own items candidates."""
+    clicks, starts = shard.split_sessions(TRAIN)
+    items = len(shard.item_ids)
+    floors = floors_of(np.searchsorted(shard.places, clicks), starts, items)
+    examples, each = shard.test.over(shard.places), np.arange(items)
+    return {name: measure_prefixes(floor, examples, each) for name, floor in floors.items()}

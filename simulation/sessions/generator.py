@@ -1,0 +1,62 @@
+"""A seed -> click sessions of the shops of one chain, with a planted chain of Markov.
+
+What it plants: items are of kinds, and after one kind another is likely, in all shops alike. A shop's own counts know
+what followed an item that it has seen often; that items of a kind are followed alike has to be learnt.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from client_service.sessions.prefixes import Int64
+from client_service.sessions.shard import TEST, TRAIN, VALID
+from simulation.generator import KINDS, QUALITIES, THINGS
+from simulation.sessions.sessions import Sessions
+
+KINDS_OF_ITEMS = 40
+HABIT = 0.8  # probability that the next click is on the kind that follows; else any item is clicked, by popularity
+STEPS_ON = 0.78  # probability of a further click
+LONGEST = 12
+HELD_OUT = 0.15  # of the sessions, for validation and as many for testing
+POPULARITY = 0.8  # exponent of the power law
+
+
+def generate_sessions(seed: int, *, sessions: int = 8000, items: int = 1000) -> Sessions:
+    """Sessions of 2 to LONGEST clicks, the same for the same seed."""
+    rng = np.random.default_rng(seed)
+    kinds = rng.integers(KINDS_OF_ITEMS, size=items)
+    follows = rng.permutation(KINDS_OF_ITEMS)
+    weights = np.arange(1, items + 1, dtype=float) ** -POPULARITY
+    of_kind = np.cumsum(np.where(kinds == follows[:, None], weights, 0.0), axis=1)  # of the kind that follows each
+    popular = np.cumsum(weights)
+    lengths = np.clip(1 + rng.geometric(1.0 - STEPS_ON, sessions), 2, LONGEST)
+    clicks = np.zeros((sessions, LONGEST), dtype=np.int64)
+    clicks[:, 0] = _draw_items(np.broadcast_to(popular, (sessions, items)), rng)
+    for step in range(1, LONGEST):
+        habitual = rng.random(sessions) < HABIT
+        weighed = np.where(habitual[:, None], of_kind[kinds[clicks[:, step - 1]]], popular)
+        clicks[:, step] = _draw_items(weighed, rng)
+    inside = np.arange(LONGEST) < lengths[:, None]
+    drawn = rng.random(sessions)
+    splits = np.where(drawn < HELD_OUT, TEST, np.where(drawn < 2 * HELD_OUT, VALID, TRAIN)).astype(np.int8)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    return Sessions("clicks", clicks[inside], starts, splits, [f"item-{number:04d}" for number in range(items)])
+
+
+def _draw_items(cumulative: NDArray[np.float64], rng: np.random.Generator) -> Int64:
+    """One item a row, by its cumulative weights."""
+    drawn = rng.random((len(cumulative), 1)) * cumulative[:, -1:]
+    found: Int64 = (cumulative <= drawn).sum(axis=1)
+    return found
+
+
+def title_items(items: list[str]) -> pl.DataFrame:
+    """A title for each generated item."""
+    words = ((QUALITIES, 1), (KINDS, 10), (THINGS, 100))
+    titles = [
+        " ".join(names[number // step % len(names)].capitalize() for names, step in words)
+        for number in range(len(items))
+    ]
+    return pl.DataFrame({"item": items, "title": titles})

@@ -1,0 +1,65 @@
+"""What a user names as session data (a folder, a CSV file, or 'clicks') -> shards on the disk."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from client_service.sessions.shard import TRAIN, SessionShard
+from client_service.sessions.storage import save_session_shard
+from shared.errors import SettingsError
+from simulation.naming import number_silos
+from simulation.sessions.cut import CUTS, jaccard_distance
+from simulation.sessions.generator import generate_sessions, title_items
+from simulation.sessions.read import read_sessions
+from simulation.sessions.sessions import Sessions
+from simulation.sessions.shards import divide_sessions
+from simulation.source import SUMMARY, USUAL_CLIENTS, Cut, Shards
+
+CLICKS = "clicks"
+USUAL_CUT = "random"
+
+
+def cut_session_shards(data: str, cut: Cut, folder: Path) -> Shards:
+    """Read, divide and write sessions; the summary goes beside the shards."""
+    if cut.split is not None or cut.min_rating not in (None, "usual"):
+        raise SettingsError("--split, --min-rating: expected none with sessions, which are split by time")
+    method, clients = cut.method or USUAL_CUT, cut.clients or USUAL_CLIENTS
+    if method not in CUTS:
+        raise SettingsError(f"--method: expected one of {', '.join(CUTS)} for sessions, got {method!r}")
+    sessions = generate_sessions(cut.split_seed) if data == CLICKS else read_sessions(Path(data))
+    owners = CUTS[method](sessions, clients, cut.number)
+    shards = _name_shards(divide_sessions(sessions, owners), sessions, generated=data == CLICKS)
+    for shard in shards:
+        save_session_shard(folder / shard.name, shard)
+    divergence = jaccard_distance(sessions.of_split(TRAIN), owners[sessions.splits == TRAIN])
+    summary = _summarise(sessions, shards, {"method": method, "partition": cut.number, "divergence": divergence})
+    (folder / SUMMARY).write_text(json.dumps(summary, indent=1), encoding="utf-8")
+    return Shards(tuple(folder / shard.name for shard in shards), summary)
+
+
+def _name_shards(shards: list[SessionShard], sessions: Sessions, *, generated: bool) -> list[SessionShard]:
+    titles = dict(title_items(list(sessions.items)).iter_rows()) if generated else {}
+    names = (f"client-{number}" for number in number_silos(len(shards)))
+    return [
+        replace(shard, name=name, titles=tuple(titles[item] for item in shard.item_ids) if titles else None)
+        for name, shard in zip(names, shards, strict=True)
+    ]
+
+
+def _summarise(sessions: Sessions, shards: list[SessionShard], how: dict[str, Any]) -> dict[str, Any]:
+    clients = [_measure_shard(shard) for shard in shards]
+    caption = f"mean Jaccard distance of two silos' items: {how['divergence']:.3f}"
+    words = {"counted": "sessions", "caption": caption, "notes": list(sessions.notes)}
+    return {"data": sessions.name, **how, "edges_kept": 1.0, "clients": clients, **words}
+
+
+def _measure_shard(shard: SessionShard) -> dict[str, Any]:
+    """Sessions stand where users do, and examples, a prefix with its next click each, where interactions do."""
+    examples = {"train": len(shard.train), "valid": len(shard.valid), "test": len(shard.test)}
+    sessions = int(np.count_nonzero(shard.splits == TRAIN))
+    return {"client": shard.name, "users": sessions, "items": len(shard.item_ids), **examples}

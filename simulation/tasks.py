@@ -1,0 +1,86 @@
+"""What commands that see more than one silo do with a task, as a record of functions beside the clients' own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from client_service.serving.next_messages import NextIn
+from client_service.sessions.shard import TEST
+from client_service.sessions.storage import read_session_shard
+from client_service.shard import read_shard
+from shared.errors import SettingsError
+from shared.method.settings import Preset
+from simulation.bounds import measure_bounds
+from simulation.experiment import Experiment
+from simulation.floors import Bounds
+from simulation.sessions.floors import measure_session_bounds
+from simulation.sessions.source import CLICKS, cut_session_shards
+from simulation.source import CHAIN, Cut, Shards, cut_shards
+
+SHOWN = 5  # items of an example
+
+
+@dataclass(frozen=True)
+class Example:
+    """A request to a silo. path: with its query; body: of a POST, None for a GET. said: what the answer is for.
+    choose: the list in the answer."""
+
+    path: str
+    said: str
+    body: dict[str, Any] | None = None
+    choose: Callable[[dict[str, Any]], dict[str, Any]] = field(default=lambda answer: answer)
+
+
+class MeasureBounds(Protocol):
+    """What is around the trained model of an experiment."""
+
+    def __call__(self, experiment: Experiment, *, shown: bool) -> Bounds: ...
+
+
+@dataclass(frozen=True)
+class SimulatedTask:
+    """generated: the name of the data that a demonstration makes, and taught: the settings that fit them. strategy,
+    preset: where none is asked for."""
+
+    name: str
+    generated: str
+    taught: dict[str, Any]
+    strategy: str
+    preset: Preset
+    has_basis: bool
+    cut: Callable[[str, Cut, Path], Shards]
+    measure_bounds: MeasureBounds
+    find_example: Callable[[Path], Example]
+
+
+def find_user(shard: Path) -> Example:
+    """A real user of the shard."""
+    user = read_shard(shard).user_ids[0]
+    return Example(f"/v1/users/{user}/recommendations?k={SHOWN}", f"For {user}")
+
+
+def find_visit(shard: Path) -> Example:
+    """The first clicks of a test session of the shard."""
+    sessions = read_session_shard(shard)
+    clicks, starts = sessions.split_sessions(TEST)
+    session = tuple(sessions.item_ids[row] for row in clicks[starts[0] : max(starts[0] + 1, starts[1] - 1)])
+    body = NextIn(session=session, k=SHOWN).model_dump(include={"session", "k"}, mode="json")
+    return Example("/v1/next", f"After {', '.join(session)}", body, lambda answer: answer["results"][0])
+
+
+TAUGHT = {"width": 32, "batch_size": 50, "learning_rate": 5e-3, "local_epochs": 2}  # small data, few rounds
+ITEMS = SimulatedTask("items", CHAIN, {}, "lpsfed", "default", True, cut_shards, measure_bounds, find_user)
+SESSIONS = SimulatedTask(
+    "sessions", CLICKS, TAUGHT, "fedavg", "sessions", False, cut_session_shards, measure_session_bounds, find_visit
+)
+SIMULATED = {task.name: task for task in (ITEMS, SESSIONS)}
+
+
+def simulated_task(name: str) -> SimulatedTask:
+    """SettingsError for a name that is not in the registry."""
+    if name not in SIMULATED:
+        raise SettingsError(f"task: expected one of {', '.join(SIMULATED)}, got {name!r}")
+    return SIMULATED[name]
