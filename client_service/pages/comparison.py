@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from client_service.learning.quality import MeasureLabel
+from client_service.pages.nouns import USERS, Nouns
 from client_service.schemas import ComparisonOut, EarlierRun, FigureOut, GroupOut, QualityOut
 from shared.web.intervals import IntervalChart, IntervalGroup
 from shared.web.pages import figure
@@ -25,7 +26,7 @@ class RunsTable:
     rows: tuple[tuple[str, tuple[str, ...], str], ...]
 
 
-def runs_table(quality: QualityOut, labels: Sequence[MeasureLabel]) -> RunsTable | None:
+def runs_table(quality: QualityOut, labels: Sequence[MeasureLabel], nouns: Nouns = USERS) -> RunsTable | None:
     """This silo alone, every earlier run, and the run at hand once it has ended; None without an earlier run."""
     if not quality.earlier:
         return None
@@ -33,14 +34,14 @@ def runs_table(quality: QualityOut, labels: Sequence[MeasureLabel]) -> RunsTable
     if quality.comparison is not None and quality.comparison.groups:
         whole = quality.comparison.groups[0]
         known.insert(0, (NAMES[1], {quality.comparison.measure: whole.alone.mean}, whole.users))
-    return RunsTable(tuple(label.title for label in labels), tuple(_run_row(*one, labels) for one in known))
+    return RunsTable(tuple(label.title for label in labels), tuple(_run_row(*one, labels, nouns) for one in known))
 
 
 def _run_row(
-    who: str, test: Mapping[str, float], users: int, labels: Sequence[MeasureLabel]
+    who: str, test: Mapping[str, float], users: int, labels: Sequence[MeasureLabel], nouns: Nouns
 ) -> tuple[str, tuple[str, ...], str]:
     figures = tuple(figure(test.get(label.key) if users else None) for label in labels)
-    return who, figures, count_noun(users, "user")
+    return who, figures, count_noun(users, nouns.judged)
 
 
 def _ended_run(quality: QualityOut) -> tuple[EarlierRun, ...]:
@@ -49,12 +50,12 @@ def _ended_run(quality: QualityOut) -> tuple[EarlierRun, ...]:
     return (EarlierRun(run=f"{quality.run}, the last", test=quality.test, test_users=quality.test_users),)
 
 
-def comparison_chart(quality: QualityOut) -> IntervalChart:
+def comparison_chart(quality: QualityOut, nouns: Nouns = USERS) -> IntervalChart:
     """What the run was worth to this silo, overall, by its users' activity and by how frequent items are."""
     found = quality.comparison
-    groups = () if found is None else tuple(_interval_group(group) for group in found.groups)
-    said = "Appears when a run has ended." if not groups else _describe(quality, groups)
-    notices = () if found is None else worth_notices(found)
+    groups = () if found is None else tuple(_interval_group(group, nouns) for group in found.groups)
+    said = "Appears when a run has ended." if not groups else _describe(quality, groups, nouns)
+    notices = () if found is None else worth_notices(found, nouns)
     return IntervalChart(
         "comparison",
         "Popular items, this silo alone, and with the federation",
@@ -66,9 +67,9 @@ def comparison_chart(quality: QualityOut) -> IntervalChart:
     )
 
 
-def worth_notices(found: ComparisonOut) -> tuple[str, ...]:
+def worth_notices(found: ComparisonOut, nouns: Nouns = USERS) -> tuple[str, ...]:
     """What nobody may overlook in these figures, in plain words."""
-    few = f"Only {count_noun(found.users, 'user')} could be judged: these figures are mostly chance."
+    few = f"Only {count_noun(found.users, nouns.judged)} could be judged: these figures are mostly chance."
     gain = found.validation_gain
     worse = ""
     if gain is not None and gain.mean < 0:
@@ -80,19 +81,19 @@ def worth_notices(found: ComparisonOut) -> tuple[str, ...]:
     return tuple(one for one in (few if found.few else "", worse) if one)
 
 
-def _describe(quality: QualityOut, groups: tuple[IntervalGroup, ...]) -> str:
+def _describe(quality: QualityOut, groups: tuple[IntervalGroup, ...], nouns: Nouns) -> str:
     assert quality.comparison is not None, "groups come from a comparison"
     measure, whole = quality.comparison.measure.upper(), groups[0]
     return (
-        f"{measure} of {quality.run} on test items, a mean over the silo’s users with its 95 % interval. "
+        f"{measure} of {quality.run} on test items, a mean over the silo’s {nouns.judged}s with its 95 % interval. "
         f"Over {whole.note} federated less alone is {whole.more}. None of these figures leaves the silo."
     )
 
 
-def _interval_group(group: GroupOut) -> IntervalGroup:
+def _interval_group(group: GroupOut, nouns: Nouns) -> IntervalGroup:
     figures = tuple((one.mean, one.low, one.high) for one in (group.popularity, group.alone, group.federated))
     more = f"{group.gain.mean:+.4f} ({_range(group.gain)})"
-    return IntervalGroup(group.name, count_noun(group.users, "user"), figures, more)
+    return IntervalGroup(group.name, count_noun(group.users, nouns.judged), figures, more)
 
 
 def _range(found: FigureOut) -> str:

@@ -51,14 +51,14 @@ class Page:
 
     def html(self, before: int | None, question: Question) -> str:
         service, summary = self.service, self.record.look()
-        status, quality = service.status(), service.quality()
+        status, quality, nouns = service.status(), service.quality(), service.task.nouns
         last = summary.written if before is None else min(before - 1, summary.written)
         return TEMPLATE.render(
             head=PageHead("LPSFed client", status.client, _address(before), SECTIONS),
-            standing=standing(status, quality, summary, service.task.labels),
-            shard=sizes(quality, counts_given=service.settings.policy.counts),
-            worth=comparison_chart(quality),
-            runs_shown=runs_table(quality, tuple(service.task.labels.values())),
+            standing=standing(status, quality, summary, service.task.labels, nouns),
+            shard=sizes(quality, nouns, counts_given=service.settings.policy.counts),
+            worth=comparison_chart(quality, nouns),
+            runs_shown=runs_table(quality, tuple(service.task.labels.values()), nouns),
             charts=(*curves(quality, service.task), spectra(service.spectrum())),
             report=report(summary, service.declaration(), counts=service.settings.policy.counts),
             trial_shown=service.task.try_out(question, service.answers),

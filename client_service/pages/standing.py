@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from client_service.learning.quality import MeasureLabel
+from client_service.pages.nouns import USERS, Nouns
 from client_service.pages.record import Summary
 from client_service.schemas import BasisOut, PrivacyOut, QualityOut, StatusOut
 from shared.web.pages import Fact, Verdict, clock, figure, size
@@ -44,7 +45,9 @@ class SiloStanding:
     facts: tuple[Fact, ...]
 
 
-def standing(status: StatusOut, quality: QualityOut, summary: Summary, labels: Labels) -> SiloStanding:
+def standing(
+    status: StatusOut, quality: QualityOut, summary: Summary, labels: Labels, nouns: Nouns = USERS
+) -> SiloStanding:
     """What a reader of the page wants to know first."""
     done = max((entry.round for entry in quality.rounds), default=0) if quality.run == status.run else 0
     return SiloStanding(
@@ -58,17 +61,17 @@ def standing(status: StatusOut, quality: QualityOut, summary: Summary, labels: L
             *_budget_facts(status.privacy),
             *_basis_facts(status.basis),
             _on_record(summary),
-            *_quality_facts(quality, labels),
+            *_quality_facts(quality, labels, nouns),
             _serving_fact(status),
         ),
     )
 
 
-def sizes(quality: QualityOut, *, counts_given: bool) -> str:
+def sizes(quality: QualityOut, nouns: Nouns = USERS, *, counts_given: bool) -> str:
     """How large the shard is, and whether the silo's policy lets that leave; `/metrics` does not have it."""
     if quality.run is None:
         return "Figures appear with the first run."
-    counts = ((quality.users, "user"), (quality.items, "item"), (quality.edges, "training interaction"))
+    counts = ((quality.users, nouns.owner), (quality.items, "item"), (quality.edges, nouns.event))
     told = "They are given when the silo joins." if counts_given else "None of these figures leaves the silo."
     return f"Of {', '.join(count_noun(count, word) for count, word in counts)}. {told}"
 
@@ -115,11 +118,11 @@ def _on_record(summary: Summary) -> Fact:
     return Fact("On record", count_noun(summary.written, "entry", "entries"), note)
 
 
-def _quality_facts(quality: QualityOut, labels: Labels) -> tuple[Fact, ...]:
+def _quality_facts(quality: QualityOut, labels: Labels, nouns: Nouns) -> tuple[Fact, ...]:
     """The figures of the best round on validation items, or at the end those on test items."""
     if quality.test is not None:
         test = quality.test if quality.test_users else {}
-        note = f"on test items, {count_noun(quality.test_users, 'user')}" if test else "no test items"
+        note = f"on test items, {count_noun(quality.test_users, nouns.judged)}" if test else "no test items"
         return tuple(Fact(label.title, figure(test.get(label.key)), note) for label in labels.values())
     best = next((entry for entry in quality.rounds if entry.round == quality.best_round), None)
     note = "no figures yet" if best is None else f"on validation items, round {best.round}"

@@ -25,10 +25,12 @@ from client_service.learning.quality import LABELS, PRIMARY, Measures
 from client_service.learning.relevance import fit_relevance
 from client_service.learning.spectra import cached_spectrum
 from client_service.models.relevance import Relevance
+from client_service.pages.nouns import USERS
 from client_service.pages.trial import trial
 from client_service.schemas import ComparisonOut
 from client_service.serving.checkpoint import ModelHead
 from client_service.serving.opening import open_reader, open_recommender
+from client_service.serving.recommender import Recommender
 from client_service.serving.served import Served, freeze
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
@@ -156,6 +158,7 @@ ITEMS = Task(
     name="items",
     labels=LABELS,
     primary=PRIMARY,
+    nouns=USERS,
     read=read_listed_shard,
     count=count_graph,
     count_in_catalogue=catalogue_matrix,
@@ -169,6 +172,7 @@ ITEMS = Task(
     compare_alone=compare_alone,
     compare=compared_kernels,
     describe=mean_angles,
+    answer=Recommender,
     open=open_lists,
     follow=follow_lists,
     try_out=trial,

@@ -10,13 +10,14 @@ import torch
 from client_service.learning.interrupt import Interrupt
 from client_service.learning.quality import Measures
 from client_service.models.relevance import UNFITTED, Relevance
+from client_service.pages.nouns import VISITS
 from client_service.pages.visit import try_visit
 from client_service.schemas import ComparisonOut
 from client_service.serving.checkpoint import ModelHead
 from client_service.serving.next_items import NextItems, ServedSessions, freeze_sessions
 from client_service.sessions.measures import LABELS, PRIMARY, measure_prefixes
 from client_service.sessions.prefixes import Prefixes
-from client_service.sessions.shard import SessionShard
+from client_service.sessions.shard import TRAIN, SessionShard
 from client_service.sessions.storage import read_session_shard
 from client_service.sessions.training import SessionTraining
 from client_service.settings import ClientSettings
@@ -42,8 +43,9 @@ def read_listed_sessions(settings: ClientSettings) -> SessionShard:
 
 
 def count_sessions(shard: SessionShard) -> Counts:
-    """Sessions stand where users do, and clicks where edges do."""
-    return Counts(users=len(shard.splits), items=len(shard.item_ids), edges=len(shard.clicks))
+    """Training sessions stand where users do, and their clicks where edges do."""
+    clicks, starts = shard.split_sessions(TRAIN)
+    return Counts(users=len(starts) - 1, items=len(shard.item_ids), edges=len(clicks))
 
 
 def refuse_basis(*of: object) -> NoReturn:
@@ -121,6 +123,7 @@ SESSIONS = Task(
     name="sessions",
     labels=LABELS,
     primary=PRIMARY,
+    nouns=VISITS,
     read=read_listed_sessions,
     count=count_sessions,
     count_in_catalogue=refuse_basis,
@@ -134,6 +137,7 @@ SESSIONS = Task(
     compare_alone=compare_counts,
     compare=name_nothing,
     describe=describe_nothing,
+    answer=NextItems,
     open=open_next_items,
     follow=follow_next_items,
     try_out=try_visit,

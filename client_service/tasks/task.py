@@ -21,6 +21,7 @@ from client_service.learning.state import TrainingState
 from client_service.models.fusion import Recipe
 from client_service.models.relevance import Relevance
 from client_service.models.start import Filter
+from client_service.pages.nouns import Nouns
 from client_service.pages.trial import Question, Trial
 from client_service.schemas import ComparisonOut
 from client_service.serving.answerer import Answerer
@@ -115,7 +116,8 @@ T = TypeVar("T", bound=Training)
 class Task(Generic[S, T]):
     """One thing that can be learnt from a shard.
 
-    labels: what each measure is called, by its name; `primary` is the one by which validation chooses.
+    nouns: what the page calls what it counts. labels: what each measure is called, by its name; `primary` is the one by
+    which validation chooses.
     read: the shard of a client's settings; DataError where it is of no use.
     count: how many users, items and edges a shard has, for a silo whose policy gives these numbers.
     count_in_catalogue: X_c, the training pairs over the items of a common catalogue of that size, for its sums.
@@ -128,6 +130,7 @@ class Task(Generic[S, T]):
     compare_alone: the served model beside popular items and what the silo has without any federation, for it alone.
     compare: the anchor's kernel and the own one as the round compared them, for the silo alone; None without an anchor.
     describe: the fields of QualityOut that are known when training is over.
+    answer: who answers in a silo without a service around it.
     open: who answers, and what takes what applications tell.
     follow: who answers in another process than the one that trains.
     try_out: the answer to a question that was typed on the silo's page.
@@ -136,6 +139,7 @@ class Task(Generic[S, T]):
     name: str
     labels: Mapping[str, MeasureLabel]
     primary: str
+    nouns: Nouns
     read: Callable[[ClientSettings], S]
     count: Callable[[S], Counts]
     count_in_catalogue: Callable[[S, int], sparse.csr_array]
@@ -149,6 +153,7 @@ class Task(Generic[S, T]):
     compare_alone: Callable[[Place, S, Any, Interrupt], ComparisonOut | None]
     compare: Callable[[T], tuple[Float64, Float64] | None]
     describe: Callable[[T], dict[str, Any]]
+    answer: Callable[[S], Answerer]
     open: Callable[[ClientSettings, S], Opened]
     follow: Callable[[ClientSettings, S], Followed]
     try_out: Callable[[Question, Any], Trial]

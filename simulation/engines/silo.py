@@ -15,7 +15,6 @@ from client_service.learning.local import Moment
 from client_service.run_part import RunPart
 from client_service.run_place import agree_method, basis_folder, open_basis_run, place_run
 from client_service.schemas import QualityOut, RoundCosts, StatusOut
-from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
 from client_service.tasks import task_named
 from client_service.training_run import TrainingRun
@@ -57,7 +56,7 @@ class SiloRun:
         self._settings, self._task = settings, task_named(settings.task)
         self._device, self._device_reason = choose_device(settings.device)
         self._shard = self._task.read(settings)
-        self._recommender = Recommender(self._shard)
+        self._answers = self._task.answer(self._shard)
         self._phase, self._applied = "starting", 0
         self._terms: Terms | None = None
         self._part: RunPart | None = None
@@ -129,7 +128,7 @@ class SiloRun:
     @property
     def status(self) -> StatusOut:
         """Where the silo stands, as its service would say it."""
-        part, served = self._part, self._recommender.served
+        part, served = self._part, self._answers.served
         return StatusOut(
             client=self._settings.name,
             phase=self._phase,
@@ -154,7 +153,7 @@ class SiloRun:
             if head is None or head.run != request.basis or basis is None:
                 raise DataError(f"{settings.name}: expected the common basis of {request.basis}, it is not kept")
             place = replace(place, basis=basis)
-        return TrainingRun(place, self._task, self._shard, self._recommender, self._device)
+        return TrainingRun(place, self._task, self._shard, self._answers, self._device)
 
     def _has_finished(self, terms: Terms) -> bool:
         if terms.request.part == "basis":

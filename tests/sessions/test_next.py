@@ -1,0 +1,111 @@
+"""What comes next in a visit: by a model, by counts before there is one, and by popularity where nothing is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from client_service.serving.next_items import NextItems, freeze_sessions
+from client_service.serving.next_messages import NextIn
+from client_service.sessions.measures import measure_prefixes
+from client_service.sessions.prefixes import Prefixes
+from client_service.sessions.shard import SessionShard
+from client_service.sessions.training import SessionTraining
+from shared.method.settings import MethodSettings
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def training(shop: SessionShard, taught: MethodSettings) -> SessionTraining:
+    method = taught.model_copy(update={"catalogue": len(shop.item_ids) + 7})
+    placed = shop.with_places(np.arange(len(shop.item_ids)) + 3, "listed")
+    return SessionTraining(placed, method, CPU)
+
+
+@pytest.fixture
+def answers(training: SessionTraining) -> NextItems:
+    found = NextItems(training.shard)
+    found.served = freeze_sessions("run.1", training)
+    return found
+
+
+def test_the_answer_is_the_softmax_of_the_model_s_own_scores(answers: NextItems, training: SessionTraining) -> None:
+    shard = training.shard
+    clicks = [4, 1, 4]
+    found = answers.answer(NextIn(session=[shard.item_ids[row] for row in clicks], k=3)).results[0]
+    rows = torch.tensor([clicks]) + 3
+    scores = training.model(rows, torch.tensor([3]))[0, torch.from_numpy(shard.places)]
+    expected = torch.softmax(scores, 0).sort(descending=True, stable=True)
+    assert found.model == "run.1" and found.fallback is None
+    assert [one.item for one in found.items] == [shard.item_ids[row] for row in expected.indices[:3].tolist()]
+    assert [one.score for one in found.items] == pytest.approx(expected.values[:3].tolist(), rel=1e-5)
+
+
+def test_a_batch_answers_as_each_session_alone(answers: NextItems, shop: SessionShard) -> None:
+    sessions = [list(shop.item_ids[first : first + length]) for first, length in [(0, 1), (5, 7), (2, 3)]]
+    sessions.insert(1, ["unknown"])
+    together = answers.answer(NextIn(sessions=sessions, k=4)).results
+    for session, found in zip(sessions, together, strict=True):
+        [alone] = answers.answer(NextIn(session=session, k=4)).results
+        assert [one.item for one in found.items] == [one.item for one in alone.items]
+        assert found.fallback == alone.fallback and found.unknown_items == alone.unknown_items
+
+
+def test_repeats_and_order_count(answers: NextItems, shop: SessionShard) -> None:
+    a, b = shop.item_ids[:2]
+    lists = [answers.answer(NextIn(session=one, k=9)).results[0].items for one in ([a, b, a], [b, a], [a, b])]
+    assert len({tuple(one.score for one in items) for items in lists}) == 3
+
+
+def test_before_there_is_a_model_what_followed_the_last_click_is_counted(shop: SessionShard) -> None:
+    answers = NextItems(shop)
+    train = shop.train
+    last = int(train.last[0])
+    followers = np.bincount(train.targets[train.last == last], minlength=len(shop.item_ids))
+    found = answers.answer(NextIn(session=[shop.item_ids[last]], k=1)).results[0]
+    assert found.fallback == "no model yet" and found.model is None
+    assert followers[shop.rows[found.items[0].item]] == followers.max()
+
+
+def test_a_session_of_unknown_items_gets_popular_ones(answers: NextItems, shop: SessionShard) -> None:
+    found = answers.answer(NextIn(session=["nobody", "knows"], k=2)).results[0]
+    assert found.fallback == "no known item in the session" and found.unknown_items == 2
+    counts = np.bincount(shop.split_sessions(0)[0], minlength=len(shop.item_ids))
+    assert counts[shop.rows[found.items[0].item]] == counts.max()
+
+
+def test_what_is_excluded_never_comes(answers: NextItems, shop: SessionShard) -> None:
+    everything = list(shop.item_ids)
+    asked = NextIn(session=everything[:4], exclude=everything[4:-2], exclude_seen=True, k=20)
+    found = answers.answer(asked).results[0]
+    assert {one.item for one in found.items} == set(everything[-2:])
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"session": []}, {"session": ["a"], "sessions": [["a"]]}, {"session": ["a"] * 201}]
+)
+def test_a_request_that_asks_nothing_or_too_much_is_refused(body: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        NextIn.model_validate(body)
+
+
+def test_a_model_at_rest_is_judged_as_the_training_one(answers: NextItems, training: SessionTraining) -> None:
+    shard, served = training.shard, answers.served
+    assert served is not None
+    whole = measure_prefixes(served.score, shard.test, shard.places)
+    training.initialise(99)  # the frozen copy has parameters of its own
+    assert measure_prefixes(served.score, shard.test, shard.places) == whole
+
+
+def test_only_the_last_fifty_clicks_of_a_long_session_count(answers: NextItems, shop: SessionShard) -> None:
+    session = [shop.item_ids[row % len(shop.item_ids)] for row in range(120)]
+    long, short = (answers.answer(NextIn(session=one, k=5)).results[0] for one in (session, session[-50:]))
+    assert long.items == short.items
+
+
+def test_prefixes_over_other_places_are_the_same_clicks() -> None:
+    found = Prefixes(np.array([5, 9, 5]), np.array([0]), np.array([2])).over(np.array([5, 7, 9]))
+    assert found.clicks.tolist() == [0, 2, 0] and found.targets.tolist() == [0]
