@@ -142,6 +142,19 @@ def recommend_basket(basket: Iterable[str], options: ListOptions) -> ApiCall[_Ba
     return _ask_lists({"basket": list(basket)}, options)
 
 
+def predict_next(
+    sessions: Sequence[Sequence[str]], k: int, exclude_seen: bool, exclude: Sequence[str]
+) -> ApiCall[_Batch]:
+    """What is clicked next after each of these sessions."""
+    asked = {
+        "sessions": [list(one) for one in sessions],
+        "k": k,
+        "exclude_seen": exclude_seen,
+        "exclude": list(exclude),
+    }
+    return ApiCall("POST /v1/next", "POST", "/v1/next", _Batch, body=asked)
+
+
 def find_similar(item: str, k: int) -> ApiCall[SimilarItems]:
     """Items by the cosine of their embeddings."""
     path = f"/v1/items/{_escape(item)}/similar"

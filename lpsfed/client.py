@@ -74,6 +74,19 @@ class Client:
         [found] = self._send(calls.recommend_basket(basket, options)).results
         return found
 
+    def predict_next(
+        self, session: Sequence[str], *, k: int = 20, exclude_seen: bool = False, exclude: Sequence[str] = ()
+    ) -> Recommendations:
+        """The items most likely clicked next by whoever has clicked these, in this order. A silo of users refuses."""
+        [found] = self._send(calls.predict_next([session], k, exclude_seen, exclude)).results
+        return found
+
+    def predict_next_of(
+        self, sessions: Sequence[Sequence[str]], *, k: int = 20, exclude_seen: bool = False, exclude: Sequence[str] = ()
+    ) -> tuple[Recommendations, ...]:
+        """The same for each of at most 1,000 sessions."""
+        return self._send(calls.predict_next(sessions, k, exclude_seen, exclude)).results
+
     def find_similar(self, item: str, k: int = 20) -> SimilarItems:
         """Items like an item. RefusedError with code `not-found` for an unknown one."""
         return self._send(calls.find_similar(item, k))
