@@ -2,6 +2,7 @@
 
 python -m benchmarks.fedga.run devices FOLDER [--rounds 150] [--seeds 3] [--ablation]
 python -m benchmarks.fedga.run silos FOLDER [--clients 4] [--rounds 5] [--strategies fedavg fedga local]
+python -m benchmarks.fedga.run central FOLDER [--rounds 5] [--set width=100]
 
 FOLDER: train_sessions.txt and test.txt. Rates are chosen by validation with a seed of their own, at TUNED_ROUNDS
 rounds; the best round by validation MRR@20; test examples are read once, with the model of that round. Each run appends
@@ -217,6 +218,33 @@ def silo_runs(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         }
 
 
+def central_runs(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """One model on all sessions, as its authors train it: Adam, a tenth of the rate after every third epoch."""
+    found = divide(read_sessions(arguments.folder), "random", 1)
+    changes = {"strategy": "fedavg", "batch_size": 100, "learning_rate": 1e-3, **dict(arguments.set)}
+    _, method = settings(len(found.sessions.items), changes)
+    training, candidates = SessionTraining(found.shards[0], method, CPU), found.shards[0].candidates
+    every, curve, best = torch.from_numpy(candidates), [], (-1.0, dict[str, Any]())
+    score = lambda examples: score_examples(training.model, examples, every)  # noqa: E731
+    began = time.perf_counter()
+    training.initialise(arguments.seed)
+    for epoch in range(1, arguments.rounds + 1):
+        training.moment = Moment(epoch, arguments.rounds, arguments.seed)
+        if epoch in (4, 7, 10):
+            training.scale_rates(0.1)
+        training.train()
+        valid = dict(measure_prefixes(score, found.valid, candidates).values)
+        curve.append({"round": epoch, "loss": training.figures.loss, **valid})
+        print(epoch, round(training.figures.loss, 4), round(valid["mrr20"], 4), flush=True)
+        if valid["mrr20"] > best[0]:
+            test = dict(measure_prefixes(score, found.test, candidates).values)
+            best = (valid["mrr20"], {"best_round": epoch, "examples": test})
+    about = {"part": "central", "data": arguments.folder.name, "clients": 1, "method": method.model}
+    seconds = time.perf_counter() - began
+    kept = {"set": dict(arguments.set), "seed": arguments.seed, "rounds": arguments.rounds, "seconds": seconds}
+    yield {**about, **kept, **best[1], "curve": curve}
+
+
 def _setting(text: str) -> tuple[str, Any]:
     name, _, value = text.partition("=")
     return name, json.loads(value)
@@ -224,7 +252,7 @@ def _setting(text: str) -> tuple[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["devices", "silos"])
+    parser.add_argument("part", choices=["devices", "silos", "central"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rounds", type=int, default=150)
     parser.add_argument("--seeds", type=int, default=3)
@@ -236,7 +264,7 @@ def main() -> None:
     parser.add_argument("--strategies", nargs="+", default=["fedavg", "fedga", "local"])
     parser.add_argument("--set", nargs="*", type=_setting, default=[], metavar="NAME=JSON")
     arguments = parser.parse_args()
-    for row in {"devices": device_runs, "silos": silo_runs}[arguments.part](arguments):
+    for row in {"devices": device_runs, "silos": silo_runs, "central": central_runs}[arguments.part](arguments):
         keep(**row)
 
 

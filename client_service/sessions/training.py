@@ -105,6 +105,12 @@ class SessionTraining:
             losses = [self._step(optimiser, rows, objective.penalty) for rows in self.interrupt.each(batches)]
             self.figures = Figures(loss=float(torch.stack(losses).mean()) if losses else float("nan"))
 
+    def scale_rates(self, share: float) -> None:
+        """Go on with this share of the learning rates; of optimisers that have not begun nothing is changed."""
+        for optimiser in self._optimisers.values():
+            for group in optimiser.param_groups:
+                group["lr"] *= share
+
     def arrays(self) -> dict[str, Float32]:
         """What clients with this model can exchange, as it is now, on the CPU."""
         return copy_named(self.model, (tensor.name for tensor in self._tensors))

@@ -21,7 +21,9 @@ KEY = "AbCdEfGh0123456789-AbCdEfGh0123456789"
 
 
 @pytest.fixture
-def silo(visits: Callable[[int], list[Path]], taught: MethodSettings, tmp_path: Path) -> Iterator[tuple[str, SessionShard]]:
+def silo(
+    visits: Callable[[int], list[Path]], taught: MethodSettings, tmp_path: Path
+) -> Iterator[tuple[str, SessionShard]]:
     folder = visits(1)[0]
     shard, state = read_session_shard(folder), tmp_path / "state"
     kept_pair("shop", state)
