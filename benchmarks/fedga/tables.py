@@ -101,8 +101,9 @@ def silo_section(rows: list[Row]) -> str:
     lines = [
         "## Silos: every silo in every round, cut at random\n",
         "Each silo is judged on its own test examples, its own items candidates; means over examples. `local` is",
-        "SR-GNN of each silo alone; 1 silo: one model on all sessions, with a tenth of the rate after every third epoch,",
-        "every item of the data a candidate. Client rate .001 (Adam), batches of 100, width 64; a round is one local epoch.\n",
+        "SR-GNN of each silo alone; 1 silo: one model on all sessions, with a tenth of the rate after every third",
+        "epoch, every item of the data a candidate. Client rate .001 (Adam), batches of 100, width 64; a round is one",
+        "local epoch.\n",
         "| data | silos | method | settings | HR@20 | MRR@20 | best round | seconds of a run |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]

@@ -69,10 +69,12 @@ CUTS: dict[str, Callable[[Sessions, int, int], Int64]] = {
 def jaccard_distance(sessions: Sessions, clients: Int64, *, seed: int = 0) -> float:
     """JD: the mean over pairs of clients of 1 - |I_i and I_j| / |I_i or I_j|, I the items in a client's sessions.
 
-    Of more than PAIRS pairs so many are drawn.
+    Of more than PAIRS pairs so many are drawn; of one client 0.
     """
     # Paper: the formula of JD is an image that the text does not have; here: this reading of its name.
     count = int(clients.max()) + 1
+    if count < 2:
+        return 0.0
     owners = np.repeat(clients, sessions.lengths)
     having = occurring_pairs(owners, sessions.clicks, (count, len(sessions.items)))
     first, second = np.triu_indices(count, k=1)

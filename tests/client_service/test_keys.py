@@ -29,6 +29,7 @@ KEYS = {"application_key": APPLICATION, "operator_key": OPERATOR}
 WHO = {  # every route of the service, and whose key it asks for
     ("GET", "/v1/users/{user:path}/recommendations"): "application",
     ("POST", "/v1/recommendations"): "application",
+    ("POST", "/v1/next"): "application",
     ("GET", "/v1/items/{item:path}/similar"): "application",
     ("POST", "/v1/interactions"): "application",
     ("PUT", "/v1/items/{item:path}"): "application",
@@ -65,10 +66,12 @@ PLACES = {
 }
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/recommendations": {"users": ["user-01"]},
+    "/v1/next": {"session": ["item-01"]},
     "/v1/interactions": {"interactions": [{"event": "e", "user": "user-01", "item": "item-01"}]},
 }
 LET_THROUGH = {  # what a silo without anything answers instead of 200
     ("GET", "/v1/erasures/{receipt}"): 404,
+    ("POST", "/v1/next"): 409,
     ("POST", "/v1/refresh"): 202,
     ("POST", "/v1/models/{version}/serve"): 404,
 }
