@@ -17,11 +17,10 @@ from shared.errors import PrivacyError, SettingsError
 from shared.message import Message
 from shared.method.catalogue_size import with_catalogue_size
 from shared.method.declaration import Counts, Declaration
-from shared.method.exchange import EXCHANGES
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import ClientName
 from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
-from shared.strategies.agreement import declare_federation
+from shared.strategies.agreement import declare_federation, require_task
 from shared.strategies.strategy import Strategy
 from shared.timeouts import ANSWER_SECONDS, CALL_SECONDS, POLL_SECONDS, TIMEOUT_SECONDS, WAIT_SECONDS, CallLimits
 from shared.web.access import HOST_NAME
@@ -189,22 +188,13 @@ class ClientSettings(Listening):
 
     @model_validator(mode="after")
     def _summable(self) -> Self:
-        """What cannot be secure is found at the start."""
+        """What cannot be secure, or cannot learn from the silo's data, is found at the start."""
         try:
+            require_task(build_strategy(self.strategy, self.method), self.method, self.task)
             if self.secure:
                 declare_federation(build_strategy(self.strategy, self.method), self.method, secure=True)
         except SettingsError as error:
             raise ValueError(str(error)) from None
-        return self
-
-    @model_validator(mode="after")
-    def _learns_from_its_data(self) -> Self:
-        """A model of users cannot learn from sessions, nor one of sessions from users."""
-        model = build_strategy(self.strategy, self.method).model or self.method.model
-        if (needed := EXCHANGES[model].task) != self.task:
-            raise ValueError(
-                f"task: expected {needed!r}, whose data the model {model!r} learns from, got {self.task!r}"
-            )
         return self
 
     @model_validator(mode="after")

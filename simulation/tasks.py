@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from client_service.serving.next_messages import NextIn
 from client_service.sessions.shard import TEST
 from client_service.sessions.storage import read_session_shard
 from client_service.shard import read_shard
 from shared.errors import SettingsError
-from shared.method.settings import Preset
+from shared.method.settings import PRESET_ROUNDS, MethodSettings, Preset, method_settings
+from shared.strategies import build_strategy
 from simulation.bounds import measure_bounds
 from simulation.experiment import Experiment
 from simulation.floors import Bounds
@@ -54,6 +55,12 @@ class SimulatedTask:
     cut: Callable[[str, Cut, Path], Shards]
     measure_bounds: MeasureBounds
     find_example: Callable[[Path], Example]
+
+    def choose_method(self, preset: str | None, strategy: str, changes: dict[str, Any]) -> tuple[MethodSettings, int]:
+        """The settings of a run, and how many rounds it has where nobody says it."""
+        name = cast(Preset, self.preset if preset is None else str(preset))
+        method = method_settings(name, **changes)
+        return method, build_strategy(strategy, method).enough_rounds or PRESET_ROUNDS[name]
 
 
 def find_user(shard: Path) -> Example:

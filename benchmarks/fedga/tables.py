@@ -87,11 +87,11 @@ def device_section(rows: list[Row], data: str) -> str:
         hr, mrr = (describe_mean([row["test"][name] for row in seeds]) for name in ("hr20", "mrr20"))
         best, needed = ([row["best_round"] for row in seeds], [rounds_to(row, 0.95) for row in seeds])
         rates = _plain(seeds[0]["rates"])
-        lines.append(f"| {method} | {rates} | {hr} | {mrr} | {_listed(best)} | {_listed(needed)} |")
+        lines.append(f"| {method} | {rates} | {hr} | {mrr} | {_join_values(best)} | {_join_values(needed)} |")
     return "\n".join([head, *lines, "", f"![Curves](figures/fedga_{data}.svg)", ""])
 
 
-def _listed(values: Iterable[object]) -> str:
+def _join_values(values: Iterable[object]) -> str:
     return ", ".join("-" if value is None else str(value) for value in values)
 
 
@@ -114,7 +114,7 @@ def silo_section(rows: list[Row]) -> str:
         hr, mrr = (describe_mean([row["examples"][name] for row in seeds]) for name in ("hr20", "mrr20"))
         rounds, seconds = ([row[name] for row in seeds if name in row] for name in ("best_round", "seconds"))
         cost = f"{np.mean(seconds):.0f}" if seconds else ""
-        cells = (NAMES[data], clients, method, changes or "", hr, mrr, _listed(rounds), cost)
+        cells = (NAMES[data], clients, method, changes or "", hr, mrr, _join_values(rounds), cost)
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join([*lines, ""])
 

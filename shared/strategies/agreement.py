@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shared.errors import SettingsError
 from shared.method.declaration import Declaration
+from shared.method.exchange import EXCHANGES
 from shared.method.settings import MethodSettings
 from shared.strategies.common_basis import declare_basis
 from shared.strategies.server.choice import magnitudes_for
@@ -34,6 +35,13 @@ def secure_declaration(declaration: Declaration, strategy: Strategy, method: Met
         raise SettingsError(f"secure: expected a strategy that needs the mean alone, got {strategy.name!r}")
     require_mean(method)
     return declaration.model_copy(update={"secure": True})
+
+
+def require_task(strategy: Strategy, method: MethodSettings, task: str) -> None:
+    """SettingsError for a model that learns from other data: one of users from sessions, or the other way round."""
+    model = strategy.model or method.model
+    if (needed := EXCHANGES[model].task) != task:
+        raise SettingsError(f"task: expected {needed!r}, whose data the model {model!r} learns from, got {task!r}")
 
 
 def require_mean(method: MethodSettings) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
 from shared.errors import SettingsError
-from shared.method.settings import PRESET_ROUNDS, Preset, method_settings
+from shared.method.settings import method_settings
 from shared.protocol.secure.messages import FEWEST_CLIENTS
-from shared.strategies import build_strategy
 from simulation.cli import options
 from simulation.console import ERR, OUT, answer_table
 from simulation.demo import DemoResult, run_demonstration, stop_kept_services
@@ -164,21 +163,13 @@ def simulate(
     conduct = choose_engine(engine.value, RayCluster(ray_address, ray_cpus))
     changed = options.method_changes(changes, common_basis, rank, basis_rounds)
     doing = simulated_task(task.value)
-    chosen, named_preset = (
-        options.text_or(strategy, doing.strategy),
-        cast(Preset, options.text_or(preset, doing.preset)),
-    )
-    agreed = method_settings(named_preset, **changed)
+    chosen = options.text_or(strategy, doing.strategy)
+    agreed, enough = doing.choose_method(preset, chosen, changed)
     cut = options.choose_cut(data, clients, method, number, split_seed, min_rating, split)
-    named = {
-        "task": doing.name,
-        "strategy": chosen,
-        "seed": seed,
-        "rounds": rounds,
-        "threads": threads,
-        "device": device.value,
-    }
-    folder = _run_folder(out, engine, command_words(data, cut, **named, method=agreed.model_dump(mode="json")))
+    named = {"task": doing.name, "strategy": chosen, "seed": seed, "rounds": rounds, "threads": threads}
+    folder = _run_folder(
+        out, engine, command_words(data, cut, **named, device=device.value, method=agreed.model_dump(mode="json"))
+    )
     shards = find_or_cut_again(data, cut, folder / "shards", doing.cut)
     if not as_json:
         options.print_notes(shards.notes)
@@ -188,7 +179,7 @@ def simulate(
         agreed,
         strategy=chosen,
         task=doing.name,
-        rounds=rounds or build_strategy(chosen, agreed).enough_rounds or PRESET_ROUNDS[named_preset],
+        rounds=rounds or enough,
         seed=seed,
         device=device.value,
         threads=threads,

@@ -13,6 +13,7 @@ import torch
 
 from client_service.learning.named import Moment
 from client_service.schemas import QualityOut
+from client_service.secure.masking import Masking
 from client_service.sessions.storage import read_session_shard
 from client_service.sessions.training import SessionTraining
 from client_service.tasks import task_named
@@ -65,13 +66,16 @@ async def test_a_federation_learns_answers_and_refuses_what_is_of_users(sessions
     json.dumps(report)
 
 
-def test_an_open_and_a_secure_federation_end_with_the_same_model(sessions: Experiment) -> None:
-    digests = []
+def test_an_open_and_a_secure_federation_end_with_the_same_model(
+    sessions: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Masking, "draws", lambda *_: b"")  # else a secret of each silo decides the order of its batches
+    found = []
     for secure in (False, True):
         one = replace(sessions, folder=sessions.folder / str(secure), secure=secure, rounds=1)
         outcome = simulate_experiment(one, lambda _: None)
-        digests.append(outcome.qualities[one.names[0]].test)
-    assert digests[0] == pytest.approx(digests[1], abs=0.05)
+        found.append(outcome.qualities[one.names[0]].test)
+    assert found[0] == pytest.approx(found[1], abs=0.03)  # a masked number has 16 bits behind the point
 
 
 def test_items_and_sessions_cannot_be_mixed(sessions: Experiment) -> None:
