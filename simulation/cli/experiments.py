@@ -60,7 +60,7 @@ def demo(
     changes = options.method_changes(None, common_basis, rank, basis_rounds)
     taught = doing.taught if data is None else {}
     method = method_settings(doing.preset, **taught, **changes)
-    shards = doing.cut(data or doing.generated, _demo_cut(data, clients), fresh / "shards")
+    shards = doing.cut(data or doing.generated, _demo_cut(data, clients, task), fresh / "shards")
     experiment = Experiment(
         shards.paths,
         fresh,
@@ -81,8 +81,8 @@ def demo(
     _print_request(seen, keep=keep)
 
 
-def _demo_cut(data: str | None, clients: int) -> Cut:
-    how = None if data in (None, CHAIN) else options.Method.users
+def _demo_cut(data: str | None, clients: int, task: options.TaskName) -> Cut:
+    how = None if data in (None, CHAIN) or task is not options.TaskName.items else options.Method.users
     return options.choose_cut(data or CHAIN, clients, how, 0, 0, None)
 
 
@@ -122,7 +122,7 @@ def partition(
     as_json: options.AsJson = False,
 ) -> None:
     """Divide a data set into shards, one folder a client."""
-    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating, split)
+    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating, split, task)
     shards = simulated_task(task.value).cut(data, cut, options.ensure_folder(out))
     if as_json:
         return options.print_json(shards.summary)
@@ -165,7 +165,7 @@ def simulate(
     doing = simulated_task(task.value)
     chosen = options.text_or(strategy, doing.strategy)
     agreed, enough = doing.choose_method(preset, chosen, changed)
-    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating, split)
+    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating, split, task)
     named = {"task": doing.name, "strategy": chosen, "seed": seed, "rounds": rounds, "threads": threads}
     folder = _run_folder(
         out, engine, command_words(data, cut, **named, device=device.value, method=agreed.model_dump(mode="json"))

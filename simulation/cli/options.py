@@ -165,10 +165,11 @@ def choose_cut(
     split_seed: int,
     min_rating: float | None,
     split: SplitName | None = None,
+    task: TaskName = TaskName.items,
 ) -> Cut:
     """How to divide `data`. Of one's own file of interactions every one is kept, divided by users, and a rating counts
     by its scale; a data set in a folder is divided, and its ratings are read, as in published tables."""
-    own = Path(data).is_file()
+    own = Path(data).is_file() and task is TaskName.items
     method = method_name(how) or ("users" if own else None)
     least: LeastRating = "usual" if own and min_rating is None else min_rating
     return Cut(clients, method, number, split_seed, least, split_kind(split))

@@ -35,7 +35,7 @@ def optimise(strategy: Strategy, method: MethodSettings) -> Strategy:
         combine = partial(combine_with_magnitudes, combine=strategy.combine or mean_of_updates)
         return replace(stepped, combine=combine)
     if magnitudes == "reported":
-        tensors = tuple(tensor.spec for tensor in strategy.tensors(method))
+        tensors = tuple(tensor.spec for tensor in strategy.tensors(_with_items(method)))
         return replace(stepped, reports=declare_magnitudes(tensors), report=report_magnitudes)
     return stepped
 
@@ -61,9 +61,19 @@ def _chosen_server(strategy: Strategy, method: MethodSettings) -> Server:
     return chosen
 
 
+def _with_items(method: MethodSettings) -> MethodSettings:
+    """Settings by which a strategy that shares items can tell its tensors. Before the catalogue is known it has one
+    item: the strategy is built again, with the true size, before anything is declared to anybody."""
+    return method if method.catalogue else method.model_copy(update={"catalogue": 1})
+
+
 def _require_possible(strategy: Strategy, method: MethodSettings, server: Server) -> None:
     """SettingsError for a strategy without a common state to step, and for magnitudes that momentum has no use for."""
-    if strategy.answer is not None or strategy.step is not None or not strategy.declaration(method).tensors:
+    if (
+        strategy.answer is not None
+        or strategy.step is not None
+        or not strategy.declaration(_with_items(method)).tensors
+    ):
         words = "whose clients do not go on from a common state"
         raise SettingsError(f"server: expected none with strategy {strategy.name}, {words}, got {server}")
     if server == "momentum" and method.server_step.magnitudes not in (None, "off"):
