@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from client_service.device import pin_threads
 from client_service.learning.named import Moment
 from shared.method.exchanged import Parameters, State, Update
 from shared.method.settings import MethodSettings
@@ -22,13 +23,15 @@ from shared.strategies.strategy import Strategy
 
 @dataclass(frozen=True)
 class DevicePlan:
-    """sample: devices of a round, drawn anew without replacement; all where it is not less than their number."""
+    """sample: devices of a round, drawn anew without replacement; all where it is not less than their number. threads: of
+    the CPU; small devices gain nothing by more, and the same number makes runs repeatable."""
 
     strategy: str
     method: MethodSettings
     rounds: int
     sample: int
     seed: int = 0
+    threads: int = 1
 
 
 class DeviceCrew(Protocol):
@@ -53,6 +56,7 @@ class DeviceRound:
 
 def train_devices(plan: DevicePlan, crew: DeviceCrew, loss_of: Callable[[LocalClient], float]) -> Iterator[DeviceRound]:
     """The rounds of a run; asked for one after the other, so that whoever judges them may stop."""
+    pin_threads(plan.threads)
     strategy = build_strategy(plan.strategy, plan.method)
     state, last = State(strategy.start(plan.method, plan.seed)), dict[str, Update]()
     generator = np.random.default_rng(plan.seed)

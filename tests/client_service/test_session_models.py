@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from client_service.device import pin_threads
 from client_service.learning.named import load_named
 from client_service.models import tagnn
 from client_service.models.session_graph import session_graphs
@@ -28,6 +29,12 @@ SESSION = np.array([A, B, A, C])
 STARTS = np.array([0, 4])
 TRAINED = np.zeros(1, dtype=np.int8)
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def single_thread() -> None:
+    """As a service does: several threads of torch and of linear algebra in one process can wait for each other."""
+    pin_threads(1)
 
 
 def method(**changes: object) -> MethodSettings:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from client_service.device import pin_threads
 from client_service.sessions.shard import SessionShard
 from client_service.sessions.storage import read_session_shard
 from shared.method.settings import MethodSettings, method_settings
@@ -16,6 +17,12 @@ from simulation.sessions.shards import divide_sessions
 from simulation.sessions.source import save_session_shard
 
 ITEMS = 60
+
+
+@pytest.fixture(autouse=True)
+def single_thread() -> None:
+    """As a service does: several threads of torch and of linear algebra in one process can wait for each other."""
+    pin_threads(1)
 
 
 @pytest.fixture

@@ -271,7 +271,7 @@ def test_a_report_is_made_of_what_leaves() -> None:
 
 @pytest.mark.parametrize("magnitudes", [None, "reported"])
 def test_a_strategy_that_shares_items_can_be_built_before_the_catalogue_is_known(magnitudes: str | None) -> None:
-    """Planted: `lpsfed simulate DATA --strategy fedmf --set server=adam` was refused, as its catalogue follows later."""
+    """`lpsfed simulate DATA --strategy fedmf --set server=adam` builds it so: its catalogue follows later."""
     step = {} if magnitudes is None else {"server_step.magnitudes": magnitudes}
     method = method_settings(server="adam", **step)
     early, later = (build_strategy("fedmf", one) for one in (method, method.model_copy(update={"catalogue": 7})))
@@ -279,4 +279,6 @@ def test_a_strategy_that_shares_items_can_be_built_before_the_catalogue_is_known
     with pytest.raises(SettingsError, match="catalogue: expected the size"):
         early.declaration(method)
     shapes = {tensor.name: tensor.shape for tensor in later.reports}
-    assert all(7 in shape for name, shape in shapes.items() if "item" in name) and bool(shapes) == (magnitudes is not None)
+    assert all(7 in shape for name, shape in shapes.items() if "item" in name) and bool(shapes) == (
+        magnitudes is not None
+    )
