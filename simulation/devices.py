@@ -25,8 +25,8 @@ from shared.strategies.strategy import Strategy
 class DevicePlan:
     """sample: devices of a round, drawn anew without replacement; all where it is not less than their number.
 
-    threads:
-    of the CPU; small devices gain nothing by more, and the same number makes runs repeatable."""
+    threads: of the CPU; small devices gain nothing by more, and the same number makes runs repeatable.
+    """
 
     strategy: str
     method: MethodSettings
