@@ -1,4 +1,5 @@
-"""What sessions tell without a network: popular items, what followed the last click, sessions that share clicks.
+"""What sessions tell without a network: popular items, the visit's own, what followed the last click, items that share
+sessions.
 
 Hidasi et al., ICLR 2016, and Jannach, Ludewig, RecSys 2017, found such figures hard to beat.
 """
@@ -10,7 +11,7 @@ from scipy import sparse
 
 from client_service.sessions.incidence import count_pairs, occurring_pairs, scale_rows
 from client_service.sessions.measures import ScoreItems
-from client_service.sessions.prefixes import Int64
+from client_service.sessions.prefixes import Int64, Prefixes
 from shared.method.parameters import Float32
 
 SMOOTHING = 20.0  # of the item neighbours: an item of few sessions is not near to all of them
@@ -20,6 +21,7 @@ def floors_of(clicks: Int64, starts: Int64, items: int) -> dict[str, ScoreItems]
     """Each floor by its name, from training sessions over `items` items."""
     return {
         "popularity": score_by_popularity(clicks, items),
+        "repeats": score_by_recency(items),
         "successors": score_by_successors(clicks, starts, items),
         "item-knn": score_by_neighbours(clicks, starts, items),
     }
@@ -29,6 +31,21 @@ def score_by_popularity(clicks: Int64, items: int) -> ScoreItems:
     """How often an item was clicked."""
     counts = np.bincount(clicks, minlength=items).astype(np.float32)
     return lambda examples: np.broadcast_to(counts, (len(examples), items))
+
+
+def score_by_recency(items: int) -> ScoreItems:
+    """The place of an item's last click in the session: nothing but repeats, the last clicked item first."""
+
+    def score(examples: Prefixes) -> Float32:
+        clicks, lengths = examples.pad()
+        places = np.arange(1, clicks.shape[1] + 1, dtype=np.float32)
+        scores = np.zeros((len(examples), items), dtype=np.float32)
+        np.maximum.at(
+            scores, (np.arange(len(clicks))[:, None], clicks), np.where(places <= lengths[:, None], places, 0)
+        )
+        return scores
+
+    return score
 
 
 def score_by_successors(clicks: Int64, starts: Int64, items: int) -> ScoreItems:

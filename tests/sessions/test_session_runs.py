@@ -62,7 +62,7 @@ async def test_a_federation_learns_answers_and_refuses_what_is_of_users(sessions
     assert quality.test is not None and set(quality.test) == {"hr@10", "hr@20", "mrr@10", "mrr@20"}
     assert quality.comparison is not None and quality.comparison.groups[0].name == "all visits"
     report = build_report(sessions, outcome, measure_session_bounds(sessions, shown=False))
-    assert set(report["floors"]) == {"popularity", "successors", "item-knn"}
+    assert set(report["floors"]) == {"popularity", "repeats", "successors", "item-knn"}
     json.dumps(report)
 
 
