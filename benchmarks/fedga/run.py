@@ -257,11 +257,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=150)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--methods", nargs="+", help="of devices; by default all")
+    parser.add_argument("--methods", nargs="*", help="of devices; by default all")
     parser.add_argument("--ablation", action="store_true")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--cut", default="random")
-    parser.add_argument("--strategies", nargs="+", default=["fedavg", "fedga", "local"])
+    parser.add_argument("--strategies", nargs="*", default=["fedavg", "fedga", "local"])
     parser.add_argument("--set", nargs="*", type=_setting, default=[], metavar="NAME=JSON")
     arguments = parser.parse_args()
     for row in {"devices": device_runs, "silos": silo_runs, "central": central_runs}[arguments.part](arguments):

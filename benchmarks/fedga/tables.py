@@ -89,6 +89,10 @@ def device_section(rows: list[Row], data: str) -> str:
         best, needed = ([row["best_round"] for row in seeds], [rounds_to(row, 0.95) for row in seeds])
         rates = _plain(seeds[0]["rates"])
         lines.append(f"| {method} | {rates} | {hr} | {mrr} | {_join_values(best)} | {_join_values(needed)} |")
+    lines += [
+        "",
+        "*repeats*: the visit's own items, the last click first; a method below it has learnt less than that.",
+    ]
     return "\n".join([head, *lines, "", f"![Curves](figures/fedga_{data}.svg)", ""])
 
 
