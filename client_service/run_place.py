@@ -11,7 +11,8 @@ from client_service.settings import ClientSettings, allowed_declaration
 from client_service.tasks.task import Place, Task, TaskShard
 from shared.errors import PrivacyError
 from shared.method.declaration import Part
-from shared.method.settings import BasisSettings, MethodSettings
+from shared.method.setting_groups import BasisSettings
+from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
 
 

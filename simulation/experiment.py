@@ -13,7 +13,8 @@ from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from client_service.device import DeviceWish
 from client_service.secure.masking import write_draw_secret
 from client_service.settings import ClientSettings, Policy, client_settings
-from shared.method.settings import BasisSettings, MethodSettings, validate_settings
+from shared.method.setting_groups import BasisSettings
+from shared.method.settings import MethodSettings, validate_settings
 from shared.protocol.schemas import RunIn
 from shared.protocol.signing.enrolment import KeyFiles, enrol, kept_pair
 from shared.protocol.signing.registry import write_registry

@@ -21,7 +21,7 @@ from client_service.privacy.noise import Noise
 from shared.errors import PrivacyError
 from shared.method.exchanged import Parameters
 from shared.method.parameters import blocks, digest
-from shared.method.settings import BasisSettings
+from shared.method.setting_groups import BasisSettings
 from shared.protocol.secure.messages import RoundTerms
 from shared.strategies.common_basis import NOISE, STEP, WEIGHTED
 

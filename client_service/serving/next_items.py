@@ -26,26 +26,27 @@ SCORES = 1 << 24  # that are computed at a time
 
 @dataclass(frozen=True)
 class ServedSessions(AtRest):
-    """A session model. rows: the vectors of the shard's own items, (N, d)."""
+    """A session model. own: the rows of its table that are the shard's items', (N,). vectors: these rows, (N, d)."""
 
     model: SRGNN
-    rows: Tensor = field(kw_only=True)
+    own: Tensor = field(kw_only=True)
+    vectors: Tensor = field(kw_only=True)
 
     @torch.no_grad()
     def score(self, examples: Prefixes) -> Float32:
-        """Scores (B, N) of the shard's items after each prefix of rows of the item table, on the CPU."""
-        clicks, lengths = (torch.from_numpy(part).to(self.rows.device) for part in examples.pad())
-        found: Float32 = self.model.score(*self.model.encode(clicks, lengths), self.rows).cpu().numpy()
+        """Scores (B, N) of the shard's items after each prefix, on the CPU."""
+        clicks, lengths = (torch.from_numpy(part).to(self.own.device) for part in examples.pad())
+        found: Float32 = self.model.score(*self.model.encode(self.own[clicks], lengths), self.vectors).cpu().numpy()
         return found
 
 
 def freeze_sessions(version: str, training: SessionTraining) -> ServedSessions:
     """A copy of the model as it is now."""
     model = copy.deepcopy(training.model).requires_grad_(False)
-    places, table = training.shard.places, model.item.table
-    whole = len(places) == len(table)
-    rows = table if whole else table[torch.from_numpy(places).to(table.device)]
-    return ServedSessions(version, model, rows=rows.detach())
+    table = model.item.table.detach()
+    own = torch.from_numpy(training.own).to(table.device)
+    vectors = table if len(own) == len(table) else table[own]
+    return ServedSessions(version, model, own=own, vectors=vectors)
 
 
 class NextItems:
@@ -59,9 +60,8 @@ class NextItems:
         self.served: ServedSessions | None = None
         self.changing, self.score_meaning = threading.Lock(), NEXT_SCORE
         clicks, starts = shard.split_sessions(TRAIN)
-        own = np.searchsorted(shard.places, clicks)
-        self._popularity = score_by_popularity(own, self.shown_items)
-        self._successors = score_by_successors(own, starts, self.shown_items)
+        self._popularity = score_by_popularity(clicks, self.shown_items)
+        self._successors = score_by_successors(clicks, starts, self.shown_items)
 
     @property
     def shown_items(self) -> int:
@@ -110,8 +110,7 @@ class NextItems:
             return "no known item in the session", _shares(self._popularity(examples))
         if served is None:
             return "no model yet", _shares(self._successors_or_popular(examples))
-        in_table = Prefixes(self._shard.places[examples.clicks], examples.begin, examples.end)
-        return None, _softmax(served.score(in_table))
+        return None, _softmax(served.score(examples))
 
     def _successors_or_popular(self, examples: Prefixes) -> Float32:
         """Counts of what followed the last click; beneath one such count, popular items."""

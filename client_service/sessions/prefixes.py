@@ -49,9 +49,9 @@ class Prefixes:
         """Some of the examples, in this order."""
         return Prefixes(self.clicks, self.begin[rows], self.end[rows])
 
-    def over(self, places: Int64) -> Prefixes:
-        """The same with each click as its place in `places`, which is ascending and has them all."""
-        return Prefixes(np.searchsorted(places, self.clicks), self.begin, self.end)
+    def renumber(self, numbers: Int64) -> Prefixes:
+        """The same with each click c as numbers[c]."""
+        return Prefixes(numbers[self.clicks], self.begin, self.end)
 
     def pad(self) -> tuple[Int64, Int64]:
         """All prefixes side by side, (P, longest), 0 behind their end; and their lengths, (P,)."""

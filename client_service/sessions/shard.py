@@ -21,9 +21,9 @@ SPLITS = ("train", "valid", "test")
 class SessionShard:
     """S sessions of K clicks over the silo's own N items.
 
-    item_ids: ascending, (N,). clicks: rows of items, session after session, (K,). starts: where each session begins,
-    and the end of the last, (S + 1,). splits: of each session, (S,). places: the items' rows in the catalogue that
-    all clients share, (N,), ascending; without one their own.
+    item_ids: ascending, (N,). clicks: rows of these items, session after session, (K,); examples are over these rows
+    too. starts: where each session begins, and the end of the last, (S + 1,). splits: of each session, (S,). places:
+    the items' rows in the catalogue that all clients share, (N,), ascending; without one their own.
     """
 
     name: str
@@ -45,11 +45,6 @@ class SessionShard:
             digest.update(np.ascontiguousarray(part, dtype="<i8").data)
         return digest.hexdigest()
 
-    @property
-    def candidates(self) -> Int64:
-        """The items that may come next, as rows of the item table, ascending, (N,)."""
-        return self.places
-
     @cached_property
     def train(self) -> Prefixes:
         return self._examples(TRAIN)
@@ -67,19 +62,16 @@ class SessionShard:
         """The row of each item by its id."""
         return {item: row for row, item in enumerate(self.item_ids)}
 
-    def count_sessions(self, split: int) -> int:
-        return int(np.count_nonzero(self.splits == split))
-
     def with_places(self, places: Int64, catalogue: str) -> SessionShard:
         """The same over a shared catalogue, of which this is the list's digest."""
         return replace(self, places=places, catalogue=catalogue)
 
     def split_sessions(self, split: int) -> tuple[Int64, Int64]:
-        """Clicks, as rows of the item table, and starts of one split's sessions."""
+        """Clicks and starts of one split's sessions."""
         lengths = np.diff(self.starts)
         chosen = np.repeat(self.splits == split, lengths)
         starts = np.concatenate([[0], np.cumsum(lengths[self.splits == split])])
-        return self.places[self.clicks[chosen]], starts
+        return self.clicks[chosen], starts
 
     def _examples(self, split: int) -> Prefixes:
         return prefixes_of_sessions(*self.split_sessions(split))

@@ -16,8 +16,8 @@ from client_service.models.start import Filter
 from client_service.models.tagnn import TAGNN
 from client_service.sessions.prefixes import Int64, Prefixes, shuffled_batches
 from client_service.sessions.shard import SessionShard
-from shared.errors import SettingsError
-from shared.method.exchange import EXCHANGES
+from shared.errors import ProtocolError, SettingsError
+from shared.method.exchange import EXCHANGES, ITEM_TABLE
 from shared.method.exchanged import Parameters
 from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
@@ -26,13 +26,16 @@ from shared.strategies.local_client import PLAIN, Objective, Penalty
 
 MODELS: dict[str, type[SRGNN]] = {"srgnn": SRGNN, "tagnn": TAGNN}
 NOTHING = nn.Module()  # private parameters: there are none
-WEIGHT_DECAY = 1e-5  # SR-GNN's; of the optimiser, over all tensors
 
 
 class SessionTraining:
     """The client's half of every strategy with a session model. `moment` is set each round.
 
-    There are no private parameters: what stays in the silo is the sessions, and what the optimiser remembers.
+    There are no private parameters: what stays in the silo is the sessions, and what the optimiser remembers. The model
+    holds the rows of the item table that are trained: the silo's own items', or the whole catalogue's. The other rows
+    leave as they came: an optimiser with weight decay would draw them to 0, and the mean of all silos with them.
+
+    own: the rows of the model that are the shard's items', in their order, (N,).
     """
 
     start: Filter | None = None
@@ -50,11 +53,9 @@ class SessionTraining:
         name = kind or method.model
         if name not in MODELS:
             raise SettingsError(f"model: expected one of {', '.join(MODELS)} for sessions, got {name!r}")
-        self.method, self.device, self.interrupt = method, device, interrupt
+        self.method, self.device, self.interrupt, self._kind = method, device, interrupt, name
         self._tensors = EXCHANGES[name].tensors(method)
-        self.model = MODELS[name](method.catalogue, method.width).to(device)
         self.figures, self.moment = Figures(), Moment(round=1, rounds=1, seed=0)
-        self._received_tensors: dict[str, Tensor] | None = None
         self.take_up(shard)
         self.initialise(seed=0)
 
@@ -68,16 +69,20 @@ class SessionTraining:
 
     def restore(self, state: TrainingState) -> None:
         """Take over a state that fits: training goes on as it would have, to the bit."""
+        self._receive(state.received)
         fill(self.model, state.part(MODEL))
-        self.received, self._received_tensors = state.received, None
         self._optimisers.clear()
         for only, memory in state.memories().items():
             self._optimisers[only] = restore_optimiser(self._build_optimiser(only), self.model, memory)
 
     def take_up(self, shard: SessionShard) -> None:
-        """Train on this shard from now on; of another one nothing is remembered but the parameters."""
+        """Train on this shard from now on, once parameters have been loaded; of another one nothing is remembered."""
+        whole = self.method.sessions.candidates == "catalogue"
         self.shard = shard
-        self._candidates = torch.from_numpy(shard.candidates).to(self.device)
+        self._rows = np.arange(self.method.catalogue) if whole else shard.places
+        self.own = shard.places if whole else np.arange(len(shard.places))
+        self._examples = shard.train.renumber(self.own)
+        self.model = MODELS[self._kind](len(self._rows), self.method.width).to(self.device)
         self._optimisers: dict[str, torch.optim.Optimizer] = {}
 
     def initialise(self, seed: int) -> None:
@@ -85,35 +90,31 @@ class SessionTraining:
         self.load(Parameters(initial_parameters(sorted(self._tensors), seed, exact=False)))
 
     def load(self, received: Parameters) -> None:
-        """Overwrite the named parameters, and keep what came for penalties."""
-        load_named(self.model, received)
-        self.received, self._received_tensors = received, None
+        """Overwrite the named parameters, and keep what came for penalties and for the rows that are not trained."""
+        load_named(self.model, self._receive(received))
 
     def train(self, objective: Objective = PLAIN) -> None:
-        """The round's local epochs of cross entropy over the candidates. There are no margins, whatever is asked for.
-
-        SettingsError for another loss.
+        """The round's local epochs of cross entropy over the model's items. There are no margins, whatever is asked
+        for. SettingsError for another loss.
         """
         if objective.loss:
             raise SettingsError(
                 "strategy: expected one that trains with the model's own loss, as sessions have no other"
             )
         generator = np.random.default_rng(seed_draws(self.shard.name, self.moment, "train"))
-        optimiser = self._optimisers.setdefault(objective.only, self._build_optimiser(objective.only))
+        optimiser = self._take_optimiser(objective.only)
         for _ in range(self.method.local_epochs):
-            batches = shuffled_batches(self.shard.train.lengths, self.method.batch_size, generator)
+            batches = shuffled_batches(self._examples.lengths, self.method.batch_size, generator)
             losses = [self._step(optimiser, rows, objective.penalty) for rows in self.interrupt.each(batches)]
             self.figures = Figures(loss=float(torch.stack(losses).mean()) if losses else float("nan"))
 
-    def scale_rates(self, share: float) -> None:
-        """Go on with this share of the learning rates; of optimisers that have not begun nothing is changed."""
-        for optimiser in self._optimisers.values():
-            for group in optimiser.param_groups:
-                group["lr"] *= share
-
     def arrays(self) -> dict[str, Float32]:
         """What clients with this model can exchange, as it is now, on the CPU."""
-        return copy_named(self.model, (tensor.name for tensor in self._tensors))
+        found = copy_named(self.model, (tensor.name for tensor in self._tensors))
+        if len(self._rows) < self.method.catalogue:
+            own, found[ITEM_TABLE] = found[ITEM_TABLE], self._table.copy()
+            found[ITEM_TABLE][self._rows] = own
+        return found
 
     def measure(self, name: str) -> tuple[float, ...]:
         """SettingsError: nothing is known of a session model by a number."""
@@ -124,9 +125,8 @@ class SessionTraining:
         return seed_noise(self.shard.digest, self.moment, purpose, once_a_run=once_a_run)
 
     def _step(self, optimiser: torch.optim.Optimizer, rows: Int64, penalty: Penalty | None) -> Tensor:
-        clicks, lengths, targets = self._batch(self.shard.train.select(rows))
-        scores = score_candidates(self.model, clicks, lengths, self._candidates)
-        loss = nn.functional.cross_entropy(scores, torch.searchsorted(self._candidates, targets))
+        clicks, lengths, targets = self._batch(self._examples.select(rows))
+        loss = nn.functional.cross_entropy(self.model(clicks, lengths), targets)
         loss = loss if penalty is None else loss + self._penalised(penalty)
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -140,29 +140,38 @@ class SessionTraining:
 
     def _penalised(self, penalty: Penalty) -> Tensor:
         if self._received_tensors is None:  # once a round, not once a batch
-            self._received_tensors = tensors_of(self.received, self.device)
+            self._received_tensors = tensors_of(self._held, self.device)
         value: Tensor = penalty(dict(self.model.named_parameters()), self._received_tensors)
         return value
 
+    def _receive(self, received: Parameters) -> Parameters:
+        """Keep what came. What of it the model holds: of the item table its rows. ProtocolError for another table."""
+        arrays, shape = dict(received.arrays), (self.method.catalogue, self.method.width)
+        if ITEM_TABLE in arrays:
+            self._table = np.asarray(arrays[ITEM_TABLE])
+            if self._table.shape != shape:
+                raise ProtocolError(f"{ITEM_TABLE}: expected shape {list(shape)}, got {list(self._table.shape)}")
+            arrays[ITEM_TABLE] = self._table[self._rows]
+        self.received, self._received_tensors = received, None
+        self._held = Parameters(arrays, received.scalars)
+        return self._held
+
+    def _take_optimiser(self, only: str) -> torch.optim.Optimizer:
+        """The one that goes on from the round before, with this round's rate."""
+        optimiser = self._optimisers.setdefault(only, self._build_optimiser(only))
+        for group in optimiser.param_groups:
+            group["lr"] = self._rate()
+        return optimiser
+
+    def _rate(self) -> float:
+        """The learning rate of this round: a tenth after each `rate_step` rounds."""
+        step = self.method.sessions.rate_step
+        return self.method.learning_rate * (0.1 ** ((self.moment.round - 1) // step) if step else 1.0)
+
     def _build_optimiser(self, only: str) -> torch.optim.Optimizer:
         trained = [value for name, value in self.model.named_parameters() if name.startswith(only)]
-        rate = self.method.learning_rate
+        rate, decay = self.method.learning_rate, self.method.sessions.weight_decay
         if self.method.optimiser == "adam":
-            return torch.optim.Adam(trained, lr=rate, weight_decay=WEIGHT_DECAY, fused=True)
+            return torch.optim.Adam(trained, lr=rate, weight_decay=decay, fused=True)
         kind = torch.optim.SGD if self.method.optimiser == "sgd" else torch.optim.RMSprop
-        return kind(trained, lr=rate, weight_decay=WEIGHT_DECAY)
-
-
-def score_candidates(model: SRGNN, clicks: Tensor, lengths: Tensor, candidates: Tensor) -> Tensor:
-    """Scores of some items as the next click, (B, C): the rows of the others are not touched."""
-    table = model.item.table
-    whole = len(candidates) == len(table)
-    return model.score(*model.encode(clicks, lengths), table if whole else table[candidates])
-
-
-@torch.no_grad()
-def score_examples(model: SRGNN, examples: Prefixes, candidates: Tensor) -> Float32:
-    """Scores (B, C) of the candidates after each prefix, on the CPU."""
-    clicks, lengths = (torch.from_numpy(part).to(candidates.device) for part in examples.pad())
-    found: Float32 = score_candidates(model, clicks, lengths, candidates).cpu().numpy()
-    return found
+        return kind(trained, lr=rate, weight_decay=decay)

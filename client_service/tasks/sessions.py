@@ -82,12 +82,12 @@ def leave_probabilities(shard: SessionShard, served: ServedSessions, interrupt: 
 
 def judge_validation(shard: SessionShard, served: ServedSessions, interrupt: Interrupt) -> Measures:
     """On validation examples, the shard's own items candidates."""
-    return measure_prefixes(served.score, judged_examples(shard), shard.places, interrupt)
+    return measure_prefixes(served.score, judged_examples(shard), len(shard.item_ids), interrupt)
 
 
 def judge_test(shard: SessionShard, served: ServedSessions, interrupt: Interrupt) -> Measures:
     """On all test examples."""
-    return measure_prefixes(served.score, shard.test, shard.places, interrupt)
+    return measure_prefixes(served.score, shard.test, len(shard.item_ids), interrupt)
 
 
 def compare_counts(place: Place, shard: SessionShard, served: ServedSessions, interrupt: Interrupt) -> ComparisonOut:

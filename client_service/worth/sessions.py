@@ -21,12 +21,13 @@ def compare_with_counts(shard: SessionShard, score: ScoreItems, interrupt: Inter
     """MRR@20 of each on all test examples, and by the length of the visit. Alone is what followed the last click in the
     silo's own sessions: no network of one silo is trained for this."""
     clicks, starts = shard.split_sessions(TRAIN)
-    own, items = np.searchsorted(shard.places, clicks), len(shard.item_ids)
-    counted = {"popularity": score_by_popularity(own, items), "alone": score_by_successors(own, starts, items)}
-    examples = shard.test.over(shard.places)
-    each = np.arange(items)
-    values = {name: _reciprocal(rank_prefixes(floor, examples, each, interrupt)) for name, floor in counted.items()}
-    values["federated"] = _reciprocal(rank_prefixes(score, shard.test, shard.places, interrupt))
+    items = len(shard.item_ids)
+    ways = {
+        "popularity": score_by_popularity(clicks, items),
+        "alone": score_by_successors(clicks, starts, items),
+        "federated": score,
+    }
+    values = {name: _reciprocal(rank_prefixes(way, shard.test, items, interrupt)) for name, way in ways.items()}
     lengths = shard.test.lengths
     chosen = ((name, (lengths >= least) & (lengths <= most)) for name, least, most in LENGTHS)
     groups = tuple(_group(name, values, inside) for name, inside in chosen if inside.any())

@@ -13,7 +13,8 @@ from shared.method.exchange import EXCHANGES, ITEM_TABLE, ExchangeableTensors, T
 from shared.method.exchanged import Parameters, Scalars, State, Update
 from shared.method.parameters import Array, Arrays
 from shared.method.ranges import Range, Ranges
-from shared.method.settings import MethodSettings, Server, validate_settings
+from shared.method.setting_groups import Server
+from shared.method.settings import MethodSettings, validate_settings
 from shared.method.start import initial_parameters
 from shared.strategies.local_client import PLAIN, LocalClient, Objective
 from shared.strategies.mean import mean_of_updates

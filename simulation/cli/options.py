@@ -55,7 +55,7 @@ class TaskName(StrEnum):
 
 
 class BasisKind(StrEnum):
-    """The common basis, by the names of shared.method.settings.BasisSettings."""
+    """The common basis, by the names of shared.method.setting_groups.BasisSettings."""
 
     off = "off"
     exact = "exact"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from client_service.learning.quality import Measures
 from client_service.sessions.floors import floors_of
 from client_service.sessions.measures import measure_prefixes
@@ -28,6 +26,5 @@ def measure_own_floors(shard: SessionShard) -> dict[str, Measures | None]:
     """On the shard's test examples, its own items candidates."""
     clicks, starts = shard.split_sessions(TRAIN)
     items = len(shard.item_ids)
-    floors = floors_of(np.searchsorted(shard.places, clicks), starts, items)
-    examples, each = shard.test.over(shard.places), np.arange(items)
-    return {name: measure_prefixes(floor, examples, each) for name, floor in floors.items()}
+    floors = floors_of(clicks, starts, items)
+    return {name: measure_prefixes(floor, shard.test, items) for name, floor in floors.items()}

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from shared.method.parameters import Float32
-from shared.method.settings import AnchorSettings, MethodSettings
+from shared.method.setting_groups import AnchorSettings
+from shared.method.settings import MethodSettings
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Served

@@ -16,7 +16,7 @@ from client_service.basis.storage import kept_head, load_basis
 from client_service.basis.sums import catalogue_matrix
 from client_service.tasks.items import read_listed_shard
 from shared.method.parameters import Float32
-from shared.method.settings import BasisSettings
+from shared.method.setting_groups import BasisSettings
 from simulation.experiment import Experiment
 from simulation.federation import Federation
 from simulation.run import open_federation

@@ -15,7 +15,7 @@ from audit.collect import read_aggregator_evidence, read_client_evidence
 from audit.evidence import PartEvidence
 from audit.probes import uploads
 from audit.report import PrivacyReport, make_report
-from shared.method.settings import BasisSettings
+from shared.method.setting_groups import BasisSettings
 from shared.protocol.bodies import body_size
 from shared.protocol.forms import forms
 from shared.protocol.signing.keys import read_private

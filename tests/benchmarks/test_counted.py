@@ -7,7 +7,8 @@ from pathlib import Path
 
 from benchmarks.harness.measure import CountedExperiment
 from client_service.shard import read_shard
-from shared.method.settings import AnchorSettings, MethodSettings
+from shared.method.setting_groups import AnchorSettings
+from shared.method.settings import MethodSettings
 
 
 def test_each_silo_names_the_mean_of_all_counts(silos: Callable[..., tuple[Path, ...]], tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from safetensors.numpy import load_file
 from client_service.boundary.ledger import Ledger
 from client_service.secure.masking import Masking
 from shared.method.parameters import Float32
-from shared.method.settings import MethodSettings, ServerStepSettings
+from shared.method.setting_groups import ServerStepSettings
+from shared.method.settings import MethodSettings
 from simulation.experiment import Experiment
 from simulation.run import simulate_experiment
 

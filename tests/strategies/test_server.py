@@ -16,7 +16,8 @@ from aggregator_service.aggregation.bodies import pack_state, unpack_state
 from shared.errors import SettingsError
 from shared.method.exchanged import Parameters, State, Update
 from shared.method.parameters import digest
-from shared.method.settings import MethodSettings, ServerStepSettings, method_settings
+from shared.method.setting_groups import ServerStepSettings
+from shared.method.settings import MethodSettings, method_settings
 from shared.method.start import initial_parameters
 from shared.protocol.wire import encode, open_parameters
 from shared.strategies import STRATEGIES, build_strategy

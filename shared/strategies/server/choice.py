@@ -6,7 +6,8 @@ from dataclasses import replace
 from functools import partial
 
 from shared.errors import SettingsError
-from shared.method.settings import Magnitudes, MethodSettings, Server, ServerStepSettings
+from shared.method.setting_groups import Magnitudes, Server, ServerStepSettings
+from shared.method.settings import MethodSettings
 from shared.strategies.mean import mean_of_updates
 from shared.strategies.server.magnitudes import combine_with_magnitudes, declare_magnitudes, report_magnitudes
 from shared.strategies.server.optimiser import ServerOptimiser

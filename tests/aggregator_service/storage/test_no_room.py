@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.method.settings import AnchorSettings, MethodSettings
+from shared.method.setting_groups import AnchorSettings
+from shared.method.settings import MethodSettings
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Federation, Served, Until

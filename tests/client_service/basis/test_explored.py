@@ -15,7 +15,8 @@ from client_service.basis.subspace import next_directions, start_directions
 from client_service.basis.sums import begin_sums, encode_sums, normalised_products, pack_sums, raw_products
 from shared.errors import SettingsError
 from shared.method.graph import degrees, normalise
-from shared.method.settings import BasisSettings, method_settings
+from shared.method.setting_groups import BasisSettings
+from shared.method.settings import method_settings
 from shared.strategies.common_basis import (
     DEGREES,
     PACKED,
