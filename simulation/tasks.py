@@ -17,9 +17,11 @@ from shared.strategies import build_strategy
 from simulation.bounds import measure_bounds
 from simulation.experiment import Experiment
 from simulation.floors import Bounds
+from simulation.sessions.blind import hide_test_sessions
 from simulation.sessions.floors import measure_session_bounds
 from simulation.sessions.source import CLICKS, cut_session_shards
 from simulation.source import CHAIN, Cut, Shards, cut_shards
+from simulation.tuning.blind import hide_test_pairs
 
 SHOWN = 5  # items of an example
 
@@ -44,7 +46,7 @@ class MeasureBounds(Protocol):
 @dataclass(frozen=True)
 class SimulatedTask:
     """generated: the name of the data that a demonstration makes, and taught: the settings that fit them. strategy,
-    preset: where none is asked for."""
+    preset: where none is asked for. digest: of a shard's content. hide_test: writes a shard anew without test data."""
 
     name: str
     generated: str
@@ -55,6 +57,8 @@ class SimulatedTask:
     cut: Callable[[str, Cut, Path], Shards]
     measure_bounds: MeasureBounds
     find_example: Callable[[Path], Example]
+    digest: Callable[[Path], str]
+    hide_test: Callable[[Path, Path], None]
 
     def choose_method(self, preset: str | None, strategy: str, changes: dict[str, Any]) -> tuple[MethodSettings, int]:
         """The settings of a run, and how many rounds it has where nobody says it."""
@@ -79,9 +83,31 @@ def find_visit(shard: Path) -> Example:
 
 
 TAUGHT = {"width": 32, "batch_size": 50, "learning_rate": 5e-3, "local_epochs": 2}  # small data, few rounds
-ITEMS = SimulatedTask("items", CHAIN, {}, "lpsfed", "default", True, cut_shards, measure_bounds, find_user)
+ITEMS = SimulatedTask(
+    name="items",
+    generated=CHAIN,
+    taught={},
+    strategy="lpsfed",
+    preset="default",
+    has_basis=True,
+    cut=cut_shards,
+    measure_bounds=measure_bounds,
+    find_example=find_user,
+    digest=lambda path: read_shard(path).digest,
+    hide_test=hide_test_pairs,
+)
 SESSIONS = SimulatedTask(
-    "sessions", CLICKS, TAUGHT, "fedavg", "sessions", False, cut_session_shards, measure_session_bounds, find_visit
+    name="sessions",
+    generated=CLICKS,
+    taught=TAUGHT,
+    strategy="fedavg",
+    preset="sessions",
+    has_basis=False,
+    cut=cut_session_shards,
+    measure_bounds=measure_session_bounds,
+    find_example=find_visit,
+    digest=lambda path: read_session_shard(path).digest,
+    hide_test=hide_test_sessions,
 )
 SIMULATED = {task.name: task for task in (ITEMS, SESSIONS)}
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +15,7 @@ from client_service.sessions.measures import measure_prefixes
 from client_service.sessions.prefixes import Prefixes
 from client_service.sessions.shard import TEST, TRAIN, VALID, SessionShard
 from simulation.sessions.cut import CUTS, jaccard_distance
+from simulation.sessions.floors import measure_own_floors
 from simulation.sessions.read import read_sessions
 from simulation.sessions.sessions import Sessions
 from simulation.sessions.shards import divide_sessions
@@ -29,13 +33,13 @@ class SessionSet:
     shards: list[SessionShard]
     divergence: float
 
-    @property
+    @cached_property
     def valid(self) -> Prefixes:
         """The same JUDGED validation examples in every run."""
         examples = self.sessions.examples(VALID)
         return examples.select(np.random.default_rng(0).permutation(len(examples))[:JUDGED])
 
-    @property
+    @cached_property
     def test(self) -> Prefixes:
         """All test examples."""
         return self.sessions.examples(TEST)
@@ -58,12 +62,19 @@ def measure_floors(sessions: Sessions, examples: Prefixes) -> ByName:
     """The floors from all training sessions together, all items candidates."""
     train, items = sessions.of_split(TRAIN), len(sessions.items)
     found = floors_of(train.clicks, train.starts, items)
-    return {name: dict(measure_prefixes(floor, examples, np.arange(items)).values) for name, floor in found.items()}
+    return {name: dict(measure_prefixes(floor, examples, items).values) for name, floor in found.items()}
 
 
 def measure_silo_floors(shard: SessionShard) -> ByName:
-    """The floors that one silo has by itself, on its test examples, its own items candidates."""
-    clicks, starts = shard.split_sessions(TRAIN)
-    found = floors_of(clicks, starts, int(shard.places.max()) + 1)
-    measured = {name: (lambda e, floor=floor: floor(e)[:, shard.places]) for name, floor in found.items()}
-    return {n: dict(measure_prefixes(floor, shard.test, shard.places).values) for n, floor in measured.items()}
+    """The floors that one silo has by itself, on its test examples, its own items in the list."""
+    found = measure_own_floors(shard)
+    return {name: dict(measures.values) for name, measures in found.items() if measures is not None}
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """NAME=JSON of a command line; what is no JSON is a word."""
+    name, _, value = text.partition("=")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value

@@ -6,7 +6,6 @@ python -m benchmarks.fedga.tables [--check]
 from __future__ import annotations
 
 import argparse
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -15,32 +14,21 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fedga.figures import draw_control, draw_curves
-from benchmarks.fedga.run import RESULTS
+from benchmarks.fedga.rows import Row, read_rows
 
 ROOT = Path(__file__).parents[2]
 PAGE, FIGURES = ROOT / "docs" / "session-results.md", ROOT / "docs" / "figures"
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # two-sided 95 %, by the number of seeds
 NAMES = {"yoochoose1_64": "Yoochoose 1/64", "diginetica": "Diginetica", "retailrocket": "Retailrocket"}
 NOT_MEASURED = "not measured"
-Row = dict[str, Any]
 BySeed = dict[int, Row]
 HEAD = """# Tables: session models and server optimisers
 
-Written by `python -m benchmarks.fedga.tables` from `benchmarks/fedga/results.jsonl`, to which
-`python -m benchmarks.fedga.run` appends. Rates and rounds are chosen on validation examples, rates with a seed of their
-own; test examples are read once. Intervals are 95 %, Student's, over seeds. What is not in a table was not measured.
+Written by `python -m benchmarks.fedga.tables` from `benchmarks/fedga/results.jsonl`, to which `python -m
+benchmarks.fedga.devices` and `silos` append. Rates and rounds are chosen on validation examples, rates with a seed of
+their own; test examples are read once. Intervals are 95 %, Student's, over seeds. What is not in a table was not
+measured.
 """
-
-
-def read_rows() -> list[Row]:
-    """The last line of each cell."""
-    found: dict[str, Row] = {}
-    for line in RESULTS.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        names = ("part", "data", "cut", "clients", "method", "seed", "rounds")
-        rates = row.get("set") if row["part"] == "silos" else None
-        found[json.dumps([[row.get(name) for name in names], rates])] = row
-    return list(found.values())
 
 
 def group_cells(rows: Iterable[Row], *names: str) -> dict[tuple[Any, ...], BySeed]:

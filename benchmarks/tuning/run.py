@@ -15,7 +15,7 @@ from benchmarks.harness.plan import Row, read_plan
 from client_service.learning.quality import TITLE
 from simulation.console import count_bar
 from simulation.source import Cut, cut_shards
-from simulation.tuning.blind import write_blind_shards
+from simulation.tuning.blind import hide_test_pairs, write_blind_shards
 from simulation.tuning.search import Search, open_study, run_search, spent_trials, summarise_search
 from simulation.tuning.spaces import search_space
 
@@ -28,7 +28,7 @@ def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) ->
     del quick
     with tempfile.TemporaryDirectory(dir=out) as folder:
         whole = cut_shards(locate_data(config["data"], data), Cut(config["clients"], "spectral"), Path(folder))
-        paths = write_blind_shards(whole.paths, out / "blind")
+        paths = write_blind_shards(hide_test_pairs, whole.paths, out / "blind")
     rows = [row for row in read_plan(TABLE).methods if row.label in config.get("only", [row.label])]
     return [{"data": config["data"], "label": row.label, **_search_row(row, paths, config, out)} for row in rows]
 

@@ -74,12 +74,6 @@ def prefixes_of_sessions(clicks: Int64, starts: Int64, *, longest: int = LONGEST
     return Prefixes(clicks, np.maximum(begin[later], end[later] - longest), end[later])
 
 
-def last_prefixes(clicks: Int64, starts: Int64, *, longest: int = LONGEST_PREFIX) -> Prefixes:
-    """Of each session the prefix before its last click, which is the target."""
-    end = starts[1:] - 1
-    return Prefixes(clicks, np.maximum(starts[:-1], end - longest), end)
-
-
 def shuffled_batches(lengths: Int64, size: int, generator: np.random.Generator) -> Iterator[Int64]:
     """Rows of all examples in batches of `size`, each of similar lengths, so that little is padding.
 

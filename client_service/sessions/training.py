@@ -56,6 +56,8 @@ class SessionTraining:
         self.method, self.device, self.interrupt, self._kind = method, device, interrupt, name
         self._tensors = EXCHANGES[name].tensors(method)
         self.figures, self.moment = Figures(), Moment(round=1, rounds=1, seed=0)
+        self.received = self._held = Parameters({})
+        self._received_tensors: dict[str, Tensor] | None = None
         self.take_up(shard)
         self.initialise(seed=0)
 

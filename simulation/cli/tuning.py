@@ -12,26 +12,28 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from client_service.learning.quality import TITLE
-from shared.method.settings import MethodSettings, method_settings
+from shared.method.settings import MethodSettings
 from simulation.cli import options
 from simulation.console import ERR, OUT, count_bar
 from simulation.source import find_or_cut_shards
+from simulation.tasks import simulated_task
 from simulation.tuning.blind import write_blind_shards
 from simulation.tuning.search import Search, open_study, run_search, spent_trials, summarise_search, write_best_settings
-from simulation.tuning.spaces import search_space
+from simulation.tuning.spaces import initial_value, search_space
 
+USUAL = ("--task items", "--preset default")  # need not be said
 INTERRUPTED = 130  # as a shell reports a command that Ctrl-C ended
 
 
 def tune(
     data: options.Data,
     out: Annotated[Path, typer.Option(help="folder of the search; one that is there goes on")],
-    strategy: options.Strategy = options.OURS,
+    strategy: options.StrategyOrNone = None,
+    task: options.Task = options.TaskName.items,
     trials: Annotated[int, typer.Option(min=1, help="in all, those of an earlier call included")] = 20,
     rounds: Annotated[int, typer.Option(min=1, help="of each trial")] = 5,
     clients: options.ClientsOfCut = None,
-    preset: options.PresetName = options.PresetName.default,
+    preset: Annotated[options.PresetName | None, typer.Option(help="by default the task's")] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     changes: options.Changes = None,
     method: options.How = None,
@@ -45,34 +47,37 @@ def tune(
 ) -> None:
     """Search a strategy's settings by validation alone. A setting given with --set stays as it is."""
     options.ensure_folder(out)
-    fixed = options.parse_pairs(changes or [])
-    base = method_settings(preset.value, **fixed)
-    space = search_space(strategy.value, base, fixed)
-    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating, split)
-    shards = find_or_cut_shards(data, cut, out / "shards")
+    fixed, doing = options.parse_pairs(changes or []), simulated_task(task.value)
+    chosen, named = options.text_or(strategy, doing.strategy), options.text_or(preset, doing.preset)
+    base, _ = doing.choose_method(named, chosen, fixed)
+    space = search_space(chosen, base, fixed)
+    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating, split, task)
+    shards = find_or_cut_shards(data, cut, out / "shards", doing.cut)
     if not as_json:
         options.print_notes(shards.notes)
     with tempfile.TemporaryDirectory(prefix="lpsfed-blind-") as folder:
-        blind, cache = write_blind_shards(shards.paths, Path(folder) / "shards"), Path(folder) / "cache"
-        task = Search(blind, strategy.value, base, space, rounds, seed, device.value, threads, cache)
-        stopped = _run_with_bar(task, out, trials, shown=not as_json)
-        best = summarise_search(task, open_study(task, out))
+        cache = Path(folder) / "cache"
+        blind = write_blind_shards(doing.hide_test, shards.paths, Path(folder) / "shards")
+        plan = Search(blind, chosen, base, space, rounds, seed, device.value, threads, cache, doing.name)
+        stopped = _run_with_bar(plan, out, trials, shown=not as_json)
+        best = summarise_search(plan, open_study(plan, out))
     path = write_best_settings(out, best)
     if as_json:
         options.print_json(best)
     else:
         OUT.print(_values_table(best, base), f"written: {path}. To train with them:", sep="\n")
-        OUT.print(_simulate_command(shards.paths[0].parent, best, preset.value, fixed), soft_wrap=True, highlight=False)
+        command = _simulate_command(shards.paths[0].parent, best, doing.name, named, fixed)
+        OUT.print(command, soft_wrap=True, highlight=False)
     if stopped:
         raise typer.Exit(INTERRUPTED)
 
 
-def _run_with_bar(task: Search, out: Path, trials: int, *, shown: bool) -> bool:
+def _run_with_bar(plan: Search, out: Path, trials: int, *, shown: bool) -> bool:
     """Run the trials with a bar, and print the failed ones. True where Ctrl-C ended the search."""
-    study = open_study(task, out)
+    study = open_study(plan, out)
     with count_bar("trials", max(0, trials - len(spent_trials(study))), shown=shown) as observe:
         try:
-            run_search(task, study, trials, observe)
+            run_search(plan, study, trials, observe)
         except KeyboardInterrupt:
             return True
     for trial in spent_trials(study):
@@ -90,16 +95,17 @@ def _values_table(best: Mapping[str, Any], base: MethodSettings) -> Table:
     table.add_column("at first", justify="right")
     table.add_column("chosen", justify="right")
     for name, value in best["values"].items():
-        table.add_row(name, f"{getattr(base, name):.4g}", f"{value:.4g}")
+        first = initial_value(name, best["strategy"], base)
+        table.add_row(name, f"{first:.4g}", f"{value:.4g}")
     table.add_section()
     first = "-" if best["default"] is None else f"{best['default']:.4f}"
-    table.add_row(TITLE, first, f"{best['validation']:.4f}")
+    table.add_row(best["measure"], first, f"{best['validation']:.4f}")
     return table
 
 
-def _simulate_command(shards: Path, best: Mapping[str, Any], preset: str, fixed: Mapping[str, str]) -> str:
+def _simulate_command(shards: Path, best: Mapping[str, Any], task: str, preset: str, fixed: Mapping[str, str]) -> str:
     """The simulation with the best settings, on one line to be copied."""
     chosen = " ".join(f"--set {name}={value}" for name, value in {**fixed, **best["values"]}.items())
-    named = "" if preset == "default" else f" --preset {preset}"
+    words = [flag for flag in (f"--task {task}", f"--preset {preset}") if flag not in USUAL]
     length = f"--rounds {best['rounds']} --seed {best['seed']}"
-    return f"lpsfed simulate {shards} --strategy {best['strategy']}{named} {length} {chosen}"
+    return " ".join(["lpsfed simulate", str(shards), f"--strategy {best['strategy']}", *words, length, chosen])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 
 from client_service.sessions.prefixes import Int64
 from client_service.sessions.shard import TRAIN, SessionShard
-from shared.words import count_noun
 from simulation.sessions.sessions import Sessions
 
 
@@ -30,12 +28,3 @@ def shard_of(name: str, own: Sessions) -> SessionShard:
     places, clicks = np.unique(own.clicks, return_inverse=True)
     ids = tuple(own.items[place] for place in places)
     return SessionShard(name, ids, clicks.astype(np.int64), own.starts, own.splits, places)
-
-
-def describe_shards(shards: Sequence[SessionShard]) -> str:
-    """How many there are, and their training sessions from the least to the most."""
-    counts = sorted(shard.count_sessions(TRAIN) for shard in shards)
-    middle = counts[len(counts) // 2]
-    return (
-        f"{count_noun(len(shards), 'client')} of {counts[0]:,} to {counts[-1]:,} training sessions, median {middle:,}"
-    )

@@ -14,10 +14,11 @@ import optuna
 from optuna.trial import TrialState
 
 from client_service.device import DeviceWish
-from client_service.shard import read_shard
+from client_service.tasks import task_named
 from shared.errors import FederationError, SettingsError
 from shared.method.settings import MethodSettings, override
 from simulation.experiment import Experiment
+from simulation.tasks import simulated_task
 from simulation.tuning.spaces import Space, initial_value
 from simulation.tuning.trial import validate_experiment
 
@@ -42,6 +43,7 @@ class Search:
     device: DeviceWish = "auto"
     threads: int = 1
     cache: Path | None = None
+    task: str = "items"
 
     def make_experiment(self, values: dict[str, Any], folder: Path) -> Experiment:
         """One trial. All share the seed, so that they differ in nothing but their settings."""
@@ -56,6 +58,7 @@ class Search:
             device=self.device,
             threads=self.threads,
             cache=self.cache,
+            task=self.task,
         )
 
     def description(self) -> dict[str, Any]:
@@ -67,7 +70,7 @@ class Search:
             "seed": self.seed,
             "settings": self.base.model_dump(mode="json"),
             "space": space,
-            "shards": {path.name: read_shard(path).digest for path in self.shards},
+            "shards": {path.name: simulated_task(self.task).digest(path) for path in self.shards},
         }
 
 
@@ -134,6 +137,7 @@ def summarise_search(plan: Search, study: optuna.Study) -> dict[str, Any]:
         "strategy": plan.strategy,
         "values": best.params,
         "validation": best.value,
+        "measure": task_named(plan.task).labels[task_named(plan.task).primary].title,
         "default": first.value if first.state == TrialState.COMPLETE else None,
         "trials": len(spent),
         "pruned": sum(trial.state == TrialState.PRUNED for trial in spent),

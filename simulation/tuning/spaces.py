@@ -1,18 +1,20 @@
 """A strategy's name -> the settings that a search may vary and between which bounds.
 
-A new strategy has the common space, or that of item tables. It gets a line in `SPACES` when it uses more of the
-settings, or fewer. Epochs and rounds are in no space: every strategy gets the same number of trials, each with the same
-number of epochs.
+A strategy has the space of what it trains: models of interactions, tables of items, or models of sessions. It gets a
+line in `OWN` when it uses more of the settings. Epochs and rounds are in no space: every strategy gets the same number
+of trials, each with the same number of epochs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from operator import attrgetter
 from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
 from shared.errors import SettingsError
+from shared.method.exchange import EXCHANGES
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
 from shared.strategies.server.choice import build_optimiser
@@ -34,22 +36,24 @@ ITEM_TABLES: Space = {
 }
 """Of strategies whose clients share a table of items: no MLPs, no softmax, no start to be pulled back to."""
 
-SERVER_STEP: Space = {
-    "server_step.rate": FloatDistribution(1e-4, 1.0, log=True),
-    "server_step.tau": FloatDistribution(1e-6, 1e-1, log=True),
+SESSIONS: Space = {
+    "learning_rate": FloatDistribution(1e-4, 1e-1, log=True),
+    "batch_size": CategoricalDistribution((25, 50, 100, 200, 2048)),
+    "sessions.weight_decay": FloatDistribution(1e-7, 1e-3, log=True),
 }
-"""Of strategies whose server steps, whatever else they search: a step is about eta m / tau where changes are small."""
+"""Of session models, whatever strategy trains them."""
 
-SPACES: dict[str, Space] = {
-    "lpsfed": COMMON
-    | {
-        "margin_strength": FloatDistribution(0.0, 1.0),
-        "similarity_floor": FloatDistribution(0.0, 1.0),
-    },
-    "fedprox": COMMON | {"strategy.mu": FloatDistribution(1e-3, 1.0, log=True)},
-    "f2mf": ITEM_TABLES | {"strategy.strength": FloatDistribution(0.0, 1.0)},
-    "fedrap": ITEM_TABLES
-    | {
+SERVER_RATE: Space = {"server_step.rate": FloatDistribution(1e-4, 1.0, log=True)}
+"""Of strategies whose server steps, whatever else they search."""
+
+SERVER_TAU: Space = {"server_step.tau": FloatDistribution(1e-6, 1e-1, log=True)}
+"""Where the step is divided: it is about eta m / tau where changes are small."""
+
+OWN: dict[str, Space] = {
+    "lpsfed": {"margin_strength": FloatDistribution(0.0, 1.0), "similarity_floor": FloatDistribution(0.0, 1.0)},
+    "fedprox": {"strategy.mu": FloatDistribution(1e-3, 1.0, log=True)},
+    "f2mf": {"strategy.strength": FloatDistribution(0.0, 1.0)},
+    "fedrap": {
         "strategy.distance": FloatDistribution(1e-3, 1.0, log=True),
         "strategy.sparsity": FloatDistribution(1e-3, 1.0, log=True),
     },
@@ -61,14 +65,26 @@ def search_space(strategy: str, base: MethodSettings, fixed: Collection[str] = (
 
     Raises SettingsError for an unknown strategy, or when nothing is left.
     """
-    built = build_strategy(strategy, base)
-    usual = ITEM_TABLES if built.shares_items(base) else COMMON
-    own = SPACES.get(strategy, usual) | (SERVER_STEP if built.server != "none" else {})
+    whole = _trained_space(strategy, base) | OWN.get(strategy, {}) | _server_space(strategy, base)
     idle = {"temperature"} if base.loss == "bpr" else set()  # BPR knows no temperature
-    space = {n: values for n, values in own.items() if n not in idle and n not in fixed}
+    space = {n: values for n, values in whole.items() if n not in idle and n not in fixed}
     if not space:
         raise SettingsError(f"tune: expected a setting of {strategy!r} that is not fixed, got all of them fixed")
     return space
+
+
+def _trained_space(strategy: str, base: MethodSettings) -> Space:
+    """By what the clients train."""
+    built = build_strategy(strategy, base)
+    if EXCHANGES[built.model or base.model].task == "sessions":
+        return SESSIONS
+    return ITEM_TABLES if built.shares_items(base) else COMMON
+
+
+def _server_space(strategy: str, base: MethodSettings) -> Space:
+    """Nothing without a server's step; momentum divides by nothing."""
+    server = build_strategy(strategy, base).server
+    return {} if server == "none" else SERVER_RATE if server == "momentum" else SERVER_RATE | SERVER_TAU
 
 
 def initial_value(name: str, strategy: str, base: MethodSettings) -> Any:
@@ -78,4 +94,4 @@ def initial_value(name: str, strategy: str, base: MethodSettings) -> Any:
     if group == "server_step":
         optimiser = build_optimiser(built.server, base.server_step, resistant=False)
         return getattr(optimiser, field)
-    return getattr(built.settings, field) if group == "strategy" else getattr(base, name)
+    return getattr(built.settings if group == "strategy" else attrgetter(group)(base) if group else base, field)

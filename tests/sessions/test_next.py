@@ -13,14 +13,16 @@ from client_service.sessions.measures import measure_prefixes
 from client_service.sessions.prefixes import Prefixes
 from client_service.sessions.shard import SessionShard
 from client_service.sessions.training import SessionTraining
+from shared.method.setting_groups import SessionSettings
 from shared.method.settings import MethodSettings
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def training(shop: SessionShard, taught: MethodSettings) -> SessionTraining:
-    method = taught.model_copy(update={"catalogue": len(shop.item_ids) + 7})
+@pytest.fixture(params=["own", "catalogue"])
+def training(shop: SessionShard, taught: MethodSettings, request: pytest.FixtureRequest) -> SessionTraining:
+    trained = SessionSettings(candidates=request.param)
+    method = taught.model_copy(update={"catalogue": len(shop.item_ids) + 7, "sessions": trained})
     placed = shop.with_places(np.arange(len(shop.item_ids)) + 3, "listed")
     return SessionTraining(placed, method, CPU)
 
@@ -36,8 +38,8 @@ def test_the_answer_is_the_softmax_of_the_model_s_own_scores(answers: NextItems,
     shard = training.shard
     clicks = [4, 1, 4]
     found = answers.answer(NextIn(session=[shard.item_ids[row] for row in clicks], k=3)).results[0]
-    rows = torch.tensor([clicks]) + 3
-    scores = training.model(rows, torch.tensor([3]))[0, torch.from_numpy(shard.places)]
+    own = torch.from_numpy(training.own)
+    scores = training.model(own[torch.tensor([clicks])], torch.tensor([3]))[0, own]
     expected = torch.softmax(scores, 0).sort(descending=True, stable=True)
     assert found.model == "run.1" and found.fallback is None
     assert [one.item for one in found.items] == [shard.item_ids[row] for row in expected.indices[:3].tolist()]
@@ -95,9 +97,9 @@ def test_a_request_that_asks_nothing_or_too_much_is_refused(body: dict[str, obje
 def test_a_model_at_rest_is_judged_as_the_training_one(answers: NextItems, training: SessionTraining) -> None:
     shard, served = training.shard, answers.served
     assert served is not None
-    whole = measure_prefixes(served.score, shard.test, shard.places)
+    whole = measure_prefixes(served.score, shard.test, len(shard.item_ids))
     training.initialise(99)  # the frozen copy has parameters of its own
-    assert measure_prefixes(served.score, shard.test, shard.places) == whole
+    assert measure_prefixes(served.score, shard.test, len(shard.item_ids)) == whole
 
 
 def test_only_the_last_fifty_clicks_of_a_long_session_count(answers: NextItems, shop: SessionShard) -> None:
@@ -106,6 +108,6 @@ def test_only_the_last_fifty_clicks_of_a_long_session_count(answers: NextItems, 
     assert long.items == short.items
 
 
-def test_prefixes_over_other_places_are_the_same_clicks() -> None:
-    found = Prefixes(np.array([5, 9, 5]), np.array([0]), np.array([2])).over(np.array([5, 7, 9]))
-    assert found.clicks.tolist() == [0, 2, 0] and found.targets.tolist() == [0]
+def test_prefixes_by_other_numbers_are_the_same_clicks() -> None:
+    found = Prefixes(np.array([0, 2, 0]), np.array([0]), np.array([2])).renumber(np.array([5, 7, 9]))
+    assert found.clicks.tolist() == [5, 9, 5] and found.targets.tolist() == [5]

@@ -58,7 +58,7 @@ def test_replacing_a_field_leaves_the_preset_itself_as_it_was() -> None:
         ({"temperature": 0.0}, ["temperature", "greater than 0", "got 0.0"]),
         ({"margin_strength": "much"}, ["margin_strength", "got 'much'"]),
         ({"refinement": float("nan")}, ["refinement", "nan"]),
-        ({"optimiser": "sgd"}, ["optimiser", "'adam' or 'rmsprop'", "'sgd'"]),
+        ({"optimiser": "lbfgs"}, ["optimiser", "'adam', 'rmsprop' or 'sgd'", "'lbfgs'"]),
         ({"anchor.users": 7}, ["anchor.users", "greater than or equal to 8", "got 7"]),
         ({"width": 0, "layers": 0}, ["width", "layers"]),
     ],

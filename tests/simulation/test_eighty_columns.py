@@ -101,7 +101,7 @@ def test_figures_stay_whole_beside_a_long_name() -> None:
         "title": "A title that is much longer than a line of a terminal has room for",
         "score": 1.5,
     }
-    shown = render(answer_table({"user": "u", "items": [item]}))
+    shown = render(answer_table("For u", {"user": "u", "items": [item]}))
     assert CUT not in shown and "1.500" in shown.split()
 
 

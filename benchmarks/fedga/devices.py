@@ -1,0 +1,91 @@
+"""Which server optimiser trains session models in fewer rounds, where clients are hundreds of small devices?
+
+python -m benchmarks.fedga.devices FOLDER [--rounds 200] [--seeds 3] [--methods fedavg fedga ...] [--set NAME=JSON ...]
+
+FOLDER: train_sessions.txt and test.txt. Rates are chosen by validation, with a seed of their own, within TUNED_ROUNDS
+rounds; the best round of a run by validation MRR@20. Test examples are read once, with the model of that round. Each
+run appends a line to results.jsonl; `python -m benchmarks.fedga.tables` makes tables of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.fedga.judging import Values, judge_state, open_model
+from benchmarks.fedga.methods import ABLATION, METHODS, build_method, list_rates
+from benchmarks.fedga.rows import Row, chosen_rates, keep_row, read_rows
+from benchmarks.fedga.sets import SessionSet, measure_floors, open_devices, parse_setting
+from simulation.devices import DevicePlan, DeviceRound, train_devices
+from simulation.sessions.crews import PassingDevices, loss_of
+
+SAMPLE, EVERY, TUNED_ROUNDS, TUNING_SEED = 20, 20, 60, 100
+CPU = torch.device("cpu")
+
+
+def run_devices(found: SessionSet, changes: dict[str, Any], rounds: int, seed: int) -> Row:
+    """One run: what validation said every EVERY rounds, and the test figures of the best of them."""
+    model = open_model(build_method(len(found.sessions.items), changes)[1])
+    began, curve, best = time.perf_counter(), list[Values](), list[DeviceRound]()
+    for one, values in judge_rounds(found, changes, rounds, seed):
+        if values["mrr20"] > max((point["mrr20"] for point in curve), default=-1.0):
+            best = [one]
+        curve.append({"round": one.number, "loss": one.loss, **values})
+    seconds, [chosen] = time.perf_counter() - began, best
+    test = judge_state(model, chosen.state.arrays, found.test)
+    return {"best_round": chosen.number, "test": test, "curve": curve, "bytes": chosen.bytes, "seconds": seconds}
+
+
+def judge_rounds(
+    found: SessionSet, changes: dict[str, Any], rounds: int, seed: int
+) -> Iterator[tuple[DeviceRound, Values]]:
+    """Every EVERYth round with its validation figures."""
+    strategy, method = build_method(len(found.sessions.items), changes)
+    crew, model = PassingDevices(found.shards, method, CPU), open_model(method)
+    for one in train_devices(DevicePlan(strategy, method, rounds, SAMPLE, seed), crew, loss_of):
+        if one.number % EVERY == 0:
+            yield one, judge_state(model, one.state.arrays, found.valid)
+
+
+def choose_rates(found: SessionSet, changes: dict[str, Any]) -> dict[str, float]:
+    """The rates with the best validation MRR@20 within TUNED_ROUNDS."""
+    tried = []
+    for rates in list_rates(len(found.sessions.items), changes):
+        judged = judge_rounds(found, changes | rates, TUNED_ROUNDS, TUNING_SEED)
+        tried.append((max(values["mrr20"] for _, values in judged), rates))
+        print("  tried", rates, round(tried[-1][0], 4), flush=True)
+    return max(tried, key=lambda pair: pair[0])[1]
+
+
+def run_methods(arguments: argparse.Namespace) -> Iterator[Row]:
+    """A line for the floors, then one for each method and seed."""
+    found, changed = open_devices(arguments.folder), dict(arguments.set)
+    about = {"part": "devices", "data": arguments.folder.name, "clients": len(found.shards)}
+    yield {**about, "jd": found.divergence, "method": "floors", "test": measure_floors(found.sessions, found.test)}
+    for name in arguments.methods or [*METHODS, *ABLATION]:
+        changes = {**METHODS, **ABLATION}[name] | changed
+        cell = {**about, "method": name, "model": changes.get("model", "srgnn"), "set": changed}
+        rates = chosen_rates(read_rows(), **cell) or choose_rates(found, changes)
+        for seed in range(arguments.seeds):
+            result = run_devices(found, changes | rates, arguments.rounds, seed)
+            yield {**cell, "rates": rates, "seed": seed, "rounds": arguments.rounds, **result}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--methods", nargs="*", help="by default all, those of the ablation too")
+    parser.add_argument("--set", nargs="*", type=parse_setting, default=[], metavar="NAME=JSON")
+    for row in run_methods(parser.parse_args()):
+        keep_row(**row)
+
+
+if __name__ == "__main__":
+    main()

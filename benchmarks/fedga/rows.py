@@ -1,0 +1,40 @@
+"""Cells of the session tables <-> lines of results.jsonl."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).with_name("results.jsonl")
+IDENTITY = ("part", "data", "cut", "clients", "method", "model", "seed", "rounds", "set")
+"""What two lines of one cell have in common: the later one counts."""
+Row = dict[str, Any]
+
+
+def keep_row(**row: Any) -> None:
+    """Append a line, and print it without its curve."""
+    with RESULTS.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+    print({key: value for key, value in row.items() if key != "curve"}, flush=True)
+
+
+def read_rows() -> list[Row]:
+    """The last line of each cell."""
+    found: dict[str, Row] = {}
+    for line in RESULTS.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        found[identify_cell(row)] = row
+    return list(found.values())
+
+
+def identify_cell(row: Row) -> str:
+    """The same for all lines of one cell."""
+    return json.dumps([row.get(name) for name in IDENTITY], sort_keys=True)
+
+
+def chosen_rates(rows: Iterable[Row], **cell: Any) -> dict[str, float] | None:
+    """The rates that an earlier command has chosen for a cell of any seed; None where none has."""
+    same = (row for row in rows if all(row.get(name) == value for name, value in cell.items()))
+    return next((row["rates"] for row in same if "rates" in row), None)
