@@ -17,7 +17,7 @@ from shared.errors import ProtocolError, SettingsError
 from shared.method.catalogue_size import with_catalogue_size
 from shared.method.declaration import Declaration, describe_difference
 from shared.method.settings import MethodSettings
-from shared.protocol.lengths import longest_update
+from shared.protocol.lengths import least_update, longest_update
 from shared.protocol.schemas import RunIn
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure.messages import FEWEST_CLIENTS
@@ -147,8 +147,13 @@ class AggregatorSettings(Listening):
 
     @cached_property
     def longest_update(self) -> int:
-        """Bytes of an update's body: as many as this federation's can have, and at most what the setting allows."""
-        return min(self.max_upload_bytes, max(map(longest_update, self.declaration().parts)))
+        """Bytes of an update's body: as many as this federation's can have, and at most what the setting allows.
+        SettingsError where that is less than an update has."""
+        parts = self.declaration().parts
+        if (least := max(map(least_update, parts))) > self.max_upload_bytes:
+            expected = f"expected {least:,} bytes or more, as an update of this federation has"
+            raise SettingsError(f"max_upload_bytes: {expected}, got {self.max_upload_bytes:,}")
+        return min(self.max_upload_bytes, max(map(longest_update, parts)))
 
     def require_time(self, request: RunIn) -> None:
         """ProtocolError for a run whose rounds may end while an update that is in time is still coming."""

@@ -7,7 +7,8 @@ from typing import Any
 
 from client_service.basis.storage import FOLDER
 from client_service.basis_run import BasisRun
-from client_service.settings import ClientSettings, allowed_declaration
+from client_service.policy import allowed_declaration
+from client_service.settings import ClientSettings
 from client_service.tasks.task import Place, Task, TaskShard
 from shared.errors import PrivacyError
 from shared.method.declaration import Part

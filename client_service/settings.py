@@ -11,17 +11,16 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_va
 from pydantic_settings import SettingsConfigDict
 
 from client_service.device import DeviceWish
+from client_service.policy import Policy, allowed_declaration
 from client_service.privacy.settings import PrivacySettings, require_accountable
 from client_service.settings_file import read_file_beneath_environment
-from shared.errors import PrivacyError, SettingsError
-from shared.message import Message
+from shared.errors import SettingsError
 from shared.method.catalogue_size import with_catalogue_size
-from shared.method.declaration import Counts, Declaration
+from shared.method.declaration import Declaration
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import ClientName
-from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
+from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.agreement import declare_federation, require_task
-from shared.strategies.strategy import Strategy
 from shared.timeouts import ANSWER_SECONDS, CALL_SECONDS, POLL_SECONDS, TIMEOUT_SECONDS, WAIT_SECONDS, CallLimits
 from shared.web.access import HOST_NAME
 from shared.web.address import require_url
@@ -33,50 +32,6 @@ LEAST_KEY = 32  # characters; a shorter key could be guessed
 KEYS = {"application_key": "lists of recommendations", "operator_key": "status, quality, ledger and pages"}
 SENDABLE = re.compile("[!-~]+")  # in a header
 HostName = Annotated[str, Field(pattern=f"^{HOST_NAME}$")]
-
-
-USUAL_STRATEGIES = tuple(name for name in STRATEGIES if name not in SHARES_ITEMS)
-USUAL_SCALARS = tuple(
-    dict.fromkeys(scalar for name in USUAL_STRATEGIES for scalar in build_strategy(name, MethodSettings()).scalars)
-)
-
-
-class Policy(Message):
-    """What the silo allows, whatever the federation asks for. It can only take away."""
-
-    strategies: tuple[str, ...] = Field(
-        USUAL_STRATEGIES, description="strategies this silo takes part in; one that shares items must be named"
-    )
-    item_tables: bool = Field(False, description="may one share items that needs not, because of its model?")
-    scalars: tuple[str, ...] = Field(USUAL_SCALARS, description="scalars that may leave")
-    counts: bool = Field(False, description="may the numbers of users, items and edges be given for the anchor?")
-    anchors: int = Field(
-        32, ge=1, le=10_000, description="different anchors that the spectrum of one shard is compared with"
-    )
-    anchor_size: Counts | None = Field(None, description="of an anchor whose size is that of counts, as agreed upon")
-    changing_members: bool = Field(
-        False, description="secure runs: may a change of this silo alone tell its update, where the operator allows it?"
-    )
-    common_basis: Literal["no", "noised", "secure", "open"] = Field(
-        "no",
-        description="may statistics of the silo's items be summed with the others'? noised: with basis.epsilon alone,"
-        " under masks; secure: under masks alone. The sums tell which items somebody has; in the open the aggregator"
-        " sees this silo's own, and so may every silo, by the difference of two sums",
-    )
-    basis_changes: int = Field(
-        3, ge=3, le=1024, description="least number of silos by whose data two sums of the common basis may differ"
-    )
-    basis_budget: float = Field(
-        8.0,
-        gt=0,
-        le=1e6,
-        description="epsilon of one user that noised sums of the common basis may spend, over all runs",
-    )
-    basis_delta: float = Field(1e-5, gt=0, lt=1, description="at which that epsilon is told")
-    least_similarity: float = Field(
-        0.0, ge=0, le=1, description="secure runs: least similarity_floor; 1: all begin each round with the mean"
-    )
-    max_upload_bytes: int = Field(64 << 20, ge=1)
 
 
 class ClientSettings(Listening):
@@ -263,31 +218,6 @@ class ClientSettings(Listening):
         return allowed_declaration(
             build_strategy(self.strategy, self.method), self.method, self.policy, secure=self.secure
         )
-
-
-def allowed_declaration(strategy: Strategy, method: MethodSettings, policy: Policy, *, secure: bool) -> Declaration:
-    """The strategy's declaration, or a PrivacyError when the silo's policy does not allow all of it. SettingsError for
-    a run that is to be secure and needs to see single updates."""
-    if strategy.name not in policy.strategies:
-        raise PrivacyError(f"policy: expected a strategy of {list(policy.strategies)}, got {strategy.name!r}")
-    if strategy.shares_items(method) and strategy.name not in SHARES_ITEMS and not policy.item_tables:
-        raise PrivacyError(f"policy: expected a model without an item table, got {method.model!r}; or item_tables")
-    if forbidden := set(strategy.scalars) - set(policy.scalars):
-        raise PrivacyError(f"policy: strategy {strategy.name!r} sends {sorted(forbidden)}, which this silo forbids")
-    _require_basis_allowed(method, policy, secure=secure)
-    return declare_federation(strategy, method, secure=secure)
-
-
-def _require_basis_allowed(method: MethodSettings, policy: Policy, *, secure: bool) -> None:
-    if method.basis.epsilon is not None and not secure:
-        words = "expected a secure federation with basis.epsilon, because each silo adds a part of the noise alone"
-        raise PrivacyError(f"policy: {words}, got an open one")
-    noised = policy.common_basis == "noised" and method.basis.epsilon is not None
-    allowed = policy.common_basis == "open" or (secure and (noised or policy.common_basis == "secure"))
-    if method.basis.kind != "off" and not allowed:
-        needed = "'secure' or 'open'" if secure else "'open', because nothing is masked here"
-        words = f"policy: expected common_basis = {needed} with basis.kind = {method.basis.kind!r}"
-        raise PrivacyError(f"{words}, got {policy.common_basis!r}")
 
 
 def client_settings(file: Path | None = None, **overrides: Any) -> ClientSettings:

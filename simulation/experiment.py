@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from client_service.device import DeviceWish
+from client_service.policy import Policy
 from client_service.secure.masking import write_draw_secret
-from client_service.settings import ClientSettings, Policy, client_settings
+from client_service.settings import ClientSettings, client_settings
 from shared.method.setting_groups import BasisSettings
 from shared.method.settings import MethodSettings, validate_settings
 from shared.protocol.schemas import RunIn

@@ -18,7 +18,8 @@ from aggregator_service.app import create_app as create_aggregator
 from aggregator_service.settings import AggregatorSettings
 from aggregator_service.settings import aggregator_settings as read_aggregator_settings
 from client_service.app import create_app as create_client
-from client_service.settings import ClientSettings, Policy, client_settings
+from client_service.policy import Policy
+from client_service.settings import ClientSettings, client_settings
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunIn
 from shared.strategies import STRATEGIES, build_strategy

@@ -42,6 +42,11 @@ def longest_update(declaration: Declaration) -> int:
     return ROOM_FACTOR * sum(form.bytes for form in pieces.values()) + longest_head(declaration) + UPDATE_ROOM_BYTES
 
 
+def least_update(declaration: Declaration) -> int:
+    """Of the tensors of an update that is sent as it is declared: no honest one is shorter."""
+    return sum(form.bytes for form in forms(declaration).values())
+
+
 def longest_head(declaration: Declaration) -> int:
     """Of a safetensors body of these parameters: names, types, shapes, places, and the scalars."""
     scalars = scalars_text(dict.fromkeys(declaration.scalars, LONGEST_NUMBER))

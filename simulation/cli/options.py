@@ -91,6 +91,7 @@ __all__ = ["AsJson", "Authority", "Certificate", "CertificateKey"]  # the same f
 Data = Annotated[str, typer.Argument(help=f"data set, folder of shards, '{SYNTHETIC}' or '{CHAIN}'")]
 Secure = Annotated[bool, typer.Option("--secure", help="masked updates: nobody sees more than their sum")]
 NoFloors = Annotated[bool, typer.Option("--no-floors", help="neither the floors nor what all silos' data would give")]
+Preset = Annotated[PresetName, typer.Option(metavar="<name>", help=", ".join(PresetName))]
 Task = Annotated[TaskName, typer.Option("--task", help="items: lists for users; sessions: what comes next in a visit")]
 Strategy = Annotated[StrategyName, WHICH_STRATEGY]
 StrategyOrNone = Annotated[StrategyName | None, WHICH_STRATEGY]

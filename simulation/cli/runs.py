@@ -33,7 +33,7 @@ def run(
     rounds: Annotated[int | None, typer.Option(min=1, help="by default the preset's")] = None,
     quorum: Annotated[int | None, typer.Option(min=1, help="updates that a round needs at its deadline")] = None,
     deadline_seconds: Annotated[float, typer.Option(min=1, help="longest wait in any one phase")] = 3600.0,
-    preset: options.PresetName = options.PresetName.default,
+    preset: options.Preset = options.PresetName.default,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     changes: options.Changes = None,
     common_basis: options.CommonBasis = options.BasisKind.off,

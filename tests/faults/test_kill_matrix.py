@@ -38,16 +38,40 @@ pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 ROUNDS = 3  # one of the warm-up, the one that is hit, and one more
 SECURE_DEADLINE_SECONDS = 1300.0  # of which a masked vector may take half
 ALWAYS = {("after upload, before commit", AGGREGATOR), ("mid-upload", CLIENT)}  # the others are for `make faults`
-KINDS = {"mean": ("none", False), "yogi": ("yogi", False), "ga, secure": ("ga", True)}
-"""What the state is made by: (server, secure). The last two remember moments; the last sums masked magnitudes."""
+KINDS = {
+    "mean": ("none", False),
+    "yogi": ("yogi", False),
+    "ga, secure": ("ga", True),
+    "adam": ("adam", False),
+    "ga": ("ga", False),
+    "adam, secure": ("adam", True),
+    "yogi, secure": ("yogi", True),
+}
+"""What the state is made by: (server, secure). All but the first remember moments; secure ga sums masked magnitudes."""
 OF_A_SECURE_ROUND = {"while training", "while aggregating", "while distributing"}
 """Moments that are the same there; its own six phases are killed in tests/client_service/secure."""
+STEPPED = {("while aggregating", AGGREGATOR)}
+"""Of the kinds that differ by the arithmetic of their step alone."""
+
+
+def is_cell(kind: str, moment: str, victim: str) -> bool:
+    """Is this kind hit in this moment?"""
+    if kind in ("mean", "yogi"):
+        return True
+    return moment in OF_A_SECURE_ROUND if kind == "ga, secure" else (moment, victim) in STEPPED
+
+
 CELLS = [
-    pytest.param(kind, moment, victim, marks=() if (moment, victim) in ALWAYS else pytest.mark.slow)
+    pytest.param(
+        kind,
+        moment,
+        victim,
+        marks=() if (moment, victim) in ALWAYS and kind in ("mean", "yogi") else pytest.mark.slow,
+    )
     for kind in KINDS
     for moment in MOMENTS
     for victim in (AGGREGATOR, CLIENT)
-    if kind != "ga, secure" or moment in OF_A_SECURE_ROUND
+    if is_cell(kind, moment, victim)
 ]
 
 
@@ -105,7 +129,7 @@ def described(
 
     def describe(name: str, kind: str) -> Experiment:
         server, secure = KINDS[kind]
-        step = ServerStepSettings(magnitudes="reported" if secure else None)
+        step = ServerStepSettings(magnitudes="reported" if secure and server == "ga" else None)
         stepped = method if server == "none" else method.model_copy(update={"server": server, "server_step": step})
         (tmp_path / name / AGGREGATOR).mkdir(parents=True)
         write_new(tmp_path / name / AGGREGATOR / "aggregator.key", aggregator_key, PRIVATE)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as draw
 from hypothesis.extra.numpy import arrays
 
@@ -22,9 +23,12 @@ from shared.method.start import initial_parameters
 from shared.protocol.wire import encode, open_parameters
 from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.agreement import declare_federation
+from shared.strategies.mean import mean_of_updates
 from shared.strategies.server.choice import build_optimiser
+from shared.strategies.server.magnitudes import combine_with_magnitudes
 from shared.strategies.server.optimiser import Moments, ServerOptimiser
 from shared.strategies.server.second_moments import SecondMoment, adagrad, adam, clip, ramp, yogi
+from shared.strategies.server.step import advance_state
 from shared.strategies.strategy import Strategy
 
 RULES: dict[str, SecondMoment] = {"adagrad": adagrad, "adam": adam, "yogi": yogi, "clip": clip, "ramp": ramp}
@@ -179,7 +183,12 @@ def test_the_magnitude_is_the_length_of_the_change_where_all_agree_and_more_wher
 
 @pytest.mark.parametrize(
     ("centre", "expected"),
-    [({"aggregate": "median"}, 0.2), ({"aggregate": "krum", "tolerated": 1}, 0.2), ({"clip_factor": 1.0}, 0.2)],
+    [
+        ({"aggregate": "median"}, 0.2),
+        ({"aggregate": "trimmed_mean", "tolerated": 1}, 0.2),
+        ({"aggregate": "krum", "tolerated": 1}, 0.2),
+        ({"clip_factor": 1.0}, 0.2),
+    ],
 )
 def test_one_bad_client_does_not_set_the_size_of_the_step(centre: dict[str, object], expected: float) -> None:
     changes = (0.2, 0.2, -0.2, 0.2, 1e6)
@@ -187,6 +196,66 @@ def test_one_bad_client_does_not_set_the_size_of_the_step(centre: dict[str, obje
         np.testing.assert_allclose(value, expected, atol=1e-4)
     for value in magnitudes(watching("fedavg"), *changes).values():
         assert (value > 1e5).all()
+
+
+@given(
+    changes=arrays(np.float32, draw.integers(2, 6), elements=draw.floats(-1, 1, width=16)),
+)
+@settings_of_hypothesis(max_examples=50, deadline=None)
+def test_the_magnitude_is_above_the_change_exactly_where_signs_differ(changes: np.ndarray) -> None:
+    before = State({"w": np.zeros(1, dtype=np.float32)})
+    updates = [Update(f"client-{place}", {"w": changes[place : place + 1]}, {}) for place in range(len(changes))]
+    centre = combine_with_magnitudes(before, updates, combine=mean_of_updates)
+    change, magnitude = abs(float(centre.arrays["w"][0])), float(centre.reports["magnitude.w"][0])
+    if (changes >= 0).all() or (changes <= 0).all():
+        assert magnitude == pytest.approx(change, abs=1e-6)
+    else:
+        least = np.abs(changes[changes < 0]).sum() if changes.sum() > 0 else changes[changes > 0].sum()
+        assert magnitude - change == pytest.approx(2 * least / len(changes), abs=1e-5)
+
+
+@pytest.mark.parametrize("reported", [-0.2, 0.0, 0.05])
+def test_reports_of_less_than_the_change_do_not_lengthen_the_step(reported: float) -> None:
+    """A member of a secure round may say anything; below |D| no honest sum of |changes| lies."""
+    before = State({"w": np.zeros(1, dtype=np.float32)})
+    optimiser = build_optimiser("ga", ServerStepSettings(), resistant=True)
+    found = [
+        advance_state(before, centre_reporting(magnitude), optimiser=optimiser).arrays["w"]
+        for magnitude in (reported, 0.1)
+    ]
+    assert found[0] == found[1]
+
+
+def centre_reporting(magnitude: float) -> State:
+    """Of a round that moved one number by .1, with this mean of the clients' magnitudes."""
+    return State({"w": np.float32([0.1])}, reports={"magnitude.w": np.float32([magnitude])})
+
+
+def test_moments_are_kept_as_float32_and_computed_in_float64() -> None:
+    strategy = build_strategy("fedga", settings("none"))
+    first = strategy.aggregate(State(start(strategy)), moved(strategy, 0.3, -0.1))
+    assert {value.dtype for value in first.memory.values()} == {np.dtype(np.float32)}
+    optimiser = build_optimiser("adam", ServerStepSettings(beta1=0.0, beta2=0.0, tau=1e-3, rate=1.0), resistant=False)
+    before = State({"w": np.float32([1.0])}, memory={"m.w": np.float32([0.0]), "v.w": np.float32([1e-30])})
+    after = advance_state(before, State({"w": np.float32([1.0 + 2e-7])}), optimiser=optimiser)
+    change = float(np.float32(1.0 + 2e-7)) - 1.0  # whose square is no float32 number beside tau
+    assert float(after.arrays["w"][0]) == pytest.approx(1.0 + change / (change + 1e-3), rel=1e-6)
+
+
+def test_a_client_mixes_its_update_with_the_stepped_state() -> None:
+    strategy = build_strategy("lpsfed", settings("adam"))
+    before = State(start(strategy))
+    updates = moved(strategy, 0.3, -0.1)
+    after = strategy.aggregate(before, updates)
+    assert strategy.mixing is not None
+    alone = strategy.personalise(after, None)
+    for name, value in alone.arrays.items():
+        np.testing.assert_array_equal(value, after.arrays[name])
+    mixed = strategy.personalise(after, updates[0])
+    for name, value in mixed.arrays.items():
+        low = np.minimum(after.arrays[name], updates[0].arrays[name]) - 1e-6
+        high = np.maximum(after.arrays[name], updates[0].arrays[name]) + 1e-6
+        assert ((low <= value) & (value <= high)).all()
 
 
 def test_the_lasting_difference_of_a_client_is_in_its_change() -> None:

@@ -42,9 +42,14 @@ def _step_block(
     """These numbers of a tensor after the round, and their moments."""
     old = part(before.arrays, name, *span).astype(np.float64)
     change = part(centre.arrays, name, *span) - old
-    magnitude = part(centre.reports, MAGNITUDE + name, *span).astype(np.float64) if optimiser.resistant else change
+    magnitude = _magnitude_of(centre, name, span, change) if optimiser.resistant else change
     step, moments = optimiser.step(change, magnitude, _recall(before, name, span, optimiser))
     return old + step, moments
+
+
+def _magnitude_of(centre: State, name: str, span: tuple[int, int], change: Float64) -> Float64:
+    """D', which is never below |D|: reports that say less, so that steps became longer, do not count."""
+    return np.maximum(part(centre.reports, MAGNITUDE + name, *span), np.abs(change))
 
 
 def _recall(before: State, name: str, span: tuple[int, int], optimiser: ServerOptimiser) -> Moments:

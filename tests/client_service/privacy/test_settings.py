@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from client_service.policy import Policy
 from client_service.privacy.settings import PrivacySettings
-from client_service.settings import ClientSettings, Policy, client_settings
+from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings, validate_settings
 
