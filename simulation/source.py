@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ SUMMARY = "partition.json"
 @dataclass(frozen=True)
 class Cut:
     """How to divide a data set: Section D.2's partition number is the seed `number`. Without a method a chain is
-    divided by its shops, and any other data set spectrally; without a number of clients there are four."""
+    divided by its shops, and any other data set spectrally; without a number of clients there are four. rules: how the
+    task reads data, by the names that it has for it."""
 
     clients: int | None = None
     method: str | None = None
@@ -33,6 +34,7 @@ class Cut:
     split_seed: int = 0
     min_rating: LeastRating = None
     split: SplitKind | None = None
+    rules: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ def find_or_cut_shards(data: str, cut: Cut, folder: Path, cut_anew: CutData | No
     count = len(found.paths)
     if cut.clients not in (None, count):
         raise SettingsError(f"--clients: expected {count}, as many as {data} has shards, or none, got {cut.clients}")
+    if cut.rules:
+        raise SettingsError("--rule: expected none with a folder of shards, which are read as they are")
     if cut.split is not None:
         raise SettingsError(f"--split: expected none with a folder of shards, which are split, got {cut.split}")
     if cut.min_rating is not None:
@@ -82,6 +86,8 @@ def find_or_cut_shards(data: str, cut: Cut, folder: Path, cut_anew: CutData | No
 
 def cut_shards(data: str, cut: Cut, folder: Path) -> Shards:
     """Read, divide and write a data set; the summary goes beside the shards."""
+    if cut.rules:
+        raise SettingsError("--rule: expected none for interactions of users, got some")
     dataset, parts = _divided_data(data, cut)
     paths = write_partition(dataset, parts, folder)
     summary = _partition_summary(dataset.name, (*dataset.notes, *parts.notes), parts)

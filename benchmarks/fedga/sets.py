@@ -14,7 +14,7 @@ from client_service.sessions.floors import floors_of
 from client_service.sessions.measures import measure_prefixes
 from client_service.sessions.prefixes import Prefixes
 from client_service.sessions.shard import TEST, TRAIN, VALID, SessionShard
-from simulation.sessions.cut import CUTS, jaccard_distance
+from simulation.sessions.cut import cut_sessions, measure_divergence
 from simulation.sessions.floors import measure_own_floors
 from simulation.sessions.read import read_sessions
 from simulation.sessions.sessions import Sessions
@@ -53,9 +53,8 @@ def open_devices(folder: Path) -> SessionSet:
 
 def divide(sessions: Sessions, cut: str, clients: int) -> SessionSet:
     """Divided by a cut of CUTS with seed 0."""
-    train = sessions.of_split(TRAIN)
-    divergence = jaccard_distance(train, CUTS[cut](train, clients, 0))
-    return SessionSet(sessions, divide_sessions(sessions, CUTS[cut](sessions, clients, 0)), divergence)
+    kept, owners = cut_sessions(sessions, cut, clients, 0)
+    return SessionSet(kept, divide_sessions(kept, owners), measure_divergence(kept, owners))
 
 
 def measure_floors(sessions: Sessions, examples: Prefixes) -> ByName:

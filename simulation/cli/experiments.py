@@ -119,10 +119,11 @@ def partition(
     split: options.SplitChoice = None,
     split_seed: options.SplitSeed = 0,
     min_rating: options.MinRating = None,
+    rules: options.Rules = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Divide a data set into shards, one folder a client."""
-    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating, split, task)
+    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating, split, task, rules)
     shards = simulated_task(task.value).cut(data, cut, options.ensure_folder(out))
     if as_json:
         return options.print_json(shards.summary)
@@ -147,6 +148,7 @@ def simulate(
     split: options.SplitChoice = None,
     split_seed: options.SplitSeed = 0,
     min_rating: options.MinRating = None,
+    rules: options.Rules = None,
     device: options.Device = options.Device.auto,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads a client")] = 1,
     common_basis: options.CommonBasis = options.BasisKind.off,
@@ -165,7 +167,7 @@ def simulate(
     doing = simulated_task(task.value)
     chosen = options.text_or(strategy, doing.strategy)
     agreed, enough = doing.choose_method(preset, chosen, changed)
-    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating, split, task)
+    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating, split, task, rules)
     named = {"task": doing.name, "strategy": chosen, "seed": seed, "rounds": rounds, "threads": threads}
     folder = _run_folder(
         out, engine, command_words(data, cut, **named, device=device.value, method=agreed.model_dump(mode="json"))

@@ -91,6 +91,10 @@ __all__ = ["AsJson", "Authority", "Certificate", "CertificateKey"]  # the same f
 Data = Annotated[str, typer.Argument(help=f"data set, folder of shards, '{SYNTHETIC}' or '{CHAIN}'")]
 Secure = Annotated[bool, typer.Option("--secure", help="masked updates: nobody sees more than their sum")]
 NoFloors = Annotated[bool, typer.Option("--no-floors", help="neither the floors nor what all silos' data would give")]
+Rules = Annotated[
+    list[str] | None,
+    typer.Option("--rule", help="sessions: gap_seconds, shortest, longest or support, key=value"),
+]
 Preset = Annotated[PresetName, typer.Option(metavar="<name>", help=", ".join(PresetName))]
 Task = Annotated[TaskName, typer.Option("--task", help="items: lists for users; sessions: what comes next in a visit")]
 Strategy = Annotated[StrategyName, WHICH_STRATEGY]
@@ -167,13 +171,14 @@ def choose_cut(
     min_rating: float | None,
     split: SplitName | None = None,
     task: TaskName = TaskName.items,
+    rules: list[str] | None = None,
 ) -> Cut:
     """How to divide `data`. Of one's own file of interactions every one is kept, divided by users, and a rating counts
     by its scale; a data set in a folder is divided, and its ratings are read, as in published tables."""
     own = Path(data).is_file() and task is TaskName.items
     method = method_name(how) or ("users" if own else None)
     least: LeastRating = "usual" if own and min_rating is None else min_rating
-    return Cut(clients, method, number, split_seed, least, split_kind(split))
+    return Cut(clients, method, number, split_seed, least, split_kind(split), parse_pairs(rules or [], "--rule"))
 
 
 def text_or(flag: StrEnum | None, usual: str) -> str:

@@ -41,6 +41,7 @@ def tune(
     split: options.SplitChoice = None,
     split_seed: options.SplitSeed = 0,
     min_rating: options.MinRating = None,
+    rules: options.Rules = None,
     device: options.Device = options.Device.auto,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads a client")] = 1,
     as_json: options.AsJson = False,
@@ -51,7 +52,7 @@ def tune(
     chosen, named = options.text_or(strategy, doing.strategy), options.text_or(preset, doing.preset)
     base, _ = doing.choose_method(named, chosen, fixed)
     space = search_space(chosen, base, fixed)
-    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating, split, task)
+    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating, split, task, rules)
     shards = find_or_cut_shards(data, cut, out / "shards", doing.cut)
     if not as_json:
         options.print_notes(shards.notes)

@@ -44,6 +44,11 @@ def read_events(path: Path) -> pl.DataFrame:
     return _read_table(path).event_table()
 
 
+def read_clicks(path: Path) -> pl.DataFrame:
+    """(session, item, time) of one file. Raises DataError."""
+    return _read_table(path).click_table()
+
+
 def _read_table(path: Path) -> Table:
     return FORMATS[require_format(path)].read(path)
 

@@ -15,6 +15,7 @@ from client_service.shard.times import TIMES, are_milliseconds, parse_times
 from simulation.datasets.content import line_error
 
 COLUMNS = {
+    "session": ("session", "session_id", "sessionid", "user", "user_id", "userid"),
     "user": ("user", "user_id", "userid"),
     "item": ("item", "item_id", "itemid", "movie", "movie_id", "movieid"),
     "split": ("split",),
@@ -22,7 +23,7 @@ COLUMNS = {
     "rating": ("rating",),
     "title": ("title", "item_title", "movie_title", "name", "item_name"),
 }
-ID_NAMES = frozenset(name for field in ("user", "item", "split") for name in COLUMNS[field])
+ID_NAMES = frozenset(name for field in ("session", "user", "item", "split") for name in COLUMNS[field])
 DETAIL_NAMES = frozenset(name for field in ("time", "rating") for name in COLUMNS[field])
 
 
@@ -59,6 +60,12 @@ class Table:
         }
         return pl.DataFrame(columns)
 
+    def click_table(self) -> pl.DataFrame:
+        """(session, item, time), time in seconds since 1970 UTC. Where no column names sessions, one of users does."""
+        columns = {name: self._required_column(name) for name in ("session", "item")}
+        times = self._required_column("time", of_ids=False)
+        return pl.DataFrame({**columns, "time": self._parsed_times(times)})
+
     def title_table(self) -> pl.DataFrame:
         """(item, title), with null where there is none."""
         items, titles = self._required_column("item"), self._find_column("title")
@@ -73,15 +80,15 @@ class Table:
             names += [name for name in self.columns if is_title(name)]
         return self.columns[names[0]] if names else None
 
-    def _required_column(self, field: str) -> pl.Series:
+    def _required_column(self, field: str, *, of_ids: bool = True) -> pl.Series:
         column = self._find_column(field)
         if column is None:
             raise line_error(
                 self.path, 1, f"expected a column {' or '.join(COLUMNS[field])}, got {self._known_names()}"
             )
-        empty = (column.is_null() | (column == "")).fill_null(True)
+        empty = column.is_null() | ((column == "").fill_null(True) if column.dtype == pl.String else False)
         self._require_none(empty, f"a value in the field {field!r}, got none")
-        if (found := find_unusable_ids(column)) is not None:
+        if of_ids and (found := find_unusable_ids(column)) is not None:
             self._require_none(found[0], f"in the field {field!r} {found[1]}")
         return column
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import numpy as np
+from scipy import sparse
 from scipy.cluster.vq import kmeans2
 from scipy.sparse.linalg import svds
 
 from client_service.sessions.incidence import occurring_pairs, scale_rows
 from client_service.sessions.prefixes import Int64
+from client_service.sessions.shard import TRAIN
+from shared.errors import SettingsError
 from shared.method.graph import Float64
-from simulation.sessions.sessions import Sessions
+from simulation.sessions.sessions import Sessions, keep_trained_clients
 
 DIRECTIONS = 32  # of the sessions' items, in which they are clustered
 PAIRS = 20_000  # of clients, of which the divergence of a cut is a mean
@@ -37,12 +41,25 @@ def cut_by_items(sessions: Sessions, clients: int, seed: int) -> Int64:
     owners = np.repeat(np.arange(len(sessions)), sessions.lengths)
     having = occurring_pairs(owners, sessions.clicks, (len(sessions), len(sessions.items)))
     having = scale_rows(having, 1.0 / np.sqrt(np.diff(having.indptr)))
-    start = np.random.default_rng(seed).normal(size=min(having.shape))
-    _, _, directions = svds(having, k=min(DIRECTIONS, min(having.shape) - 1), v0=start)
-    places = np.asarray(having @ directions.T)
+    places = np.asarray(having @ _main_directions(having, seed).T)
     places /= np.maximum(np.linalg.norm(places, axis=1, keepdims=True), 1e-12)
-    _, groups = kmeans2(places, clients, minit="++", rng=seed)
+    if (most := len(np.unique(places.round(6), axis=0))) < clients:
+        raise SettingsError(f"--clients: expected at most {most:,} with --method items, got so few kinds of session")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a client that gets no session is left out, and counted
+        _, groups = kmeans2(places, clients, minit="++", rng=seed)
     return np.asarray(groups, dtype=np.int64)
+
+
+def _main_directions(having: sparse.csr_array, seed: int) -> Float64:
+    """Of sessions in the space of their items, (at most DIRECTIONS, N)."""
+    least = min(having.shape)
+    if least < 3:
+        return np.eye(having.shape[1])[:DIRECTIONS]
+    start = np.random.default_rng(seed).normal(size=least)
+    _, _, directions = svds(having, k=min(DIRECTIONS, least - 1), v0=start)
+    found: Float64 = directions
+    return found
 
 
 def cut_by_device(sessions: Sessions, clients: int, seed: int) -> Int64:
@@ -64,6 +81,21 @@ CUTS: dict[str, Callable[[Sessions, int, int], Int64]] = {
     "device": cut_by_device,
 }
 """(sessions, clients, seed) -> the client of each session, (S,)."""
+
+
+def cut_sessions(sessions: Sessions, cut: str, clients: int, seed: int) -> tuple[Sessions, Int64]:
+    """The sessions, and the client of each, (S,), numbered from 0 on without a gap. A client without a training session
+    is left out with its sessions. SettingsError for an unknown cut, or more clients than training sessions."""
+    if cut not in CUTS:
+        raise SettingsError(f"--method: expected one of {', '.join(CUTS)} for sessions, got {cut!r}")
+    if clients > (most := int(np.count_nonzero(sessions.splits == TRAIN))):
+        raise SettingsError(f"--clients: expected at most {most:,}, as there are training sessions, got {clients:,}")
+    return keep_trained_clients(sessions, CUTS[cut](sessions, clients, seed), clients)
+
+
+def measure_divergence(sessions: Sessions, clients: Int64) -> float:
+    """JD of the clients' training sessions."""
+    return jaccard_distance(sessions.of_split(TRAIN), clients[sessions.splits == TRAIN])
 
 
 def jaccard_distance(sessions: Sessions, clients: Int64, *, seed: int = 0) -> float:

@@ -26,8 +26,9 @@ POPULARITY = 0.8  # exponent of the power law
 def generate_sessions(seed: int, *, sessions: int = 8000, items: int = 1000) -> Sessions:
     """Sessions of 2 to LONGEST clicks, the same for the same seed."""
     rng = np.random.default_rng(seed)
-    kinds = rng.permutation(np.arange(items) % KINDS_OF_ITEMS)  # each has some
-    follows = rng.permutation(KINDS_OF_ITEMS)
+    number = min(KINDS_OF_ITEMS, items)
+    kinds = rng.permutation(np.arange(items) % number)  # each has some
+    follows = rng.permutation(number)
     weights = np.arange(1, items + 1, dtype=float) ** -POPULARITY
     of_kind = np.cumsum(np.where(kinds == follows[:, None], weights, 0.0), axis=1)  # of the kind that follows each
     popular = np.cumsum(weights)

@@ -1,100 +1,117 @@
 """Files of click sessions -> Sessions. DataError with file and line for what is none.
 
 A folder with train_sessions.txt and test.txt, plain or .gz, as the public preprocessing of session data leaves them: a
-session a line, and `prefix <tab> target` a line. A CSV file with columns session, time, item.
+session a line, and `prefix <tab> target` a line. Or a file with the columns session, time and item, in any format that
+is read of interactions.
 """
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from client_service.sessions.shard import TEST, TRAIN, VALID
+from client_service.shard.ids import find_unusable_ids
 from shared.errors import DataError
-from simulation.sessions.sessions import Sessions, hold_out_last, keep_usual_lengths, only_known_items
+from simulation.datasets.content import file_stem, line_error, read_text, split_lines
+from simulation.datasets.load import read_clicks
+from simulation.sessions.rules import USUAL_RULES, SessionRules
+from simulation.sessions.sessions import (
+    Sessions,
+    hold_out_last,
+    keep_supported,
+    keep_usual_lengths,
+    number_present_items,
+)
 
 TRAIN_FILE, TEST_FILE = "train_sessions.txt", "test.txt"
-COLUMNS = ("session", "time", "item")
 VALID_SHARE, TEST_SHARE = 0.1, 0.1
-GAP_SECONDS = 1800.0
+WORDS = r"\S+"
+EXAMPLE = r"^[^\t]*\S[^\t]*\t\s*\S+\s*$"  # clicks, a tab and the next click
 
 
-def read_sessions(path: Path, *, every_length: bool = False) -> Sessions:
-    """Of a folder or a CSV file; the last tenth of the training sessions is for validation.
-
-    every_length: keep sessions of more than 20 clicks too, as published figures of centralised models do.
-    """
-    found = read_session_table(path) if path.is_file() else read_session_folder(path)
-    usual = found if every_length else keep_usual_lengths(found)
-    return only_known_items(hold_out_last(usual, VALID_SHARE, VALID))
+def read_sessions(path: Path, rules: SessionRules = USUAL_RULES) -> Sessions:
+    """Of a folder or a file; the last tenth of the training sessions is for validation. Items that no training session
+    has are left out: no client could rank them. DataError where nothing is left to train on."""
+    found = read_session_file(path, rules) if path.is_file() else read_session_folder(path)
+    kept = keep_supported(hold_out_last(keep_usual_lengths(found, rules), VALID_SHARE, VALID), rules)
+    if not (kept.splits == TRAIN).any():
+        dropped = "; ".join(kept.notes) or "there are none"
+        raise DataError(f"{path}: expected sessions of {rules.shortest} to {rules.longest} clicks, {dropped}")
+    return number_present_items(kept)
 
 
 def read_session_folder(folder: Path) -> Sessions:
     """Training sessions, and the test sessions that the test file's lines are the prefixes of."""
-    train = [line.split() for line in _lines(folder, TRAIN_FILE)]
-    test = list(_whole_sessions(_test_lines(folder)))
-    if not train:
-        raise DataError(f"{folder / TRAIN_FILE}: expected a session a line, got an empty file")
-    return _number(folder.name, [*train, *test], np.repeat([TRAIN, TEST], [len(train), len(test)]))
+    train, test = _train_sessions(_find_file(folder, TRAIN_FILE)), _test_sessions(_find_file(folder, TEST_FILE))
+    splits = np.repeat(np.array([TRAIN, TEST], dtype=np.int8), [len(train), len(test)])
+    return _number_items(folder.name, pl.concat([train, test]), splits)
 
 
-def read_session_table(path: Path, *, gap_seconds: float = GAP_SECONDS) -> Sessions:
+def read_session_file(path: Path, rules: SessionRules = USUAL_RULES) -> Sessions:
     """Clicks in the order of time; a pause of more than `gap_seconds` ends a session. The last tenth is for testing."""
-    table = pl.read_csv(path, infer_schema_length=0)
-    if tuple(table.columns[:3]) != COLUMNS:
-        raise DataError(f"{path}: expected columns {', '.join(COLUMNS)}, got {', '.join(table.columns)}")
-    times = table["time"].cast(pl.Float64, strict=False)
-    if (bad := times.is_null().arg_max()) is not None and times.is_null().any():
-        raise DataError(f"{path}, line {bad + 2}: expected a time in seconds, got {table['time'][bad]!r}")
-    ordered = table.with_columns(time=times).sort("session", "time", maintain_order=True)
-    return hold_out_last(_split_at_gaps(path.stem, ordered, gap_seconds), TEST_SHARE, TEST)
+    ordered = read_clicks(path).sort("session", "time", maintain_order=True)
+    return hold_out_last(_split_at_gaps(file_stem(path), ordered, rules.gap_seconds), TEST_SHARE, TEST)
 
 
 def _split_at_gaps(name: str, table: pl.DataFrame, gap_seconds: float) -> Sessions:
     """Sessions in the order of their first clicks."""
-    session, times = table["session"].to_numpy(), table["time"].to_numpy()
-    begins = np.ones(len(table), dtype=bool)
-    begins[1:] = (session[1:] != session[:-1]) | (np.diff(times) > gap_seconds)
-    starts = np.concatenate([np.flatnonzero(begins), [len(table)]])
-    items, clicks = np.unique(table["item"].to_numpy().astype(str), return_inverse=True)
+    times = table["time"].to_numpy()
+    changed = (table["session"] != table["session"].shift(1)).fill_null(True).to_numpy().copy()
+    changed[1:] |= np.diff(times) > gap_seconds
+    starts = np.append(np.flatnonzero(changed), len(table))
+    items, clicks = _number_ids(table["item"])
     splits = np.full(len(starts) - 1, TRAIN, dtype=np.int8)
-    found = Sessions(name, clicks.astype(np.int64), starts, splits, tuple(items.tolist()))
+    found = Sessions(name, clicks, starts, splits, items)
     return found.select(np.argsort(times[starts[:-1]], kind="stable"))
 
 
-def _whole_sessions(lines: Iterable[list[str]]) -> Iterator[list[str]]:
-    """Of a session's prefixes, longest first, the whole session alone."""
-    prefix: list[str] = []
-    for line in lines:
-        if line != prefix:
-            yield line
-        prefix = line[:-1]
+def _train_sessions(path: Path) -> pl.Series:
+    """The items of each line, in its order; lines without any do not count."""
+    found = _lines(path).str.extract_all(WORDS)
+    return found.filter(found.list.len() > 0)
 
 
-def _test_lines(folder: Path) -> Iterator[list[str]]:
-    for number, line in enumerate(_lines(folder, TEST_FILE), start=1):
-        prefix, tab, target = line.partition("\t")
-        if not tab or not prefix.strip() or not target.strip():
-            raise DataError(f"{folder / TEST_FILE}, line {number}: expected clicks, a tab and the next click")
-        yield [*prefix.split(), target.strip()]
+def _test_sessions(path: Path) -> pl.Series:
+    """The whole sessions: of a session's prefixes, longest first, the first alone."""
+    lines = _lines(path)
+    wrong = (lines.str.strip_chars() != "") & ~lines.str.contains(EXAMPLE)
+    if wrong.any():
+        raise line_error(path, (wrong.arg_max() or 0) + 1, "expected clicks, a tab and the next click")
+    words = lines.filter(lines.str.strip_chars() != "").str.extract_all(WORDS)
+    whole = words.list.join(" ")
+    shorter = whole.str.replace(r" ?\S+$", "")  # without the last click
+    return words.filter((whole != shorter.shift(1)).fill_null(True))
 
 
-def _lines(folder: Path, name: str) -> Iterator[str]:
-    """Without empty ones."""
+def _lines(path: Path) -> pl.Series:
+    """Each line; an id in it that is none is a DataError with its line."""
+    lines = pl.Series(split_lines(read_text(path)), dtype=pl.String)
+    words = lines.str.extract_all(WORDS)
+    owners = pl.Series(np.repeat(np.arange(1, len(lines) + 1), words.list.len().to_numpy()))
+    if (found := find_unusable_ids(words.explode().drop_nulls())) is not None:
+        raise line_error(path, owners[found[0].arg_max() or 0], f"expected {found[1]}")
+    return lines
+
+
+def _find_file(folder: Path, name: str) -> Path:
     plain, packed = folder / name, folder / f"{name}.gz"
     if not plain.is_file() and not packed.is_file():
         raise DataError(f"{folder}: expected {name} or {name}.gz, got neither")
-    with plain.open(encoding="utf-8") if plain.is_file() else gzip.open(packed, "rt", encoding="utf-8") as file:
-        yield from (line.rstrip("\n") for line in file if line.strip())
+    return plain if plain.is_file() else packed
 
 
-def _number(name: str, sessions: list[list[str]], splits: np.ndarray) -> Sessions:
-    """Items get numbers in the order of their ids."""
-    lengths = np.fromiter(map(len, sessions), dtype=np.int64, count=len(sessions))
-    items, clicks = np.unique(np.array([item for one in sessions for item in one]), return_inverse=True)
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    return Sessions(name, clicks.astype(np.int64), starts, splits.astype(np.int8), tuple(items.tolist()))
+def _number_items(name: str, sessions: pl.Series, splits: np.ndarray) -> Sessions:
+    """Lists of items (S,) -> arrays."""
+    starts = np.append(0, np.cumsum(sessions.list.len().to_numpy().astype(np.int64)))
+    items, clicks = _number_ids(sessions.explode())
+    return Sessions(name, clicks, starts, splits, items)
+
+
+def _number_ids(ids: pl.Series) -> tuple[tuple[str, ...], np.ndarray]:
+    """The different ids in their order, and the number of each."""
+    known = ids.unique().sort()
+    numbers = ids.cast(pl.Enum(known)).to_physical().to_numpy().astype(np.int64)
+    return tuple(known.to_list()), numbers

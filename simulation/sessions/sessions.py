@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from client_service.sessions.prefixes import Int64, Prefixes, prefixes_of_sessions
 from client_service.sessions.shard import TRAIN
-
-SHORTEST, LONGEST = 2, 20  # clicks of a session
+from shared.words import count_noun
+from simulation.sessions.rules import SessionRules
 
 
 @dataclass(frozen=True)
@@ -56,24 +56,31 @@ class Sessions:
         return prefixes_of_sessions(part.clicks, part.starts)
 
 
-def keep_usual_lengths(sessions: Sessions) -> Sessions:
-    """Without sessions of fewer than SHORTEST or more than LONGEST clicks."""
-    usual = (sessions.lengths >= SHORTEST) & (sessions.lengths <= LONGEST)
-    note = f"{np.count_nonzero(~usual):,} sessions of fewer than {SHORTEST} or more than {LONGEST} clicks dropped"
-    return replace(sessions.select(usual), notes=(*sessions.notes, *([] if usual.all() else [note])))
+def keep_usual_lengths(sessions: Sessions, rules: SessionRules) -> Sessions:
+    """Without sessions that are shorter or longer than the rules say."""
+    short, long = sessions.lengths < rules.shortest, sessions.lengths > rules.longest
+    notes = (
+        _note_dropped(short, "session", f"of fewer than {count_noun(rules.shortest, 'click')}"),
+        _note_dropped(long, "session", f"of more than {count_noun(rules.longest, 'click')}"),
+    )
+    return _with_notes(sessions.select(~short & ~long), *notes)
 
 
-def keep_supported(sessions: Sessions, support: int) -> Sessions:
-    """Without clicks on items that fewer than `support` training clicks have, and sessions that are then too short."""
+def keep_supported(sessions: Sessions, rules: SessionRules) -> Sessions:
+    """Without clicks on items that have fewer training clicks than `support`, and sessions that are then too short."""
     owners = np.repeat(np.arange(len(sessions)), sessions.lengths)
     trained = sessions.clicks[sessions.splits[owners] == TRAIN]
-    kept = (np.bincount(trained, minlength=len(sessions.items)) >= support)[sessions.clicks]
+    kept = (np.bincount(trained, minlength=len(sessions.items)) >= rules.support)[sessions.clicks]
     lengths = np.bincount(owners[kept], minlength=len(sessions))
     starts = np.concatenate([[0], np.cumsum(lengths)])
-    note = f"{np.count_nonzero(~kept):,} clicks on items with fewer than {support} training clicks dropped"
-    notes = (*sessions.notes, *([] if kept.all() else [note]))
-    found = replace(sessions, clicks=sessions.clicks[kept], starts=starts, notes=notes)
-    return found.select(found.lengths >= SHORTEST)
+    short = lengths < rules.shortest
+    needed = count_noun(rules.support, "training click")
+    notes = (
+        _note_dropped(~kept, "click", f"on items with fewer than {needed}"),
+        _note_dropped(short, "session", f"that had then fewer than {count_noun(rules.shortest, 'click')}"),
+    )
+    found = replace(sessions, clicks=sessions.clicks[kept], starts=starts)
+    return _with_notes(found.select(~short), *notes)
 
 
 def hold_out_last(sessions: Sessions, share: float, split: int) -> Sessions:
@@ -84,12 +91,27 @@ def hold_out_last(sessions: Sessions, share: float, split: int) -> Sessions:
     return replace(sessions, splits=splits)
 
 
-def only_known_items(sessions: Sessions) -> Sessions:
-    """The items of training sessions alone, numbered anew: no client could rank another one."""
-    return keep_supported_items(keep_supported(sessions, 1))
-
-
-def keep_supported_items(sessions: Sessions) -> Sessions:
+def number_present_items(sessions: Sessions) -> Sessions:
     """The same sessions over the items that occur in them, numbered anew in their order."""
     present, clicks = np.unique(sessions.clicks, return_inverse=True)
     return replace(sessions, clicks=clicks.astype(np.int64), items=tuple(sessions.items[place] for place in present))
+
+
+def keep_trained_clients(sessions: Sessions, clients: Int64, asked: int) -> tuple[Sessions, Int64]:
+    """Without the sessions of clients that have none for training, which could learn nothing; the others are numbered
+    anew. clients: of each session, (S,); asked: how many clients there should be."""
+    trained = np.unique(clients[sessions.splits == TRAIN])
+    kept, missing = np.isin(clients, trained), asked - len(trained)
+    fewer = f"{count_noun(missing, 'client')} of {asked:,} left out, without training sessions" if missing else ""
+    dropped = _note_dropped(~kept, "session", "of clients that are left out")
+    return _with_notes(sessions.select(kept), fewer, dropped), np.searchsorted(trained, clients[kept])
+
+
+def _note_dropped(dropped: NDArray[np.bool_], noun: str, which: str) -> str:
+    """Of nothing that is dropped there is nothing to say."""
+    count = int(np.count_nonzero(dropped))
+    return f"{count_noun(count, noun)} {which} dropped" if count else ""
+
+
+def _with_notes(sessions: Sessions, *notes: str) -> Sessions:
+    return replace(sessions, notes=(*sessions.notes, *filter(None, notes)))

@@ -13,9 +13,10 @@ from client_service.sessions.shard import TRAIN, SessionShard
 from client_service.sessions.storage import save_session_shard
 from shared.errors import SettingsError
 from simulation.naming import number_silos
-from simulation.sessions.cut import CUTS, jaccard_distance
+from simulation.sessions.cut import cut_sessions, measure_divergence
 from simulation.sessions.generator import generate_sessions, title_items
 from simulation.sessions.read import read_sessions
+from simulation.sessions.rules import USUAL_RULES, parse_rules
 from simulation.sessions.sessions import Sessions
 from simulation.sessions.shards import divide_sessions
 from simulation.source import SUMMARY, USUAL_CLIENTS, Cut, Shards
@@ -29,17 +30,23 @@ def cut_session_shards(data: str, cut: Cut, folder: Path) -> Shards:
     if cut.split is not None or cut.min_rating not in (None, "usual"):
         raise SettingsError("--split, --min-rating: expected none with sessions, which are split by time")
     method, clients = cut.method or USUAL_CUT, cut.clients or USUAL_CLIENTS
-    if method not in CUTS:
-        raise SettingsError(f"--method: expected one of {', '.join(CUTS)} for sessions, got {method!r}")
-    sessions = generate_sessions(cut.split_seed) if data == CLICKS else read_sessions(Path(data))
-    owners = CUTS[method](sessions, clients, cut.number)
+    sessions, owners = cut_sessions(_read_or_generate(data, cut), method, clients, cut.number)
     shards = _name_shards(divide_sessions(sessions, owners), sessions, generated=data == CLICKS)
     for shard in shards:
         save_session_shard(folder / shard.name, shard)
-    divergence = jaccard_distance(sessions.of_split(TRAIN), owners[sessions.splits == TRAIN])
+    divergence = measure_divergence(sessions, owners)
     summary = _summarise(sessions, shards, {"method": method, "partition": cut.number, "divergence": divergence})
     (folder / SUMMARY).write_text(json.dumps(summary, indent=1), encoding="utf-8")
     return Shards(tuple(folder / shard.name for shard in shards), summary)
+
+
+def _read_or_generate(data: str, cut: Cut) -> Sessions:
+    rules = parse_rules(cut.rules)
+    if data != CLICKS:
+        return read_sessions(Path(data), rules)
+    if rules != USUAL_RULES:
+        raise SettingsError(f"--rule: expected none with {CLICKS}, which are generated as sessions")
+    return generate_sessions(cut.split_seed)
 
 
 def _name_shards(shards: list[SessionShard], sessions: Sessions, *, generated: bool) -> list[SessionShard]:

@@ -13,14 +13,15 @@ import torch
 from client_service.learning.named import Moment
 from client_service.sessions.shard import TEST, TRAIN, VALID
 from client_service.sessions.training import SessionTraining
-from shared.errors import DataError
+from shared.errors import DataError, SettingsError
 from shared.method.settings import method_settings
 from simulation.devices import DevicePlan, train_devices
 from simulation.sessions.crews import LastingSilos, PassingDevices, loss_of
-from simulation.sessions.cut import CUTS, jaccard_distance
+from simulation.sessions.cut import CUTS, cut_sessions, jaccard_distance
 from simulation.sessions.generator import generate_sessions
-from simulation.sessions.read import read_session_folder, read_session_table, read_sessions
-from simulation.sessions.sessions import Sessions, keep_supported
+from simulation.sessions.read import read_session_file, read_session_folder, read_sessions
+from simulation.sessions.rules import SessionRules, parse_rules
+from simulation.sessions.sessions import Sessions, keep_supported, keep_trained_clients
 from simulation.sessions.shards import divide_sessions
 
 CPU = torch.device("cpu")
@@ -45,7 +46,8 @@ def test_test_prefixes_are_the_sessions_that_they_are_of(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("train", "test", "said"),
     [
-        ("", "1\t2\n", "a session a line"),
+        ("", "1\t2\n", "expected data, got an empty file"),
+        ("1 2\n1 nan\n", "1\t2\n", "line 2: expected an id, got NaN"),
         ("1 2\n", "1 2\n", "line 1: expected clicks, a tab"),
         ("1 2\n", "\t2\n", "line 1"),
     ],
@@ -58,30 +60,84 @@ def test_what_is_no_session_file_is_named_by_its_line(tmp_path: Path, train: str
 def test_a_table_is_ordered_by_time_and_cut_at_pauses(tmp_path: Path) -> None:
     path = tmp_path / "clicks.csv"
     path.write_text("session,time,item\na,20,y\na,10,x\na,5000,z\na,5010,x\nb,0,z\nb,1801,y\nb,1802,x\n")
-    found = read_session_table(path)
+    found = read_session_file(path)
     lines = [found.clicks[first:last].tolist() for first, last in zip(found.starts, found.starts[1:], strict=False)]
     assert lines == [[2], [0, 1], [1, 0], [2, 0]]
 
 
-def test_a_time_that_is_none_is_named_by_its_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("", "line 2: expected data after the header, got none"),
+        ("a,1,x\na,noon,y\n", "line 3: expected whole seconds or milliseconds since 1970, or ISO 8601"),
+        ("a,1,x\na,inf,y\n", "line 3: expected whole seconds"),
+        ("a,1,x\na,,y\n", "line 3: expected a value in the field 'time'"),
+        ("a,1,x\na,2,\n", "line 3: expected a value in the field 'item'"),
+        ("a,1,x\n,2,y\n", "line 3: expected a value in the field 'session'"),
+        ("a,1,x\nb,2,y\n", "expected sessions of 2 to 20 clicks, 2 sessions of fewer than 2 clicks dropped"),
+    ],
+)
+def test_clicks_that_are_none_are_named_by_their_line(tmp_path: Path, rows: str, said: str) -> None:
     path = tmp_path / "clicks.csv"
-    path.write_text("session,time,item\na,1,x\na,noon,y\n")
-    with pytest.raises(DataError, match="line 3: expected a time in seconds, got 'noon'"):
-        read_session_table(path)
+    path.write_text("session,time,item\n" + rows)
+    with pytest.raises(DataError, match=said):
+        read_sessions(path)
+
+
+def test_a_column_of_users_and_times_in_words_will_do(tmp_path: Path) -> None:
+    path, days = tmp_path / "clicks.csv.gz", [(user, day) for user in "ab" for day in (1, 2)]
+    rows = [f"{user},2026-11-0{day} 10:0{minute}:00,i{minute}" for user, day in days for minute in range(3)]
+    path.write_bytes(gzip.compress("\n".join(["user_id,timestamp,item_id", *rows]).encode()))
+    found = read_session_file(path)
+    assert found.lengths.tolist() == [3, 3, 3, 3] and found.items == ("i0", "i1", "i2") and found.name == "clicks"
+
+
+def test_the_rules_say_what_a_session_is(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text("session,time,item\n" + "".join(f"a,{100 * n},i{n % 4}\n" for n in range(12)))
+    assert len(read_session_file(path, parse_rules({"gap_seconds": "99"}))) == 12
+    with pytest.raises(DataError, match="1 session of more than 5 clicks dropped"):
+        read_sessions(path, parse_rules({"longest": "5"}))
+    with pytest.raises(SettingsError, match=r"longest: .*expected shortest = 9 or more, got '5'"):
+        parse_rules({"longest": "5", "shortest": "9"})
+    with pytest.raises(SettingsError, match="pause"):
+        parse_rules({"pause": "5"})
 
 
 def test_each_filter_counts_what_it_drops(tmp_path: Path) -> None:
     long = " ".join(str(n % 3) for n in range(21))
     found = read_sessions(write_folder(tmp_path / "s", f"1\n{long}\n" + "1 2\n" * 18, "1\t2\n"))
-    assert "2 sessions of fewer than 2 or more than 20 clicks dropped" in found.notes
+    assert found.notes == ("1 session of fewer than 2 clicks dropped", "1 session of more than 20 clicks dropped")
     assert np.count_nonzero(found.splits == VALID) == 2  # a tenth of the training sessions, the last ones
 
 
 def test_items_of_too_few_training_clicks_go_with_sessions_that_are_then_too_short() -> None:
     sessions = Sessions("s", np.array([0, 1, 0, 2, 0, 1]), np.array([0, 2, 4, 6]), np.zeros(3, np.int8), "abc")
-    found = keep_supported(sessions, 2)
+    found = keep_supported(sessions, SessionRules(support=2))
     assert found.clicks.tolist() == [0, 1, 0, 1] and len(found) == 2
-    assert found.notes == ("1 clicks on items with fewer than 2 training clicks dropped",)
+    assert found.notes == (
+        "1 click on items with fewer than 2 training clicks dropped",
+        "1 session that had then fewer than 2 clicks dropped",
+    )
+
+
+def test_clients_without_training_sessions_are_left_out_and_counted() -> None:
+    splits = np.array([TRAIN, TEST, TRAIN, VALID], dtype=np.int8)
+    sessions = Sessions("s", np.array([0, 1, 0, 2, 0, 1, 1, 0]), np.array([0, 2, 4, 6, 8]), splits, "abc")
+    found, owners = keep_trained_clients(sessions, np.array([0, 1, 2, 1]), 4)
+    assert owners.tolist() == [0, 1] and len(found) == 2
+    assert found.notes == (
+        "2 clients of 4 left out, without training sessions",
+        "2 sessions of clients that are left out dropped",
+    )
+
+
+@pytest.mark.parametrize(("cut", "said"), [("items", "at most 1 with --method items"), ("random", "at most 24, as")])
+def test_more_clients_than_can_be_are_refused(tmp_path: Path, cut: str, said: str) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text("session,time,item\n" + "".join(f"s{n},{n},same\ns{n},{n + 1},same\n" for n in range(30)))
+    with pytest.raises(SettingsError, match=said):
+        cut_sessions(read_sessions(path), cut, 25 if cut == "random" else 2, 0)
 
 
 def test_the_worked_distance_of_three_clients() -> None:
