@@ -12,7 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from client_service.models.srgnn import SRGNN
 
-CHUNK = 4096  # items whose attention over clicks is in memory at once
+PIECE, LEAST_ITEMS = 1 << 20, 256
+"""Numbers (B, L, c) of the attention of c items over clicks that are in memory at once; and c at least."""
 
 
 class TAGNN(SRGNN):
@@ -26,11 +27,11 @@ class TAGNN(SRGNN):
         self.target = nn.Linear(width, width, bias=False)
 
     def score(self, sessions: Tensor, hidden: Tensor, inside: Tensor, candidates: Tensor) -> Tensor:
-        """(B, C), in pieces of CHUNK items; while training, each piece is computed again for its gradient."""
-        seen = self.target(hidden)
+        """(B, C), in pieces of items; while training, each piece is computed again for its gradient."""
+        seen, size = self.target(hidden), max(LEAST_ITEMS, PIECE // inside.numel())
         pieces = [
             checkpoint(self._score_piece, sessions, hidden, seen, inside, piece, use_reentrant=False)
-            for piece in torch.split(candidates, CHUNK)
+            for piece in torch.split(candidates, size)
         ]
         return torch.cat(pieces, dim=1)
 

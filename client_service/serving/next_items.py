@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from client_service.models.srgnn import SRGNN
+from client_service.models.top import top_columns
 from client_service.serving.answerer import AtRest
-from client_service.serving.answers import best_rows
 from client_service.serving.next_messages import NEXT_SCORE, NextFallback, NextIn, NextItemOut, NextListOut, NextOut
+from client_service.serving.visits import Visits, read_visits
 from client_service.sessions.floors import score_by_popularity, score_by_successors
-from client_service.sessions.prefixes import LONGEST_PREFIX, Int64, Prefixes
+from client_service.sessions.prefixes import Int64, Prefixes
 from client_service.sessions.shard import TRAIN, SessionShard
 from client_service.sessions.training import SessionTraining
 from shared.method.parameters import Float32
 
-SCORES = 1 << 24  # that are computed at a time
+SCORES = 1 << 22  # that are computed at a time
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class NextItems:
         self._shard = shard
         self.served: ServedSessions | None = None
         self.changing, self.score_meaning = threading.Lock(), NEXT_SCORE
+        self._turn = threading.Lock()
         clicks, starts = shard.split_sessions(TRAIN)
         self._popularity = score_by_popularity(clicks, self.shown_items)
         self._successors = score_by_successors(clicks, starts, self.shown_items)
@@ -72,45 +75,52 @@ class NextItems:
         """Nothing goes on in the background."""
 
     def answer(self, asked: NextIn) -> NextListOut:
-        """A list for each session, in the order of the request."""
-        served, sessions = self.served, asked.all_sessions
-        known = [self._known_rows(session) for session in sessions]
-        banned = np.array([row for item in asked.exclude if (row := self._shard.rows.get(item)) is not None], dtype=int)
-        results = [NextOut(items=())] * len(sessions)
-        for places in self._blocks(known):
-            rows = [known[place] for place in places]
-            fallback, scores = self._score(served, rows)
-            for place, own, values in zip(places, rows, scores, strict=True):
-                forbidden = np.concatenate([banned, own]) if asked.exclude_seen else banned
-                items = self._write(values, forbidden, asked.k)
-                unknown = len(sessions[place]) - len(own)
-                version = None if fallback else served and served.version
-                results[place] = NextOut(model=version, fallback=fallback, unknown_items=unknown, items=items)
-        return NextListOut(results=tuple(results))
+        """A list for each session, in the order of the request. One request is computed at a time: more at once would
+        need the memory of each, and none would be answered sooner."""
+        with self._turn:
+            visits = read_visits(asked.all_sessions, self._shard.rows)
+            banned = [row for item in asked.exclude if (row := self._shard.rows.get(item)) is not None]
+            found = np.empty(len(visits.unknown), dtype=object)
+            for places in self._blocks(visits.known):
+                found[places] = self._answer_block(asked, visits, places, np.array(banned, dtype=np.int64))
+            return NextListOut(results=tuple(found))
 
     def title_or_id(self, item: str) -> str:
         """The item's title where one is known."""
         return self._title(self._shard.rows.get(item)) or item
 
-    def _known_rows(self, session: Sequence[str]) -> Int64:
-        """The rows of the known items, in the order of clicks, repeats and all."""
-        rows = [row for item in session if (row := self._shard.rows.get(item)) is not None]
-        return np.array(rows, dtype=np.int64)
-
-    def _blocks(self, known: Sequence[Int64]) -> list[list[int]]:
+    def _blocks(self, known: NDArray[np.bool_]) -> Iterator[Int64]:
         """Sessions that have known items, and those that have none, so many at a time as scores fit."""
         step = max(1, SCORES // max(1, self.shown_items))
-        kinds = ([p for p, rows in enumerate(known) if len(rows)], [p for p, rows in enumerate(known) if not len(rows)])
-        return [kind[first : first + step] for kind in kinds for first in range(0, len(kind), step)]
+        for kind in (np.flatnonzero(known), np.flatnonzero(~known)):
+            yield from (kind[first : first + step] for first in range(0, len(kind), step))
 
-    def _score(self, served: ServedSessions | None, known: Sequence[Int64]) -> tuple[NextFallback | None, Float32]:
+    def _answer_block(self, asked: NextIn, visits: Visits, places: Int64, banned: Int64) -> list[NextOut]:
+        served = self.served
+        fallback, scores = self._score(served, visits.last.select(places))
+        scores[:, banned] = -np.inf
+        if asked.exclude_seen:
+            clicks, lengths = visits.seen.select(places).pad()
+            inside = np.arange(clicks.shape[1]) < lengths[:, None]
+            scores[np.nonzero(inside)[0], clicks[inside]] = -np.inf
+        version = None if fallback or served is None else served.version
+        rows, best = (part.tolist() for part in top_columns(scores, asked.k))
+        unknown = visits.unknown[places].tolist()
+        return [
+            NextOut(model=version, fallback=fallback, unknown_items=unknown[place], items=self._write(rows[place], own))
+            for place, own in enumerate(best)
+        ]
+
+    def _score(self, served: ServedSessions | None, examples: Prefixes) -> tuple[NextFallback | None, Float32]:
         """Probabilities (B, N), and why they are no model's; all sessions have known items, or none has."""
-        examples = _prefixes([rows[-LONGEST_PREFIX:] for rows in known])
-        if not len(known[0]):
+        if not len(examples.lengths) or not examples.lengths[0]:
             return "no known item in the session", _shares(self._popularity(examples))
         if served is None:
             return "no model yet", _shares(self._successors_or_popular(examples))
-        return None, _softmax(served.score(examples))
+        scores = served.score(examples)
+        if not np.isfinite(scores).all():
+            return "the model's scores are no numbers", _shares(self._successors_or_popular(examples))
+        return None, _softmax(scores)
 
     def _successors_or_popular(self, examples: Prefixes) -> Float32:
         """Counts of what followed the last click; beneath one such count, popular items."""
@@ -118,24 +128,16 @@ class NextItems:
         found: Float32 = self._successors(examples) + popular / (1.0 + popular.max())
         return found
 
-    def _write(self, scores: Float32, forbidden: Int64, k: int) -> tuple[NextItemOut, ...]:
-        values = scores.copy()
-        values[forbidden] = -np.inf
-        rows, best = best_rows(values, k)
-        rows, best = rows[rows >= 0], best[rows >= 0]
+    def _write(self, rows: Sequence[int], scores: Sequence[float]) -> tuple[NextItemOut, ...]:
         ids = self._shard.item_ids
         return tuple(
             NextItemOut(item=ids[row], score=score, title=self._title(row))
-            for row, score in zip(rows.tolist(), best.tolist(), strict=True)
+            for row, score in zip(rows, scores, strict=True)
+            if score >= 0.0  # what is left out has -inf
         )
 
     def _title(self, row: int | None) -> str | None:
         return None if row is None or self._shard.titles is None else self._shard.titles[row]
-
-
-def _prefixes(known: Sequence[Int64]) -> Prefixes:
-    ends = np.cumsum([len(rows) for rows in known])
-    return Prefixes(np.concatenate([*known, np.zeros(1, dtype=np.int64)]), np.append(0, ends[:-1]), ends)
 
 
 def _shares(counts: Float32) -> Float32:

@@ -12,7 +12,7 @@ from shared.message import Message
 
 LONGEST_SESSION, MOST_SESSIONS = 200, 1000
 Session = Annotated[tuple[Id, ...], Field(min_length=1, max_length=LONGEST_SESSION)]
-NextFallback = Literal["no model yet", "no known item in the session"]
+NextFallback = Literal["no model yet", "no known item in the session", "the model's scores are no numbers"]
 NEXT_SCORE = (
     "probability from 0 to 1 that the item is clicked next, as the model gives it; without a model the share of what "
     "followed the last click, and for a session without a known item the share of all clicks"

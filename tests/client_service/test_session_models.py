@@ -112,7 +112,8 @@ def test_srgnn_is_its_formula() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 4, 4096])
 def test_tagnn_in_pieces_is_its_formula(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tagnn, "CHUNK", chunk)
+    monkeypatch.setattr(tagnn, "PIECE", 0)
+    monkeypatch.setattr(tagnn, "LEAST_ITEMS", chunk)
     net = model("tagnn")
     assert isinstance(net, TAGNN)
     clicks, lengths = torch.tensor([[A, B, A], [C, B, 0]]), torch.tensor([3, 2])

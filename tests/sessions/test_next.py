@@ -7,6 +7,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from client_service.serving import next_items
 from client_service.serving.next_items import NextItems, freeze_sessions
 from client_service.serving.next_messages import NextIn
 from client_service.sessions.measures import measure_prefixes
@@ -100,6 +101,31 @@ def test_a_model_at_rest_is_judged_as_the_training_one(answers: NextItems, train
     whole = measure_prefixes(served.score, shard.test, len(shard.item_ids))
     training.initialise(99)  # the frozen copy has parameters of its own
     assert measure_prefixes(served.score, shard.test, len(shard.item_ids)) == whole
+
+
+def test_all_clicks_of_a_long_session_are_left_out_where_that_is_asked(answers: NextItems, shop: SessionShard) -> None:
+    session = [*shop.item_ids[:5], *[shop.item_ids[6]] * 100]
+    found = answers.answer(NextIn(session=session, k=100, exclude_seen=True)).results[0]
+    assert {one.item for one in found.items} == set(shop.item_ids) - set(session)
+
+
+def test_a_model_that_has_diverged_does_not_answer(answers: NextItems, shop: SessionShard) -> None:
+    assert answers.served is not None
+    answers.served.vectors.fill_(float("nan"))
+    found = answers.answer(NextIn(session=[shop.item_ids[0]], k=3)).results[0]
+    assert found.fallback == "the model's scores are no numbers" and found.model is None and len(found.items) == 3
+
+
+def test_known_and_unknown_sessions_come_back_in_their_order(
+    answers: NextItems, shop: SessionShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(next_items, "SCORES", 2 * len(shop.item_ids))  # two sessions at a time
+    sessions = [[item] if number % 3 else ["nobody's"] for number, item in enumerate(shop.item_ids[:8])]
+    found = answers.answer(NextIn(sessions=sessions, k=2)).results
+    assert [one.unknown_items for one in found] == [1, 0, 0, 1, 0, 0, 1, 0]
+    for session, one in zip(sessions, found, strict=True):
+        alone = answers.answer(NextIn(session=session, k=2)).results[0]
+        assert [item.item for item in one.items] == [item.item for item in alone.items]
 
 
 def test_only_the_last_fifty_clicks_of_a_long_session_count(answers: NextItems, shop: SessionShard) -> None:
