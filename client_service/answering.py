@@ -17,6 +17,7 @@ from client_service.renewal import REFRESH
 from client_service.serving.answerer import Answerer
 from client_service.serving.messages import MOST_USERS, ModelOut, RecommendationsIn, RecommendationsOut
 from client_service.serving.next_items import NextItems
+from client_service.serving.next_messages import NextIn, NextListOut
 from client_service.serving.questions import Basket, Limits
 from client_service.serving.recommender import Recommender
 from client_service.serving.together import Together
@@ -43,6 +44,7 @@ class Answering:
         self._feedback: Feedback | None = None
         self._following: asyncio.Task[None] | None = None
         self.baskets = Together(self._recommend_baskets)
+        self.visits = Together(self._answer_visits)
 
     @property
     def answers(self) -> Answerer:
@@ -90,6 +92,14 @@ class Answering:
         recommender = self.recommender
         basket = Basket(message.basket or (), await _read_limits(recommender, message))
         return await self.baskets.ask((recommender, basket))
+
+    async def answer_visits(self, message: NextIn) -> NextListOut:
+        """What comes next after the message's sessions, computed with all others that wait: one thread's memory."""
+        self._require(NextItems)
+        return await self.visits.ask(message)
+
+    def _answer_visits(self, asked: Sequence[NextIn]) -> Sequence[NextListOut]:
+        return self.next_items.answer_all(asked)
 
     async def answer_users(self, message: RecommendationsIn) -> tuple[RecommendationsOut, ...]:
         """A list for each of the message's users."""

@@ -115,9 +115,9 @@ async def recommend_batch(message: RecommendationsIn, service: Service, request:
 
 
 @recommendations.post("/next", response_model_exclude_none=True)
-def predict_next(message: NextIn, service: Service) -> NextListOut:
+async def predict_next(message: NextIn, service: Service) -> NextListOut:
     """What is clicked next after each session; 409 from a silo that holds users and not sessions."""
-    return service.next_items.answer(message)
+    return await service.answer_visits(message)
 
 
 @recommendations.get("/items/{item:path}/similar", response_model_exclude_none=True)

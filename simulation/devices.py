@@ -14,7 +14,7 @@ import numpy as np
 
 from client_service.device import pin_threads
 from client_service.learning.named import Moment
-from shared.method.exchanged import Parameters, State, Update
+from shared.method.exchanged import State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
 from shared.strategies.local_client import LocalClient
@@ -66,7 +66,7 @@ def train_devices(plan: DevicePlan, crew: DeviceCrew, loss_of: Callable[[LocalCl
         moment, updates, losses = Moment(number, plan.rounds, plan.seed), list[Update](), list[float]()
         for device in _draw(crew.names, plan.sample, generator):
             client = crew.visit(device, moment)
-            updates.append(_fit(strategy, client, device, strategy.personalise(state, last.get(device))))
+            updates.append(_fit(strategy, client, device, state, last.get(device)))
             losses.append(loss_of(client))
         state = strategy.aggregate(state, updates)
         if strategy.mixing is not None or strategy.answer is not None:
@@ -74,8 +74,10 @@ def train_devices(plan: DevicePlan, crew: DeviceCrew, loss_of: Callable[[LocalCl
         yield DeviceRound(number, state, float(np.mean(losses)), _bytes_of(updates[0]))
 
 
-def _fit(strategy: Strategy, client: LocalClient, device: str, received: Parameters) -> Update:
-    sent = strategy.fit(client, received)
+def _fit(strategy: Strategy, client: LocalClient, device: str, state: State, last: Update | None) -> Update:
+    """What a device sends, with its reports where the strategy has some."""
+    sent = strategy.fit(client, strategy.personalise(state, last))
+    sent = sent if strategy.report is None else strategy.report(sent, state.arrays)
     return Update(device, sent.arrays, sent.scalars)
 
 

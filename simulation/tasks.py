@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from client_service.serving.next_messages import NextIn
-from client_service.sessions.shard import TEST
+from client_service.sessions.shard import TEST, TRAIN
 from client_service.sessions.storage import read_session_shard
 from client_service.shard import read_shard
 from shared.errors import SettingsError
@@ -74,10 +74,10 @@ def find_user(shard: Path) -> Example:
 
 
 def find_visit(shard: Path) -> Example:
-    """The first clicks of a test session of the shard."""
+    """The first clicks of a test session of the shard, or where it has none of a training session."""
     sessions = read_session_shard(shard)
-    clicks, starts = sessions.split_sessions(TEST)
-    session = tuple(sessions.item_ids[row] for row in clicks[starts[0] : max(starts[0] + 1, starts[1] - 1)])
+    clicks, starts = sessions.split_sessions(TEST if (sessions.splits == TEST).any() else TRAIN)
+    session = tuple(sessions.item_ids[row] for row in clicks[: max(1, starts[1] - 1)])
     body = NextIn(session=session, k=SHOWN).model_dump(include={"session", "k"}, mode="json")
     return Example("/v1/next", f"After {', '.join(session)}", body, lambda answer: answer["results"][0])
 

@@ -28,14 +28,14 @@ from simulation.federation import conduct_run
 from simulation.patience import fail_when_stuck
 from simulation.processes import choose_addresses, connect_services, start_services
 from simulation.sessions.generator import generate_sessions
-from simulation.sessions.shards import shard_of
+from simulation.sessions.shards import build_session_part
 
 SESSIONS, BATCH = 2000, 100
 
 
 def write_shard(folder: Path, items: int) -> SessionShard:
     """A shard whose catalogue has so many items, most of which nobody has clicked."""
-    shard = shard_of(folder.name, generate_sessions(0, sessions=SESSIONS))
+    shard = build_session_part(folder.name, generate_sessions(0, sessions=SESSIONS))
     others = tuple(f"other-{number:06d}" for number in range(items - len(shard.item_ids)))
     whole = replace(shard, item_ids=(*shard.item_ids, *others), places=np.arange(items))
     save_session_shard(folder, whole)

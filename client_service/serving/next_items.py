@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 
 import numpy as np
 import torch
@@ -61,7 +63,6 @@ class NextItems:
         self._shard = shard
         self.served: ServedSessions | None = None
         self.changing, self.score_meaning = threading.Lock(), NEXT_SCORE
-        self._turn = threading.Lock()
         clicks, starts = shard.split_sessions(TRAIN)
         self._popularity = score_by_popularity(clicks, self.shown_items)
         self._successors = score_by_successors(clicks, starts, self.shown_items)
@@ -75,15 +76,32 @@ class NextItems:
         """Nothing goes on in the background."""
 
     def answer(self, asked: NextIn) -> NextListOut:
-        """A list for each session, in the order of the request. One request is computed at a time: more at once would
-        need the memory of each, and none would be answered sooner."""
-        with self._turn:
-            visits = read_visits(asked.all_sessions, self._shard.rows)
-            banned = [row for item in asked.exclude if (row := self._shard.rows.get(item)) is not None]
-            found = np.empty(len(visits.unknown), dtype=object)
-            for places in self._blocks(visits.known):
-                found[places] = self._answer_block(asked, visits, places, np.array(banned, dtype=np.int64))
-            return NextListOut(results=tuple(found))
+        """A list for each session, in the order of the request."""
+        return NextListOut(results=tuple(self._answer_sessions(asked.all_sessions, asked)))
+
+    def answer_all(self, asked: Sequence[NextIn]) -> list[NextListOut]:
+        """Requests in their order; those that ask for lists of one kind are computed together."""
+        alike: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
+        for place, one in enumerate(asked):
+            alike[one.k, one.exclude_seen, one.exclude].append(place)
+        found: dict[int, NextListOut] = {}
+        for places in alike.values():
+            sessions = [asked[place].all_sessions for place in places]
+            results = iter(self._answer_sessions(list(chain.from_iterable(sessions)), asked[places[0]]))
+            found |= {
+                p: NextListOut(results=tuple(islice(results, len(own))))
+                for p, own in zip(places, sessions, strict=True)
+            }
+        return [found[place] for place in range(len(asked))]
+
+    def _answer_sessions(self, sessions: Sequence[Sequence[str]], asked: NextIn) -> Iterable[NextOut]:
+        """asked: what lists they get."""
+        visits = read_visits(sessions, self._shard.rows)
+        banned = [row for item in asked.exclude if (row := self._shard.rows.get(item)) is not None]
+        found = np.empty(len(sessions), dtype=object)
+        for places in self._blocks(visits.known):
+            found[places] = self._answer_block(asked, visits, places, np.array(banned, dtype=np.int64))
+        return found
 
     def title_or_id(self, item: str) -> str:
         """The item's title where one is known."""

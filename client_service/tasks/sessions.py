@@ -32,6 +32,7 @@ JUDGED = 4000  # validation examples by which a round is chosen, the same in eve
 
 def read_listed_sessions(settings: ClientSettings) -> SessionShard:
     """The shard with each item's place in the catalogue that all clients share; DataError where one is not listed."""
+    _require_no_refresh(settings)
     shard = read_session_shard(settings.shard)
     size, path = settings.method.catalogue, settings.catalogue
     if path is not None:
@@ -40,6 +41,13 @@ def read_listed_sessions(settings: ClientSettings) -> SessionShard:
         expected = f"expected the list of the {size} items that the method's setting `catalogue` says"
         raise SettingsError(f"catalogue: {expected}, got none, and a shard of {len(shard.item_ids)} items")
     return shard
+
+
+def _require_no_refresh(settings: ClientSettings) -> None:
+    """SettingsError where refreshes are asked for: applications tell a silo of sessions nothing to refresh by."""
+    for name in ("refresh_seconds", "refresh_interactions"):
+        if (value := getattr(settings, name)) is not None:
+            raise SettingsError(f"{name}: expected none with task 'sessions', whose shard is a file, got {value:g}")
 
 
 def count_sessions(shard: SessionShard) -> Counts:

@@ -19,10 +19,10 @@ def divide_sessions(sessions: Sessions, clients: Int64) -> list[SessionShard]:
     order = np.argsort(clients, kind="stable")
     bounds = np.searchsorted(clients[order], np.arange(int(clients.max()) + 2))
     parts = (order[first:last] for first, last in pairwise(bounds))
-    return [build_part(f"client-{place + 1}", sessions.select(rows)) for place, rows in enumerate(parts)]
+    return [build_session_part(f"client-{place + 1}", sessions.select(rows)) for place, rows in enumerate(parts)]
 
 
-def build_part(name: str, own: Sessions) -> SessionShard:
+def build_session_part(name: str, own: Sessions) -> SessionShard:
     """One client's sessions; places are the numbers that the items have in `own`."""
     places, clicks = np.unique(own.clicks, return_inverse=True)
     ids = tuple(own.items[place] for place in places)

@@ -116,6 +116,21 @@ def test_a_model_that_has_diverged_does_not_answer(answers: NextItems, shop: Ses
     assert found.fallback == "the model's scores are no numbers" and found.model is None and len(found.items) == 3
 
 
+def test_requests_that_are_answered_together_get_what_each_gets_alone(answers: NextItems, shop: SessionShard) -> None:
+    first, second, third = shop.item_ids[:3]
+    asked = [
+        NextIn(session=[first], k=2),
+        NextIn(sessions=[[second], [first, third]], k=3, exclude_seen=True),
+        NextIn(session=[third], k=2),
+        NextIn(session=[third], k=2, exclude=[first]),
+    ]
+    together, alone = answers.answer_all(asked), [answers.answer(one) for one in asked]
+    for one, other in zip(together, alone, strict=True):
+        assert [[item.item for item in found.items] for found in one.results] == [
+            [item.item for item in found.items] for found in other.results
+        ]
+
+
 def test_known_and_unknown_sessions_come_back_in_their_order(
     answers: NextItems, shop: SessionShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -186,6 +186,25 @@ def test_devices_learn_and_draw_the_same_again(few: Callable[..., tuple[DevicePl
     assert runs[0][-1].bytes == sum(np.asarray(value).nbytes for value in runs[0][-1].state.arrays.values())
 
 
+def test_devices_report_magnitudes_where_the_server_is_told_of_them(
+    few: Callable[..., tuple[DevicePlan, list]],
+) -> None:
+    (computed, shards), (reported, _) = few("fedga"), few("fedga", **{"server_step.magnitudes": "reported"})
+    found = [
+        list(train_devices(plan, PassingDevices(shards, plan.method, CPU), loss_of)) for plan in (computed, reported)
+    ]
+    for name, value in found[0][-1].state.arrays.items():
+        np.testing.assert_allclose(found[1][-1].state.arrays[name], value, atol=1e-5)
+
+
+def test_devices_learn_what_comes_next() -> None:
+    sessions = generate_sessions(1, sessions=1500, items=60)
+    shards = divide_sessions(*cut_sessions(sessions, "device", 20, 0))
+    method = method_settings("sessions", width=16, batch_size=20, learning_rate=0.03, catalogue=60)
+    rounds = list(train_devices(DevicePlan("fedavg", method, 20, 5), PassingDevices(shards, method, CPU), loss_of))
+    assert rounds[-1].loss < 0.9 * rounds[0].loss
+
+
 def test_a_device_keeps_nothing_between_its_visits_and_a_silo_its_optimiser(
     few: Callable[..., tuple[DevicePlan, list]],
 ) -> None:
