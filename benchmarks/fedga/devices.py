@@ -1,10 +1,11 @@
 """Which server optimiser trains session models in fewer rounds, where clients are hundreds of small devices?
 
-python -m benchmarks.fedga.devices FOLDER [--rounds 200] [--seeds 3] [--methods fedavg fedga ...] [--set NAME=JSON ...]
+python -m benchmarks.fedga.devices FOLDER [--model tagnn] [--rounds 200] [--seeds 3] [--methods fedavg fedga ...]
+python -m benchmarks.fedga.devices FOLDER --methods fedga --set local_epochs=50
 
 FOLDER: train_sessions.txt and test.txt. Rates are chosen by validation, with a seed of their own, within TUNED_ROUNDS
-rounds; the best round of a run by validation MRR@20. Test examples are read once, with the model of that round. Each
-run appends a line to results.jsonl; `python -m benchmarks.fedga.tables` makes tables of them.
+rounds and without what --set changes; the best round of a run by validation MRR@20. Test examples are read once, with
+the model of that round. Each run appends a line to results.jsonl; `python -m benchmarks.fedga.tables` makes tables.
 """
 
 from __future__ import annotations
@@ -15,12 +16,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from benchmarks.fedga.judging import Values, judge_state, open_model
 from benchmarks.fedga.methods import ABLATION, METHODS, build_method, list_rates
 from benchmarks.fedga.rows import Row, chosen_rates, keep_row, read_rows
 from benchmarks.fedga.sets import SessionSet, measure_floors, open_devices, parse_setting
+from client_service.sessions.training import MODELS
+from shared.method.exchanged import State
+from shared.strategies import build_strategy
+from shared.strategies.server.choice import build_optimiser
+from shared.strategies.server.step import SECOND
 from simulation.devices import DevicePlan, DeviceRound, train_devices
 from simulation.sessions.crews import PassingDevices, loss_of
 
@@ -35,10 +42,21 @@ def run_devices(found: SessionSet, changes: dict[str, Any], rounds: int, seed: i
     for one, values in judge_rounds(found, changes, rounds, seed):
         if values["mrr20"] > max((point["mrr20"] for point in curve), default=-1.0):
             best = [one]
-        curve.append({"round": one.number, "loss": one.loss, **values})
+        curve.append({"round": one.number, "loss": one.loss, **values, **describe_steps(one.state, changes)})
     seconds, [chosen] = time.perf_counter() - began, best
     test = judge_state(model, chosen.state.arrays, found.test)
     return {"best_round": chosen.number, "test": test, "curve": curve, "bytes": chosen.bytes, "seconds": seconds}
+
+
+def describe_steps(state: State, changes: dict[str, Any]) -> Values:
+    """Of a server that divides: the 5th, 50th and 95th percentile of eta / (sqrt(v) + tau) over all numbers."""
+    second = [value.reshape(-1) for name, value in state.memory.items() if name.startswith(SECOND)]
+    if not second:
+        return {}
+    strategy, method = build_method(1, changes)
+    optimiser = build_optimiser(build_strategy(strategy, method).server, method.server_step, resistant=False)
+    divided = optimiser.rate / (np.sqrt(np.concatenate(second)) + optimiser.tau)
+    return {f"step{share}": float(np.percentile(divided, share)) for share in (5, 50, 95)}
 
 
 def judge_rounds(
@@ -65,20 +83,21 @@ def choose_rates(found: SessionSet, changes: dict[str, Any]) -> dict[str, float]
 def run_methods(arguments: argparse.Namespace) -> Iterator[Row]:
     """A line for the floors, then one for each method and seed."""
     found, changed = open_devices(arguments.folder), dict(arguments.set)
-    about = {"part": "devices", "data": arguments.folder.name, "clients": len(found.shards)}
+    about: Row = {"part": "devices", "data": arguments.folder.name, "clients": len(found.shards)}
     yield {**about, "jd": found.divergence, "method": "floors", "test": measure_floors(found.sessions, found.test)}
     for name in arguments.methods or [*METHODS, *ABLATION]:
-        changes = {**METHODS, **ABLATION}[name] | changed
-        cell = {**about, "method": name, "model": changes.get("model", "srgnn"), "set": changed}
+        changes = {**METHODS, **ABLATION}[name] | {"model": arguments.model}
+        cell = {**about, "method": name, "model": arguments.model}
         rates = chosen_rates(read_rows(), **cell) or choose_rates(found, changes)
         for seed in range(arguments.seeds):
-            result = run_devices(found, changes | rates, arguments.rounds, seed)
-            yield {**cell, "rates": rates, "seed": seed, "rounds": arguments.rounds, **result}
+            result = run_devices(found, changes | rates | changed, arguments.rounds, seed)
+            yield {**cell, "set": changed, "rates": rates, "seed": seed, "rounds": arguments.rounds, **result}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--model", choices=list(MODELS), default="srgnn")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--methods", nargs="*", help="by default all, those of the ablation too")

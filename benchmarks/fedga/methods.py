@@ -22,8 +22,8 @@ ABLATION: dict[str, dict[str, Any]] = {
     "ramp, no DRA": {"strategy": "fedga", "server_step.magnitudes": "off", "server_step.second_moment": "ramp"},
     "ramp": {"strategy": "fedga", "server_step.second_moment": "ramp"},
 }
-CLIENT_RATES, SERVER_RATES = (0.01, 0.03, 0.1), (0.01, 0.03, 0.1)
-"""Of devices. Without a server's step the server's rate is 1, which adopts the mean."""
+ALONE_RATES, CLIENT_RATES, SERVER_RATES = (0.01, 0.03, 0.1, 0.3), (0.01, 0.03, 0.1), (0.01, 0.03, 0.1)
+"""Of devices: of clients whose server adopts the mean, of clients whose server steps, and of that server."""
 
 
 def build_method(items: int, changes: dict[str, Any]) -> tuple[str, MethodSettings]:
@@ -34,9 +34,7 @@ def build_method(items: int, changes: dict[str, Any]) -> tuple[str, MethodSettin
 
 def list_rates(items: int, changes: dict[str, Any]) -> list[dict[str, float]]:
     """The client rates, and beside each the server rates where the strategy's server steps."""
-    strategy = build_strategy(*build_method(items, changes))
-    servers = SERVER_RATES if strategy.server != "none" else (None,)
-    return [
-        {"learning_rate": client} | ({} if server is None else {"server_step.rate": server})
-        for client, server in itertools.product(CLIENT_RATES, servers)
-    ]
+    if build_strategy(*build_method(items, changes)).server == "none":
+        return [{"learning_rate": client} for client in ALONE_RATES]
+    pairs = itertools.product(CLIENT_RATES, SERVER_RATES)
+    return [{"learning_rate": client, "server_step.rate": server} for client, server in pairs]

@@ -1,6 +1,6 @@
 """Session models on a few large silos, all of them in every round, beside one model on all sessions in one place.
 
-python -m benchmarks.fedga.silos FOLDER [--clients 4] [--cut random] [--rounds 5] [--methods fedavg local ...]
+python -m benchmarks.fedga.silos FOLDER [--model tagnn] [--clients 4] [--cut random] [--rounds 5] [--methods fedavg local ...]
 python -m benchmarks.fedga.silos FOLDER --clients 1 --set width=100
 
 A round is one local epoch of Adam. The best round by validation MRR@20; test examples are read once, with its model.
@@ -22,7 +22,7 @@ from benchmarks.fedga.methods import build_method
 from benchmarks.fedga.rows import Row, keep_row
 from benchmarks.fedga.sets import SessionSet, divide, measure_silo_floors, parse_setting
 from client_service.learning.named import Moment
-from client_service.sessions.training import SessionTraining
+from client_service.sessions.training import MODELS, SessionTraining
 from shared.method.exchanged import Parameters
 from simulation.devices import DevicePlan, DeviceRound, train_devices
 from simulation.sessions.crews import LastingSilos, loss_of
@@ -71,8 +71,8 @@ def run_methods(arguments: argparse.Namespace) -> Iterator[Row]:
         sizes = [len(shard.test) for shard in found.shards]
         yield {**about, "method": name, **average_silos([one[name] for one in floors], sizes)}
     for name in arguments.methods or (("central",) if arguments.clients == 1 else ("fedavg", "local")):
-        changes = {**USUAL, **METHODS.get(name, {"strategy": name}), **changed}
-        cell = {**about, "method": name, "model": changes.get("model", "srgnn"), "set": changed}
+        changes = {**USUAL, **METHODS.get(name, {"strategy": name}), "model": arguments.model, **changed}
+        cell = {**about, "method": name, "model": arguments.model, "set": changed}
         for seed in range(arguments.seeds):
             result = run_silos(found, changes, arguments.rounds, seed)
             yield {**cell, "seed": seed, "rounds": arguments.rounds, **result}
@@ -81,6 +81,7 @@ def run_methods(arguments: argparse.Namespace) -> Iterator[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--model", choices=list(MODELS), default="srgnn")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--cut", default="random")
     parser.add_argument("--rounds", type=int, default=5)
