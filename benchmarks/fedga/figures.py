@@ -1,52 +1,78 @@
-"""Rows of results -> curves over rounds; and the control of the second moments, from the functions themselves."""
+"""Rows of results -> curves over rounds and sizes of steps; and the control of the second moments, of the functions."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import numpy as np
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
+from matplotlib.figure import Figure
 
+from benchmarks.fedga.rows import Row
 from shared.strategies.server.second_moments import adam, clip, ramp, yogi
 
 METHODS = ("fedavg", "fedprox", "fedadam", "fedyogi", "fedga")
+STEPPED = ("fedadam", "fedyogi", "fedga")
 
 
-def draw_curves(rows: list[dict[str, Any]], folder: Path, data: str) -> None:
+def draw_curves(rows: Sequence[Row], path: Path) -> None:
     """HR@20, MRR@20 and the clients' loss over rounds, means over seeds, of the methods that have names."""
     figure, axes = pyplot.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
     for method in METHODS:
-        curves = [row["curve"] for row in rows if row["method"] == method]
-        if not curves:
-            continue
-        numbers = [point["round"] for point in curves[0]]
         for axis, name in zip(axes, ("hr20", "mrr20", "loss"), strict=True):
-            values = np.mean([[point[name] for point in curve] for curve in curves], axis=0)
+            numbers, values = _mean_curve(rows, method, name)
             axis.plot(numbers, values, label=method)
     for axis, title in zip(axes, ("HR@20, validation", "MRR@20, validation", "loss at the clients"), strict=True):
         axis.set(title=title, xlabel="round")
     axes[2].set_yscale("log")
     axes[0].legend()
-    _save(figure, folder / f"fedga_{data}.svg")
+    _save(figure, path)
 
 
-def draw_control(folder: Path) -> None:
+def draw_steps(rows: Sequence[Row], path: Path) -> None:
+    """The middle and the 5th to 95th percentile of eta / (sqrt(v) + tau) over all numbers, by rounds."""
+    stepped = [method for method in STEPPED if _mean_curve(rows, method, "step50")[0]]
+    figure, axis = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
+    for method in stepped:
+        numbers, middle = _mean_curve(rows, method, "step50")
+        axis.plot(numbers, middle, label=method)
+        low, high = (_mean_curve(rows, method, name)[1] for name in ("step5", "step95"))
+        axis.fill_between(numbers, low, high, alpha=0.2)
+    axis.set(title="eta / (sqrt(v) + tau): median, 5th to 95th percentile", xlabel="round")
+    if stepped:
+        axis.set_yscale("log")
+        axis.legend()
+    _save(figure, path)
+
+
+def _mean_curve(rows: Sequence[Row], method: str, name: str) -> tuple[list[int], list[float]]:
+    """The judged rounds, and there the mean over seeds; nothing of a method that was not measured."""
+    curves = [row["curve"] for row in rows if row["method"] == method and name in row["curve"][0]]
+    if not curves:
+        return [], []
+    values = np.mean([[point[name] for point in curve] for curve in curves], axis=0)
+    return [point["round"] for point in curves[0]], values.tolist()
+
+
+def draw_control(path: Path) -> None:
     """By how much v moves in a round, over q = D'^2: (v' - v) / ((1 - b2) q) against v / q."""
     figure, axis = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
     ratios, beta2 = np.linspace(0.0, 4.0, 801), 0.9
     for move in (adam, yogi, clip, ramp):
         moved = (move(ratios, np.ones_like(ratios), beta2) - ratios) / (1 - beta2)
         axis.plot(ratios, moved, label=move.__name__)
-    axis.set(xlabel="v / q", ylabel="(v' - v) / ((1 - b2) q)", title="How the second moment is controlled")
+    axis.axhline(0.0, color="grey", linewidth=0.5)
+    axis.set(xlabel="v / q", ylabel="change of v in a round, in (1 - b2) q", title="Second moments")
     axis.legend()
-    _save(figure, folder / "fedga_control.svg")
+    _save(figure, path)
 
 
-def _save(figure: Any, path: Path) -> None:
+def _save(figure: Figure, path: Path) -> None:
+    """The same bytes from the same rows."""
     with pyplot.rc_context({"svg.hashsalt": "lpsfed"}):
         figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)

@@ -21,6 +21,7 @@ from simulation.sessions.sessions import Sessions
 from simulation.sessions.shards import divide_sessions
 
 SESSIONS_OF_A_DEVICE = 50
+NAMES = {"yoochoose1_64": "Yoochoose 1/64", "diginetica": "Diginetica", "retailrocket": "Retailrocket"}
 JUDGED = 4000  # validation examples that choose rounds and rates
 ByName = dict[str, dict[str, float]]
 

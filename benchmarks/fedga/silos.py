@@ -1,6 +1,6 @@
 """Session models on a few large silos, all of them in every round, beside one model on all sessions in one place.
 
-python -m benchmarks.fedga.silos FOLDER [--model tagnn] [--clients 4] [--cut random] [--rounds 5] [--methods fedavg local ...]
+python -m benchmarks.fedga.silos FOLDER [--model tagnn] [--clients 4] [--cut random] [--methods fedavg local ...]
 python -m benchmarks.fedga.silos FOLDER --clients 1 --set width=100
 
 A round is one local epoch of Adam. The best round by validation MRR@20; test examples are read once, with its model.
