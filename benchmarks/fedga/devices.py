@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.fedga.judging import Values, judge_state, open_model
 from benchmarks.fedga.methods import ABLATION, METHODS, build_method, list_rates
-from benchmarks.fedga.rows import Row, chosen_rates, keep_row, read_rows
+from benchmarks.fedga.rows import Row, find_rates, keep_row, read_rows
 from benchmarks.fedga.sets import SessionSet, measure_floors, open_devices, parse_setting
 from client_service.sessions.training import MODELS
 from shared.method.exchanged import State
@@ -88,7 +88,7 @@ def run_methods(arguments: argparse.Namespace) -> Iterator[Row]:
     for name in arguments.methods or [*METHODS, *ABLATION]:
         changes = {**METHODS, **ABLATION}[name] | {"model": arguments.model}
         cell = {**about, "method": name, "model": arguments.model}
-        rates = chosen_rates(read_rows(), **cell) or choose_rates(found, changes)
+        rates = find_rates(read_rows(), **cell) or choose_rates(found, changes)
         for seed in range(arguments.seeds):
             result = run_devices(found, changes | rates | changed, arguments.rounds, seed)
             yield {**cell, "set": changed, "rates": rates, "seed": seed, "rounds": arguments.rounds, **result}

@@ -34,7 +34,7 @@ def identify_cell(row: Row) -> str:
     return json.dumps([row.get(name) for name in IDENTITY], sort_keys=True)
 
 
-def chosen_rates(rows: Iterable[Row], **cell: Any) -> dict[str, float] | None:
+def find_rates(rows: Iterable[Row], **cell: Any) -> dict[str, float] | None:
     """The rates that an earlier command has chosen for a cell of any seed; None where none has."""
     same = (row for row in rows if all(row.get(name) == value for name, value in cell.items()))
     return next((row["rates"] for row in same if "rates" in row), None)

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.fedga import devices, rows, silos, tables
 from benchmarks.fedga.claims import judge_sides, largest_rise
 from benchmarks.fedga.methods import METHODS, build_method, list_rates
-from benchmarks.fedga.rows import Row, chosen_rates, identify_cell, read_rows
+from benchmarks.fedga.rows import Row, find_rates, identify_cell, read_rows
 from benchmarks.fedga.sets import parse_setting
 from benchmarks.fedga.statistics import compare_methods, describe_mean, group_cells, rounds_to
 from client_service.device import pin_threads
@@ -32,8 +32,8 @@ def test_the_later_line_of_a_cell_counts(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_rates_are_chosen_once_for_all_seeds_and_changes() -> None:
     known = [cell("fedga", 0, 0.1, set={}, model="srgnn", rates={"learning_rate": 0.1})]
-    assert chosen_rates(known, method="fedga", model="srgnn") == {"learning_rate": 0.1}
-    assert chosen_rates(known, method="fedga", model="tagnn") is None
+    assert find_rates(known, method="fedga", model="srgnn") == {"learning_rate": 0.1}
+    assert find_rates(known, method="fedga", model="tagnn") is None
     assert identify_cell(known[0]) != identify_cell(known[0] | {"model": "tagnn"})
 
 
