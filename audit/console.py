@@ -132,7 +132,8 @@ def _fields_table(report: PrivacyReport, shown: ClientRound) -> Table:
 
 def _tensor_row(tensor: dict[str, Any]) -> tuple[Any, ...]:
     shape = " x ".join(map(str, tensor.get("shape") or ()))
-    return tensor.get("name"), tensor.get("dtype"), shape, tensor.get("bytes"), str(tensor.get("sha256"))[:SHORT]
+    kind = f"{tensor.get('dtype')}{', only up' if tensor.get('up_only') else ''}"
+    return tensor.get("name"), kind, shape, tensor.get("bytes"), str(tensor.get("sha256"))[:SHORT]
 
 
 def _rounds_table(rounds: Iterable[ClientRound]) -> Table:

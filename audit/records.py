@@ -43,7 +43,8 @@ def check_declarations(case: AuditCase) -> AuditFinding:
 
 
 def _describe(declaration: Declaration) -> str:
-    words = f"{len(declaration.tensors)} tensors and {len(declaration.scalars)} scalars"
+    reports = f", {len(declaration.reports)} reports that only go up" if declaration.reports else ""
+    words = f"{len(declaration.tensors)} tensors{reports} and {len(declaration.scalars)} scalars"
     basis = declaration.basis
     return words if basis is None else f"{words}, and {len(basis.tensors)} tensors of sums"
 

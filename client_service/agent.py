@@ -19,7 +19,7 @@ from client_service.memory import return_free_memory
 from client_service.run_opening import RunOpening
 from client_service.run_part import RunPart
 from client_service.schemas import QualityOut, RoundCosts
-from client_service.sending import UpdateSender, warn_of_unlike_starts
+from client_service.sending import UpdateSender, warn_of_noised_magnitudes, warn_of_unlike_starts
 from client_service.silo import Silo
 from client_service.tasks.task import Place
 from client_service.training_run import TrainingRun
@@ -30,7 +30,7 @@ from shared.method.graph import Float64
 from shared.method.settings import MethodSettings
 from shared.protocol.privacy import few_clients
 from shared.protocol.schemas import RunOut
-from shared.strategies import strategy_of_part
+from shared.strategies import build_strategy, strategy_of_part
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -159,7 +159,10 @@ class Agent:
         limits, signature = self.silo.settings.limits(), self._signature_seconds
         late = limits.shortcomings(signature=signature, deadline=state.deadline_seconds)
         shut_out = (QUARANTINED,) if state.standing == "quarantined" else ()
-        return (*few_clients(state.joined), *warn_of_unlike_starts(self._declaration, method), *late, *shut_out)
+        strategy = build_strategy(self._declaration.strategy, method)
+        noised = warn_of_noised_magnitudes(self.silo.settings.privacy, strategy, method)
+        unlike = warn_of_unlike_starts(self._declaration, method)
+        return (*few_clients(state.joined), *unlike, *noised, *late, *shut_out)
 
     def _left_off(self, state: RunOut, run: str) -> bool:
         """Was this client stopped in this run, before it had evaluated it?"""

@@ -21,13 +21,13 @@ import httpx
 from pydantic import ValidationError
 
 from client_service.boundary.calls import Call, declared_calls, longest_answer
+from client_service.boundary.contents import describe_tensors
 from client_service.boundary.ledger import Ledger
 from client_service.boundary.masked import MESSAGES, masked_update, relayed_entry
 from client_service.boundary.recorder import CallRecorder, read_news, read_outcome
 from client_service.logs import LOGGER
 from shared.errors import FederationError, PrivacyError, ProtocolError, TooLargeError
 from shared.method.declaration import Declaration
-from shared.method.parameters import Form, form_of
 from shared.protocol.heads import HOST, LENGTH, TYPE, UNSIGNED, WORDS, Said
 from shared.protocol.schemas import JoinIn
 from shared.protocol.signing.answers import read_signer, require_answer
@@ -191,16 +191,9 @@ class GateTransport(httpx.AsyncBaseTransport):
 
     def _masked_entry(self, place: Mapping[str, str], body: bytes) -> dict[str, Any]:
         found = masked_update(self._boundary.declaration, self._boundary.client, place, body)
-        return (
-            self._release_entry(None)
-            | self._noise_entry(found.vector)
-            | {
-                "tensors": [
-                    _tensor(name, form_of(value), value.tobytes()) for name, value in sorted(found.vector.items())
-                ],
-                "scalars": dict(found.header.scalars),
-            }
-        )
+        tensors = describe_tensors(self._boundary.declaration, dict(sorted(found.vector.items())))
+        written = {"tensors": tensors, "scalars": dict(found.header.scalars)}
+        return self._release_entry(None) | self._noise_entry(found.vector) | written
 
     def _update(self, body: bytes) -> dict[str, Any]:
         try:
@@ -212,10 +205,10 @@ class GateTransport(httpx.AsyncBaseTransport):
             raise PrivacyError("expected the update as this client writes it, got another form of it")
         if WEIGHTED in content.arrays:
             raise PrivacyError("expected a part of a noised sum to leave under masks, got it in the open")
-        return self._release_entry(hashlib.sha256(body).hexdigest()) | {
-            "tensors": [_tensor(spec.name, spec.form, content.arrays[spec.name].tobytes()) for spec in specification],
-            "scalars": dict(content.scalars),
-        }
+        arrays = {spec.name: content.arrays[spec.name] for spec in specification}
+        tensors = describe_tensors(self._boundary.declaration, arrays)
+        written = {"tensors": tensors, "scalars": dict(content.scalars)}
+        return self._release_entry(hashlib.sha256(body).hexdigest()) | written
 
     def _release_entry(self, digest: str | None) -> dict[str, Any]:
         permit = self._boundary.permit
@@ -280,13 +273,3 @@ class GateTransport(httpx.AsyncBaseTransport):
         headers, sha256 = list(response.headers.items()), hashlib.sha256(content).digest()
         key = self._believed(read_signer(headers))
         require_answer(response.status_code, headers, sha256, request.headers[SIGNATURE], key)
-
-
-def _tensor(name: str, form: Form, content: bytes) -> dict[str, Any]:
-    return {
-        "name": name,
-        "dtype": form.dtype,
-        "shape": list(form.shape),
-        "bytes": len(content),
-        "sha256": hashlib.sha256(content).hexdigest(),
-    }

@@ -89,4 +89,5 @@ def _fields(one: Attempt) -> tuple[Field, ...]:
 
 def _tensor(field: Mapping[str, Any]) -> Field:
     lengths, count = shape(field.get("shape", ())), f"{field.get('bytes', 0):,}"
-    return Field(str(field.get("name")), str(field.get("dtype")), lengths, count, field.get("sha256"), "")
+    kind = f"{field.get('dtype')}{', only up' if field.get('up_only') else ''}"
+    return Field(str(field.get("name")), kind, lengths, count, field.get("sha256"), "")

@@ -96,6 +96,12 @@ class PrivacySettings(Message):
         scalar = self.scalar_noise_multiplier or self.noise_multiplier
         return "gaussian", self.noise_multiplier if part == TENSORS else scalar
 
+    def mean_noise(self) -> float:
+        """The mean length of the noise on one number of the tensors: no mean of |changes| is below it."""
+        kind, multiplier = self.noise(TENSORS)
+        deviation = multiplier * 2 * self.ball(TENSORS)[1]
+        return deviation * math.sqrt(2 / math.pi) if kind == "gaussian" else deviation
+
     def ball(self, part: str) -> tuple[float, float]:
         """Centre and radius of what a part is clipped into: 0 and C of the tensors, a range's middle and half width."""
         if part == TENSORS:

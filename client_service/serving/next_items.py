@@ -99,7 +99,7 @@ class NextItems:
         visits = read_visits(sessions, self._shard.rows)
         banned = [row for item in asked.exclude if (row := self._shard.rows.get(item)) is not None]
         found = np.empty(len(sessions), dtype=object)
-        for places in self._blocks(visits.known):
+        for places in self._blocks(visits.has_known):
             found[places] = self._answer_block(asked, visits, places, np.array(banned, dtype=np.int64))
         return found
 

@@ -21,7 +21,7 @@ class Visits:
     unknown: Int64
 
     @property
-    def known(self) -> NDArray[np.bool_]:
+    def has_known(self) -> NDArray[np.bool_]:
         """Which sessions have a known item, (S,)."""
         return self.seen.lengths > 0
 

@@ -7,15 +7,19 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from client_service import sending
 from client_service.boundary.ledger import Ledger
+from client_service.privacy.guard import Guard
+from client_service.privacy.settings import PrivacySettings
 from client_service.secure.masking import Masking
-from shared.method.parameters import Float32
+from shared.method.exchanged import Parameters
+from shared.method.parameters import Float32, digest
 from shared.method.setting_groups import ServerStepSettings
 from shared.method.settings import MethodSettings
 from simulation.experiment import Experiment
@@ -69,4 +73,38 @@ def test_a_client_says_in_its_ledger_what_it_reported(run: Run, tmp_path: Path) 
     run("ga", secure=True)
     (file, *_) = sorted((tmp_path / "ga-True").rglob("ledger.jsonl"))
     uploads = [entry for entry in Ledger(file).entries() if entry.get("call") == "update"]
-    assert "magnitude.pooling.hidden.weight" in str(uploads[0])
+    only_up = {tensor["name"]: tensor.get("up_only", False) for tensor in uploads[0]["tensors"]}
+    assert only_up["magnitude.pooling.hidden.weight"] is True and only_up["pooling.hidden.weight"] is False
+
+
+def test_a_noised_silo_reports_the_sizes_of_its_release_and_not_of_its_update(
+    silos: Silos, small: MethodSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released, left = list[Parameters](), list[Parameters]()
+    release, gate = Guard.release, sending.pass_gate
+
+    def watch_release(self: Guard, *rest: Any) -> Parameters | None:
+        found = release(self, *rest)
+        released.extend([] if found is None else [found])
+        return found
+
+    monkeypatch.setattr(Guard, "release", watch_release)
+    monkeypatch.setattr(
+        sending, "pass_gate", lambda declaration, update: left.append(update) or gate(declaration, update)
+    )
+    step = ServerStepSettings(magnitudes="reported", tau=0.1, rate=0.05)
+    method = small.model_copy(update={"server": "ga", "server_step": step})
+    privacy = PrivacySettings(mechanism="gaussian", clip_norm=0.05, noise_multiplier=2.0, delta=1e-5, budget=50.0)
+    one = Experiment(silos(3), tmp_path / "run", method, "fedavg", rounds=1, seed=3, device="cpu")
+    simulate_experiment(replace(one, secure=True, privacy=privacy), lambda _: None)
+    assert len(released) == len(left) == 3
+    for own, update in zip(sorted(released, key=digest_of), sorted(left, key=digest_of), strict=True):
+        for name, value in own.arrays.items():
+            np.testing.assert_array_equal(update.arrays[name], value)
+        sizes = np.concatenate([update.arrays[f"magnitude.{name}"].reshape(-1) for name in own.arrays])
+        assert sizes.mean() == pytest.approx(privacy.mean_noise(), rel=0.1)  # what training moved is far less
+
+
+def digest_of(update: Parameters) -> str:
+    """Of what is no report."""
+    return digest({name: value for name, value in update.arrays.items() if not name.startswith("magnitude.")})

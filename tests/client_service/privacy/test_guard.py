@@ -18,12 +18,15 @@ from client_service.privacy.accountant import Charge, epsilon
 from client_service.privacy.guard import FOLDER, Guard, Occasion, notices
 from client_service.privacy.kept_release import NAME
 from client_service.privacy.settings import PrivacySettings
+from client_service.sending import warn_of_noised_magnitudes
 from shared.errors import DataError, PrivacyError, SettingsError
 from shared.method.exchanged import Parameters
+from shared.method.setting_groups import ServerStepSettings
 from shared.method.settings import MethodSettings
 from shared.protocol.signing.keys import new_key
 from shared.protocol.wire import encode
 from shared.strategies import build_strategy
+from shared.strategies.server.magnitudes import report_magnitudes
 
 METHOD = MethodSettings(width=4, layers=1)
 DECLARATION = build_strategy("lpsfed", METHOD).declaration(METHOD)
@@ -325,3 +328,36 @@ def test_the_account_says_nothing_of_what_was_hidden(tmp_path: Path) -> None:
     chain = {"sequence", "time", "kind", "mac", "previous", "hash"}
     assert set(entry) - chain == {"shard", "occasion", "charges", "kept", "run", "round", "epsilon"}
     assert "0.15" not in json.dumps(entry) and "0.005" not in json.dumps(entry)
+
+
+def test_the_sizes_of_changes_leave_no_second_time_beside_a_release(tmp_path: Path) -> None:
+    """Magnitudes of the update itself, which the release has noised, would be another query of the same data."""
+    mine = guard(tmp_path)
+    released = mine.release(UPDATE, AT)
+    assert released is not None and mine.permit(hashlib.sha256(encode(released)).hexdigest())
+    of_update = report_magnitudes(Parameters(UPDATE.arrays, {}), RECEIVED.arrays)
+    magnitudes = {name: value for name, value in of_update.arrays.items() if name not in released.arrays}
+    both = Parameters({**released.arrays, **magnitudes}, released.scalars)
+    for body in (encode(both), encode(Parameters(magnitudes, {}))):
+        with pytest.raises(PrivacyError, match="expected the release of this round's update"):
+            mine.permit(hashlib.sha256(body).hexdigest())
+
+
+@pytest.mark.parametrize(
+    ("server", "magnitudes", "warns"),
+    [("ga", None, True), ("adam", "computed", True), ("adam", None, False), ("none", None, False)],
+)
+def test_who_adds_noise_is_told_where_steps_follow_it(server: Any, magnitudes: Any, warns: bool) -> None:
+    method = MethodSettings(width=4, layers=1, server=server, server_step=ServerStepSettings(magnitudes=magnitudes))
+    strategy = build_strategy("fedavg", method)
+    found = warn_of_noised_magnitudes(SETTINGS, strategy, method)
+    assert bool(found) is warns and warn_of_noised_magnitudes(PrivacySettings(), strategy, method) == ()
+    if warns:
+        assert "0.48 or more" in found[0]  # 3 * 2 * .1 * sqrt(2 / pi)
+
+
+def test_the_mean_length_of_the_noise_is_that_of_its_draws() -> None:
+    laplace = PrivacySettings(mechanism="laplace", clip_norm=0.1, round_epsilon=0.5, budget=8.0)
+    rng = np.random.default_rng(0)
+    drawn = (np.abs(rng.normal(0, 0.6, 200_000)).mean(), np.abs(rng.laplace(0, 0.4, 200_000)).mean())
+    assert (SETTINGS.mean_noise(), laplace.mean_noise()) == pytest.approx(drawn, rel=0.02)
