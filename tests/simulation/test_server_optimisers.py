@@ -102,7 +102,7 @@ def test_a_noised_silo_reports_the_sizes_of_its_release_and_not_of_its_update(
         for name, value in own.arrays.items():
             np.testing.assert_array_equal(update.arrays[name], value)
         sizes = np.concatenate([update.arrays[f"magnitude.{name}"].reshape(-1) for name in own.arrays])
-        assert sizes.mean() == pytest.approx(privacy.mean_noise(), rel=0.1)  # what training moved is far less
+        assert sizes.mean() == pytest.approx(privacy.mean_noise(), rel=0.5)  # of few numbers; training moved far less
 
 
 def digest_of(update: Parameters) -> str:
