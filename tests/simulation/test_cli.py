@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -196,3 +198,20 @@ def test_the_demo_trains_over_loopback_and_can_be_left_answering(
         stopped = run("demo", "--stop").stderr
     assert all(f"ended the {name}" in stopped for name in ("aggregator", "client-1", "client-2", "client-3"))
     assert run("demo", "--stop").stderr == ""
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the line is for curl")
+def test_the_demo_of_sessions_ends_with_a_line_that_asks_what_comes_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    try:
+        shown = run("demo", "--task", "sessions", "--clients", "2", "--rounds", "1", "--keep").stdout
+        [line] = [one for one in shown.splitlines() if one.startswith("curl ")]
+        asked = subprocess.run(["bash", "-c", f"{line} -s --noproxy '*'"], capture_output=True, check=True, timeout=60)
+        [found] = json.loads(asked.stdout)["results"]
+        assert found["model"].startswith("run-1.") and len(found["items"]) == 5
+    finally:
+        run("demo", "--stop")
