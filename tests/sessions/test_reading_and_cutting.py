@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from simulation.sessions.sessions import Sessions, keep_supported, keep_trained_
 from simulation.sessions.shards import divide_sessions
 
 CPU = torch.device("cpu")
+DATA = Path(os.environ.get("LPSFED_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
 
 def write_folder(folder: Path, train: str, test: str) -> Path:
@@ -215,3 +217,23 @@ def test_a_device_keeps_nothing_between_its_visits_and_a_silo_its_optimiser(
         training = crew.visit(shards[0].name, Moment(7, 7, 0))
         assert isinstance(training, SessionTraining)
         assert bool(training._optimisers) is kept
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("name", "sessions", "clicks", "items", "dropped"),
+    [
+        ("yoochoose1_64", [103_320, 11_403, 14_956], 505_620, 16_491, [1_625, 958, 187]),
+        ("diginetica", [166_965, 18_477, 15_792], 950_243, 42_922, [1_233, 1_283, 166]),
+        ("retailrocket", [111_508, 11_970, 4_534], 616_328, 36_122, [2_354, 4_292, 537]),
+    ],
+)
+def test_the_public_files_have_their_known_sizes(
+    name: str, sessions: list[int], clicks: int, items: int, dropped: list[int]
+) -> None:
+    if not (folder := DATA / name).is_dir():
+        pytest.skip(f"{folder} is not here")
+    found = read_sessions(folder)
+    assert np.bincount(found.splits).tolist() == sessions
+    assert (len(found.clicks), len(found.items)) == (clicks, items)
+    assert [int(note.split()[0].replace(",", "")) for note in found.notes] == dropped
