@@ -14,18 +14,20 @@ from pydantic import Field, ValidationError
 from client_service.sessions.shard import SPLITS, SessionShard
 from client_service.shard.commit import commit_files, current_file
 from client_service.shard.events import id_column, row_numbers
-from client_service.shard.files import read_bytes, read_table
+from client_service.shard.files import read_table
 from client_service.shard.shard import item_table
+from client_service.shard.storage import read_head_of
 from shared.errors import DataError
 from shared.message import Message
 
 CLICKS, ITEMS, HEAD = "sessions.parquet", "items.parquet", "shard.json"
+FORMAT: Literal["lpsfed-sessions/1"] = "lpsfed-sessions/1"
 
 
 class SessionShardHead(Message):
     """What a shard of sessions says about itself: sizes, and the digest of its content."""
 
-    format: Literal["lpsfed-sessions/1"] = "lpsfed-sessions/1"
+    format: Literal["lpsfed-sessions/1"] = FORMAT
     name: str = Field(min_length=1, max_length=200)
     sessions: int = Field(ge=1)
     clicks: int = Field(ge=2)
@@ -121,8 +123,9 @@ def _session_starts(
 
 
 def _read_head(path: Path) -> SessionShardHead:
+    values = read_head_of(path, (FORMAT,), "sessions")
     try:
-        return SessionShardHead.model_validate_json(read_bytes(path))
+        return SessionShardHead.model_validate(values)
     except ValidationError as error:
         fields = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors())
         raise DataError(f"{path}: expected the head of a shard of sessions, {fields}") from None

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -150,14 +150,21 @@ def change_shard(folder: Path, change: Callable[[Shard], Shard]) -> tuple[Shard,
     return before, after
 
 
-def _read_head(path: Path) -> ShardHead:
+def read_head_of(path: Path, formats: Collection[str], what: str) -> dict[str, Any]:
+    """The head of a shard of whatever task. what: the data that shards of these formats hold. DataError for another."""
     try:
         values = json.loads(read_bytes(path))
     except ValueError:
         raise DataError(f"{path}: expected JSON, got something else") from None
     version = values.get("format") if isinstance(values, dict) else type(values).__name__
-    if version not in (PAIRS, EVENTS):
-        raise DataError(f"{path}: expected format {PAIRS!r} or {EVENTS!r}, got {str(version)[:40]!r}")
+    if not isinstance(values, dict) or version not in formats:
+        expected = f"expected a shard of {what}, format {' or '.join(map(repr, formats))}"
+        raise DataError(f"{path}: {expected}, got {str(version)[:40]!r}")
+    return values
+
+
+def _read_head(path: Path) -> ShardHead:
+    values = read_head_of(path, (PAIRS, EVENTS), "interactions of users")
     try:
         return ShardHead.model_validate(values)
     except ValidationError as error:

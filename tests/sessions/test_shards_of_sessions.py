@@ -11,6 +11,7 @@ import pytest
 
 from client_service.sessions.shard import SessionShard
 from client_service.sessions.storage import read_session_shard, save_session_shard
+from client_service.shard import read_shard, write_shard
 from shared.errors import DataError
 
 ROWS = [("a", "x", "train"), ("a", "y", "train"), ("a", "x", "train"), ("b", "z", "test"), ("b", "x", "test")]
@@ -65,3 +66,14 @@ def test_places_in_a_catalogue_change_the_digest_and_not_the_folder(shop: Sessio
     assert placed.digest != shop.digest
     save_session_shard(tmp_path / "again", placed)
     assert read_session_shard(tmp_path / "again").digest == shop.digest
+
+
+def test_a_shard_of_another_task_is_told_as_such(shop: SessionShard, tmp_path: Path) -> None:
+    save_session_shard(tmp_path / "visits", shop)
+    with pytest.raises(DataError, match=r"expected a shard of interactions of users, .*got 'lpsfed-sessions/1'"):
+        read_shard(tmp_path / "visits")
+    rows = pl.DataFrame([("a", "x", "train")], schema=["user", "item", "split"], orient="row")
+    write_shard(tmp_path / "users", "users", rows, None)
+    (tmp_path / "users" / "sessions.parquet").touch()
+    with pytest.raises(DataError, match=r"expected a shard of sessions, .*got 'lpsfed-shard/1'"):
+        read_session_shard(tmp_path / "users")
