@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from benchmarks.fedga.rows import Row
@@ -21,6 +22,8 @@ CLAIMS = (
     ("FedGA over C-SME alone (clip)", "", "fedga", "clip, no DRA", "above"),
     ("FedGA over C-SME alone (ramp)", "", "ramp", "ramp, no DRA", "above"),
 )
+KINDS = tuple(itertools.product(("srgnn", "tagnn"), ("sgd", "adam")))
+"""Models, and what the devices train them with."""
 SETTLED = 20  # the round from which on the notes expect a steady loss
 HEAD = """## What the paper says
 
@@ -28,7 +31,7 @@ FedGA's tables are not in the text that we have: its figures are those that the 
 difference is on the claimed side by its whole interval, for both measures; `does not hold`: it is on the
 other side by the whole interval for one of them; `not seen`: neither.
 
-| claim | the paper | data, model | ours, HR@20 / MRR@20 | verdict |
+| claim | the paper | data, model, devices by | ours, HR@20 / MRR@20 | verdict |
 | --- | --- | --- | --- | --- |"""
 
 
@@ -36,9 +39,9 @@ def write_claims(rows: Sequence[Row]) -> str:
     """The table of claims, for every data set and model that has both sides; and how steady the losses were."""
     lines = [HEAD]
     for data, name in NAMES.items():
-        for model in ("srgnn", "tagnn"):
-            own = [row for row in rows if (row["data"], row["model"]) == (data, model)]
-            lines += _claims_of(own, f"{name}, {model}")
+        for model, optimiser in KINDS:
+            own = [row for row in rows if (row["data"], row["model"], row["optimiser"]) == (data, model, optimiser)]
+            lines += _claims_of(own, f"{name}, {model}, {optimiser}")
     return "\n".join([*lines, "", *_describe_losses(rows), ""])
 
 
@@ -63,20 +66,16 @@ def judge_sides(sides: Sequence[str], claimed: str) -> str:
 def _describe_losses(rows: Sequence[Row]) -> list[str]:
     """By how much the clients' loss rose above the least of the rounds before, from round SETTLED on, at most."""
     said = []
-    for (data, model, method), cell in group_cells(rows, "data", "model", "method").items():
+    for (data, model, optimiser, method), cell in group_cells(rows, "data", "model", "optimiser", "method").items():
         if method in ("fedavg", "fedadam", "fedyogi", "fedga"):
-            rises = [
-                largest_rise([point["loss"] for point in row["curve"] if point["round"] >= SETTLED])
-                for row in cell.values()
-            ]
-            said.append(
-                f"| {NAMES[data]}, {model} | {method} | {', '.join(f'{100 * rise:+.0f} %' for rise in rises)} |"
-            )
+            losses = ([point["loss"] for point in row["curve"] if point["round"] >= SETTLED] for row in cell.values())
+            rises = ", ".join(f"{100 * largest_rise(one):+.0f} %" for one in losses)
+            said.append(f"| {NAMES[data]}, {model}, {optimiser} | {method} | {rises} |")
     head = [
         "How steady is the loss at the clients? Each seed's largest rise above the least loss of an earlier judged",
         "round, from round 20 on. (Losses of a round are of 20 drawn devices, so that they vary without any fault.)",
         "",
-        "| data, model | method | largest rise |",
+        "| data, model, devices by | method | largest rise |",
         "| --- | --- | --- |",
     ]
     return [*head, *said] if said else []

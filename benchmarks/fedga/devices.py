@@ -1,6 +1,6 @@
 """Which server optimiser trains session models in fewer rounds, where clients are hundreds of small devices?
 
-python -m benchmarks.fedga.devices FOLDER [--model tagnn] [--rounds 200] [--seeds 3] [--methods fedavg fedga ...]
+python -m benchmarks.fedga.devices FOLDER [--model tagnn] [--optimiser sgd] [--rounds 200] [--methods fedavg fedga ...]
 python -m benchmarks.fedga.devices FOLDER --methods fedga --set local_epochs=50
 
 FOLDER: train_sessions.txt and test.txt. Rates are chosen by validation, with a seed of their own, within TUNED_ROUNDS
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from benchmarks.fedga.judging import Values, judge_state, open_model
-from benchmarks.fedga.methods import ABLATION, METHODS, build_method, list_rates
+from benchmarks.fedga.methods import ABLATION, METHODS, REGIMES, build_method, list_rates
 from benchmarks.fedga.rows import Row, find_rates, keep_row, read_rows
 from benchmarks.fedga.sets import SessionSet, measure_floors, open_devices, parse_setting
 from client_service.sessions.training import MODELS
@@ -73,7 +73,7 @@ def judge_rounds(
 def choose_rates(found: SessionSet, changes: dict[str, Any]) -> dict[str, float]:
     """The rates with the best validation MRR@20 within TUNED_ROUNDS."""
     tried = []
-    for rates in list_rates(len(found.sessions.items), changes):
+    for rates in list_rates(len(found.sessions.items), changes, changes["optimiser"]):
         judged = judge_rounds(found, changes | rates, TUNED_ROUNDS, TUNING_SEED)
         tried.append((max(values["mrr20"] for _, values in judged), rates))
         print("  tried", rates, round(tried[-1][0], 4), flush=True)
@@ -86,8 +86,8 @@ def run_methods(arguments: argparse.Namespace) -> Iterator[Row]:
     about: Row = {"part": "devices", "data": arguments.folder.name, "clients": len(found.shards)}
     yield {**about, "jd": found.divergence, "method": "floors", "test": measure_floors(found.sessions, found.test)}
     for name in arguments.methods or [*METHODS, *ABLATION]:
-        changes = {**METHODS, **ABLATION}[name] | {"model": arguments.model}
-        cell = {**about, "method": name, "model": arguments.model}
+        kind = {"model": arguments.model, "optimiser": arguments.optimiser}
+        changes, cell = {**METHODS, **ABLATION}[name] | kind, {**about, "method": name, **kind}
         rates = find_rates(read_rows(), **cell) or choose_rates(found, changes)
         for seed in range(arguments.seeds):
             result = run_devices(found, changes | rates | changed, arguments.rounds, seed)
@@ -98,6 +98,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", choices=list(MODELS), default="srgnn")
+    parser.add_argument("--optimiser", choices=list(REGIMES), default="adam", help="of the devices")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--methods", nargs="*", help="by default all, those of the ablation too")

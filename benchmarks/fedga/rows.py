@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).with_name("results.jsonl")
-IDENTITY = ("part", "data", "cut", "clients", "method", "model", "server", "seed", "rounds", "set")
+IDENTITY = ("part", "data", "cut", "clients", "method", "model", "optimiser", "server", "seed", "rounds", "set")
 """What two lines of one cell have in common: the later one counts."""
 Row = dict[str, Any]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.fedga.claims import write_claims
+from benchmarks.fedga.claims import KINDS, write_claims
 from benchmarks.fedga.figures import draw_control, draw_curves, draw_steps
 from benchmarks.fedga.rows import Row, read_rows
 from benchmarks.fedga.sets import NAMES
@@ -37,15 +37,15 @@ is one local epoch.
 
 | data, cut, silos, JD | model | method | HR@10 | MRR@10 | HR@20 | MRR@20 | silo means | best round | seconds | MB |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"""
-DEVICES = """Adam at the clients, batches of 50, one local epoch, width 64; judged among all items. First, in italics,
+DEVICES = """Batches of 50, one local epoch, width 64, 200 rounds; judged among all items. First, in italics,
 what needs no network, from all sessions in one place. *repeats*: the visit's own items, the last click first.
 
 | method | rates | HR@10 | MRR@10 | HR@20 | MRR@20 | best round | rounds to 95 % of its best | MB |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |"""
-SWEEP = """## Local epochs K and the server's rate eta
+SWEEP = """## Local epochs K, the server's rate eta, and what clicks are told from
 
-Devices as above, one setting changed and no rate chosen anew. The paper: K = 1 is best, K = 50 costs less than 2 %; eta
-= .005 is best, .001 and .01 are near.
+Devices by Adam as above, one setting changed and no rate chosen anew. The paper: K = 1 is best, K = 50 costs less than
+2 %; eta = .005 is best, .001 and .01 are near.
 
 | data | method | changed | HR@20 | MRR@20 | best round |
 | --- | --- | --- | --- | --- | --- |"""
@@ -85,15 +85,16 @@ def _megabytes(seeds: Sequence[Row]) -> str:
     return f"{seeds[0]['bytes'] / 1e6:.1f}" if "bytes" in seeds[0] else ""
 
 
-def write_devices(rows: Sequence[Row], data: str, model: str) -> str:
+def write_devices(rows: Sequence[Row], data: str, model: str, optimiser: str) -> str:
     """Methods on devices, beside the floors of all devices' sessions together."""
     own = [row for row in rows if row["part"] == "devices" and row["data"] == data]
     floors = next((row for row in own if row["method"] == "floors"), None)
-    trained = [row for row in own if row.get("model") == model and not row["set"]]
+    kind = (model, optimiser)
+    trained = [row for row in own if (row.get("model"), row.get("optimiser")) == kind and not row["set"]]
     if floors is None or not trained:
         return ""
     cut = f"{floors['clients']:,} devices of about 50 sessions, 20 a round, JD {floors['jd']:.3f}"
-    title = f"## {NAMES[data]}, {model}: {cut}\n"
+    title = f"## {NAMES[data]}, {model}, devices by {optimiser}: {cut}\n"
     lines = [title, DEVICES]
     for name, values in floors["test"].items():
         lines.append(_line(f"*{name}*", "", *(f"{values[measure]:.4f}" for measure in MEASURES), "", "", ""))
@@ -103,13 +104,18 @@ def write_devices(rows: Sequence[Row], data: str, model: str) -> str:
         best, needed = ([row["best_round"] for row in seeds], [rounds_to(row, 0.95) for row in seeds])
         rates = describe_value(seeds[0]["rates"])
         lines.append(_line(method, rates, *means, _join_values(best), _join_values(needed), _megabytes(seeds)))
-    pictures = f"![Curves](figures/fedga_{data}_{model}.svg)\n\n![Steps](figures/fedga_{data}_{model}_steps.svg)\n"
+    name = f"figures/fedga_{data}_{model}_{optimiser}"
+    pictures = f"![Curves]({name}.svg)
+
+![Steps]({name}_steps.svg)
+"
     return "\n".join([*lines, "", pictures])
 
 
 def write_sweep(rows: Sequence[Row]) -> str:
     """One setting changed at a time."""
-    own = [row for row in rows if row["part"] == "devices" and row["method"] != "floors" and row["model"] == "srgnn"]
+    trained = [row for row in rows if row["part"] == "devices" and row["method"] != "floors"]
+    own = [row for row in trained if (row["model"], row["optimiser"]) == ("srgnn", "adam")]
     swept = {(row["data"], row["method"]) for row in own if row["set"]}
     lines = [SWEEP] if swept else []
     for (data, method, changes), cell in group_cells(own, "data", "method", "set").items():
@@ -152,7 +158,7 @@ def write_page(rows: Sequence[Row]) -> str:
     trained = [row for row in rows if row["part"] == "devices" and row["method"] != "floors" and not row["set"]]
     sections: list[Callable[[], str]] = [
         lambda: write_silos(rows),
-        *(partial(write_devices, rows, data, model) for data in NAMES for model in ("srgnn", "tagnn")),
+        *(partial(write_devices, rows, data, *kind) for data in NAMES for kind in KINDS),
         lambda: write_sweep(rows),
         lambda: write_items(rows),
         lambda: write_claims(trained),
@@ -173,10 +179,10 @@ def main() -> None:
         raise SystemExit(PAGE.read_text(encoding="utf-8") != page)
     PAGE.write_text(page, encoding="utf-8")
     trained = [row for row in rows if row["part"] == "devices" and row["method"] != "floors" and not row["set"]]
-    for data, model in sorted({(row["data"], row["model"]) for row in trained}):
-        own = [row for row in trained if (row["data"], row["model"]) == (data, model)]
-        draw_curves(own, FIGURES / f"fedga_{data}_{model}.svg")
-        draw_steps(own, FIGURES / f"fedga_{data}_{model}_steps.svg")
+    for kind in sorted({(row["data"], row["model"], row["optimiser"]) for row in trained}):
+        own = [row for row in trained if (row["data"], row["model"], row["optimiser"]) == kind]
+        draw_curves(own, FIGURES / f"fedga_{'_'.join(kind)}.svg")
+        draw_steps(own, FIGURES / f"fedga_{'_'.join(kind)}_steps.svg")
     draw_control(FIGURES / "fedga_control.svg")
 
 

@@ -63,7 +63,8 @@ def test_a_claim_is_judged_by_all_measures() -> None:
 
 
 def test_every_method_has_rates_to_choose_from_and_its_own_settings() -> None:
-    assert [len(list_rates(7, METHODS[name])) for name in ("fedavg", "fedga")] == [4, 9]
+    assert [len(list_rates(7, METHODS[name], "adam")) for name in ("fedavg", "fedga")] == [4, 9]
+    assert {rates["server_step.tau"] for rates in list_rates(7, METHODS["fedga"], "sgd")} == {1e-5}
     assert build_method(7, METHODS["fedga"] | {"learning_rate": 0.5})[1].learning_rate == 0.5
     assert parse_setting("width=100") == ("width", 100) and parse_setting("optimiser=sgd") == ("optimiser", "sgd")
 
@@ -85,7 +86,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_devices_and_silos_are_measured_and_written_as_tables(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "list_rates", lambda *_: [{"learning_rate": 0.05}])
-    asked = {"folder": folder, "model": "srgnn", "seeds": 2, "set": [("width", 8)]}
+    asked = {"folder": folder, "model": "srgnn", "optimiser": "adam", "seeds": 2, "set": [("width", 8)]}
     for row in devices.run_methods(argparse.Namespace(**asked, rounds=3, methods=["fedavg", "fedyogi"])):
         rows.keep_row(**row)
     cut = {"clients": 2, "cut": "random", "rounds": 2, "methods": ["fedavg", "local"]}
