@@ -105,10 +105,7 @@ def write_devices(rows: Sequence[Row], data: str, model: str, optimiser: str) ->
         rates = describe_value(seeds[0]["rates"])
         lines.append(_line(method, rates, *means, _join_values(best), _join_values(needed), _megabytes(seeds)))
     name = f"figures/fedga_{data}_{model}_{optimiser}"
-    pictures = f"![Curves]({name}.svg)
-
-![Steps]({name}_steps.svg)
-"
+    pictures = f"![Curves]({name}.svg)\n\n![Steps]({name}_steps.svg)\n"
     return "\n".join([*lines, "", pictures])
 
 
