@@ -80,10 +80,17 @@ def strategy_names(tree: Tree) -> list[str]:
         capture_output=True,
         text=True,
     ).stdout
-    choices = re.search(r"--strategy\s+<([a-z0-9_|]+)>", shown)
-    if choices is None:
+    if len(names := read_names(shown)) < 2:
         raise ValueError(f"{tree.name}: expected `simulate --help` to list the strategies, got {shown}")
-    return choices[1].split("|")
+    return names
+
+
+def read_names(shown: str) -> list[str]:
+    """The names in a page of help: in the option's type, `<a|b>`, or, as the type is <name>, in its words, `a, b`."""
+    option = re.search(r"--strategy\s+<([a-z0-9_|]+)>(.*?)--", shown, re.DOTALL)
+    if option is None:
+        return []
+    return option[1].split("|") if "|" in option[1] else re.findall(r"[a-z0-9_]+", option[2])
 
 
 def write_small_data(path: Path) -> None:

@@ -6,12 +6,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from benchmarks.compare_commits.__main__ import comparison_lines, run_complaints
-from benchmarks.compare_commits.cases import Case
+from benchmarks.compare_commits.cases import Case, read_names
 from benchmarks.compare_commits.facts import differing_names, read_facts
 from benchmarks.compare_commits.runs import FAILED, FINISHED, REFUSED, ComparedRun, run_cases
 from benchmarks.compare_commits.trees import Tree, commit_tree
+from shared.strategies import STRATEGIES
+from simulation.cli import app
 
 PROJECT = '[project]\nname = "tiny"\n[project.scripts]\nlpsfed = "tiny:main"\n'
 COMMAND = """
@@ -100,3 +103,14 @@ def test_a_command_line_of_another_tree_is_refused(repository: Path, tmp_path: P
     (tmp_path / "elsewhere" / "pyproject.toml").write_text(PROJECT.replace("tiny:main", "json:dumps"))
     with pytest.raises(ImportError, match="expected the command line of"):
         run_cases(Tree(tree.name, tmp_path / "elsewhere"), [], tmp_path / "runs", lambda _: None, modules=())
+
+
+def test_the_strategies_of_a_commit_are_read_from_either_form_of_its_help() -> None:
+    """A form that is not known would leave every strategy out, and say that all is the same."""
+    older = "│ --strategy  <lpsfed|fedavg|local>  [default: lpsfed] │\n│ --preset <a|b> │"
+    assert read_names(older) == ["lpsfed", "fedavg", "local"]
+    newer = "│ --strategy  <name>  lpsfed, fedavg, │\n│          local │\n│ --preset <a|b> │"
+    assert read_names(newer) == ["lpsfed", "fedavg", "local"]
+    assert read_names("│ --preset <a|b> │") == []
+    shown = CliRunner().invoke(app, ["simulate", "--help"], env={"COLUMNS": "80"}).stdout
+    assert read_names(shown) == list(STRATEGIES)
