@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shared.method.exchanged import State, Update
-from shared.method.parameters import Arrays, Float32
+from shared.method.parameters import Arrays, Float32, Form, form, part
 
 
 def distances(state: State, updates: Sequence[Update]) -> dict[str, float]:
@@ -57,15 +57,22 @@ def _drawn_back(state: State, update: Update, distance: float, most: float) -> U
 
 @dataclass(frozen=True)
 class Nearer(Mapping[str, Float32]):
-    """before + share * (sent - before), each tensor computed when asked for. A report begins at 0."""
+    """before + share * (sent - before), each tensor, or part of one, computed when asked for. A report begins at 0."""
 
     before: Arrays
     sent: Arrays
     share: float
 
     def __getitem__(self, name: str) -> Float32:
-        before = np.asarray(self.before.get(name, 0.0), dtype=np.float64)
-        moved: Float32 = (before + self.share * (self.sent[name] - before)).astype(np.float32)
+        whole = self.form(name)
+        return self.part(name, 0, whole.size).reshape(whole.shape)
+
+    def form(self, name: str) -> Form:
+        return form(self.sent, name)
+
+    def part(self, name: str, begin: int, end: int) -> Float32:
+        before = part(self.before, name, begin, end).astype(np.float64) if name in self.before else 0.0
+        moved: Float32 = (before + self.share * (part(self.sent, name, begin, end) - before)).astype(np.float32)
         return moved
 
     def __iter__(self) -> Iterator[str]:
