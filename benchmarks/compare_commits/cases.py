@@ -90,7 +90,7 @@ def read_names(shown: str) -> list[str]:
     option = re.search(r"--strategy\s+<([a-z0-9_|]+)>(.*?)--", shown, re.DOTALL)
     if option is None:
         return []
-    return option[1].split("|") if "|" in option[1] else re.findall(r"[a-z0-9_]+", option[2])
+    return option[1].split("|") if "|" in option[1] else re.findall(r"[a-z0-9_]+", option[2].partition("[")[0])
 
 
 def write_small_data(path: Path) -> None:
