@@ -109,7 +109,7 @@ def test_the_strategies_of_a_commit_are_read_from_either_form_of_its_help() -> N
     """A form that is not known would leave every strategy out, and say that all is the same."""
     older = "│ --strategy  <lpsfed|fedavg|local>  [default: lpsfed] │\n│ --preset <a|b> │"
     assert read_names(older) == ["lpsfed", "fedavg", "local"]
-    newer = "│ --strategy  <name>  lpsfed, fedavg, │\n│          local │\n│          [default: lpsfed] │\n│ --preset <a|b> │"
+    newer = "│ --strategy  <name>  lpsfed, fedavg, │\n│      local │\n│      [default: lpsfed] │\n│ --preset <a|b> │"
     assert read_names(newer) == ["lpsfed", "fedavg", "local"]
     assert read_names("│ --preset <a|b> │") == []
     shown = CliRunner().invoke(app, ["simulate", "--help"], env={"COLUMNS": "80"}).stdout
