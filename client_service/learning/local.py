@@ -17,6 +17,7 @@ from client_service.learning.measures import MEASURES, more_active
 from client_service.learning.named import Moment, copy_named, load_named, seed_draws, seed_noise, tensors_of
 from client_service.learning.sampling import PairSampler
 from client_service.learning.state import MODEL, TABLES, TrainingState, capture, fill, fits, restore_optimiser
+from client_service.learning.step_values import StepValues
 from client_service.learning.train import build_optimiser, pair_loss
 from client_service.models.fusion import Recipe
 from client_service.models.popularity import PopularityTables
@@ -185,7 +186,7 @@ class LocalTraining:
     def _epoch(self, generator: torch.Generator, terms: ObjectiveTerms) -> None:
         only, penalty = terms.objective.only, terms.objective.penalty
         optimiser = self._optimisers.setdefault(only, build_optimiser(self.model, self.method, only))
-        losses, saturated = [], []
+        losses, saturated = StepValues(self.device), StepValues(self.device)
         for batch in self.interrupt.each(self.batches.epoch(generator)):
             name = terms.objective.loss
             loss, share = pair_loss(self.model, batch, self.method, terms.margins, name, terms.weights)
@@ -195,16 +196,12 @@ class LocalTraining:
             optimiser.step()
             if self.method.decay and "embedding".startswith(only):
                 self.model.encoder.pull_to_start(self.method.decay * self.method.learning_rate)
-            losses.append(loss.detach())
-            saturated.append(share)
-        self.figures.loss, self.figures.saturated = _mean(losses), _mean(saturated)
+            losses.add(loss)
+            saturated.add(share)
+        self.figures.loss, self.figures.saturated = losses.mean(), saturated.mean()
 
     def _penalised(self, penalty: Penalty) -> Tensor:
         if self._received_tensors is None:  # once a round, not once a batch
             self._received_tensors = tensors_of(self.received, self.device)
         value: Tensor = penalty(dict(self.model.named_parameters()), self._received_tensors)
         return value
-
-
-def _mean(values: list[Tensor]) -> float:
-    return float(torch.stack(values).mean())

@@ -10,6 +10,7 @@ from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.local import Figures
 from client_service.learning.named import Moment, copy_named, load_named, seed_draws, seed_noise, tensors_of
 from client_service.learning.state import MODEL, TrainingState, capture, fill, fits, restore_optimiser
+from client_service.learning.step_values import StepValues
 from client_service.models.fusion import Recipe
 from client_service.models.srgnn import SRGNN
 from client_service.models.start import Filter
@@ -107,8 +108,10 @@ class SessionTraining:
         optimiser = self._take_optimiser(objective.only)
         for _ in range(self.method.local_epochs):
             batches = shuffled_batches(self._examples.lengths, self.method.batch_size, generator)
-            losses = [self._step(optimiser, rows, objective.penalty) for rows in self.interrupt.each(batches)]
-            self.figures = Figures(loss=float(torch.stack(losses).mean()) if losses else float("nan"))
+            losses = StepValues(self.device)
+            for rows in self.interrupt.each(batches):
+                losses.add(self._step(optimiser, rows, objective.penalty))
+            self.figures = Figures(loss=losses.mean())
 
     def arrays(self) -> dict[str, Float32]:
         """What clients with this model can exchange, as it is now, on the CPU."""
@@ -133,7 +136,7 @@ class SessionTraining:
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
-        return loss.detach()
+        return loss
 
     def _batch(self, examples: Prefixes) -> tuple[Tensor, Tensor, Tensor]:
         clicks, lengths = examples.pad()
