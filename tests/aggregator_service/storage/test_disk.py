@@ -91,17 +91,17 @@ def no_room_to_commit(patch: pytest.MonkeyPatch, federation: Federation) -> None
 
 
 def database_is_read_only(patch: pytest.MonkeyPatch, federation: Federation) -> None:
-    """SQLite itself refuses, as on a disk that was mounted read-only."""
-    begin = engine_of(federation).dialect.do_begin
-    patch.setattr(
-        engine_of(federation).dialect,
-        "do_begin",
-        lambda connection: (connection.execute("PRAGMA query_only=ON"), begin(connection)),
-    )
-    patch.setattr(
-        engine_of(federation).dialect,
-        "do_rollback",
-        lambda connection: (connection.rollback(), connection.execute("PRAGMA query_only=OFF")),
+    """SQLite itself refuses, as on a disk that was mounted read-only, for as long as the patch holds.
+
+    Each transaction says anew what its connection may do: one that is under way when the patch ends would
+    otherwise keep a connection that never writes again.
+    """
+    dialect, query_only = engine_of(federation).dialect, {"now": "OFF"}
+    begin = dialect.do_begin
+    patch.setitem(query_only, "now", "ON")
+    dialect.do_begin = lambda connection: (
+        connection.execute(f"PRAGMA query_only={query_only['now']}"),
+        begin(connection),
     )
 
 
