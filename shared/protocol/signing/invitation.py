@@ -19,7 +19,7 @@ from shared.errors import AuthenticationError, ConflictError, ProtocolError, Set
 from shared.message import Message
 from shared.new_files import PRIVATE, write_new
 from shared.protocol.schemas import ClientName
-from shared.protocol.signing.enrolment import public_file, register_key, registered_keys
+from shared.protocol.signing.enrolment import public_file, register_key, registered_key
 from shared.protocol.signing.keys import PublicKey, public_key, raw_hex
 
 FOLDER = "invited"  # in the folder of registered keys
@@ -78,7 +78,7 @@ def open_invitation(name: str, folder: Path, days: float) -> tuple[str, datetime
 
     ConflictError for a name that has a key already.
     """
-    if name in registered_keys(folder):
+    if public_file(name, folder).exists():
         raise ConflictError(f"expected a name without a key, {name!r} has one: remove it first")
     code, expires = secrets.token_urlsafe(CODE_BYTES), datetime.now(UTC) + timedelta(days=days)
     path = _open_file(name, folder)
@@ -107,7 +107,7 @@ def redeem(message: EnrolmentIn, folder: Path, now: datetime) -> None:
     same words whatever is wrong with the code, and ConflictError where the name or the key has another partner.
     """
     key, path = _key_of(message), _open_file(message.name, folder)
-    held = registered_keys(folder).get(message.name)
+    held = registered_key(message.name, folder)
     if held is not None and raw_hex(held) == message.key:
         path.unlink(missing_ok=True)
         return
