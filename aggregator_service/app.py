@@ -27,7 +27,7 @@ from shared.web.targets import DecodedTargets
 
 def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> FastAPI:
     """The service. It opens its state directory when its lifespan begins; `app.state.coordinator` is its inside."""
-    app = FastAPI(title="LPSFed aggregator", lifespan=_lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(title="LPSFed aggregator", lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     coordinator = app.state.coordinator = Coordinator(settings, clock=clock)
     identities = app.state.identities = settings.identities()
     coordinator.metrics.watch_identities(identities)

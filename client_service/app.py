@@ -36,13 +36,14 @@ def create_app(
     `outside`: what carries requests to the aggregator, beneath the gate; by default the network. `turns`: held
     while the silo computes, where several share a process.
     """
-    app = FastAPI(title="LPSFed client", lifespan=_lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(title="LPSFed client", lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     identities = app.state.identities = settings.identities()
     service = app.state.service = ClientService(
         settings, outside or _network(settings, identities), turns or nullcontext()
     )
-    for router in (*asking.routers, feedback.router, routes.silo, routes.inside):
+    for router in (*asking.routers, routes.silo, routes.inside):
         app.include_router(router)
+    app.include_router(feedback.router, responses=routes.OTHER_TASK)
     pages.install(app, service)
     reference.install(app)
     return _finish(app, settings)

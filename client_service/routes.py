@@ -15,8 +15,14 @@ from client_service.service import ClientService
 from shared.errors import DataError, UnavailableError
 from shared.method.declaration import Declaration
 from shared.protocol.schemas import ProblemOut
+from shared.web.refusals import MARK, describe_refusal
+from shared.web.routes import DeclaredRoute
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ProblemOut, "description": "RFC 9457 problem document"}}
+Responses = dict[int | str, dict[str, Any]]
+PROBLEMS: Responses = {MARK: {"model": ProblemOut, "description": "RFC 9457 problem document"}}
+OTHER_TASK: Responses = {
+    409: {"model": ProblemOut, "description": describe_refusal(409, "as from a silo whose task has no such answer")}
+}
 LEDGER_PAGE = 1000
 
 
@@ -29,7 +35,7 @@ async def forbid_storing(response: Response) -> None:
 SHOWN = Depends(HTTPBearer(auto_error=False))  # for /docs alone; who is calling is decided by the routes' classes
 COMMON: dict[str, Any] = {"prefix": "/v1", "responses": PROBLEMS, "dependencies": [Depends(forbid_storing), SHOWN]}
 silo = APIRouter(tags=["silo"], route_class=ForOperator, **COMMON)
-inside = APIRouter(tags=["service"])
+inside = APIRouter(tags=["service"], route_class=DeclaredRoute, responses=PROBLEMS)
 
 VersionPath = Annotated[str, Path(min_length=1, max_length=200)]
 After = Annotated[int, Query(ge=0, lt=1 << 53, description="the sequence number of the last one that is known")]
@@ -78,7 +84,7 @@ def read_ledger(service: Service, after: After = 0, limit: Limit = 100) -> Ledge
     return LedgerOut(entries=tuple(service.ledger.entries(after, limit)), total=total, verified=verified)
 
 
-@silo.get("/refresh", response_model_exclude_none=True)
+@silo.get("/refresh", response_model_exclude_none=True, responses=OTHER_TASK)
 async def read_refresh(service: Service) -> RefreshOut:
     """Where the refresh of shard and model stands."""
     return service.refresher.standing

@@ -31,7 +31,8 @@ from shared.protocol.schemas import (
 from shared.protocol.signing.messages import DIGEST, body_digest
 from shared.protocol.wire import MEDIA_TYPE
 from shared.timeouts import RETRY_AFTER_SECONDS
-from shared.web.undeclared import require_declared
+from shared.web.refusals import MARK
+from shared.web.routes import DeclaredRoute
 
 PRIVATE = {"Cache-Control": "no-store"}
 OWN = "/v1/runs/{run}/rounds/{number}/clients/{client}"
@@ -65,20 +66,20 @@ async def require_acceptable(request: Request, service: Service, caller: Caller)
 
 Place = Annotated[Address, Depends(address)]
 Responses = dict[int | str, dict[str, Any]]
-PROBLEMS: Responses = {"4XX": {"model": ProblemOut, "description": "RFC 9457 problem document"}}
+PROBLEMS: Responses = {MARK: {"model": ProblemOut, "description": "RFC 9457 problem document"}}
 BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 PARAMETERS: Responses = {200: {"content": {MEDIA_TYPE: BINARY}, "description": "parameters"}}
 NOT_YET: Responses = {204: {"description": "the wait is over, the round is not aggregated"}}
 REPEATED: Responses = {201: {"model": ReceiptOut, "description": "accepted; 200: it came before"}}
 UPDATE_BODY = {"requestBody": {"required": True, "content": {MEDIA_TYPE: BINARY}}}
 # The first of each is for /docs alone; who is calling is decided by `Signed` and `OperatedRoute`.
-SIGNED = [Depends(APIKeyHeader(name="Signature", auto_error=False)), Depends(require_declared)]
+SIGNED = [Depends(APIKeyHeader(name="Signature", auto_error=False))]
 BY_TOKEN = [Depends(HTTPBearer(auto_error=False))]
 clients = APIRouter(prefix="/v1", tags=["clients"], dependencies=SIGNED, responses=PROBLEMS, route_class=SignedRoute)
 operated = APIRouter(
     prefix="/v1", tags=["operator"], dependencies=BY_TOKEN, responses=PROBLEMS, route_class=OperatedRoute
 )
-inside = APIRouter(tags=["service"])
+inside = APIRouter(tags=["service"], route_class=DeclaredRoute, responses=PROBLEMS)
 
 
 @clients.post("/clients")

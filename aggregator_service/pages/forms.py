@@ -15,15 +15,15 @@ from urllib.parse import parse_qsl
 from fastapi import Request
 from pydantic import ValidationError
 
-from shared.errors import ForbiddenError, ProtocolError
+from shared.errors import ForbiddenError, MediaTypeError, ProtocolError
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunHistoryOut, RunIn
+from shared.web.content_types import FORM
 from shared.web.credentials import same
 from shared.web.whole import read_whole
 
 LONGEST_FORM = 4 << 10  # bytes
 FIELDS = ("clients", "rounds", "quorum", "deadline_seconds", "seed")
-FORM_TYPE = "application/x-www-form-urlencoded"
 CONTEXT = b"forms of the operator's page"
 
 
@@ -44,8 +44,8 @@ async def read_form(request: Request, operator_token: str) -> dict[str, str]:
     """The fields of a form that this page has made; ForbiddenError for any other one."""
     if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
         raise ForbiddenError("expected a form of the operator's page, got one of another site")
-    if request.headers.get("content-type", "").partition(";")[0].strip() != FORM_TYPE:
-        raise ProtocolError(f"expected a form as {FORM_TYPE}, got another type")
+    if request.headers.get("content-type", "").partition(";")[0].strip() != FORM:
+        raise MediaTypeError(f"expected a form as {FORM}, got another type")
     fields = _parse_form(await read_whole(request, LONGEST_FORM))
     if not same(fields.pop("guard", ""), form_guard(operator_token)):
         raise ForbiddenError("expected a form of the operator's page; load the page again")

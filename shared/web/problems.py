@@ -48,6 +48,7 @@ CODES = {
     408: "too-slow",
     413: "too-large",
     415: "media-type",
+    431: "head-too-large",
 }
 TITLES = {
     400: "Bad request",
@@ -61,6 +62,7 @@ TITLES = {
     415: "Unsupported media type",
     422: "Not as declared",
     429: "Too many requests",
+    431: "Head too large",
     503: "Not available now",
     507: "No room",
 }

@@ -141,7 +141,7 @@ async def test_what_is_no_form_is_not_read(running: Running) -> None:
         word = await guard(federation)
         kind = {"Content-Type": "application/x-www-form-urlencoded"}
         for body, headers, status in (
-            (b"{}", {"Content-Type": "application/json"}, 422),
+            (b"{}", {"Content-Type": "application/json"}, 415),
             (b"guard", kind, 422),
             (f"guard={word}&guard={word}".encode(), kind, 422),
             (b"\xff=1", kind, 422),
