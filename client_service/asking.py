@@ -52,17 +52,22 @@ routers = (looked_up, recommendations, catalogue, served)
 
 UserPath = Annotated[str, Path(min_length=1, max_length=512, description="the user's id", examples=["4711"])]
 ItemPath = Annotated[str, Path(min_length=1, max_length=512, description="the item's id", examples=["boots"])]
-Count = Annotated[int, Query(ge=1, le=DEEPEST, description="how many items at most")]
-Seen = Annotated[bool, Query(description=SEEN)]
-Filters = Annotated[list[FilterText], Query(max_length=MOST_FILTERS, description=FILTER)]
-Excluded = Annotated[list[Id], Query(max_length=MOST_EXCLUDED, description=EXCLUDE)]
+Count = Annotated[int, Query(ge=1, le=DEEPEST, description="how many items at most", examples=[5])]
+Seen = Annotated[bool, Query(description=SEEN, examples=[True])]
+Filters = Annotated[
+    list[FilterText],
+    Query(max_length=MOST_FILTERS, description=FILTER, examples=[["category:shoes", "colour:black|brown"]]),
+]
+Excluded = Annotated[list[Id], Query(max_length=MOST_EXCLUDED, description=EXCLUDE, examples=[["boots"]])]
 Words = Annotated[str, Query(max_length=LONGEST_WORDS, description="words of a title", examples=["winter boots"])]
-Place = Annotated[int, Query(ge=0, le=FURTHEST, description="items that come before the first answered one")]
-Offset = Annotated[int, Query(ge=0, lt=DEEPEST, description=OFFSET)]
-Mmr = Annotated[float, Query(ge=0.0, le=1.0, description=MMR)]
-Freshness = Annotated[float, Query(ge=0.0, le=1.0, description=FRESHNESS)]
-Raw = Annotated[bool, Query(description=RAW)]
-Explain = Annotated[bool, Query(description=EXPLAIN)]
+Place = Annotated[
+    int, Query(ge=0, le=FURTHEST, description="items that come before the first answered one", examples=[20])
+]
+Offset = Annotated[int, Query(ge=0, lt=DEEPEST, description=OFFSET, examples=[20])]
+Mmr = Annotated[float, Query(ge=0.0, le=1.0, description=MMR, examples=[0.3])]
+Freshness = Annotated[float, Query(ge=0.0, le=1.0, description=FRESHNESS, examples=[0.2])]
+Raw = Annotated[bool, Query(description=RAW, examples=[True])]
+Explain = Annotated[bool, Query(description=EXPLAIN, examples=[True])]
 
 
 @looked_up.get("/users/{user:path}/recommendations", response_model_exclude_none=True)

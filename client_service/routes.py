@@ -14,7 +14,8 @@ from client_service.schemas import LedgerOut, ModelsOut, QualityOut, RefreshOut,
 from client_service.service import ClientService
 from shared.errors import DataError, UnavailableError
 from shared.method.declaration import Declaration
-from shared.protocol.schemas import ProblemOut
+from shared.protocol.problem import ProblemOut
+from shared.web.health import LiveOut, ReadyOut
 from shared.web.refusals import MARK, describe_refusal
 from shared.web.routes import DeclaredRoute
 
@@ -37,9 +38,13 @@ COMMON: dict[str, Any] = {"prefix": "/v1", "responses": PROBLEMS, "dependencies"
 silo = APIRouter(tags=["silo"], route_class=ForOperator, **COMMON)
 inside = APIRouter(tags=["service"], route_class=DeclaredRoute, responses=PROBLEMS)
 
-VersionPath = Annotated[str, Path(min_length=1, max_length=200)]
-After = Annotated[int, Query(ge=0, lt=1 << 53, description="the sequence number of the last one that is known")]
-Limit = Annotated[int, Query(ge=1, le=LEDGER_PAGE)]
+VersionPath = Annotated[
+    str, Path(min_length=1, max_length=200, description="the version of a kept model", examples=["run-1.5"])
+]
+After = Annotated[
+    int, Query(ge=0, lt=1 << 53, description="the sequence number of the last one that is known", examples=[0])
+]
+Limit = Annotated[int, Query(ge=1, le=LEDGER_PAGE, description="how many entries at most", examples=[100])]
 
 
 async def service(request: Request) -> ClientService:
@@ -115,22 +120,22 @@ async def probe_gate(service: Service) -> GateOut:
 
 
 @inside.get("/health/live")
-async def live(service: Service) -> dict[str, str]:
+async def live(service: Service) -> LiveOut:
     """The process answers, and its agent runs."""
     if not service.live:
         raise UnavailableError("the agent has ended; the log says why")
-    return {"status": "live"}
+    return LiveOut()
 
 
-@inside.get("/health/ready")
-async def ready(service: Service) -> dict[str, str]:
+@inside.get("/health/ready", response_model_exclude_none=True)
+async def ready(service: Service) -> ReadyOut:
     """It takes calls; 503 says why it does not."""
     if (hindrance := service.hindrance) is not None:
         raise UnavailableError(hindrance)
-    return {"status": "ready", "model": "none yet" if service.answers.served is None else "serving"}
+    return ReadyOut(model="none yet" if service.answers.served is None else "serving")
 
 
-@inside.get("/metrics", response_class=Response)
+@inside.get("/metrics", response_class=Response, response_description="series in the text format of Prometheus")
 async def metrics(service: Service) -> Response:
     """Counts and times, for Prometheus."""
     return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

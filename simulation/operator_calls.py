@@ -13,7 +13,7 @@ import httpx
 from pydantic import ValidationError
 
 from shared.errors import ConflictError, FederationError, ProtocolError, SettingsError, UnavailableError
-from shared.protocol.schemas import ProblemOut
+from shared.protocol.problem import ProblemOut
 from shared.web.address import require_url
 from shared.web.calling import Calling, failure, reason
 

@@ -11,7 +11,8 @@ from fastapi.concurrency import run_in_threadpool
 from aggregator_service.http.callers import Service
 from aggregator_service.http.routes import PRIVATE, PROBLEMS, Responses, operated
 from shared.errors import ForbiddenError, SettingsError, UnavailableError
-from shared.protocol.schemas import EnrolmentOut, ProblemOut
+from shared.protocol.problem import ProblemOut
+from shared.protocol.schemas import EnrolmentOut
 from shared.protocol.signing.invitation import (
     LONGEST_ENROLMENT,
     EnrolmentIn,
