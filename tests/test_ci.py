@@ -1,4 +1,4 @@
-"""What CI keeps of a run: the pictures of the pages, whether the run has passed or not. A make of its own does nothing."""
+"""What CI keeps of a run: the pictures of the pages, whether the run has passed or not. Its make here does nothing."""
 
 from __future__ import annotations
 
