@@ -94,6 +94,7 @@ class Browser:
         """Load a page, wide, in the light and without motion, as if nothing had been before."""
         self.shape(1280, 900)
         self.scheme("light")
+        self.driver.get("about:blank")  # the page before asks a service that may be gone
         self.driver.get_log("browser"), self.driver.get_log("performance")
         self.driver.get(url)
 
