@@ -164,11 +164,14 @@ class FigureOut(Message):
 
 
 class GroupOut(Message):
-    """The same users' lists by popularity, by the silo alone and by the served model; gain: federated less alone."""
+    """The same users' lists by popularity, by closed forms, by the silo alone and by the served model."""
 
     name: str = Field(description="which users, or which items", examples=["all users"])
     users: Number = Field(description="over whom the means are")
     popularity: FigureOut = Field(description="of popular items")
+    floors: dict[str, FigureOut] = Field(
+        {}, description="of closed forms that need no training: lowpass, ridge, ease", examples=[{}]
+    )
     alone: FigureOut = Field(description="of what the silo has by itself")
     federated: FigureOut = Field(description="of what it serves")
     gain: FigureOut = Field(description="federated less alone, user by user")
@@ -182,6 +185,7 @@ class ComparisonOut(Message):
     few: bool = Field(description="too few users for these figures to say much")
     groups: tuple[GroupOut, ...] = Field((), description="all users first, then parts of them")
     validation_gain: FigureOut | None = Field(None, description="federated less alone on validation items")
+    left_out: tuple[str, ...] = Field((), description="floors that take too long to compute in a silo of this size")
 
 
 class EarlierRun(Message):
