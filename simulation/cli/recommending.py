@@ -92,7 +92,7 @@ def _save(lists: Iterable[Recommendations], total: int, out: Path, *, as_json: b
         count = save_lists(observe(), out)
     if as_json:
         return options.print_json({"file": str(out), "users": count})
-    ERR.print(f"{out}: lists of {count:,} users", highlight=False, soft_wrap=True)
+    ERR.print(f"{out}: lists of {count:,} users", soft_wrap=True)
 
 
 def _show(lists: Iterable[Recommendations], *, as_json: bool) -> None:
@@ -101,8 +101,8 @@ def _show(lists: Iterable[Recommendations], *, as_json: bool) -> None:
     for one in lists:
         OUT.print(answer_table(f"For {one.user}", asdict(one)))
         if one.fallback is not None:
-            OUT.print(f"popular items: {one.fallback}", highlight=False)
+            OUT.print(f"popular items: {one.fallback}")
         for item in one.items:
             reasons = ", ".join(reason.title or reason.item for reason in item.because)
             if reasons:
-                OUT.print(f"{item.title or item.item}: because of {reasons}", highlight=False, soft_wrap=True)
+                OUT.print(f"{item.title or item.item}: because of {reasons}", soft_wrap=True)

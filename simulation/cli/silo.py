@@ -48,7 +48,7 @@ def refresh(
         times = {name: told[name].isoformat() for name in ("asked_at", "ended_at") if name in told}
         options.print_json(told | times)
     else:
-        OUT.print(_describe_refresh(standing), highlight=False, soft_wrap=True)
+        OUT.print(_describe_refresh(standing), soft_wrap=True)
     if standing.problem is not None:
         raise FederationError(f"the shard was not refreshed: {standing.problem}")
 
@@ -68,7 +68,7 @@ def models(
         return options.print_json({"models": [asdict(one) for one in kept]})
     for one in kept:
         values = ", ".join(f"{name} {value:.4f}" for name, value in one.values.items())
-        OUT.print(f"{'*' if one.served else ' '} {one.version:<16} {values}", highlight=False, soft_wrap=True)
+        OUT.print(f"{'*' if one.served else ' '} {one.version:<16} {values}", soft_wrap=True)
 
 
 def _wait_for_refresh(silo: Client) -> ShardRefresh:
