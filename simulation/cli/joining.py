@@ -119,6 +119,6 @@ def _serve(silo: SiloFolder, *, detach: bool) -> None:
         return serve_client(settings)
     url = f"http://127.0.0.1:{settings.port}"
     pid = serve_detached(["client", "--settings", str(silo.settings)], silo.path / "client.log", url)
-    tell_on_stderr(f"{url} answers; `kill {pid}` ends it; log: {silo.path / 'client.log'}")
+    tell_on_stderr(f"{url} answers until `kill {pid}`; log: {silo.path / 'client.log'}")
     tell_on_stderr(f"applications show the key in {silo.path / APPLICATION}")
     tell_on_stderr(f"its page is for the user operator; the password is in {silo.path / OPERATOR}")

@@ -85,7 +85,7 @@ def run(
     if as_json:
         return options.print_json(history.model_dump(mode="json"))
     rounds_held = count_noun(len(history.rounds), "round")
-    tell_on_stderr(f"{history.run} is over after {rounds_held}; each silo answers by the best model that it has had")
+    tell_on_stderr(f"{history.run} is over after {rounds_held}; each silo answers by the best model it has had")
 
 
 def status(

@@ -59,7 +59,7 @@ def aggregator(
         raise SettingsError("--detach: expected a port without TLS, got one with it: start it as a service")
     words = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     pid = serve_detached(["aggregator", *words], log, url)
-    tell_on_stderr(f"{url} answers; `kill {pid}` ends it; log: {log}")
+    tell_on_stderr(f"{url} answers until `kill {pid}`; log: {log}")
     if settings.operator_token_file is not None:
         tell_on_stderr(f"its page is for the user operator; the password is in {settings.operator_token_file}")
 

@@ -108,7 +108,7 @@ def test_who_serves_in_the_background_is_told_what_to_do_next(
     done = call("join", tmp_path / "north.invite", *own)
     assert done.exit_code == 0, done.output
     address, key, page = done.stderr.splitlines()[-3:]
-    assert address == f"http://127.0.0.1:8999 answers; `kill 4711` ends it; log: {tmp_path / 'north' / 'client.log'}"
+    assert address == f"http://127.0.0.1:8999 answers until `kill 4711`; log: {tmp_path / 'north' / 'client.log'}"
     assert key == f"applications show the key in {tmp_path / 'north' / 'application.key'}"
     assert page == f"its page is for the user operator; the password is in {tmp_path / 'north' / 'operator.key'}"
 

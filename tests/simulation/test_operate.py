@@ -67,7 +67,7 @@ def test_a_run_is_started_as_asked_and_told_round_by_round(operate: Operate) -> 
     assert (asked["clients"], asked["rounds"], asked["method"]["width"]) == (2, 3, 8)
     *lines, last = [line.split(":")[0] for line in done.stderr.splitlines()]
     assert lines == ["run-1 waits for clients", *(f"run-1, round {n} of 3" for n in (1, 2, 3))]
-    assert last == "run-1 is over after 3 rounds; each silo answers by the best model that it has had"
+    assert last == "run-1 is over after 3 rounds; each silo answers by the best model it has had"
 
 
 def test_the_run_there_is_is_followed_and_none_is_started(operate: Operate) -> None:
